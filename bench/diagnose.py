@@ -23,8 +23,8 @@ from holdfast.cli.terminal import print_json
 from holdfast.detect.detecting import METRICS
 from holdfast.detect.physics import BALANCE
 from holdfast.diagnose.assess import Circumstances, Inquiry, assess
-from holdfast.drills.replay import Replay
 from holdfast.drills.scenarios import SCENARIOS, play
+from holdfast.drills.telemetry import Replay
 from holdfast.drills.wiring import topology_of
 from holdfast.drills.world import cast
 from holdfast.signals.frame import Frame

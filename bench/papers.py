@@ -6,9 +6,8 @@ import msgspec
 
 from holdfast.diagnose.assess import WINDOW_S, Circumstances, Inquiry, assess
 from holdfast.diagnose.incident import Incident
-from holdfast.drills.replay import Replay
 from holdfast.drills.scenarios import SCENARIOS, Played, play
-from holdfast.drills.telemetry import Dirt
+from holdfast.drills.telemetry import Dirt, Replay
 from holdfast.drills.wiring import topology_of
 from holdfast.drills.world import cast
 from holdfast.signals.catalogue import CATALOGUE

@@ -12,7 +12,7 @@ from bench.exam import asking, cases, exporters, faults, marking
 from bench.exam.asking import Answer, Incident
 from bench.exam.plan import LEVELS, RUN, Case, Cause, Inject, Level, Spec
 from bench.exam.scrapes import Samples, Scrape
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 from holdfast.signals.store import SignalStore
 
 pytestmark = pytest.mark.slow

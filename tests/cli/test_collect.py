@@ -20,7 +20,7 @@ from holdfast.cli import main
 from holdfast.record.events import encode
 from holdfast.record.store import Selection
 from holdfast.record.stores import open_store
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 from holdfast.signals.store import SignalStore
 
 ROOT = Path(__file__).parents[2]

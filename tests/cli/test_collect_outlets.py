@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.cli.collect_outlets import WAITING_MAX, Collected, storing
 from holdfast.signals.collectors.rounds import RoundOutcome
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 from holdfast.signals.store import MERGE_FILES, SignalStore
 
 METRIC = "some_metric"

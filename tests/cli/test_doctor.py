@@ -15,7 +15,7 @@ import pytest
 from servers import daemon
 from waiting import free_port, until
 
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 from holdfast.signals.store import SignalStore
 from holdfast.topology.file import read
 

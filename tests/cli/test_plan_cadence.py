@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.cli import main
-from holdfast.cli.durations import seconds
+from holdfast.cli.values import seconds
 from holdfast.record import events
 from holdfast.record.clock import ManualClock
 from holdfast.record.recorder import Recorder

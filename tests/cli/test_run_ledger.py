@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 from holdfast.signals.store import SignalStore
 
 pytestmark = pytest.mark.slow

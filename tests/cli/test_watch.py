@@ -26,8 +26,8 @@ from holdfast.diagnose.watching import Looked, Watch, go_on
 from holdfast.drills.scenarios import play
 from holdfast.record.errors import InputError
 from holdfast.record.events import IncidentDiagnosed, RunEnded, encode
+from holdfast.signals.frame import Reading
 from holdfast.signals.quality import Flaw
-from holdfast.signals.reading import Reading
 from holdfast.signals.source import SourceError
 from holdfast.signals.store import SignalStore
 

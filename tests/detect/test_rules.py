@@ -128,7 +128,7 @@ def made(framed: Made, topology: Topology) -> Made:
     def make(rule: Rule, faulty: slice, *, rows: int = ROWS, series: int = SERIES, seed: int = 0) -> Frame:
         names = topology.names(KIND_OF[CATALOGUE[rule.metric].scope])
         subjects = [names[number % len(names)] for number in range(series)]
-        labels: Labels = {} if rule.only is None else {rule.only[0]: rule.only[1][0]}
+        labels: Labels = {}
         if rule.named:
             labels["sensor"] = f"Front {rule.named[0].capitalize()} Temp"
         values = readings(rule, faulty, rows=rows, series=series, seed=seed)

@@ -19,8 +19,8 @@ from holdfast.detect.scene import PlannedWork
 from holdfast.diagnose.assess import Assessment, Circumstances, Inquiry, assess
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.run_findings import SYMPTOMS
-from holdfast.drills.replay import Replay
 from holdfast.drills.scenarios import SCENARIOS, Played, play
+from holdfast.drills.telemetry import Replay
 from holdfast.drills.wiring import topology_of
 from holdfast.drills.world import cast
 from holdfast.economics.pricing.prices import DEFAULTS

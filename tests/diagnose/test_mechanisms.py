@@ -31,9 +31,9 @@ def test_signs_kinds_domains_and_seams_exist(mechanism: Mechanism) -> None:
         *mechanism.needs,
     }
     assert named <= set(SIGNS)
-    assert set(mechanism.kinds) <= set(KINDS)
-    assert mechanism.domain in get_args(Domain)
-    assert mechanism.seam in get_args(Seam)
+    assert set(mechanism.origin.kinds) <= set(KINDS)
+    assert mechanism.origin.domain in get_args(Domain)
+    assert mechanism.origin.seam in get_args(Seam)
 
 
 @each
@@ -65,7 +65,7 @@ def test_every_simulated_incident_has_a_mechanism_of_its_own_team(scenario: Scen
     assert (scenario.name in MECHANISM_OF) is scenario.is_incident
     if scenario.is_incident:
         mechanism = BY_NAME[MECHANISM_OF[scenario.name]]
-        assert (mechanism.domain, mechanism.seam) == (scenario.domain, scenario.seam)
+        assert (mechanism.origin.domain, mechanism.origin.seam) == (scenario.domain, scenario.seam)
         assert (mechanism.verdict == "not-hardware") is (scenario.domain == "software")
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.diagnose.pricing import price
+from holdfast.diagnose.assess import price
 from holdfast.economics.pricing.prices import DEFAULTS
 
 AT_TWO_USD = DEFAULTS.at(2.0)

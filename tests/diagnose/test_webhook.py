@@ -19,11 +19,11 @@ Make = Callable[..., Incident]
 def test_changes_arrive_in_order_and_whole(receiver: Any, incident: Make) -> None:
     told: list[str] = []
     with Webhook(receiver.url, tell=told.append) as webhook:
-        webhook.send(IncidentChange(state="open", at_ns=1, incident=incident()))
-        webhook.send(
+        webhook.changed(IncidentChange(state="open", at_ns=1, incident=incident()))
+        webhook.changed(
             IncidentChange(state="changed", at_ns=1, incident=incident(confidence=0.99), before=incident())
         )
-        webhook.send(
+        webhook.changed(
             IncidentChange(state="resolved", at_ns=1, incident=incident(ended_ns=incident().began_ns + 10**9))
         )
     bodies = receiver.bodies
@@ -37,7 +37,7 @@ def test_changes_arrive_in_order_and_whole(receiver: Any, incident: Make) -> Non
 def test_a_receiver_that_fails_once_is_tried_again(receiver: Any, incident: Make) -> None:
     receiver.answers = [503, 200]
     with Webhook(receiver.url) as webhook:
-        webhook.send(IncidentChange(state="open", at_ns=1, incident=incident()))
+        webhook.changed(IncidentChange(state="open", at_ns=1, incident=incident()))
         receiver.wait(lambda bodies: len(bodies) == 1)
 
 
@@ -45,7 +45,7 @@ def test_a_dead_receiver_holds_nobody_up_and_is_told_of(free_port: int, incident
     told: list[str] = []
     begun = time.monotonic()
     with Webhook(f"http://user:secret@127.0.0.1:{free_port}/hook?token=t", tell=told.append) as webhook:
-        webhook.send(IncidentChange(state="open", at_ns=1, incident=incident()))
+        webhook.changed(IncidentChange(state="open", at_ns=1, incident=incident()))
     assert time.monotonic() - begun < sum(map(backoff_s, range(1, ATTEMPTS_MAX))) / 2  # nobody sits that out
     (sentence,) = told
     assert f"http://127.0.0.1:{free_port} did not take a message" in sentence

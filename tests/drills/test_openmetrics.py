@@ -64,7 +64,7 @@ def test_what_was_not_read_is_not_written_and_labels_are_escaped() -> None:
 
 
 def test_redfish_is_left_out(played: Played) -> None:
-    assert list(openmetrics.write(played.telemetry.samples(["FlowLitersPerMinute"]))) == [b"# EOF\n"]
+    assert list(openmetrics.write([played.telemetry.sample("FlowLitersPerMinute")])) == [b"# EOF\n"]
 
 
 def test_promtool_takes_every_metric_and_prometheus_gives_it_back(
@@ -76,8 +76,9 @@ def test_promtool_takes_every_metric_and_prometheus_gives_it_back(
     last_ns = int(played.telemetry.sample("holdfast_run_step_seconds").times_ns[-1])
     window_ns = (last_ns - MINUTE_NS, last_ns + 1)
     text, blocks = tmp_path / "signals.om", tmp_path / "blocks"
+    samples = (played.telemetry.sample(name, window_ns) for name in played.telemetry.metrics)
     with text.open("wb") as file:
-        file.writelines(openmetrics.write(played.telemetry.samples(window_ns=window_ns)))
+        file.writelines(openmetrics.write(samples))
     command = [promtool, "tsdb", "create-blocks-from", "openmetrics", str(text), str(blocks)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,8 +5,8 @@ import functools
 import numpy as np
 import pytest
 
-from holdfast.drills.replay import Replay
 from holdfast.drills.scenarios import Played, play
+from holdfast.drills.telemetry import Replay
 from holdfast.signals.frame import Frame
 from holdfast.signals.source import Source
 

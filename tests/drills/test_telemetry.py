@@ -97,7 +97,7 @@ def test_labels_are_the_exporters_own(clean: Played) -> None:
 
 def test_no_two_series_have_the_same_labels() -> None:
     telemetry = play("pool-link", 1).telemetry
-    for samples in telemetry.samples():
+    for samples in map(telemetry.sample, telemetry.metrics):
         assert len({tuple(sorted(labels.items())) for labels in samples.labels}) == len(samples.labels)
         assert samples.values.shape == (len(samples.times_ns), len(samples.subjects))
 
@@ -146,8 +146,9 @@ def test_a_gpu_that_waits_looks_as_busy_as_any(clean: Played) -> None:
 
 def test_a_metric_is_the_same_whatever_else_is_asked_for(clean: Played) -> None:
     name = "node_infiniband_symbol_error_total"
-    alone = next(iter(play("cooling-pump", 1, dirt=CLEAN).telemetry.samples([name])))
-    among = [samples for samples in clean.telemetry.samples() if samples.metric == name]
+    alone = play("cooling-pump", 1, dirt=CLEAN).telemetry.sample(name)
+    every = map(clean.telemetry.sample, clean.telemetry.metrics)
+    among = [samples for samples in every if samples.metric == name]
     assert alone.values.tobytes() == among[0].values.tobytes()
 
 
@@ -283,7 +284,7 @@ def test_16384_gpus_20_metrics_half_an_hour_are_cheap() -> None:
     played = play("cooling-pump", 1, layout=Layout(gpus=16_384))
     metrics = [name for name, metric in CATALOGUE.items() if metric.known.scope in ("gpu", "port")][:20]
     values, largest_bytes = 0, 0
-    for samples in played.telemetry.samples(metrics):
+    for samples in map(played.telemetry.sample, metrics):
         values += samples.values.size
         largest_bytes = max(largest_bytes, samples.values.nbytes)
     assert values == 16_384 * 20 * 180

@@ -4,8 +4,8 @@ import functools
 
 import pytest
 
-from holdfast.drills.replay import Replay
 from holdfast.drills.scenarios import SCENARIOS, TABLETOP, play
+from holdfast.drills.telemetry import Replay
 from holdfast.drills.wiring import DECODE, PREFILL, ROUTER, topology_of
 from holdfast.drills.world import Cast, cast
 from holdfast.topology.graph import Topology

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.ledger.bandwidth import bus_bytes_per_s
+from holdfast.ledger.references import bus_bytes_per_s
 from holdfast.record.events import Collective
 
 ALL = get_args(Collective)

@@ -26,7 +26,6 @@ from holdfast.record.journal import read_directory
 from holdfast.record.recorder import Recorder
 from holdfast.run.coordinator import SEND_BUFFER_BYTES_MAX, Coordinator
 from holdfast.run.dial import Connection, dial
-from holdfast.run.frames import FrameBuffer
 from holdfast.run.handshake import HandshakeClient, Rejected, Stranger, endpoint_of
 from holdfast.run.link import Link
 from holdfast.run.state import RunPolicy
@@ -40,6 +39,7 @@ from holdfast.run.wire import (
     Committed,
     EndNode,
     Finished,
+    FrameBuffer,
     NodeBeat,
     Published,
     Refused,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.record.errors import HoldfastError
-from holdfast.run.frames import FrameBuffer
 from holdfast.run.handshake import HANDSHAKE_WAIT_S, Host, endpoint_of
 from holdfast.run.link import BEAT_INTERVAL_S, LAST_WORDS_S, QUEUE_MAX, Link
 from holdfast.run.tls import Channel, Identity, make_identity
@@ -23,6 +22,7 @@ from holdfast.run.wire import (
     Announced,
     AnyMessage,
     Committed,
+    FrameBuffer,
     MemberBeat,
     Proof,
     Published,

@@ -23,7 +23,6 @@ from holdfast.record.errors import HoldfastError
 from holdfast.run.agent import EXIT_MISTAKE, Assignment, encoded
 from holdfast.run.coordinator import UNPROVEN_MAX
 from holdfast.run.dial import dial
-from holdfast.run.frames import FrameBuffer
 from holdfast.run.handshake import (
     HANDSHAKE_BYTES_MAX,
     Entry,
@@ -43,6 +42,7 @@ from holdfast.run.wire import (
     AnyMessage,
     Challenge,
     EndNode,
+    FrameBuffer,
     MalformedFrame,
     MemberBeat,
     Proof,

@@ -7,6 +7,7 @@ To try one by hand: `python tests/security/test_fuzzing.py record.journal 60`.
 """
 
 import os
+import pickle
 import re
 import resource
 import struct
@@ -33,7 +34,7 @@ from holdfast.record import events, journal, kernel
 from holdfast.record.errors import HoldfastError
 from holdfast.record.importers import Options, import_file
 from holdfast.run import chaos, wire
-from holdfast.signals import wandb_file
+from holdfast.signals import flight_dumps, plain_pickle, stack_files, wandb_file
 from holdfast.signals.collectors import kernel_log
 from holdfast.signals.collectors import slurm as slurm_states
 from holdfast.signals.step_files import StepFiles
@@ -60,7 +61,7 @@ SEED_BYTES_MAX = 4096
 
 _decodes = re.compile(
     r"json\.decode\(|json\.Decoder\(|msgpack\.decode\(|msgpack\.Decoder\(|tomllib\.loads\(|yaml\.(?!safe_dump)"
-    r"|json\.loads?\(|gzip\.|torch\.load\(|read_csv|read_parquet|text_string_to_metric"
+    r"|json\.loads?\(|gzip\.|torch\.load\(|pickle\.loads?\(|read_csv|read_parquet|text_string_to_metric"
 )
 WANDB = (Path(__file__).parents[1] / "data" / "wandb" / "run-0yuxogsm.wandb").read_bytes()[:2_000]
 
@@ -144,6 +145,25 @@ EVENTS = struct.pack("<QIBdBBI", 11, 0, 0x09, 1_772_442_000.5, 0x10, 7, 0)
 PLAN = b"[[fault]]\nstep = 3\nmoment = 'reduce'\n"
 TOPOLOGY = (SOURCE / "topology" / "example.yaml").read_bytes()[:SEED_BYTES_MAX]
 KMSG = b"4,612,31981371,-;NVRM: Xid (PCI:0000:00:06): 43, pid=440, name=python3, channel 0x0000000a"
+CALL = {
+    "frames": [{"name": "step", "filename": "train.py", "line": 7}],
+    "process_group": ("0", "default_pg"),
+    "pg_id": 0,
+    "collective_seq_id": 2**40,
+    "profiling_name": "nccl:all_reduce",
+    "input_sizes": [[8, 2]],
+    "input_dtypes": ["Float"],
+    "state": "started",
+}
+FLIGHT_DUMP = pickle.dumps(
+    {
+        "version": "2.10",
+        "entries": [CALL, CALL],
+        "pg_config": {"0": {"ranks": "[0, 1]"}},
+        "pg_status": {"0": {"last_enqueued_collective": 4}},
+    },
+    2,
+)
 CHECKPOINT = b"holdfast.ckpt\r\n\x1a\x00\x00\x00\x00\x01" + bytes(48) + b"PK\x03\x04"
 
 DECODERS: dict[str, Decoder] = {
@@ -211,6 +231,17 @@ DECODERS: dict[str, Decoder] = {
         steps_of,
         (),
         (EVENTS, b'{"step":1,"time":1772442000.5,"loss":NaN}\n', b"time,step\n1772442000,1\n1772442001,2\n"),
+    ),
+    "signals.plain_pickle": Decoder(
+        plain_pickle.decode, (plain_pickle.NotPlain,), (FLIGHT_DUMP, pickle.dumps(os.getcwd, 2))
+    ),
+    "signals.flight_dumps": Decoder(
+        lambda content: flight_dumps.parse_dump(0, content),
+        (ValueError,),
+        (FLIGHT_DUMP, b'{"version":"2.10","entries":[{"process_group":["0",""]}],"pg_config":{}}'),
+    ),
+    "signals.stack_files": Decoder(
+        stack_files.parse_stack, (), (b'Thread 1 (idle): "MainThread"\n    load (loader.py:33)\n',)
     ),
     "signals.wandb_file": Decoder(lambda content: wandb_file.told(content, 0), (), (WANDB,)),
 }

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import RunStarted
+from holdfast.record.files import make_private_directory, make_private_file
 from holdfast.record.journal import JOURNAL_DIRECTORY, JournalWriter
-from holdfast.record.private import make_private_directory, make_private_file
 from holdfast.record.recorder import Recorder
 from holdfast.record.stores import open_store
 from holdfast.run.endpoint import Endpoint, reserved

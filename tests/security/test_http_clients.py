@@ -28,6 +28,7 @@ from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.exposition import Exposition
 from holdfast.signals.collectors.redfish_service import REQUEST_TIMEOUT_S, RedfishConnection, Service
 from holdfast.signals.collectors.scrape import WAIT_S, ScrapeCollector
+from holdfast.signals.frame import Reading
 from holdfast.signals.http_client import (
     ANONYMOUS,
     Access,
@@ -39,7 +40,6 @@ from holdfast.signals.http_client import (
     TooLong,
 )
 from holdfast.signals.prometheus import Prometheus
-from holdfast.signals.reading import Reading
 from holdfast.signals.source import SourceError
 
 pytestmark = pytest.mark.slow

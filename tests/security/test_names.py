@@ -29,7 +29,7 @@ from holdfast.record.events import (
 from holdfast.record.store import Selection
 from holdfast.record.stores import open_store
 from holdfast.run.endpoint import Endpoint, find_endpoint
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 from holdfast.signals.store import SignalStore
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_serv
 from servers import daemon
 from waiting import answers, free_port, until
 
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 SECOND_NS = 10**9
 STEP_S = 10

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from holdfast.signals.clocks import OFFSETS, skewed
+from holdfast.signals.coverage import OFFSETS, skewed
 from holdfast.signals.frame import Frame
 
 

@@ -5,10 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from holdfast.signals.frame import Frame
+from holdfast.signals.frame import Frame, Reading
 from holdfast.signals.incremental import OVERLAP_NS, IncrementalSource
 from holdfast.signals.prometheus import Prometheus, Raw
-from holdfast.signals.reading import Reading
 
 S = 10**9
 STEP_NS = 10 * S

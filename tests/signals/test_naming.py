@@ -98,7 +98,7 @@ def test_the_twin_gives_its_series_the_same_names() -> None:
     """But Dynamo's workers: a worker's node is known to the twin, and to none of its labels."""
     telemetry = play("pool-link", 1).telemetry
     buses = buses_of(telemetry.sample(GPU).labels)
-    for frame in telemetry.samples():
+    for frame in map(telemetry.sample, telemetry.metrics):
         known = CATALOGUE[frame.metric]
         if known.scope != "worker":
             assert tuple(subject_of(known, labels, buses) for labels in frame.labels) == frame.subjects

@@ -3,7 +3,7 @@
 import numpy as np
 
 from holdfast.signals.frame import Frame
-from holdfast.signals.once import OnceSource
+from holdfast.signals.source import OnceSource
 
 WINDOW_NS, LATER_NS = (0, 10), (10, 20)
 FRAME_BYTES = 800

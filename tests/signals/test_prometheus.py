@@ -12,11 +12,10 @@ import pytest
 from waiting import free_port
 
 from holdfast.record.errors import InputError
+from holdfast.signals.frame import Reading, per_second
 from holdfast.signals.http_client import Access
 from holdfast.signals.prometheus import Prometheus
 from holdfast.signals.quality import inspect
-from holdfast.signals.rates import per_second
-from holdfast.signals.reading import Reading
 from holdfast.signals.source import SourceError
 
 METRIC = "DCGM_FI_DEV_GPU_TEMP"

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from holdfast.drills.scenarios import SCENARIOS, play
 from holdfast.drills.telemetry import CLEAN, Dirt
 from holdfast.signals.catalogue import describe
-from holdfast.signals.frame import Floats, Frame, Word
+from holdfast.signals.frame import Floats, Frame, Word, per_second
 from holdfast.signals.quality import FLAWS_PER_KIND_MAX, STUCK_SCRAPES_MIN, TRUST, Inspected, inspect
-from holdfast.signals.rates import per_second
 from holdfast.twin.cluster import Layout
 
 pytestmark = pytest.mark.slow
@@ -302,7 +301,7 @@ def test_clean_telemetry_has_no_flaws(name: str) -> None:
         if absent.any()
     }
     assert bool(gone) == (name == "planned-maintenance")
-    for frame in telemetry.samples():
+    for frame in map(telemetry.sample, telemetry.metrics):
         for flaw in inspect(frame).flaws:
             assert flaw.kind in ("gaps", "reset", "stale")
             assert flaw.subject.partition(".")[0].partition("/")[0] in gone, flaw

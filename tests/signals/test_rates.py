@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.signals.frame import Frame
-from holdfast.signals.rates import per_second
+from holdfast.signals.frame import Frame, per_second
 
 NS = 10**9
 Column = list[float | None]

@@ -8,9 +8,8 @@ import pytest
 
 from holdfast.drills.scenarios import play
 from holdfast.drills.telemetry import Telemetry
-from holdfast.signals.frame import Frame
+from holdfast.signals.frame import Frame, Reading
 from holdfast.signals.prometheus import Prometheus
-from holdfast.signals.reading import Reading
 from holdfast.signals.source import Source
 from holdfast.signals.store import SignalStore
 

@@ -13,7 +13,7 @@ from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Frame, Labels
 from holdfast.signals.step_files import StepFiles, StepLogSource
 from holdfast.signals.stepped import STEP, SteppedSource, taken_for
-from holdfast.topology.jobs import job_of
+from holdfast.topology.names import job_of
 
 S = 10**9
 WINDOW = (0, 100 * S)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from quantity import examples
 
 from holdfast.record.errors import StoreError
-from holdfast.signals.frame import Word
+from holdfast.signals.frame import Reading, Word
 from holdfast.signals.quality import inspect
-from holdfast.signals.reading import Reading
 from holdfast.signals.store import MERGE_FILES, PARTIAL, SignalStore
 
 METRIC = "FlowLitersPerMinute"
@@ -26,7 +25,7 @@ APPEND_WAIT_S = 60
 
 WRITER = f"""
 import sys
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 from holdfast.signals.store import SignalStore
 with SignalStore(sys.argv[1]) as store:
     for scrape in range(10_000):

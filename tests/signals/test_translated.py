@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from holdfast.signals.catalogue import CATALOGUE, describe
-from holdfast.signals.frame import Frame, Labels
+from holdfast.signals.frame import Frame, Labels, per_second
 from holdfast.signals.naming import subject_of
 from holdfast.signals.quality import inspect
-from holdfast.signals.rates import per_second
 from holdfast.signals.translated import TRANSLATIONS, TranslatedSource
 
 S = 10**9

@@ -12,8 +12,8 @@ from quantity import examples
 
 from holdfast.record.errors import InputError
 from holdfast.stragglers.graph import Graph, build
-from holdfast.stragglers.simulate import step_times_s
 from holdfast.stragglers.trace import Floats, Trace
+from holdfast.stragglers.whatif import step_times_s
 
 Rows = list[dict[str, Any]]
 Traced = Callable[[Rows], Trace]

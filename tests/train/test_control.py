@@ -11,8 +11,8 @@ from typing import TypeVar
 import pytest
 
 from holdfast.run import wire
-from holdfast.run.frames import FrameBuffer
 from holdfast.run.handshake import Host, endpoint_of
+from holdfast.run.wire import FrameBuffer
 from holdfast.train.control import Coordinated, Dismissal
 from holdfast.train.group import Superseded
 

@@ -13,8 +13,7 @@ from torch import nn
 
 import holdfast.train as hf
 from holdfast.record.errors import InputError
-from holdfast.train.export import to_safetensors, to_torch
-from holdfast.train.opening import checkpoints_in
+from holdfast.train.opening import checkpoints_in, to_safetensors, to_torch
 from holdfast.train.whole_file import whole_file
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,9 @@ from holdfast.ledger.reporting import report
 from holdfast.record.events import FaultObserved, GenerationOpened, MemberLost, decode, encode
 from holdfast.twin.cluster import Layout
 from holdfast.twin.failures import FailureClass, Hazards
-from holdfast.twin.job import Checkpointing, Job
 from holdfast.twin.policies import policies, policy
 from holdfast.twin.simulation import simulate
-from holdfast.twin.study import Study
+from holdfast.twin.study import Checkpointing, Job, Study
 
 pytestmark = pytest.mark.slow
 

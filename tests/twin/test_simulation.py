@@ -34,12 +34,10 @@ from holdfast.twin.cluster import Layout
 from holdfast.twin.elastic import ElasticRun
 from holdfast.twin.failures import Failure, FailureClass, Hazards
 from holdfast.twin.ground import Ground
-from holdfast.twin.interval import best_interval_s
-from holdfast.twin.job import Checkpointing, Job
 from holdfast.twin.policies import Policy, policies, policy
 from holdfast.twin.restarting import RestartingRun
 from holdfast.twin.simulation import simulate
-from holdfast.twin.study import START_NS, Study
+from holdfast.twin.study import START_NS, Checkpointing, Job, Study, best_interval_s
 
 pytestmark = pytest.mark.slow
 

@@ -12,11 +12,11 @@ import click
 import msgspec
 
 from holdfast.cli.collect_outlets import Collected, Outlet, printing, recording, serving, storing, tell
-from holdfast.cli.durations import some_seconds
 from holdfast.cli.ending import StopRequest, interrupt, on_signal
 from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.record import home, json_option, store_option
 from holdfast.cli.signal_sources import SIGNALS_DIRECTORY, url_option
+from holdfast.cli.values import some_seconds
 from holdfast.cli.xid_policy import load_xids
 from holdfast.detect.kernel_faults import FaultRecord, Names
 from holdfast.detect.xids import CATALOGUE, Source
@@ -44,8 +44,6 @@ UNPROVEN_HINT = "Read /dev/kmsg, the output of dmesg, or that of journalctl --dm
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     infiniband: str | None = option(
         f"Ports of InfiniBand and RoCE adapters.  [path: {SYSFS}]",
         is_flag=False,
@@ -157,23 +155,17 @@ def _uninterrupted(ending: StopRequest) -> Iterator[None]:
 def _outlets(given: _Flags, names: Callable[[], Names]) -> Iterator[AbstractContextManager[Outlet]]:
     """Where the readings go: to stdout where nothing else was asked for, or they are read once."""
     if given.record:
-        yield recording(_fault_record(given), names)
+        overrides = load_xids(given.xid_policy)
+        faults = FaultRecord(given.store_url, home(), source=given.xid_source, overrides=overrides)
+        yield recording(faults, names)
     if given.signals is not None:
-        yield storing(_signals_directory(given.signals), step_s=given.every_s, keep_s=given.keep_s)
+        place = Path(given.signals or os.environ.get("HOLDFAST_SIGNALS") or home() / SIGNALS_DIRECTORY)
+        yield storing(place, step_s=given.every_s, keep_s=given.keep_s)
     if given.listen is not None:
         yield serving(given.listen, every_s=given.every_s)
     kept = given.record or given.signals is not None or given.listen is not None
     if given.once or not kept:
         yield printing(as_json=given.as_json, once=given.once)
-
-
-def _signals_directory(given: str) -> Path:
-    return Path(given or os.environ.get("HOLDFAST_SIGNALS") or home() / SIGNALS_DIRECTORY)
-
-
-def _fault_record(given: _Flags) -> FaultRecord:
-    overrides = load_xids(given.xid_policy)
-    return FaultRecord(given.store_url, home(), source=given.xid_source, overrides=overrides)
 
 
 class _Sources:

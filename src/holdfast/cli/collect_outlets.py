@@ -18,7 +18,7 @@ from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.collectors.redfish import CoolingLink, is_facility_water
 from holdfast.signals.collectors.rounds import RoundOutcome
 from holdfast.signals.collectors.slurm import SlurmView
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 WAITING_MAX = 100_000
 """Readings that wait for a store that cannot be written: some 100 MB. The oldest are let go, and counted."""
@@ -38,17 +38,6 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def readings(self) -> tuple[Reading, ...]:
         return tuple(reading for outcome in self.outcomes for reading in outcome.readings or ())
-
-
-class ToldReadings(msgspec.Struct, frozen=True, kw_only=True):
-    """The same for programs."""
-
-    at_ns: int
-    readings: tuple[Reading, ...]
-    events: tuple[KernelEvent, ...]
-    cooling: tuple[CoolingLink, ...]
-    slurm: SlurmView | None
-    problems: tuple[str, ...]
 
 
 Outlet = Callable[[Collected], None]
@@ -141,15 +130,11 @@ def printing(*, as_json: bool, once: bool) -> Iterator[Outlet]:
     yield outlet
 
 
-def _told(collected: Collected) -> ToldReadings:
-    return ToldReadings(
-        at_ns=collected.at_ns,
-        readings=collected.readings,
-        events=collected.events,
-        cooling=collected.cooling,
-        slurm=collected.slurm,
-        problems=tuple(outcome.problem for outcome in collected.outcomes if outcome.problem),
-    )
+def _told(collected: Collected) -> dict[str, object]:
+    """For programs."""
+    fields = ("at_ns", "readings", "events", "cooling", "slurm")
+    problems = [outcome.problem for outcome in collected.outcomes if outcome.problem]
+    return {name: getattr(collected, name) for name in fields} | {"problems": problems}
 
 
 def _print_lines(collected: Collected) -> None:

@@ -11,8 +11,8 @@ from holdfast.cli.windows import require_time, window_options
 from holdfast.economics.pricing.cost import incident_cost, run_cost
 from holdfast.economics.pricing.prices import template
 from holdfast.economics.pricing.rates import edges_ns
+from holdfast.ledger.opinions import consulted
 from holdfast.ledger.runs import AskedWindow, read_run
-from holdfast.ledger.second_opinions import consulted
 from holdfast.record.runs import find_run
 from holdfast.record.store import Store
 

@@ -1,40 +1,29 @@
 """A cost in the terminal: the loss as progress, the five layers as a bar and a table, what was assumed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from holdfast import wording
+from holdfast.cli.tables import figure, table, word
 from holdfast.cli.terminal import printable
+from holdfast.economics.pricing import layers
 from holdfast.economics.pricing.cost import LEDGER
-from holdfast.economics.pricing.layers import (
-    CheckpointThroughput,
-    Exposure,
-    IncidentCost,
-    IncidentLine,
-    Input,
-    Layer,
-    LayerKey,
-    PerDay,
-    RunCost,
-    Stack,
-)
 
 BAR_CELLS_MAX = 100
 COLUMNS_UNBOUNDED = 1_000
 """Wider than any table is: to ask how wide one would like to be."""
 SOURCES_COLUMNS_MIN = 80
 """On a narrower terminal the sources stand behind their values, not beside them."""
-GAP_CHARS = 2
 INCIDENTS_SHOWN_MAX = 8
 WHAT_CHARS_MIN = 14
 LABEL_MARGIN_CELLS = 4
 """A part of the bar has its name in it if so many cells are left beside the name."""
 
 # One colour and one mark a layer, so that the bar can be read without colours as well.
-_LOOKS: dict[LayerKey, tuple[str, str, str]] = {
+_LOOKS: dict[layers.LayerKey, tuple[str, str, str]] = {
     "direct_compute": ("yellow", "#", "direct"),
     "reserved_capacity": ("cyan", "o", "reserved"),
     "rollback": ("magenta", "x", "rollback"),
@@ -43,10 +32,10 @@ _LOOKS: dict[LayerKey, tuple[str, str, str]] = {
 }
 
 
-def show(cost: RunCost | IncidentCost) -> None:
+def show(cost: layers.RunCost | layers.IncidentCost) -> None:
     """Print the cost to stdout, as wide as the terminal and with colours where it has them."""
     console = Console(highlight=False, markup=False)
-    if isinstance(cost, IncidentCost):
+    if isinstance(cost, layers.IncidentCost):
         _incident(console, cost)
     else:
         _run(console, cost)
@@ -54,19 +43,20 @@ def show(cost: RunCost | IncidentCost) -> None:
         console.print(f"• {printable(remark)}")
 
 
-def _incident(console: Console, cost: IncidentCost) -> None:
+def _incident(console: Console, cost: layers.IncidentCost) -> None:
     what = f"{cost.what} ({cost.subject})" if cost.subject else cost.what
     console.print(Text("Incident ", style="bold").append(_named(f"{cost.run}/{cost.name}: {what}")))
     lasted = wording.duration(cost.ended_ns - cost.began_ns) + ("" if cost.over else " so far")
-    console.print(f"{wording.span(cost.began_ns, cost.ended_ns)}, {lasted}, {wording.many(cost.gpus, 'GPU')}")
-    console.print()
+    when = wording.span(cost.began_ns, cost.ended_ns)
+    console.print(f"{when}, {lasted}, {wording.many(cost.gpus, 'GPU')}\n")
     lost = wording.resting(f"{wording.rough(cost.stack.lost_gpu_hours)} GPU-hours", cost.stack.basis)
     console.print(f"It lost {lost}{_set_back(cost.stack)}.")
-    _stack(console, cost.stack, {"GPU-h": [_hours(layer.gpu_hours) for layer in cost.stack.layers]})
+    hours = [layer.gpu_hours for layer in cost.stack.layers]
+    _stack(console, cost.stack, {"GPU-h": ["" if one is None else wording.rough(one) for one in hours]})
     _inputs(console, cost.stack)
 
 
-def _run(console: Console, cost: RunCost) -> None:
+def _run(console: Console, cost: layers.RunCost) -> None:
     console.print(Text("Run ", style="bold").append(_named(cost.run)))
     lasted = wording.duration(cost.last_ns - cost.first_ns)
     console.print(f"{wording.span(cost.first_ns, cost.last_ns)}, {lasted}, {wording.many(cost.gpus, 'GPU')}")
@@ -89,7 +79,7 @@ def _run(console: Console, cost: RunCost) -> None:
     _inputs(console, total)
 
 
-def _set_back(stack: Stack) -> str:
+def _set_back(stack: layers.Stack) -> str:
     """The same loss as progress, where it is known and not nothing."""
     progress = stack.progress
     if not progress.run_hours:
@@ -97,7 +87,7 @@ def _set_back(stack: Stack) -> str:
     return f": {wording.set_back(progress.run_hours, progress.steps, progress.tokens)}"
 
 
-def _stack(console: Console, stack: Stack, columns: dict[str, list[str]]) -> None:
+def _stack(console: Console, stack: layers.Stack, columns: dict[str, list[str]]) -> None:
     """The range, the bar, and the layers with these columns beside their amounts."""
     if stack.together is not None:
         least, most = wording.usd(stack.together.usd_min), wording.usd(stack.together.usd_max)
@@ -105,10 +95,10 @@ def _stack(console: Console, stack: Stack, columns: dict[str, list[str]]) -> Non
         console.print(f"In money {wording.resting(amount, stack.basis)}, in five layers:", style="bold")
     if bar := _bar(stack, min(console.width, BAR_CELLS_MAX)):
         console.print(bar, no_wrap=True)
-    table = _layers(stack, columns, with_formulas=True)
+    listed = _layers(stack, columns, with_formulas=True)
     unbounded = console.options.update_width(COLUMNS_UNBOUNDED)
-    if console.measure(table, options=unbounded).maximum <= console.width:
-        console.print(table)
+    if console.measure(listed, options=unbounded).maximum <= console.width:
+        console.print(listed)
     else:
         console.print(_layers(stack, columns, with_formulas=False))
         for layer in stack.layers:
@@ -118,31 +108,27 @@ def _stack(console: Console, stack: Stack, columns: dict[str, list[str]]) -> Non
     console.print()
 
 
-def _layers(stack: Stack, columns: dict[str, list[str]], *, with_formulas: bool) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
-    table.add_column()
-    table.add_column("layer", no_wrap=True)
-    for heading in (wording.currency(), *columns):
-        table.add_column(heading, justify="right", no_wrap=True)
+def _layers(stack: layers.Stack, columns: dict[str, list[str]], *, with_formulas: bool) -> Table:
+    shown = table("", word("layer"), *map(figure, (wording.currency(), *columns)))
     if with_formulas:
-        table.add_column("formula", style="dim", no_wrap=True)
+        shown.add_column("formula", style="dim", no_wrap=True)
     largest = _largest(stack)
     for layer, *cells in zip(stack.layers, *columns.values(), strict=True):
         colour, mark, _ = _LOOKS[layer.key]
         row = (Text(mark, style=colour), layer.title, wording.usd_cell(layer.usd, largest), *cells)
-        table.add_row(*row, *([_formula(layer)] if with_formulas else []))
-    return table
+        shown.add_row(*row, *([_formula(layer)] if with_formulas else []))
+    return shown
 
 
-def _formula(layer: Layer) -> str:
+def _formula(layer: layers.Layer) -> str:
     return f"{layer.formula}, {layer.basis}" if layer.basis else layer.formula
 
 
-def _largest(stack: Stack) -> float:
+def _largest(stack: layers.Stack) -> float:
     return max(layer.usd or 0.0 for layer in stack.layers)
 
 
-def _bar(stack: Stack, cells: int) -> Text:
+def _bar(stack: layers.Stack, cells: int) -> Text:
     """The layers side by side, named where there is room; what is there at all has a cell."""
     amounts = {layer.key: layer.usd for layer in stack.layers if layer.usd}
     whole = sum(amounts.values())
@@ -158,47 +144,39 @@ def _bar(stack: Stack, cells: int) -> Text:
     return bar
 
 
-def _incidents(console: Console, incidents: Sequence[IncidentLine]) -> None:
+def _incidents(console: Console, incidents: Sequence[layers.IncidentLine]) -> None:
     if not incidents:
-        console.print("No incidents are recorded.")
-        console.print()
+        console.print("No incidents are recorded.\n")
         return
     shown = incidents[:INCIDENTS_SHOWN_MAX]
     largest = max(amount or 0.0 for line in shown for amount in line.usd.values())
-    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
-    table.add_column("no.", justify="right", no_wrap=True)
-    table.add_column("what", min_width=WHAT_CHARS_MIN)  # gives way where there is little room
-    for _, _, name in _LOOKS.values():
-        table.add_column(name, justify="right", no_wrap=True)
+    what = Column("what", min_width=WHAT_CHARS_MIN)  # gives way where there is little room
+    costs = table(figure("no."), what, *(figure(label) for _, _, label in _LOOKS.values()))
     for line in shown:
-        what = f"{line.what} ({line.subject})" if line.subject else line.what
-        table.add_row(line.name, _named(what), *(wording.usd_cell(usd, largest) for usd in line.usd.values()))
+        told = _named(f"{line.what} ({line.subject})" if line.subject else line.what)
+        costs.add_row(line.name, told, *(wording.usd_cell(usd, largest) for usd in line.usd.values()))
     count = f"{len(shown)} of {len(incidents):,}" if len(incidents) > len(shown) else f"{len(shown)}"
     console.print(f"Costliest incidents ({count}), {wording.currency()} by layer", style="bold")
-    console.print(table)
-    console.print()
+    console.print(costs, "")
 
 
-def _checkpointing(console: Console, told: CheckpointThroughput) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+def _checkpointing(console: Console, told: layers.CheckpointThroughput) -> None:
+    rows = []
     if told.actual is not None and told.healthy is not None:
         healthy = wording.resting(_per_day(told.healthy), told.basis)
-        table.add_row("Throughput", f"{_per_day(told.actual)}; with nothing lost {healthy}")
+        rows.append(("Throughput", f"{_per_day(told.actual)}; with nothing lost {healthy}"))
     if told.efficiency is not None:
         taken = "" if told.lost_to_saving is None else f", {_per_day(told.lost_to_saving)} lost to waiting"
-        table.add_row("Checkpoints", f"{wording.percent(told.efficiency)} efficient{taken}")
+        rows.append(("Checkpoints", f"{wording.percent(told.efficiency)} efficient{taken}"))
     if told.recovery_gpu_hours is not None:
         each = f"{wording.many(told.recoveries, 'time')}, {wording.rough(told.recovery_gpu_hours)} GPU-h each"
         taken = "" if told.lost_to_recovery is None else f", {_per_day(told.lost_to_recovery)} lost"
-        table.add_row("Recovery", each + taken)
-    table.add_row("Rollback risk", _risk(told))
-    console.print(table)
-    console.print()
+        rows.append(("Recovery", each + taken))
+    rows.append(("Rollback risk", _risk(told)))
+    console.print(table(word(style="bold"), "", rows=rows), "")
 
 
-def _risk(told: CheckpointThroughput) -> str:
+def _risk(told: layers.CheckpointThroughput) -> str:
     if told.exposure_now is None:
         return "not known: no checkpoint is recorded"
     named = (("on average", told.exposure_mean), ("at worst", told.exposure_worst))
@@ -207,7 +185,7 @@ def _risk(told: CheckpointThroughput) -> str:
     return "; ".join([*parts, told.basis] if told.basis and told.exposure_worst else parts)
 
 
-def _per_day(per_day: PerDay) -> str:
+def _per_day(per_day: layers.PerDay) -> str:
     tokens = "" if per_day.tokens is None else f" ({wording.rough(per_day.tokens)} tokens)"
     return f"{_steps(per_day.steps)} a day{tokens}"
 
@@ -216,14 +194,14 @@ def _steps(steps: float) -> str:
     return f"{wording.rough(steps)} {'step' if steps == 1 else 'steps'}"
 
 
-def _exposure(exposure: Exposure) -> str:
+def _exposure(exposure: layers.Exposure) -> str:
     steps = _steps(exposure.steps)
     if not exposure.steps or exposure.gpu_hours is None or exposure.usd is None:
         return steps
     return f"{steps} ({wording.rough(exposure.gpu_hours)} GPU-h, {wording.usd(exposure.usd)})"
 
 
-def _inputs(console: Console, stack: Stack) -> None:
+def _inputs(console: Console, stack: layers.Stack) -> None:
     """Every input once: what it is, whether it is assumed, and who says so."""
     inputs = {one.name: one for layer in stack.layers for one in layer.inputs}.values()
     assumed = [one for one in inputs if one.assumed]
@@ -232,7 +210,8 @@ def _inputs(console: Console, stack: Stack) -> None:
         if rows:
             console.print(heading, style="bold")
             if console.width >= SOURCES_COLUMNS_MIN:
-                console.print(_sources(rows))
+                cells = ((one.name, _value(one), printable(one.source)) for one in rows)
+                console.print(table(word(), figure(), Column(style="dim"), rows=cells))
             else:
                 for one in rows:
                     console.print(f"{one.name} {_value(one)}: {printable(one.source)}")
@@ -243,22 +222,8 @@ def _inputs(console: Console, stack: Stack) -> None:
     console.print()
 
 
-def _sources(inputs: Iterable[Input]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(style="dim")
-    for one in inputs:
-        table.add_row(one.name, _value(one), printable(one.source))
-    return table
-
-
-def _value(one: Input) -> str:
+def _value(one: layers.Input) -> str:
     return wording.with_unit(one.value, one.unit)
-
-
-def _hours(gpu_hours: float | None) -> str:
-    return "" if gpu_hours is None else wording.rough(gpu_hours)
 
 
 def _named(name: str) -> str:

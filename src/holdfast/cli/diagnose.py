@@ -9,22 +9,16 @@ from typing import NoReturn
 import click
 import msgspec
 
-from holdfast.cli.durations import WINDOW_S_MAX, window_seconds
 from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.incident_text import DiagnoseAnswer, show
-from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, json_option, open_record, shown_store, store_option
-from holdfast.cli.signal_sources import (
-    STEP_KEY,
-    STEP_LOG_KEY,
-    STEP_METRIC_KEY,
-    logged_runs,
-    open_signals,
-    signals_options,
-)
+from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options
+from holdfast.cli.standing_text import show_standing
 from holdfast.cli.terminal import print_json
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
+from holdfast.cli.values import WINDOW_S_MAX, past_moment_ns, window_seconds
+from holdfast.detect.standstill import Standing, standing
 from holdfast.diagnose import recorded as diagnosed
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, IncidentChange, Taken
@@ -36,6 +30,7 @@ from holdfast.diagnose.looking import (
     recall,
     sees_machines,
 )
+from holdfast.diagnose.standing import as_json, is_of, is_open_hang, with_standing
 from holdfast.diagnose.weighing import not_measured
 from holdfast.diagnose.wording import known_runs
 from holdfast.record.clock import SystemClock
@@ -45,7 +40,9 @@ from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.record.runs import ends_ns, find_run
 from holdfast.record.store import Store
+from holdfast.signals.flight_dumps import read_dumps
 from holdfast.signals.source import Source
+from holdfast.signals.stack_files import read_stacks
 from holdfast.signals.stepped import last_step_ns, runs_in
 from holdfast.topology.discovery.prometheus import labelled_runs
 from holdfast.wording import stamp
@@ -57,9 +54,6 @@ that has ended as it was then.
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
-    signals_path: Path | None
     run: str | None = argument(required=False)
     at_ns: int | None = option(
         "--at", "As of this time.  [default: now, or its end]", callback=past_moment_ns, metavar="TIME"
@@ -75,9 +69,15 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None = option(
         "GPUs of the run, for its cost, where no record says.", type=click.IntRange(1, 10**7)
     )
+    flight_recorder: Path | None = option(
+        "Dumps of torch's flight recorder of a run that hangs: a folder, or DIR/PREFIX. Without RUN, only "
+        "these are looked at.",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+    )
     check: bool = option("Exit with code 1 if an incident is open, 2 if nothing can be said.", is_flag=True)
     record: bool = option("Write what is found into the record, for `holdfast runbook`.", is_flag=True)
-    prometheus_url: str | None = shared(signals_options)
+    signals: SignalFlags = shared(signals_options)
     topology_path: Path | None = shared(topology_option)
     prices_path: Path | None = shared(prices_option)
     store_url: str | None = shared(store_option)
@@ -91,35 +91,64 @@ def command(given: _Flags) -> int:
 
     Without RUN it is that of the step log, if one is named, else the one with the newest event.
     """
-    answer = _answered(given)
+    told = None if given.flight_recorder is None else _standing(given.flight_recorder)
+    if told is not None and given.run is None and not given.signals.logged_runs:
+        return _dumps_alone(told, given)
+    answer = _answered(given, told)
     remark_on_topology(given.topology_path)
     is_open = any(incident.ended_ns is None for incident in answer.incidents)
     if given.check and not is_open and not answer.sees_run:
         raise InputError(answer.blindness, hint="Look at another time with --at, or wider with --window.")
     if given.as_json:
-        print_json(_as_json(answer))
+        print_json(_as_json(answer, told))
     else:
         show(answer)
+        if told is not None:
+            show_standing(told, remark=_remark(answer, told))
     return int(given.check and is_open)
 
 
-def _answered(given: _Flags) -> DiagnoseAnswer:
+def _standing(place: Path) -> Standing:
+    told = standing(read_dumps(place))
+    return msgspec.structs.replace(told, stacks=read_stacks(place, told.holding))
+
+
+def _dumps_alone(told: Standing, given: _Flags) -> int:
+    """Without a run: dumps do not say which one they are of."""
+    if given.as_json:
+        print_json({"flight_recorder": as_json(told)})
+    else:
+        show_standing(told)
+    return int(given.check and bool(told.standstills or told.undumped))
+
+
+def _remark(answer: DiagnoseAnswer, told: Standing) -> str:
+    """Why the dumps are no evidence of a hang that is found, where they are not."""
+    hangs = list(filter(is_open_hang, answer.incidents))
+    if not hangs:
+        return f"The signals do not show that {answer.run} stands."
+    if told.standstills and not is_of(hangs[0], told, answer.at_ns):
+        return f"These dumps are of another time than {hangs[0].name}, and no evidence of it."
+    return ""
+
+
+def _answered(given: _Flags, recorder: Standing | None) -> DiagnoseAnswer:
     with ExitStack() as stack:
         store = stack.enter_context(open_record(given.store_url))
         run, at_ns = _asked_for(store, given)
-        source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path, at_ns))
+        source = stack.enter_context(open_signals(given.signals, at_ns))
         ended = ends_ns(store, [run], at_ns)
         setting = LookSetting(
             store=store,
             source=source,
-            cluster=known_topology(given.topology_path, given.prometheus_url, source, at_ns),
+            cluster=known_topology(given.topology_path, given.signals.prometheus_url, source, at_ns),
             prices=load_prices(given.prices_path),
             window_s=given.window_s if run in ended else _wide_enough_s(source, run, at_ns, given.window_s),
             references=References(store),
         )
         seen = runs_in(source, setting.window_ns(at_ns))
         recorded = {summary.run for summary in store.runs() if summary.run}
-        told = {*seen, *labelled_runs(setting.cluster.survey), *logged_runs()}
+        told = {*seen, *labelled_runs(setting.cluster.survey), *given.signals.logged_runs}
         if run not in {*told, *recorded}:
             _refuse(run, told, recorded)
         known = diagnosed.changes_of(store, run)
@@ -130,7 +159,8 @@ def _answered(given: _Flags) -> DiagnoseAnswer:
         pace = setting.references.pace(run, at_ns)
         last_ns = None if run in seen else last_step_ns(source, run, at_ns)
         is_seen = sees_machines(source)
-        taken = book.take(assessment.incidents, at_ns, unseen={run} - seen, ends_ns=ended)
+        incidents = with_standing(assessment.incidents, recorder, at_ns)
+        taken = book.take(incidents, at_ns, unseen={run} - seen, ends_ns=ended)
     if given.record:
         _write(taken.changes)
         known += taken.changes
@@ -178,7 +208,7 @@ def _unshown(book: Casebook, taken: Taken, at_ns: int) -> tuple[Incident, ...]:
 
 def _asked_for(store: Store, given: _Flags) -> tuple[str, int]:
     """The run and the moment. A run need not be in the record: signals may be all there is of it."""
-    run = given.run or _logged() or find_run(store, None)
+    run = given.run or _logged(given.signals.logged_runs) or find_run(store, None)
     now_ns = SystemClock().now_ns()
     if given.at_ns is not None:
         return run, given.at_ns
@@ -188,9 +218,8 @@ def _asked_for(store: Store, given: _Flags) -> tuple[str, int]:
     return run, ends_ns(store, [run], at_ns).get(run, at_ns)
 
 
-def _logged() -> str | None:
+def _logged(runs: tuple[str, ...]) -> str | None:
     """The run of the step log that was named."""
-    runs = logged_runs()
     if len(runs) > 1:
         raise InputError("Several step logs are given, and no RUN.", hint=f"Name one of {', '.join(runs)}.")
     return next(iter(runs), None)
@@ -207,15 +236,16 @@ def _again(given: _Flags, run: str) -> tuple[str, ...]:
     """The command that was given, with --record; what the environment says it will say again."""
     from holdfast.signals.prometheus import place
 
-    context = click.get_current_context()
+    context, signals = click.get_current_context(), given.signals
     values = {
         "at_ns": None if given.at_ns is None else stamp(given.at_ns).replace(" ", "T"),
         "window_s": f"{given.window_s:g}s",
         "gpus": given.gpus,
-        "step": f"{context.meta[STEP_KEY]:g}s",
-        "step_metric": context.meta[STEP_METRIC_KEY],
-        "prometheus_url": given.prometheus_url and place(given.prometheus_url),
-        "signals_path": given.signals_path,
+        "flight_recorder": given.flight_recorder,
+        "step_s": f"{signals.step_s:g}s",
+        "step_metric": signals.step_metric,
+        "prometheus_url": signals.prometheus_url and place(signals.prometheus_url),
+        "signals_path": signals.signals_path,
         "topology_path": given.topology_path,
         "prices_path": given.prices_path,
         "store_url": shown_store(given.store_url or ""),
@@ -227,7 +257,7 @@ def _again(given: _Flags, run: str) -> tuple[str, ...]:
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
         for word in (options[name], str(value))
     ]
-    typed += [word for path in context.meta[STEP_LOG_KEY] for word in ("--step-log", path)]
+    typed += [word for path in signals.step_log for word in ("--step-log", path)]
     return ("holdfast", "diagnose", run, "--record", *typed)
 
 
@@ -237,7 +267,7 @@ def _write(changes: Iterable[IncidentChange]) -> None:
             diagnosed.write(recorder, change)
 
 
-def _as_json(answer: DiagnoseAnswer) -> dict[str, object]:
+def _as_json(answer: DiagnoseAnswer, told: Standing | None) -> dict[str, object]:
     """An incident's cause, domain, owner and so on are its own keys."""
     return {
         "run": answer.run,
@@ -247,6 +277,7 @@ def _as_json(answer: DiagnoseAnswer) -> dict[str, object]:
         "incidents": answer.incidents,
         "unshown": [incident.name for incident in answer.unshown],
         "pace": answer.pace,
+        "flight_recorder": None if told is None else as_json(told),
         "quality": {
             "sees_run": answer.sees_run,
             "sees_machines": answer.sees_machines,

@@ -7,11 +7,11 @@ import msgspec
 
 from holdfast.cli.doctor_text import show
 from holdfast.cli.flags import option, shared, takes
-from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.record import json_option
-from holdfast.cli.signal_sources import logged_runs, open_signals, signals_options
+from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options
 from holdfast.cli.terminal import print_json
 from holdfast.cli.topology_sources import known_topology, topology_option
+from holdfast.cli.values import past_moment_ns
 from holdfast.diagnose.checkup import check_up
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
@@ -24,9 +24,6 @@ FINEST_S = 1.0
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
-    signals_path: Path | None
     write: Path | None = option(
         "Write a topology file to start from.", type=click.Path(path_type=Path), metavar="FILE"
     )
@@ -36,7 +33,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int | None = option(
         "--at", "As of this time.  [default: now]", callback=past_moment_ns, metavar="TIME"
     )
-    prometheus_url: str | None = shared(signals_options)
+    signals: SignalFlags = shared(signals_options)
     topology_path: Path | None = shared(topology_option)
     as_json: bool = shared(json_option)
 
@@ -52,11 +49,11 @@ def command(given: _Flags) -> int:
     at_ns = SystemClock().now_ns() if given.at_ns is None else given.at_ns
     if given.write is not None and given.write.exists():
         raise InputError(f"{given.write} exists already.", hint="Name another file, or move it away.")
-    opened = open_signals(given.prometheus_url, given.signals_path, given.at_ns, step_s=FINEST_S)
-    with opened as source:
-        cluster = known_topology(given.topology_path, given.prometheus_url, source, given.at_ns)
+    fine = msgspec.structs.replace(given.signals, step_s=FINEST_S)
+    with open_signals(fine, given.at_ns) as source:
+        cluster = known_topology(given.topology_path, fine.prometheus_url, source, given.at_ns)
         steps = runs_in(source, (at_ns - STEPS_WITHIN_NS, at_ns + 1))
-        logged = {run: last_step_ns(source, run, at_ns) for run in logged_runs()}
+        logged = {run: last_step_ns(source, run, at_ns) for run in fine.logged_runs}
         found = check_up(source, cluster, steps, at_ns, logged)
     if given.as_json:
         print_json(found)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from rich.console import Console
-from rich.table import Table
 
 from holdfast import wording
+from holdfast.cli.tables import table
 from holdfast.cli.terminal import printable
 from holdfast.diagnose.checkup import LOGGED, Checkup, Missing, RunSeen, SeenExporter, Spelling
 from holdfast.topology.hostlist import fold
@@ -33,15 +33,13 @@ def _show_seen(console: Console, seen: Iterable[SeenExporter]) -> None:
         console.print("Nothing is seen: none of the metrics there are known.\n", style="bold yellow")
         return
     console.print("Seen", style="bold")
-    table = Table(
-        "  exporter", "metrics", "hosts", "every", "dark", box=None, pad_edge=False, header_style="dim"
-    )
+    exporters = table("  exporter", "metrics", "hosts", "every", "dark", header_style="dim")
     for one in rows:
         every = "" if one.every_s is None else f"{one.every_s:g} s"
         dark = f"{len(one.dark):,}: {_fold(one.dark)}" if one.dark else ""
-        table.add_row(f"  {one.exporter}", f"{one.metrics:,}", f"{one.hosts or '-':}", every, printable(dark))
-    console.print(table)
-    console.print()
+        cells = (f"{one.metrics:,}", f"{one.hosts or '-':}", every, printable(dark))
+        exporters.add_row(f"  {one.exporter}", *cells)
+    console.print(exporters, "")
 
 
 def _show_missing(console: Console, missing: Iterable[Missing]) -> None:

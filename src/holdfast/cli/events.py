@@ -10,20 +10,11 @@ import click
 import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
-from holdfast.cli.moments import moment_ns
 from holdfast.cli.record import home, home_journal, recorded_name, store_option
 from holdfast.cli.terminal import printable
+from holdfast.cli.values import moment_ns
+from holdfast.record import events as ev
 from holdfast.record.errors import InputError, StoreError
-from holdfast.record.events import (
-    KINDS,
-    AnyEvent,
-    Event,
-    IncidentDiagnosed,
-    KnownEvent,
-    Unknown,
-    encode,
-    kind_of,
-)
 from holdfast.record.home import HomeJournal
 from holdfast.record.runs import find_run
 from holdfast.record.store import Selection, Store
@@ -32,12 +23,10 @@ from holdfast.record.untrusted import UNDECODABLE
 from holdfast.wording import stamp
 
 POLL_INTERVAL_S = 0.5
-_ENVELOPE = frozenset(Event.__struct_fields__)
+_ENVELOPE = frozenset(ev.Event.__struct_fields__)
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     run: str | None = argument(required=False)
     kinds: tuple[str, ...] = option(
         "--kind", "Only this kind; may be given again.", multiple=True, metavar="KIND"
@@ -85,25 +74,25 @@ def command(given: _Flags) -> None:
         else:
             events = store.select(selection, limit=given.limit)
         for event in islice(events, given.limit):
-            click.echo(encode(event) if given.as_json else _line(event))
+            click.echo(ev.encode(event) if given.as_json else _line(event))
 
 
 def _known(kinds: tuple[str, ...]) -> tuple[str, ...]:
     for kind in kinds:
         # A newer version may have recorded a kind that is not known here, but every kind has a dot.
-        if kind not in KINDS and "." not in kind:
-            raise InputError(f"There is no kind {kind!r}.", hint=f"Known are {', '.join(KINDS)}.")
+        if kind not in ev.KINDS and "." not in kind:
+            raise InputError(f"There is no kind {kind!r}.", hint=f"Known are {', '.join(ev.KINDS)}.")
     return kinds
 
 
-def following(store: Store, journal: HomeJournal, selection: Selection) -> Iterator[AnyEvent]:
+def following(store: Store, journal: HomeJournal, selection: Selection) -> Iterator[ev.AnyEvent]:
     """What is there, by time, and then what arrives, as it arrives. Ends with an interrupt.
 
     A store that cannot be used for a while, as when its server restarts, is told once and waited for.
     """
     cursor = store.end()
     shown: set[str] = set()
-    last: AnyEvent | None = None
+    last: ev.AnyEvent | None = None
     is_listed = is_troubled = False
     while True:
         try:
@@ -131,8 +120,8 @@ def following(store: Store, journal: HomeJournal, selection: Selection) -> Itera
 
 
 def _present(
-    store: Store, selection: Selection, cursor: int, last: AnyEvent | None, shown: set[str]
-) -> Iterator[AnyEvent]:
+    store: Store, selection: Selection, cursor: int, last: ev.AnyEvent | None, shown: set[str]
+) -> Iterator[ev.AnyEvent]:
     """What is there, behind `last` where an earlier reading came so far. Adds to `shown` what arrived after
     the cursor, and will be met there again.
     """
@@ -155,20 +144,20 @@ def _say(sentence: str) -> None:
     click.echo(f"holdfast: {printable(sentence)}", err=True)
 
 
-def _line(event: AnyEvent) -> str:
-    if isinstance(event, Unknown):
+def _line(event: ev.AnyEvent) -> str:
+    if isinstance(event, ev.Unknown):
         details = "(not known to this version; --json shows it whole)"
     else:
         fields = _told(event).items()
         details = " ".join(f"{name}={_value(name, value)}" for name, value in fields if _is_told(name, value))
-    kind, subject = kind_of(event), event.subject or "-"
+    kind, subject = ev.kind_of(event), event.subject or "-"
     return printable(f"{stamp(event.occurred_ns)}  {kind:20}  {subject:12}  {details}".rstrip())
 
 
-def _told(event: KnownEvent) -> dict[str, object]:
+def _told(event: ev.KnownEvent) -> dict[str, object]:
     """The fields that a line shows; of a diagnosis, which is pages long, what was found and where."""
     fields = msgspec.structs.asdict(event)
-    if isinstance(event, IncidentDiagnosed):
+    if isinstance(event, ev.IncidentDiagnosed):
         del fields["diagnosis"]
         with suppress(*UNDECODABLE):
             cause = msgspec.json.decode(event.diagnosis, type=_Diagnosis).cause

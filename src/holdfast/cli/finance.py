@@ -18,9 +18,9 @@ from holdfast.economics.finance.ownership import Terms, read, template
 from holdfast.economics.finance.statement import Finance
 from holdfast.economics.pricing.months import months_between
 from holdfast.economics.pricing.prices import Prices
+from holdfast.ledger.opinions import compared
 from holdfast.ledger.report import Report
 from holdfast.ledger.runs import AskedWindow, read_run
-from holdfast.ledger.second_opinions import compared
 from holdfast.ledger.window import SILENT_NS_MAX, fell_silent
 from holdfast.record.errors import InputError
 from holdfast.record.events import ReferenceDeclared, RunStarted, RunSubmitted
@@ -32,8 +32,6 @@ SILENT_NAMED_MAX = 5
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     runs: tuple[str, ...] = option(
         "--run", "Only this run; may be given again.", multiple=True, metavar="RUN"
     )

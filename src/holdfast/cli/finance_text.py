@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from holdfast import wording
+from holdfast.cli.tables import figure, table, word
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import finance_wording as said
 from holdfast.economics.finance.ownership import OwnOrRent
@@ -14,7 +15,6 @@ from holdfast.economics.finance.statement import CauseSpend, Finance
 from holdfast.economics.finance.trend import SpendStretch
 from holdfast.economics.pricing.spending import Amount
 
-GAP_CHARS = 2
 RUNS_SHOWN_MAX = 8
 NAME_CHARS_MAX = 24
 MEANINGS_COLUMNS_MIN = 104
@@ -54,8 +54,7 @@ def _head(console: Console, told: Finance) -> None:
             console.print(sentence)
     runs, teams = wording.many(len(told.runs), "run"), {run.team for run in told.runs if run.team}
     by = f" of {wording.many(len(teams), 'team')}" if teams else ""
-    console.print(f"{runs}{by}, {wording.span(told.first_ns, told.last_ns)}", style="dim")
-    console.print()
+    console.print(f"{runs}{by}, {wording.span(told.first_ns, told.last_ns)}\n", style="dim")
 
 
 def _causes(console: Console, told: Finance) -> None:
@@ -77,8 +76,7 @@ def _causes(console: Console, told: Finance) -> None:
     for label, amount, basis, meaning in rows:
         cells = (*_spent(told, label, amount), *((basis,) if told.basis else ()), meaning)
         table.add_row(*cells[: len(table.columns)], style="bold" if label == "Sum" else "")
-    console.print(table)
-    console.print()
+    console.print(table, "")
     _behind(console, told.causes)
 
 
@@ -122,8 +120,7 @@ def _months(console: Console, told: Finance) -> None:
             _share(console, month.goodput, month.basis),
             wording.usd_cell(month.forecast_usd, largest) if month.forecast_usd is not None else "",
         )
-    console.print(table)
-    console.print()
+    console.print(table, "")
 
 
 def _budgets(console: Console, told: Finance) -> None:
@@ -136,8 +133,7 @@ def _budgets(console: Console, told: Finance) -> None:
         style = "red" if one.left_usd < 0 else ""
         cells = [wording.usd_cell(amount, largest) for amount in amounts]
         table.add_row(one.month, _named(said.budget_of(one)), *cells, style=style)
-    console.print(table)
-    console.print()
+    console.print(table, "")
 
 
 def _forecasts(console: Console, told: Finance) -> None:
@@ -158,8 +154,7 @@ def _projects(console: Console, told: Finance) -> None:
             wording.percent(one.useful_share),
             f"{one.runs:,}",
         )
-    console.print(table)
-    console.print()
+    console.print(table, "")
 
 
 def _teams(console: Console, told: Finance) -> None:
@@ -176,8 +171,7 @@ def _teams(console: Console, told: Finance) -> None:
             said.standing(team),
             wording.usd_cell(team.short.usd, told.spend.usd) if team.short else wording.UNKNOWN,
         )
-    console.print(table)
-    console.print()
+    console.print(table, "")
 
 
 def _runs(console: Console, told: Finance) -> None:
@@ -238,13 +232,11 @@ def _retries(console: Console, told: Finance) -> None:
     came = f", {retries.fruitless_launches:,} launches came to nothing" if retries.fruitless_launches else ""
     console.print("Retries", style="bold")
     if not retries.restarts and not again_usd:
-        console.print("Nothing had to be tried again.")
-        console.print()
+        console.print("Nothing had to be tried again.\n")
         return
     tried = f"{wording.many(retries.restarts, 'restart')}{came}."
     cost = f"Starting again cost {again}, doing again {twice}: {wording.percent(retries.share)} of the spend."
-    console.print(f"{tried} {cost}")
-    console.print()
+    console.print(f"{tried} {cost}\n")
 
 
 def _data(console: Console, told: Finance) -> None:
@@ -276,12 +268,8 @@ def _assumptions(console: Console, told: Finance) -> None:
     if not assumed:
         return
     console.print("Assumed, because it was not given", style="bold")
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(style="dim")
-    for name, value in assumed:
-        table.add_row(name, printable(value.source))
-    console.print(table)
+    rows = ((what, printable(value.source)) for what, value in assumed)
+    console.print(table(word(), Column(style="dim"), rows=rows))
 
 
 def _bullets(console: Console, remarks: Iterable[str]) -> None:
@@ -291,11 +279,8 @@ def _bullets(console: Console, remarks: Iterable[str]) -> None:
 
 def _table(*headings: str, left: tuple[str, ...] = ()) -> Table:
     """Columns of figures under these headings; the first one, and those named, of words, which give way."""
-    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
-    for heading in headings:
-        words = heading == headings[0] or heading in left
-        table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
-    return table
+    words = (headings[0], *left)
+    return table(*(Column(heading) if heading in words else figure(heading) for heading in headings))
 
 
 def _share(console: Console, share: float | None, basis: str) -> str:

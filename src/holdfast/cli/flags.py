@@ -1,4 +1,4 @@
-"""A verb's flags, declared once: a structure whose fields are the options that fill them.
+"""A verb's flags, declared once: a structure whose fields are the options that fill them; None: not given.
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = option("How often.", default=3)
@@ -48,17 +48,32 @@ def shared(decorator: Decorator) -> Any:
 
 def takes(form: type[Given]) -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
     """Have the verb called with a `form`, whose fields, in their order, are the parameters in the help."""
-    fields = msgspec.structs.fields(form)
-    declared = [field.default(field.name) for field in fields if field.default is not msgspec.NODEFAULT]
 
     def decorate(verb: Callable[[Given], Any]) -> Callable[..., Any]:
         @wraps(verb)
         def called(**flags: Any) -> Any:
             return verb(msgspec.convert(flags, form))
 
-        asking: Callable[..., Any] = called
-        for one in reversed(declared):
-            asking = one(asking)
-        return asking
+        return _asking(form, called)
 
     return decorate
+
+
+def together(form: type[Given], field: str, made: Callable[[Given], Any] = lambda given: given) -> Decorator:
+    """Options that several verbs have, as one: a verb gets in `field` what is `made` of the form."""
+
+    def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(verb)
+        def called(**flags: Any) -> Any:
+            own = {name: flags.pop(name) for name in form.__struct_fields__}
+            return verb(**{field: made(msgspec.convert(own, form))}, **flags)
+
+        return _asking(form, called)
+
+    return decorate
+
+
+def _asking(form: type[msgspec.Struct], called: Callable[..., Any]) -> Callable[..., Any]:
+    for field in reversed(msgspec.structs.fields(form)):
+        called = field.default(field.name)(called)
+    return called

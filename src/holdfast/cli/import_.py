@@ -39,8 +39,6 @@ class FileResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     files: tuple[Path, ...] = argument(nargs=-1, required=True, type=click.Path(path_type=Path))
     run: str | None = option(
         "The run that everything in the files belongs to; events of Holdfast's own keep theirs.",

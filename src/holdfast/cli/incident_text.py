@@ -3,14 +3,14 @@
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, JustifyMethod
+from rich.table import Column, Table
 from rich.text import Text
 
 from holdfast import wording
+from holdfast.cli.tables import table
 from holdfast.cli.terminal import printable
 from holdfast.diagnose.alerts import cost, severity, slowness, stands, summary
 from holdfast.diagnose.incident import Incident
@@ -130,22 +130,20 @@ def _show_incident(console: Console, incident: Incident, *, before: Sequence[str
     """before: the command after which `runbook` knows the incident, if it does not yet."""
     grave = severity(incident)
     console.print(Text(_headline(incident), style=f"bold {_COLOURS[grave]}"))
-    table = _pairs()
-    table.add_row("Why", _why(incident))
-    table.add_row("Whose", _whose(incident))
-    table.add_row("Cost", cost(incident).removeprefix("Money: "))
-    table.add_row("Do", printable(incident.action))
-    console.print(table)
+    _print_pairs(
+        console,
+        Why=_why(incident),
+        Whose=_whose(incident),
+        Cost=cost(incident).removeprefix("Money: "),
+        Do=printable(incident.action),
+    )
     for command in filter(None, (before, ("holdfast", "runbook", incident.name))):
         _show_command(console, command)
     console.print()
     _show_evidence(console, incident)
     _show_alternatives(console, incident)
-    closing = _pairs()
-    if incident.decides:
-        closing.add_row("Settled by", printable(incident.decides))
-    closing.add_row("Telemetry", f"{share(incident.quality)} trusted" + _flaws_of(incident))
-    console.print(closing)
+    closing = {"Settled by": printable(incident.decides)} if incident.decides else {}
+    _print_pairs(console, **closing, Telemetry=f"{share(incident.quality)} trusted" + _flaws_of(incident))
     console.print()
 
 
@@ -208,30 +206,24 @@ def _show_evidence(console: Console, incident: Incident) -> None:
     if not incident.evidence:
         return
     console.print("Evidence (+1: ten to one for it; −1: against)", style="bold")
-    table = _table("right")
+    rows = _rows_beside(justify="right")
     for one in sorted(incident.evidence, key=lambda one: -one.weight):
         against = one.weight < 0
         weight = f"{'−' if against else '+'}{abs(one.weight):.1f}"
-        since = "" if one.since_ns is None else f" (since {_clock(one.since_ns)})"
-        table.add_row(Text(weight, style="red" if against else "green"), printable(one.text) + since)
-    console.print(table)
-    console.print()
-
-
-def _clock(at_ns: int) -> str:
-    return wording.stamp(at_ns)[-9:]
+        since = "" if one.since_ns is None else f" (since {wording.stamp(one.since_ns)[-9:]})"
+        rows.add_row(Text(weight, style="red" if against else "green"), printable(one.text) + since)
+    console.print(rows, "")
 
 
 def _show_alternatives(console: Console, incident: Incident) -> None:
     if not incident.alternatives:
         return
     console.print("Other causes, and why they lost", style="bold")
-    table = _table("right")
+    rows = _rows_beside(justify="right")
     for other in incident.alternatives:
         cause = f"{other.cause.subject}: {other.cause.title}"
-        table.add_row(share(other.confidence), printable(f"{cause}; {other.lost_because}"))
-    console.print(table)
-    console.print()
+        rows.add_row(share(other.confidence), printable(f"{cause}; {other.lost_because}"))
+    console.print(rows, "")
 
 
 def _show_flaws(console: Console, flaws: Sequence[Flaw]) -> None:
@@ -240,34 +232,40 @@ def _show_flaws(console: Console, flaws: Sequence[Flaw]) -> None:
     console.print(
         f"Telemetry: {wording.many(len(flaws), 'flaw')} found, and taken into account", style="bold"
     )
-    table = _table("left")
+    rows = _rows_beside(justify="left")
     for kind, count in Counter(flaw.kind for flaw in flaws).most_common(FLAWS_SHOWN_MAX):
         example = next(flaw for flaw in flaws if flaw.kind == kind)
-        table.add_row(f"{count:,} {kind}", printable(example.text))
-    console.print(table)
+        rows.add_row(f"{count:,} {kind}", printable(example.text))
+    console.print(rows)
 
 
 def show_list(incidents: Sequence[tuple[IncidentState, Incident]]) -> None:
     """One row an incident, the newest first."""
     console = Console(highlight=False, markup=False)
     rows = [_row(state, incident) for state, incident in incidents]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     headings = ("incident", "state", "began (UTC)", "slower", "GPU-h", "owner", "cause")
-    for heading, *cells in zip(map(Text, headings), *rows, strict=True):
-        flush: Literal["left", "right"] = "right" if heading.plain in ("slower", "GPU-h") else "left"
-        # In a narrow terminal times, owners and causes go on below; what is copied or compared stays whole.
-        is_whole = heading.plain in ("incident", "state", "slower", "GPU-h")
-        parts = [*map(Text, heading.plain.split()), *(cells if is_whole else ())]
-        width_min = max(part.cell_len for part in parts)
-        table.add_column(heading, justify=flush, no_wrap=is_whole, min_width=width_min, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table, crop=False)
+    columns = [_column(heading, cells) for heading, *cells in zip(headings, *rows, strict=True)]
+    console.print(table(*columns, rows=rows), crop=False)
+
+
+def _column(heading: str, cells: Sequence[Text]) -> Column:
+    """In a narrow terminal times, owners and causes go on below; what is copied or compared stays whole."""
+    is_figure = heading in ("slower", "GPU-h")
+    is_whole = is_figure or heading in ("incident", "state")
+    parts = [*map(Text, heading.split()), *(cells if is_whole else ())]
+    return Column(
+        heading,
+        justify="right" if is_figure else "left",
+        no_wrap=is_whole,
+        min_width=max(part.cell_len for part in parts),
+        overflow="fold",
+    )
 
 
 def _row(state: IncidentState, incident: Incident) -> tuple[Text, ...]:
     lost = "–" if incident.cost is None else f"{incident.cost.lost_gpu_hours:,.1f}"
-    cause = "unknown" if incident.verdict == "unknown" else _cause(incident)
+    told = f"{incident.cause.mechanism} ({incident.cause.subject})"
+    cause = "unknown" if incident.verdict == "unknown" else told
     return (
         Text(printable(incident.name)),
         Text("over") if state == "resolved" else Text("open", style=_COLOURS[severity(incident)]),
@@ -279,10 +277,6 @@ def _row(state: IncidentState, incident: Incident) -> tuple[Text, ...]:
     )
 
 
-def _cause(incident: Incident) -> str:
-    return f"{incident.cause.mechanism} ({incident.cause.subject})"
-
-
 def change_line(change: IncidentChange) -> str:
     """A change in one line, as `watch` prints it."""
     incident = change.incident
@@ -290,15 +284,10 @@ def change_line(change: IncidentChange) -> str:
     return printable(f"{told}  {summary(incident)}")
 
 
-def _pairs() -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(style="bold", no_wrap=True, width=LABEL_CHARS)
-    table.add_column()
-    return table
+def _print_pairs(console: Console, **pairs: str) -> None:
+    label = Column(style="bold", no_wrap=True, width=LABEL_CHARS)
+    console.print(table(label, "", rows=pairs.items(), gap=1))
 
 
-def _table(flush: Literal["left", "right"]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(justify=flush, no_wrap=True, min_width=5)
-    table.add_column()
-    return table
+def _rows_beside(justify: JustifyMethod) -> Table:
+    return table(Column(justify=justify, no_wrap=True, min_width=5), "")

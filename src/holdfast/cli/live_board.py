@@ -8,10 +8,11 @@ from math import isfinite
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from holdfast.cli.live_text import since, strength
+from holdfast.cli.tables import GAP_CHARS, figure, table, word
 from holdfast.cli.terminal import printable
 from holdfast.record.clock import Clock
 from holdfast.run.status import MemberStatus, Status
@@ -22,7 +23,6 @@ ROWS_BESIDE_MAX = 8
 """All but members and happenings: empty lines, head, progress, loss, lanes, and a free line at the end."""
 HAPPENED_ROWS_MAX = 6
 MEMBER_ROWS_MIN = 3
-GAP_CHARS = 2
 LABEL_CHARS = 7
 TIME_CHARS = 5
 LANE_CHARS_MAX = 3
@@ -84,11 +84,8 @@ class Board:
             about.append(f"  {status.outcome}", style=_OUTCOMES[status.outcome])
         elif status.generation:
             about.append(f"  generation {status.generation}  {strength(status)}", style="not bold")
-        table = _table(width)
-        table.add_column(ratio=1, no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_row(about, since(status.started_ns, self._clock.now_ns()))
-        return table
+        row = (about, since(status.started_ns, self._clock.now_ns()))
+        return table(Column(ratio=1, no_wrap=True), figure(), rows=[row], width=width)
 
     def _lanes(self, members: Sequence[MemberStatus], width: int) -> Text:
         """One cell for each lane, or for several in a row where there are more lanes than cells."""
@@ -107,13 +104,7 @@ class Board:
     def _members(self, status: Status, rows_max: int) -> RenderResult:
         rows = self._member_rows(status)
         shown = rows if len(rows) <= rows_max else rows[: rows_max - 1]
-        table = _table()
-        table.add_column(no_wrap=True, style="bold")
-        for _ in range(5):
-            table.add_column(no_wrap=True)
-        for row in shown:
-            table.add_row(*row)
-        yield table
+        yield table(word(style="bold"), *(word() for _ in range(5)), rows=shown)
         if len(shown) < len(rows):
             yield Text(f"and {len(rows) - len(shown)} more", style="dim")
 
@@ -151,32 +142,21 @@ class Board:
         return _LETTERS[seat % len(_LETTERS)], _COLOURS[seat % len(_COLOURS)]
 
 
-def _table(width: int | None = None) -> Table:
-    return Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), width=width)
-
-
 def _progress(status: Status, width: int) -> Table | Text:
     if not status.steps_total:
         return Text("starting", style="dim")
-    table = _table(width)
-    table.add_column(ratio=1)
-    for _ in range(3):
-        table.add_column(no_wrap=True)
-    is_moving = status.rate and status.outcome is None
-    table.add_row(
-        ProgressBar(
-            total=status.steps_total,
-            completed=status.step,
-            complete_style="green",
-            finished_style="bold green",
-        ),
-        f"step {status.step:,} of {status.steps_total:,}",
-        f"{status.rate:.3g}/s" if is_moving else "",
-        f"{since(0, round((status.steps_total - status.step) / status.rate * 1e9))} left"
-        if is_moving
-        else "",
+    pace, left = "", ""
+    if status.rate and status.outcome is None:
+        left_ns = round((status.steps_total - status.step) / status.rate * 1e9)
+        pace, left = f"{status.rate:.3g}/s", f"{since(0, left_ns)} left"
+    bar = ProgressBar(
+        total=status.steps_total,
+        completed=status.step,
+        complete_style="green",
+        finished_style="bold green",
     )
-    return table
+    row = (bar, f"step {status.step:,} of {status.steps_total:,}", pace, left)
+    return table(Column(ratio=1), word(), word(), word(), rows=[row], width=width)
 
 
 def _loss(status: Status, width: int, sparks: str) -> Text:

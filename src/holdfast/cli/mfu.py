@@ -4,27 +4,8 @@ import click
 import msgspec
 
 from holdfast.cli.flags import option, takes
-from holdfast.cli.numbers import count, number_between
-from holdfast.ledger.flops import (
-    Chip,
-    Precision,
-    Shape,
-    Throughput,
-    Transformer,
-    Utilisation,
-    chip_named,
-    packed_sequence_tokens,
-    peak_flops_per_s,
-    utilisation,
-)
-from holdfast.ledger.references import (
-    MfuReference,
-    ReferenceSetup,
-    differences,
-    mfu_sentence,
-    published,
-    reference_mfu,
-)
+from holdfast.cli.values import count, number_between
+from holdfast.ledger import flops, references
 from holdfast.record.errors import InputError
 
 RATE_MIN, RATE_MAX = 1e-9, 1e18
@@ -54,8 +35,6 @@ _RATE = number_between(RATE_MIN, RATE_MAX)
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     model: str | None = option(
         "A model by name, such as llama3-70b, in place of its dimensions.", metavar="NAME"
     )
@@ -86,7 +65,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_step: int | None = option("Tokens a step, of all GPUs together.", type=count)
     gpus: int = option("How many GPUs made these tokens.", type=count, required=True)
     chip: str | None = option("Such as h100, or what nvidia-smi says: 'NVIDIA H100 80GB HBM3'.")
-    precision: Precision = option(type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True)
+    precision: flops.Precision = option(type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True)
     peak_tflops: float | None = option(
         "Dense peak of one GPU, for a chip that is not known here.", type=_RATE
     )
@@ -99,12 +78,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What `--json` prints. Without a known chip there is no reference and no sentence."""
 
-    throughput: Throughput
-    chip: Chip | None
-    precision: Precision
-    full: Utilisation
-    causal: Utilisation
-    reference: MfuReference | None = None
+    throughput: flops.Throughput
+    chip: flops.Chip | None
+    precision: flops.Precision
+    full: flops.Utilisation
+    causal: flops.Utilisation
+    reference: references.MfuReference | None = None
     differences: tuple[str, ...] = ()
     sentence: str | None = None
 
@@ -128,8 +107,8 @@ def command(given: _Flags) -> None:
 
 
 def _answer(flags: _Flags) -> _Answer:
-    chip = chip_named(flags.chip) if flags.chip else None
-    throughput = Throughput(
+    chip = flops.chip_named(flags.chip) if flags.chip else None
+    throughput = flops.Throughput(
         model=_transformer(flags),
         sequence_tokens=_sequence_tokens(flags),
         tokens_per_s=_tokens_per_s(flags),
@@ -141,14 +120,14 @@ def _answer(flags: _Flags) -> _Answer:
         throughput=throughput,
         chip=chip,
         precision=flags.precision,
-        full=utilisation(throughput, "full"),
-        causal=utilisation(throughput, "causal"),
+        full=flops.utilisation(throughput, "full"),
+        causal=flops.utilisation(throughput, "causal"),
     )
     return _held_against_reference(answer, chip) if chip else answer
 
 
-def _held_against_reference(answer: _Answer, chip: Chip) -> _Answer:
-    setup = ReferenceSetup(
+def _held_against_reference(answer: _Answer, chip: flops.Chip) -> _Answer:
+    setup = references.ReferenceSetup(
         params=answer.throughput.model.params,
         gpus=answer.throughput.gpus,
         chip=chip,
@@ -156,31 +135,31 @@ def _held_against_reference(answer: _Answer, chip: Chip) -> _Answer:
         moe=answer.throughput.model.moe,
         sequence_tokens=answer.throughput.sequence_tokens,
     )
-    row = reference_mfu(setup)
+    row = references.reference_mfu(setup)
     counted = answer.full if row.compared_as == "full" else answer.causal
     return msgspec.structs.replace(
         answer,
         reference=row,
-        differences=differences(setup, row),
-        sentence=mfu_sentence(counted.mfu_percent, row),
+        differences=references.differences(setup, row),
+        sentence=references.mfu_sentence(counted.mfu_percent, row),
     )
 
 
-def _peak_flops_per_s(flags: _Flags, chip: Chip | None) -> float:
+def _peak_flops_per_s(flags: _Flags, chip: flops.Chip | None) -> float:
     if flags.peak_tflops is not None:
         return flags.peak_tflops * 1e12
     if chip is None:
         raise InputError(
             "The chip is missing.", hint="Give --chip, or --peak-tflops for one that is not known."
         )
-    return peak_flops_per_s(chip, flags.precision)
+    return flops.peak_flops_per_s(chip, flags.precision)
 
 
-def _transformer(flags: _Flags) -> Transformer:
+def _transformer(flags: _Flags) -> flops.Transformer:
     """The model: by name, by its parameters and what attention needs, or by all of its dimensions."""
     if flags.model is not None:
         _refuse(flags, "--model", "params", "active_params", *_DIMENSIONS)
-        known = published().models
+        known = references.published().models
         if flags.model.lower() not in known:
             raise InputError(
                 f"The model {flags.model!r} is not known.", hint=f"Known are {', '.join(known)}."
@@ -193,7 +172,7 @@ def _transformer(flags: _Flags) -> Transformer:
     layers, hidden = _require(flags, "layers", "hidden")
     if (flags.active_params or 0) > flags.params:
         raise InputError("More parameters are active than there are.", hint="Check --active-params.")
-    return Transformer(
+    return flops.Transformer(
         params=flags.params,
         active_params=flags.active_params or flags.params,
         layers=layers,
@@ -202,7 +181,7 @@ def _transformer(flags: _Flags) -> Transformer:
     )
 
 
-def _shape(flags: _Flags) -> Shape:
+def _shape(flags: _Flags) -> flops.Shape:
     layers, hidden, heads, ffn, vocab = _require(flags, "layers", "hidden", "heads", "ffn", "vocab")
     if flags.head_dim is None and hidden % heads:
         raise InputError(f"{heads} heads do not divide a hidden size of {hidden}.", hint="Give --head-dim.")
@@ -212,7 +191,7 @@ def _shape(flags: _Flags) -> Shape:
         raise InputError(
             "More experts are active than there are.", hint="Check --experts and --active-experts."
         )
-    return Shape(
+    return flops.Shape(
         layers=layers,
         hidden=hidden,
         heads=heads,
@@ -243,7 +222,7 @@ def _sequence_tokens(flags: _Flags) -> float:
         raise InputError(
             f"--packed {flags.packed!r} is not a list of lengths.", hint="Write it as 812,1201,2083."
         )
-    return packed_sequence_tokens(lengths)
+    return flops.packed_sequence_tokens(lengths)
 
 
 def _tokens_per_s(flags: _Flags) -> float:
@@ -329,22 +308,20 @@ def _throughput_flags(flags: _Flags) -> str:
 
 def _show(answer: _Answer) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from holdfast.cli.tables import figure, table
 
     console = Console(highlight=False, markup=False)
     for line in _verdict(answer):
         click.echo(click.wrap_text(line, width=console.width))
-    table = Table("", "full attention", "causal attention", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    both = answer.full, answer.causal
-    table.add_row("MFU", *(f"{counted.mfu_percent:.1f} %" for counted in both))
-    table.add_row(
-        f"HFU, recompute {answer.throughput.recompute:g}",
-        *(f"{counted.hfu_percent:.1f} %" for counted in both),
+    both, recomputed = (answer.full, answer.causal), f"HFU, recompute {answer.throughput.recompute:g}"
+    rows = (
+        ("MFU", *(f"{counted.mfu_percent:.1f} %" for counted in both)),
+        (recomputed, *(f"{counted.hfu_percent:.1f} %" for counted in both)),
+        ("model TFLOP/s per GPU", *(f"{counted.model_tflops_per_gpu:.1f}" for counted in both)),
     )
-    table.add_row("model TFLOP/s per GPU", *(f"{counted.model_tflops_per_gpu:.1f}" for counted in both))
-    console.print(table)
+    columns = ("", figure("full attention"), figure("causal attention"))
+    console.print(table(*columns, rows=rows))
     model, peak_tflops = answer.throughput.model, answer.throughput.peak_flops_per_s / 1e12
     click.echo(f"\npeak   {peak_tflops:,g} TFLOP/s per GPU, dense {answer.precision}")
     click.echo(
@@ -360,7 +337,7 @@ def _verdict(answer: _Answer) -> list[str]:
     return [f"MFU {answer.sentence}.", _counting(answer.reference), *unlike, ""]
 
 
-def _counting(row: MfuReference) -> str:
+def _counting(row: references.MfuReference) -> str:
     if row.attention == "unknown":
         return "Its source does not say how it counts attention; the run is counted with full attention."
     return f"Both are counted with {row.attention} attention."

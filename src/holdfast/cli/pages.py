@@ -1,27 +1,21 @@
 """How the verbs write web pages: one self-contained file, or stdout."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
-
 STDOUT = Path("-")
 
-
-def html_option(verb: Verb) -> Verb:
-    return click.option(
-        "--html",
-        "html_path",
-        type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-        metavar="OUT",
-        help="Write it as one self-contained web page; to stdout if OUT is `-`.",
-    )(verb)
+html_option = click.option(
+    "--html",
+    "html_path",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    metavar="OUT",
+    help="Write it as one self-contained web page; to stdout if OUT is `-`.",
+)
 
 
 def require_one_output(html_path: Path | None, as_json: bool) -> None:

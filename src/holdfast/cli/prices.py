@@ -1,9 +1,7 @@
 """How the verbs get their prices: from the file that was named, or the one at home, or the defaults."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
@@ -13,21 +11,17 @@ from holdfast.economics.pricing.prices import DEFAULTS, Prices, read
 from holdfast.record.clock import SystemClock
 from holdfast.record.files import is_there, parsed
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
-
 PRICES_FILE = "prices.toml"
 
-
-def prices_option(verb: Verb) -> Verb:
-    return click.option(
-        "--prices",
-        "prices_path",
-        type=click.Path(path_type=Path),
-        envvar="HOLDFAST_PRICES",
-        metavar="FILE",
-        help="What things cost, as TOML.  [default: $HOLDFAST_PRICES, or prices.toml in $HOLDFAST_HOME if it "
-        "is there; what no file says is assumed]",
-    )(verb)
+prices_option = click.option(
+    "--prices",
+    "prices_path",
+    type=click.Path(path_type=Path),
+    envvar="HOLDFAST_PRICES",
+    metavar="FILE",
+    help="What things cost, as TOML.  [default: $HOLDFAST_PRICES, or prices.toml in $HOLDFAST_HOME if it "
+    "is there; what no file says is assumed]",
+)
 
 
 def load_planning_prices(path: Path | None) -> Prices:

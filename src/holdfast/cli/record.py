@@ -1,10 +1,10 @@
 """How the verbs reach the record: the store that was named, with this machine's own journal taken in."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
@@ -17,8 +17,6 @@ from holdfast.record.journal import Damage
 from holdfast.record.store import Store
 from holdfast.record.stores import open_store
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
-
 Names = TypeVar("Names", str, tuple[str, ...], None)
 
 _NAMES_HINT = "`holdfast runs` and `holdfast incidents` list the names there are."
@@ -26,19 +24,15 @@ DAMAGES_SHOWN_MAX = 5
 """How many damaged places of that journal are shown with their reason; all of them are counted."""
 
 
-def store_option(verb: Verb) -> Verb:
-    return click.option(
-        "--store",
-        "store_url",
-        envvar="HOLDFAST_STORE",
-        metavar="URL",
-        help="The store: an SQLite file or postgresql://…  [default: $HOLDFAST_STORE, or a file in "
-        "$HOLDFAST_HOME, which is ~/.holdfast unless set]",
-    )(verb)
-
-
-def json_option(verb: Verb) -> Verb:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(verb)
+store_option = click.option(
+    "--store",
+    "store_url",
+    envvar="HOLDFAST_STORE",
+    metavar="URL",
+    help="The store: an SQLite file or postgresql://…  [default: $HOLDFAST_STORE, or a file in "
+    "$HOLDFAST_HOME, which is ~/.holdfast unless set]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
 def shown_store(url: str) -> str:

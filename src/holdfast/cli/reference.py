@@ -6,19 +6,12 @@ from typing import TypeVar
 import click
 import msgspec
 
-from holdfast.cli.numbers import count
+from holdfast.cli.values import count
+from holdfast.ledger import references
 from holdfast.ledger.flops import Chip, chip_named
-from holdfast.ledger.references import (
-    BandwidthReference,
-    KnownModel,
-    MfuReference,
-    PublicationSource,
-    PublishedReferences,
-    published,
-)
 
 NEAREST_ROWS_USUAL = 10
-_Row = TypeVar("_Row", MfuReference, BandwidthReference)
+_Row = TypeVar("_Row", references.MfuReference, references.BandwidthReference)
 
 
 @click.command("reference")
@@ -35,7 +28,7 @@ def command(chip: str | None, params: int | None, gpus: int | None, limit: int |
     A question mark stands for what the source does not say. Without a filter, the models that
     `holdfast mfu --model` knows by name are listed as well.
     """
-    known = published()
+    known = references.published()
     wanted = chip_named(chip) if chip else None
     mfu = _of_chip(known.mfu, wanted)
     bandwidth = _of_chip(known.bandwidth, wanted)
@@ -45,7 +38,7 @@ def command(chip: str | None, params: int | None, gpus: int | None, limit: int |
         bandwidth.sort(key=lambda row: row.octaves_from(gpus=gpus))
         limit = limit or NEAREST_ROWS_USUAL
     models = {} if chip or params or gpus else known.models
-    shown = PublishedReferences(
+    shown = references.PublishedReferences(
         sources={}, models=models, mfu=tuple(mfu[:limit]), bandwidth=tuple(bandwidth[:limit])
     )
     shown = _with_sources(shown, known.sources)
@@ -73,7 +66,9 @@ def _of_chip(rows: Sequence[_Row], chip: Chip | None) -> list[_Row]:
     return [row for row in rows if chip in (None, row.chip)]
 
 
-def _with_sources(shown: PublishedReferences, sources: dict[str, PublicationSource]) -> PublishedReferences:
+def _with_sources(
+    shown: references.PublishedReferences, sources: dict[str, references.PublicationSource]
+) -> references.PublishedReferences:
     """The same with the sources that it names, in the order in which a reader meets them."""
     named = [row.source for row in shown.mfu]
     named += [row.source for row in shown.bandwidth]
@@ -81,7 +76,7 @@ def _with_sources(shown: PublishedReferences, sources: dict[str, PublicationSour
     return msgspec.structs.replace(shown, sources={name: sources[name] for name in named})
 
 
-def _show(shown: PublishedReferences) -> None:
+def _show(shown: references.PublishedReferences) -> None:
     numbers = {name: f"[{number}]" for number, name in enumerate(shown.sources, start=1)}
     mfu = [_mfu_cells(row, numbers[row.source]) for row in shown.mfu]
     bandwidth = [_bandwidth_cells(row, numbers[row.source]) for row in shown.bandwidth]
@@ -111,26 +106,26 @@ def _print_table(title: str, columns: str, rows: Sequence[Sequence[str]]) -> Non
     console.print()
 
 
-def _mfu_cells(row: MfuReference, source: str) -> tuple[str, ...]:
+def _mfu_cells(row: references.MfuReference, source: str) -> tuple[str, ...]:
     sequence = f"{row.sequence_tokens:,}" if row.sequence_tokens else "?"
     mfu = f"{row.mfu_percent:.1f} %"
     gpus = f"{row.gpus:,}"
     return (row.model, _size(row.params), row.chip, gpus, row.precision, sequence, mfu, row.attention, source)
 
 
-def _bandwidth_cells(row: BandwidthReference, source: str) -> tuple[str, ...]:
+def _bandwidth_cells(row: references.BandwidthReference, source: str) -> tuple[str, ...]:
     gpus = f"{row.gpus:,}" if row.gpus else "?"
     size = f"{row.size_bytes / 2**30:g} GiB" if row.size_bytes else "?"
     speed = f"{row.bus_gb_per_s:.1f}"
     return (row.chip, gpus, row.reach, row.collective, size, speed, row.basis, row.how, source)
 
 
-def _model_cells(name: str, model: KnownModel, source: str) -> tuple[str, ...]:
+def _model_cells(name: str, model: references.KnownModel, source: str) -> tuple[str, ...]:
     transformer = model.shape.transformer()
     return (name, _size(transformer.params), _size(transformer.active_params), source)
 
 
-def _source_cells(number: str, source: PublicationSource) -> tuple[str, str]:
+def _source_cells(number: str, source: references.PublicationSource) -> tuple[str, str]:
     return (number, ". ".join(part for part in (source.cite(), source.note.rstrip("."), source.url) if part))
 
 

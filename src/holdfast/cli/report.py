@@ -13,11 +13,11 @@ from holdfast.cli.windows import require_time, window_options
 from holdfast.economics.pricing.prices import Prices
 from holdfast.economics.pricing.pricing import Pricing
 from holdfast.economics.pricing.rates import edges_ns
-from holdfast.ledger.gaps import Gap
+from holdfast.ledger.counts import Gap
+from holdfast.ledger.opinions import consulted
 from holdfast.ledger.remarks import gap_remarks
 from holdfast.ledger.report import Report
 from holdfast.ledger.runs import AskedWindow, read_run
-from holdfast.ledger.second_opinions import consulted
 from holdfast.record.runs import find_run
 
 

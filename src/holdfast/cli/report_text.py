@@ -1,13 +1,13 @@
 """A report in the terminal: the partition as a bar and a table, the ratios, the costliest incidents."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
 from holdfast import wording
+from holdfast.cli.tables import GAP_CHARS, figure, table, word
 from holdfast.cli.terminal import printable
 from holdfast.ledger.categories import Category
 from holdfast.ledger.opinions import SLOWER_RATIO_MIN
@@ -15,7 +15,6 @@ from holdfast.ledger.report import IncidentReport, Report, StepReference
 
 INCIDENTS_SHOWN_MAX = 8
 BAR_CELLS_MAX = 100
-GAP_CHARS = 2
 MEANINGS_COLUMNS_MIN = 80
 """On a narrower terminal what the categories mean would be broken into several lines, and is left out."""
 BASIS_COLUMNS_MIN = 100
@@ -58,14 +57,7 @@ def show(told: Report) -> None:
         _partition(console, told)
         _ratios(console, told)
     _incidents(console, told)
-    remarks = _table(gap=1)
-    for remark in told.remarks:
-        remarks.add_row("•", printable(remark))
-    console.print(remarks)
-
-
-def _table(gap: int = GAP_CHARS) -> Table:
-    return Table(box=None, show_header=False, pad_edge=False, padding=(0, gap, 0, 0))
+    console.print(table(rows=(("•", printable(remark)) for remark in told.remarks), gap=1))
 
 
 def _head(console: Console, told: Report) -> None:
@@ -93,16 +85,13 @@ def _partition(console: Console, told: Report) -> None:
     console.print(_headline(told, amounts), style="bold")
     parts = [(category, told.partition[category.key]) for category in _LOOKS]
     console.print(_bar(parts, told.paid_gpu_ns, min(console.width, BAR_CELLS_MAX)), no_wrap=True)
-    table = _table()
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
     is_wide = console.width >= BASIS_COLUMNS_MIN
+    columns = [word(), word(), figure(), figure()]
     if told.estimated and is_wide:
-        table.add_column(no_wrap=True)
+        columns.append(word())
     if console.width >= MEANINGS_COLUMNS_MIN:
-        table.add_column(style="dim")
+        columns.append(Column(style="dim"))
+    parts_table = table(*columns)
     rows = [
         (
             Text(_LOOKS[category][1], style=_LOOKS[category][0]),
@@ -119,8 +108,8 @@ def _partition(console: Console, told: Report) -> None:
         rests = (basis,) if told.estimated and is_wide else ()
         share = amounts.share(gpu_ns) if is_wide or not basis else f"{ABOUT}{amounts.share(gpu_ns)}"
         cells = (mark, label, share, amounts.hours(gpu_ns) + " GPU-h", *rests, meaning)
-        table.add_row(*cells[: len(table.columns)])
-    console.print(table)
+        parts_table.add_row(*cells[: len(columns)])
+    console.print(parts_table)
     if told.estimated and not is_wide:
         console.print(f"{ABOUT} {told.basis}", style="dim")
     console.print()
@@ -155,19 +144,16 @@ def _bar(parts: list[tuple[Category, int]], whole: int, cells: int) -> Text:
 
 
 def _ratios(console: Console, told: Report) -> None:
-    table = _table()
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    table.add_row("Goodput", _goodput(told))
-    table.add_row("ETTR", _ettr(told))
-    if told.reference is not None:
-        table.add_row("Reference", _reference(told.reference))
-    table.add_row("Counts", _counts(told))
-    table.add_row("MFU", _mfu(told))
     bandwidth = told.bandwidth.sentence if told.bandwidth else "unknown; record collective.timed events"
-    table.add_row("Bandwidth", printable(bandwidth))
-    console.print(table)
-    console.print()
+    rows = [
+        ("Goodput", _goodput(told)),
+        ("ETTR", _ettr(told)),
+        *((("Reference", _reference(told.reference)),) if told.reference is not None else ()),
+        ("Counts", _counts(told)),
+        ("MFU", _mfu(told)),
+        ("Bandwidth", printable(bandwidth)),
+    ]
+    console.print(table(word(style="bold"), "", rows=rows), "")
 
 
 def _reference(reference: StepReference) -> str:
@@ -232,16 +218,11 @@ def _incidents(console: Console, told: Report) -> None:
     for heading in ("mostly", "lasted", "began (UTC)", "no."):
         if _room_for_what(columns, console.width) < WHAT_CHARS_MIN:
             del columns[heading]
-    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
-    for heading in columns:
-        flush: Literal["left", "right"] = "left" if heading in ("what", "mostly") else "right"
-        table.add_column(heading, justify=flush, no_wrap=heading != "what")
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
+    shapes = {"what": Column("what"), "mostly": word("mostly")}
+    headed = [shapes.get(heading) or figure(heading) for heading in columns]
     count = f"{len(shown)} of {len(told.incidents)}" if len(told.incidents) > len(shown) else f"{len(shown)}"
     console.print(f"Costliest incidents ({count})", style="bold")
-    console.print(table)
-    console.print()
+    console.print(table(*headed, rows=zip(*columns.values(), strict=True)), "")
 
 
 def _room_for_what(columns: Mapping[str, Sequence[str]], width: int) -> int:

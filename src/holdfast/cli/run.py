@@ -21,7 +21,7 @@ from holdfast.cli.flags import argument, option, takes
 from holdfast.cli.record import home
 from holdfast.record.errors import InputError
 from holdfast.run.chaos import read_plan
-from holdfast.run.launcher import SIGNALS, Display, Order, launch
+from holdfast.run.launcher import SIGNALS, Order, launch
 from holdfast.run.output import Stream, View
 from holdfast.run.state import RunPolicy
 from holdfast.run.visible import too_few
@@ -39,8 +39,6 @@ _RUN_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{RUN_CHARS_MAX - 1}}}")
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     script: str = argument()
     arguments: tuple[str, ...] = argument(nargs=-1, type=click.UNPROCESSED)
     nproc_per_node: str = torchrun.option(
@@ -229,7 +227,11 @@ def command(given: _Flags) -> int:
         order = msgspec.structs.replace(order, log_directory=made)
     for doubt in _doubts(given, order.policy):
         click.echo(f"holdfast: {doubt}", err=True)
-    return launch(order, _display() if given.live else None)
+    if not given.live:
+        return launch(order, None)
+    from holdfast.cli.live import show
+
+    return launch(order, show)
 
 
 def _doubts(given: _Flags, policy: RunPolicy) -> Iterator[str]:
@@ -249,12 +251,6 @@ def _doubts(given: _Flags, policy: RunPolicy) -> Iterator[str]:
             cpus_per_node=cpus // given.nodes,
         )
         yield from run_doubts(given.size, planned)
-
-
-def _display() -> Display:
-    from holdfast.cli.live import show
-
-    return show
 
 
 def order_of(given: _Flags) -> Order:

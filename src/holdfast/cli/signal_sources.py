@@ -1,76 +1,27 @@
 """How the verbs get signals: from a Prometheus-compatible server, or from the embedded store's directory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
+import msgspec
 
-from holdfast.cli.durations import some_seconds
+from holdfast.cli.flags import option, together
 from holdfast.cli.record import home
+from holdfast.cli.values import some_seconds
 from holdfast.record.errors import InputError, complaint
 from holdfast.record.files import is_directory
 
 if TYPE_CHECKING:
     from holdfast.signals.source import Source
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
 Given = TypeVar("Given", str, tuple[str, ...], None)
 
 SIGNALS_DIRECTORY = "signals"
-DEFAULT_STEP = "10s"
-STEP_KEY = f"{__name__}.step_s"
-STEP_METRIC_KEY, STEP_LOG_KEY = f"{__name__}.step_metric", f"{__name__}.step_log"
-"""Where options are kept for `open_signals`: the verbs have no other use for them."""
-
-
-def signals_options(verb: Verb) -> Verb:
-    directory = click.option(
-        "--signals",
-        "signals_path",
-        type=click.Path(path_type=Path, file_okay=False),
-        envvar="HOLDFAST_SIGNALS",
-        metavar="DIR",
-        help="Signals of the embedded store.  [default: $HOLDFAST_SIGNALS, or signals in $HOLDFAST_HOME]",
-    )
-    server = click.option(
-        "--prometheus",
-        "prometheus_url",
-        envvar="HOLDFAST_PROMETHEUS",
-        callback=url_option,
-        metavar="URL",
-        help="Signals of a Prometheus-compatible server.  [default: $HOLDFAST_PROMETHEUS]",
-    )
-    step = click.option(
-        "--step",
-        type=some_seconds,
-        default=DEFAULT_STEP,
-        show_default=True,
-        expose_value=False,
-        callback=_keep(STEP_KEY),
-        metavar="TIME",
-        help="How far apart the server's samples are.",
-    )
-    metric = click.option(
-        "--step-metric",
-        envvar="HOLDFAST_STEP_METRIC",
-        expose_value=False,
-        callback=_keep(STEP_METRIC_KEY),
-        metavar="NAME",
-        help="A metric that counts the steps of runs, or has their time.  [default: $HOLDFAST_STEP_METRIC]",
-    )
-    log = click.option(
-        "--step-log",
-        multiple=True,
-        expose_value=False,
-        callback=_keep(STEP_LOG_KEY),
-        metavar="[RUN=]PATH",
-        help="A run's own log of steps, or its TensorBoard or W&B files. May be repeated.",
-    )
-    return server(directory(step(metric(log(verb)))))
 
 
 def url_option(context: click.Context, parameter: click.Parameter, given: Given) -> Given:
@@ -87,38 +38,68 @@ def url_option(context: click.Context, parameter: click.Parameter, given: Given)
     return given
 
 
-def _keep(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def callback(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
-        context.meta[key] = value
+class SignalFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """Where signals are, and what tells the steps of runs beside them."""
 
-    return callback
+    prometheus_url: str | None = option(
+        "--prometheus",
+        "Signals of a Prometheus-compatible server.  [default: $HOLDFAST_PROMETHEUS]",
+        envvar="HOLDFAST_PROMETHEUS",
+        callback=url_option,
+        metavar="URL",
+    )
+    signals_path: Path | None = option(
+        "--signals",
+        "Signals of the embedded store.  [default: $HOLDFAST_SIGNALS, or signals in $HOLDFAST_HOME]",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar="HOLDFAST_SIGNALS",
+        metavar="DIR",
+    )
+    step_s: float = option(
+        "--step",
+        "How far apart the server's samples are.",
+        type=some_seconds,
+        default="10s",
+        show_default=True,
+        metavar="TIME",
+    )
+    step_metric: str | None = option(
+        "A metric that counts the steps of runs, or has their time.  [default: $HOLDFAST_STEP_METRIC]",
+        envvar="HOLDFAST_STEP_METRIC",
+        metavar="NAME",
+    )
+    step_log: tuple[str, ...] = option(
+        "A run's own log of steps, or its TensorBoard or W&B files. May be repeated.",
+        multiple=True,
+        metavar="[RUN=]PATH",
+    )
+
+    @property
+    def logs(self) -> list[tuple[str, str]]:
+        """The run and the path of each step log."""
+        parts = (text.rpartition("=") for text in self.step_log)
+        return [(run or Path(path).stem, path) for run, _, path in parts]
+
+    @property
+    def logged_runs(self) -> tuple[str, ...]:
+        """The runs whose step logs were named: they are watched, whether or not they have made a step yet."""
+        return tuple(run for run, _ in self.logs)
 
 
-def _kept(key: str, default: Any) -> Any:
-    context = click.get_current_context(silent=True)
-    return default if context is None else context.meta.get(key) or default
+signals_options = together(SignalFlags, "signals")
 
 
 @contextmanager
 def open_signals(
-    prometheus_url: str | None,
-    path: Path | None,
-    at_ns: int | None = None,
-    *,
-    is_again: bool = False,
-    step_s: float | None = None,
+    asked: SignalFlags, at_ns: int | None = None, *, is_again: bool = False
 ) -> Iterator["Source"]:
     """The source that was named; a directory on the command line goes before a server in the environment.
 
     at_ns: the moment to look at, where that is not now. is_again: it will be looked at again and again.
-    step_s: another grid than that of the command line.
     Steps of runs are taken from where the command line says as well.
     """
-    from holdfast.signals.source import STEP_S
-
-    step_s = float(_kept(STEP_KEY, STEP_S)) if step_s is None else step_s
-    with _opened(prometheus_url, path, at_ns, step_s) as source:
-        yield _stepped(_growing(source) if is_again else source, step_s)
+    with _opened(asked, at_ns) as source:
+        yield _stepped(_growing(source) if is_again else source, asked)
 
 
 def _growing(source: "Source") -> "Source":
@@ -128,19 +109,18 @@ def _growing(source: "Source") -> "Source":
     return IncrementalSource(source) if isinstance(source, Prometheus) else source
 
 
-def _stepped(source: "Source", step_s: float) -> "Source":
+def _stepped(source: "Source", asked: SignalFlags) -> "Source":
     from holdfast.signals.step_files import StepFiles, StepLogSource
     from holdfast.signals.stepped import SteppedSource
 
-    for run, path in _logs():
+    for run, path in asked.logs:
         files = StepFiles(Path(path))
         _remark_on_log(path, files.steps())  # a mistake is told now, and not at every look
-        source = StepLogSource(source, files, run, step_s=step_s)
-    metric = _kept(STEP_METRIC_KEY, None)
-    if not metric:
+        source = StepLogSource(source, files, run, step_s=asked.step_s)
+    if not asked.step_metric:
         return source
-    _remark_on_metric(metric, source.metrics())
-    return SteppedSource(source, metric)
+    _remark_on_metric(asked.step_metric, source.metrics())
+    return SteppedSource(source, asked.step_metric)
 
 
 def _remark_on_metric(metric: str, there: Sequence[str]) -> None:
@@ -153,17 +133,6 @@ def _remark_on_metric(metric: str, there: Sequence[str]) -> None:
     hint = f"Did you mean {near[0]}?" if near else "The signals have no metric that is called nearly so."
     sentence = f"The step metric {metric} is not in the signals: no step can be taken from it."
     click.echo(complaint(printable(sentence), printable(hint)), err=True)
-
-
-def _logs() -> list[tuple[str, str]]:
-    """The run and the path of each step log on the command line."""
-    parts = (text.rpartition("=") for text in _kept(STEP_LOG_KEY, ()))
-    return [(run or Path(path).stem, path) for run, _, path in parts]
-
-
-def logged_runs() -> tuple[str, ...]:
-    """The runs whose step logs were named: they are watched, whether or not they have made a step yet."""
-    return tuple(run for run, _ in _logs())
 
 
 def _remark_on_log(path: str, steps: Sequence[tuple[int, int]]) -> None:
@@ -188,31 +157,29 @@ def _remark_on_log(path: str, steps: Sequence[tuple[int, int]]) -> None:
 
 
 @contextmanager
-def _opened(
-    prometheus_url: str | None, path: Path | None, at_ns: int | None, step_s: float
-) -> Iterator["Source"]:
-    if prometheus_url is not None and not _is_named("signals_path"):
+def _opened(asked: SignalFlags, at_ns: int | None) -> Iterator["Source"]:
+    if (url := asked.prometheus_url) is not None and not _is_named("signals_path"):
         from holdfast.signals.credentials import access
         from holdfast.signals.prometheus import Prometheus
 
-        asked = Prometheus(prometheus_url, access=access("PROMETHEUS"), step_s=step_s, as_of_ns=at_ns)
-        with asked as server:
+        given = access("PROMETHEUS")
+        with Prometheus(url, access=given, step_s=asked.step_s, as_of_ns=at_ns) as server:
             yield server
         return
     from holdfast.signals.store import SignalStore
 
-    with _directory(path) as directory, SignalStore(directory, step_s=step_s) as store:
+    with _directory(asked) as directory, SignalStore(directory, step_s=asked.step_s) as store:
         yield store
 
 
 @contextmanager
-def _directory(path: Path | None) -> Iterator[Path]:
+def _directory(asked: SignalFlags) -> Iterator[Path]:
     """That of the signals. Where none is named and none is there, a step log is enough: then it is empty."""
-    directory = home() / SIGNALS_DIRECTORY if path is None else path
+    directory = asked.signals_path or home() / SIGNALS_DIRECTORY
     if is_directory(directory):
         yield directory
         return
-    if path is not None or not _logs():
+    if asked.signals_path is not None or not asked.step_log:
         raise InputError(
             f"There are no signals in {directory}.",
             hint="Name a server with --prometheus URL, fill a directory with `holdfast collect`, or name a "
@@ -224,7 +191,5 @@ def _directory(path: Path | None) -> Iterator[Path]:
 
 def _is_named(parameter: str) -> bool:
     """Whether the option stands on the command line itself."""
-    context = click.get_current_context(silent=True)
-    if context is None:
-        return False
-    return context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is click.core.ParameterSource.COMMANDLINE

@@ -8,18 +8,18 @@ import click
 import msgspec
 
 from holdfast.cli.flags import option, shared, takes
-from holdfast.cli.numbers import number_between
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.values import number_between
 from holdfast.economics.pricing.prices import Prices
 from holdfast.record.errors import InputError
 from holdfast.record.events import encode
 from holdfast.twin.policies import Policy, policies, policy
 from holdfast.twin.presets import Preset, hazards_from, names, preset, resized
 from holdfast.twin.study import Study
-from holdfast.twin.sweep import Comparison, Figures, Summary, Task, expected_interruptions, summarise
+from holdfast.twin.sweep import Comparison, Task, expected_interruptions, summarise
 from holdfast.wording.units import DAY_NS
 
 RUNS_MAX = 100_000
@@ -40,8 +40,6 @@ def _moved(context: click.Context, option: click.Parameter, value: object) -> No
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     preset: str = option(
         f"A published cluster: {', '.join(names())}.",
         default=DEFAULT_PRESET,
@@ -112,7 +110,10 @@ def command(given: _Flags) -> None:
 def _simulate(asked: _Flags, prices: Prices) -> Comparison:
     from holdfast.cli.sweeping import sweep
 
-    chosen = _preset(asked)
+    chosen = preset(asked.preset)
+    if asked.gpus not in (None, chosen.job.gpus):
+        chosen = resized(chosen, asked.gpus or 0)
+    own = f"failures: {click.format_filename(asked.rates)}; the rest: " if asked.rates else ""
     price = prices.planned(chosen.job.chip)
     days = chosen.duration_days if asked.days is None else asked.days
     study = _study(asked, chosen, days, price.value)
@@ -128,7 +129,7 @@ def _simulate(asked: _Flags, prices: Prices) -> Comparison:
     groups = [figures[at : at + asked.runs] for at in range(0, len(figures), asked.runs)]
     return Comparison(
         preset=chosen.title,
-        source=_source(asked, chosen),
+        source=f"{own}{chosen.source}",
         command=_command(asked),
         gpus=chosen.job.gpus,
         preset_gpus=preset(asked.preset).job.gpus,
@@ -142,13 +143,8 @@ def _simulate(asked: _Flags, prices: Prices) -> Comparison:
         usd_per_gpu_hour=price.value,
         price_source=price.source,
         is_exact=all(one.is_exact for one in figures),
-        policies=tuple(_summaries(played, groups)),
+        policies=tuple(summarise(*one, groups[0]) for one in zip(played, groups, strict=True)),
     )
-
-
-def _preset(asked: _Flags) -> Preset:
-    chosen = preset(asked.preset)
-    return chosen if asked.gpus in (None, chosen.job.gpus) else resized(chosen, asked.gpus or 0)
 
 
 def _study(asked: _Flags, chosen: Preset, days: float, usd_per_gpu_hour: float) -> Study:
@@ -161,12 +157,6 @@ def _study(asked: _Flags, chosen: Preset, days: float, usd_per_gpu_hour: float) 
         usd_per_gpu_hour=usd_per_gpu_hour,
         crews=asked.crews,
     )
-
-
-def _source(asked: _Flags, chosen: Preset) -> str:
-    if asked.rates is None:
-        return chosen.source
-    return f"failures: {click.format_filename(asked.rates)}; the rest: {chosen.source}"
 
 
 def _command(asked: _Flags) -> str:
@@ -201,10 +191,6 @@ def _policies(asked: _Flags, chosen: Preset) -> list[Policy]:
     if asked.spares is not None:
         own = msgspec.structs.replace(own, spare_nodes=asked.spares)
     return [own if name == own.name else policy(name, gpus, spares) for name in dict.fromkeys(chosen_names)]
-
-
-def _summaries(played: list[Policy], groups: list[list[Figures]]) -> list[Summary]:
-    return [summarise(one, group, groups[0]) for one, group in zip(played, groups, strict=True)]
 
 
 def _write_record(task: Task, path: Path) -> None:

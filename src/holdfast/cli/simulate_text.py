@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from holdfast import wording
+from holdfast.cli.tables import table
 from holdfast.cli.terminal import printable
 from holdfast.twin.sweep import Comparison, Spread, Summary
 
@@ -24,10 +25,8 @@ def show(compared: Comparison) -> None:
         soft_wrap=True,
     )
     expected = wording.rough(compared.expected_interruptions)
-    console.print(f"Expected at its failure rates: {expected} interruptions", markup=False, soft_wrap=True)
-    console.print()
-    console.print(_table(compared))
-    console.print()
+    console.print(f"Expected at its failure rates: {expected} interruptions\n", markup=False, soft_wrap=True)
+    console.print(_table(compared), "")
     for summary in compared.policies:
         console.print(f"{summary.policy} loses most to {_losses(summary)}.", markup=False, soft_wrap=True)
     console.print()
@@ -47,35 +46,29 @@ def _spares(compared: Comparison) -> str:
 
 def _table(compared: Comparison) -> Table:
     """A line for a policy; of several runs that is the middle, and four of five lie between the next two."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     # Headed by short lines, so that the table fits a terminal of 80 columns.
     money = (f"{wording.currency()}\n{what}" for what in ("lost", "saved"))
-    headings = ("", "interrupted", "effective\ntime", "useful\nof paid", "GPU-h\nlost", *money)
-    for number, column in enumerate(headings):
-        table.add_column(column, justify="left" if number == 0 else "right")
+    headings = ("interrupted", "effective\ntime", "useful\nof paid", "GPU-h\nlost", *money)
+    lines = table("", *(Column(heading, justify="right") for heading in headings))
     for number, one in enumerate(compared.policies):
         cells = _cells(one, with_saved=number > 0)
-        table.add_row(one.policy, *(words(spread.p50) for spread, words in cells))
+        lines.add_row(one.policy, *(words(spread.p50) for spread, words in cells))
         if compared.runs > 1:
-            table.add_row("  P10", *(words(spread.p10) for spread, words in cells), style="dim")
-            table.add_row("  P90", *(words(spread.p90) for spread, words in cells), style="dim")
-    return table
+            lines.add_row("  P10", *(words(spread.p10) for spread, words in cells), style="dim")
+            lines.add_row("  P90", *(words(spread.p90) for spread, words in cells), style="dim")
+    return lines
 
 
 def _cells(summary: Summary, *, with_saved: bool) -> list[tuple[Spread, Callable[[float], str]]]:
     saved = [(summary.saved_usd, _money)] if with_saved else []
     return [
-        (summary.interruptions, _whole),
+        (summary.interruptions, "{:,.0f}".format),
         (summary.effective_time, wording.percent),
         (summary.goodput, wording.percent),
         (summary.lost_gpu_hours, compact),
         (summary.cost_usd, _money),
         *saved,
     ]
-
-
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"
 
 
 def _money(usd: float) -> str:
@@ -106,8 +99,7 @@ def _losses(summary: Summary) -> str:
 
 
 def _show_sources(console: Console, compared: Comparison) -> None:
-    console.print()
-    console.print("What this rests on", style="bold")
+    console.print("\nWhat this rests on", style="bold")
     price = f"{wording.usd(compared.usd_per_gpu_hour)} a GPU-hour: {compared.price_source}"
     lines = [compared.source, price, *(f"{one.policy}: {one.source}" for one in compared.policies)]
     for line in lines:

@@ -41,7 +41,8 @@ def command(
     of operation: what the slowdown then is, and who explains it.
     """
     require_one_output(html_path, as_json)
-    report = _report(trace, meta_path, form)
+    meta = Meta() if meta_path is None else read_meta(meta_path)
+    report = report_on(read_trace(trace, form), meta, title=meta.trial_name or trace.name)
     for sentence in report.gaps:
         click.echo(f"holdfast: {printable(sentence)}", err=True)
     if html_path is not None:
@@ -54,11 +55,6 @@ def command(
         from holdfast.cli.stragglers_text import show
 
         show(report)
-
-
-def _report(path: Path, meta_path: Path | None, form: Format | None) -> StragglerReport:
-    meta = Meta() if meta_path is None else read_meta(meta_path)
-    return report_on(read_trace(path, form), meta, title=meta.trial_name or path.name)
 
 
 def _as_json(report: StragglerReport) -> dict[str, Any]:

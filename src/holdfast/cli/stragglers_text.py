@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from holdfast import wording
+from holdfast.cli.tables import table
 from holdfast.cli.terminal import printable
 from holdfast.stragglers.report import StragglerReport
 from holdfast.stragglers.verdict import seconds
@@ -31,13 +32,10 @@ def show(report: StragglerReport) -> None:
     _print(console, report.verdict.sentence, style="bold")
     _print(console, report.verdict.basis)
     _print(console, f"Next: {report.verdict.advice}")
-    console.print()
-    console.print(_figures(analysis))
-    console.print()
+    rows = ((what, Text(figure, justify="right"), why) for what, figure, why in _figure_rows(analysis))
+    console.print("", table(rows=rows), "")
     _show_heat(console, report)
-    console.print(_workers(analysis))
-    console.print()
-    console.print(_operations(analysis))
+    console.print(_workers(analysis), "", _operations(analysis))
 
 
 def _print(console: Console, text: str, style: str = "") -> None:
@@ -52,13 +50,6 @@ def _heading(report: StragglerReport) -> str:
         f"{wording.short(report.title)}: {wording.many(analysis.worker_count, 'worker')} ({grid}), "
         f"{wording.many(analysis.steps, 'step')}, {wording.many(analysis.operation_count, 'operation')}"
     )
-
-
-def _figures(analysis: Analysis) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for name, figure, meaning in _figure_rows(analysis):
-        table.add_row(name, Text(figure, justify="right"), meaning)
-    return table
 
 
 def _figure_rows(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
@@ -112,29 +103,24 @@ def _cell(score: float | None, hottest: float, with_numbers: bool) -> str:
 
 def _workers(analysis: Analysis) -> Table:
     has_grid = len(analysis.stages) > 1
-    table = _headed("worker", *(("dp rank", "stage") if has_grid else ()), "alone", "explains")
+    rows = _headed("worker", *(("dp rank", "stage") if has_grid else ()), "alone", "explains")
     for one in analysis.workers[:WORKERS_SHOWN_MAX]:
         name = Text(wording.short(printable(one.name), NAME_WIDTH_MAX))
         place = (f"{one.dp_rank}", f"{one.stage}") if has_grid else ()
-        table.add_row(name, *place, f"{one.slowdown:.3f}", _share(one.share))
-    return table
+        rows.add_row(name, *place, f"{one.slowdown:.3f}", _share(one.share))
+    return rows
 
 
 def _operations(analysis: Analysis) -> Table:
-    table = _headed("operation", "ideal", "count", "alone", "explains")
+    rows = _headed("operation", "ideal", "count", "alone", "explains")
     for one in analysis.operations[:OPERATIONS_SHOWN_MAX]:
-        count = f"{one.count:,}"
-        table.add_row(
-            Text(printable(one.type)), seconds(one.ideal_s), count, f"{one.slowdown:.3f}", _share(one.share)
-        )
-    return table
+        figures = (seconds(one.ideal_s), f"{one.count:,}", f"{one.slowdown:.3f}", _share(one.share))
+        rows.add_row(Text(printable(one.type)), *figures)
+    return rows
 
 
-def _headed(*names: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for number, name in enumerate(names):
-        table.add_column(name, justify="right" if number else "left")
-    return table
+def _headed(first: str, *others: str) -> Table:
+    return table(first, *(Column(name, justify="right") for name in others))
 
 
 def _share(share: float | None) -> str:

@@ -1,13 +1,12 @@
 """How the verbs get the topology: from the file that was named or the one at home, and from live systems."""
 
 import shlex
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
 import click
+import msgspec
 
+from holdfast.cli.flags import option, together
 from holdfast.cli.record import home
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import complaint
@@ -20,50 +19,37 @@ from holdfast.topology import file
 from holdfast.topology.file import Described, TopologyPage
 from holdfast.topology.survey import merged
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
-
 TOPOLOGY_FILE = "topology.yaml"
 
 
-def topology_option(verb: Verb) -> Verb:
-    return click.option(
-        "--topology",
-        "topology_path",
+topology_option = click.option(
+    "--topology",
+    "topology_path",
+    type=click.Path(path_type=Path),
+    envvar="HOLDFAST_TOPOLOGY",
+    metavar="FILE",
+    help="The cluster, as YAML.  [default: $HOLDFAST_TOPOLOGY, or topology.yaml in $HOLDFAST_HOME]",
+)
+
+
+class _Systems(msgspec.Struct, frozen=True, kw_only=True):
+    """The live systems to ask, as `Systems` has them."""
+
+    slurm: bool = option("Ask Slurm for nodes, switches and running jobs.", is_flag=True)
+    prometheus: str | None = option("Ask a Prometheus what its labels tell.", metavar="URL")
+    redfish: tuple[str, ...] = option(
+        "Ask a Redfish service which racks its cooling units cool. NAME: what its unit is called.",
+        multiple=True,
+        metavar="[NAME=]URL",
+    )
+    kubernetes: Path | None = option(
+        "Take in what `kubectl get nodes -o json` printed to this file.",
         type=click.Path(path_type=Path),
-        envvar="HOLDFAST_TOPOLOGY",
         metavar="FILE",
-        help="The cluster, as YAML.  [default: $HOLDFAST_TOPOLOGY, or topology.yaml in $HOLDFAST_HOME]",
-    )(verb)
+    )
 
 
-def systems_options(verb: Verb) -> Verb:
-    """Options that add what live systems say; the verb gets them together, as `systems`."""
-
-    @wraps(verb)
-    def asking(
-        *,
-        slurm: bool,
-        prometheus: str | None,
-        redfish: tuple[str, ...],
-        kubernetes: Path | None,
-        **others: Any,
-    ) -> Any:
-        systems = Systems(slurm=slurm, prometheus=prometheus, redfish=redfish, kubernetes=kubernetes)
-        return verb(systems=systems, **others)
-
-    asked: Any = asking
-    for option in (
-        click.option("--kubernetes", type=click.Path(path_type=Path), metavar="FILE", help=_KUBERNETES_HELP),
-        click.option("--redfish", multiple=True, metavar="[NAME=]URL", help=_REDFISH_HELP),
-        click.option("--prometheus", metavar="URL", help="Ask a Prometheus what its labels tell."),
-        click.option("--slurm", is_flag=True, help="Ask Slurm for nodes, switches and running jobs."),
-    ):
-        asked = option(asked)
-    return cast(Verb, asked)
-
-
-_KUBERNETES_HELP = "Take in what `kubectl get nodes -o json` printed to this file."
-_REDFISH_HELP = "Ask a Redfish service which racks its cooling units cool. NAME: what its unit is called."
+systems_options = together(_Systems, "systems", lambda asked: Systems(**msgspec.structs.asdict(asked)))
 
 
 def load_topology(path: Path | None, systems: Systems | None = None) -> Described:
@@ -89,15 +75,11 @@ def known_topology(
 
 def remark_on_topology(path: Path | None) -> None:
     """Say on stderr that there is no file, where that is so: for after all that could go wrong went well."""
-    if _is_absent(path):
+    if path is None and not is_there(home() / TOPOLOGY_FILE):
         sentence = (
             "There is no topology file: what machines have in common is known only as far as labels tell."
         )
         click.echo(complaint(sentence, printable(_beginning(home() / TOPOLOGY_FILE))), err=True)
-
-
-def _is_absent(path: Path | None) -> bool:
-    return path is None and not is_there(home() / TOPOLOGY_FILE)
 
 
 def _read(path: Path | None, *, is_needed: bool) -> TopologyPage:

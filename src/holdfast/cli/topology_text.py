@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from rich.tree import Tree
 
 from holdfast import wording
+from holdfast.cli.tables import figure, word
 from holdfast.cli.terminal import printable
 from holdfast.topology.graph import KINDS, Kind, Topology
 from holdfast.topology.hostlist import fold
@@ -26,13 +27,12 @@ def show_all(topology: Topology, console: Console) -> None:
     console.print(_kinds_table(topology, topology.names))
     seams = topology.seam_counts()
     if seams:
-        console.print()
-        table = Table("seam", "from", "to", box=None, pad_edge=False, header_style="dim")
-        table.add_column("dependencies", justify="right")
+        listed = Table("seam", "from", "to", box=None, pad_edge=False, header_style="dim")
+        listed.add_column("dependencies", justify="right")
         for seam in seams:
             owners = (seam.cause_owner or "nobody", seam.symptom_owner or "nobody")
-            table.add_row(f"{seam.cause_kind} → {seam.symptom_kind}", *map(_safe, owners), f"{seam.count:,}")
-        console.print(table)
+            listed.add_row(f"{seam.cause_kind} → {seam.symptom_kind}", *map(_safe, owners), f"{seam.count:,}")
+        console.print("", listed)
 
 
 def show_subject(topology: Topology, subject: str, console: Console) -> None:
@@ -42,8 +42,7 @@ def show_subject(topology: Topology, subject: str, console: Console) -> None:
     console.print("Depends on", style="bold")
     console.print(root)
     radius = topology.blast_radius(subject)
-    console.print()
-    console.print("Blast radius" if radius else "Nothing depends on it.", style="bold")
+    console.print("\nBlast radius" if radius else "\nNothing depends on it.", style="bold")
     if radius:
         console.print(_kinds_table(topology, lambda kind: topology.blast_radius(subject, kind)))
 
@@ -115,12 +114,10 @@ def _safe(text: str) -> str:
 
 def _kinds_table(topology: Topology, names_of: Callable[[Kind], Sequence[str]]) -> Table:
     """How many there are of each kind, whose they are, and as many of their names as there is room for."""
-    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-    table.add_column("kind", no_wrap=True)
-    table.add_column("count", no_wrap=True, justify="right")
-    table.add_column("owner", no_wrap=True)
-    table.add_column("names", no_wrap=True, overflow="ellipsis", ratio=1)
+    names = Column("names", no_wrap=True, overflow="ellipsis", ratio=1)
+    columns = (word("kind"), figure("count"), word("owner"), names)
+    table = Table(*columns, box=None, pad_edge=False, header_style="dim", expand=True)
     for kind in KINDS:
-        if names := names_of(kind):
-            table.add_row(kind, f"{len(names):,}", _owners(topology, names), _names(names))
+        if found := names_of(kind):
+            table.add_row(kind, f"{len(found):,}", _owners(topology, found), _names(found))
     return table

@@ -5,13 +5,13 @@ tests/cli/test_torchrun.py runs every flag of the installed torchrun through bot
 
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from holdfast.cli import flags
-from holdfast.cli.record import Verb
+from holdfast.cli.flags import Decorator
 from holdfast.record.errors import InputError
 from holdfast.run.output import STREAMS, Stream, View
 
@@ -38,17 +38,17 @@ def _variables(name: str, *others: str) -> tuple[str, ...]:
     return "PET_" + name.removeprefix("--").replace("-", "_").upper(), *others
 
 
-def accepted(name: str, told: str, **settings: Any) -> Callable[[Verb], Verb]:
+def accepted(name: str, told: str, **settings: Any) -> Decorator:
     """One whose value makes no difference. told: its help."""
     return click.option(name, expose_value=False, help=told, envvar=_variables(name), **settings)
 
 
-def without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Verb]:
+def without_effect(name: str, why: str, **settings: Any) -> Decorator:
     """One that asks for nothing that is not so anyway."""
     return accepted(name, f"Accepted, without effect: {why}", **settings)
 
 
-def refused(name: str, why: str, hint: str) -> Callable[[Verb], Verb]:
+def refused(name: str, why: str, hint: str) -> Decorator:
     """One that Holdfast cannot do what it asks for."""
 
     def refuse(_context: click.Context, _parameter: click.Parameter, value: str | None) -> None:

@@ -7,22 +7,21 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.durations import some_seconds, window_seconds
 from holdfast.cli.ending import StopRequest, interrupt, on_signal
 from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.incident_text import change_line
 from holdfast.cli.metrics_page import serving_metrics
-from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, home_journal, json_option, recorded_name, store_option
-from holdfast.cli.signal_sources import logged_runs, open_signals, signals_options, url_option
+from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options, url_option
 from holdfast.cli.terminal import printable
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
+from holdfast.cli.values import past_moment_ns, some_seconds, window_seconds
 from holdfast.cli.xid_policy import load_xids
 from holdfast.diagnose.alertmanager import Alertmanager
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, IncidentChange
-from holdfast.diagnose.outlets import AlertmanagerOutlet, RecordOutlet, WebhookOutlet
+from holdfast.diagnose.recorded import RecordOutlet
 from holdfast.diagnose.watch_metrics import WatchMetrics
 from holdfast.diagnose.watched import Looking, Scope
 from holdfast.diagnose.watching import AlertOutlet, Watch, go_on
@@ -39,9 +38,6 @@ from holdfast.signals.source import Source
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
-    signals_path: Path | None
     runs: tuple[str, ...] = argument(nargs=-1, metavar="[RUN]...", callback=recorded_name)
     every_s: float = option("--every", type=some_seconds, default="10s", show_default=True, metavar="TIME")
     window_s: float = option(
@@ -71,7 +67,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="URL",
     )
     listen: str | None = option("Serve metrics of the watch for Prometheus.", metavar="HOST:PORT")
-    prometheus_url: str | None = shared(signals_options)
+    signals: SignalFlags = shared(signals_options)
     topology_path: Path | None = shared(topology_option)
     prices_path: Path | None = shared(prices_option)
     store_url: str | None = shared(store_option)
@@ -97,9 +93,7 @@ def command(given: _Flags) -> int:
         if given.listen is not None:
             stack.enter_context(serving_metrics(given.listen, metrics.registry))
         at_ns = clock.now_ns() if given.at_ns is None else given.at_ns
-        opened = open_signals(
-            given.prometheus_url, given.signals_path, given.at_ns, is_again=not given.is_only_look
-        )
+        opened = open_signals(given.signals, given.at_ns, is_again=not given.is_only_look)
         source = stack.enter_context(opened)
         looking = Looking(_scope(given, store, source), store, source, clock)
         book = looking.book(at_ns)
@@ -116,10 +110,12 @@ def _scope(given: _Flags, store: Store, source: Source) -> Scope:
         runs=given.runs,
         window_s=given.window_s,
         is_only_look=given.is_only_look,
-        logged_runs=logged_runs(),
+        logged_runs=given.signals.logged_runs,
         prices=load_prices(given.prices_path),
         journal=home_journal(store),
-        topology=lambda: known_topology(given.topology_path, given.prometheus_url, source, given.at_ns),
+        topology=lambda: known_topology(
+            given.topology_path, given.signals.prometheus_url, source, given.at_ns
+        ),
         xids=load_xids,
         remark=lambda: remark_on_topology(given.topology_path),
         say=_say,
@@ -163,7 +159,7 @@ def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[AlertOutlet]
             Alertmanager(
                 url,
                 access=access("ALERTMANAGER"),
-                generator=given.prometheus_url or "",
+                generator=given.signals.prometheus_url or "",
                 every_s=given.every_s,
                 clock=clock,
                 tell=_say,
@@ -173,12 +169,7 @@ def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[AlertOutlet]
     ]
     for stop in (*(one.stop for one in webhooks), *(one.stop for one in managers)):
         stack.callback(stop)  # all of them, before the first is waited for
-    return [
-        _Terminal(given.as_json),
-        RecordOutlet(recorder),
-        *map(WebhookOutlet, webhooks),
-        *map(AlertmanagerOutlet, managers),
-    ]
+    return [_Terminal(given.as_json), RecordOutlet(recorder), *webhooks, *managers]
 
 
 class _Terminal:

@@ -4,15 +4,15 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, TypeVar, cast
 
 import click
+import msgspec
 
 from holdfast import wording
-from holdfast.cli.moments import moment_ns
+from holdfast.cli.flags import option, together
+from holdfast.cli.values import moment_ns
 from holdfast.economics.pricing.months import Month, month_of
 from holdfast.ledger.report import Report
 from holdfast.ledger.runs import AskedWindow
@@ -21,14 +21,36 @@ from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.record.store import RunSummary
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
-
 _MONTH = re.compile(r"(\d{4})-(\d{2})", re.ASCII)
 YEAR_MIN, YEAR_MAX = 1970, 2200
 
 
-def look_at(from_ns: int | None, to_ns: int | None, month: Month | None, as_of_ns: int | None) -> AskedWindow:
-    """The look that the options ask for."""
+def _month(context: click.Context, parameter: click.Parameter, text: str | None) -> Month | None:
+    if text is None:
+        return None
+    found = _MONTH.fullmatch(text.strip())
+    year, month = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not (YEAR_MIN <= year <= YEAR_MAX and 1 <= month <= 12):
+        raise InputError(f"{text!r:.40} is not a month.", hint="Write it as in `--month 2026-10`.")
+    return month_of(year, month)
+
+
+class _Window(msgspec.Struct, frozen=True, kw_only=True):
+    """What time is meant, and the moment from which it is looked at."""
+
+    from_ns: int | None = option("--from", "Only what was from then on.", callback=moment_ns, metavar="TIME")
+    to_ns: int | None = option("--to", "Only what was before this time.", callback=moment_ns, metavar="TIME")
+    month: Month | None = option("Only this month, in UTC.", callback=_month, metavar="YYYY-MM")
+    as_of_ns: int | None = option(
+        "--as-of",
+        "As it stood at this time: later events are not read.  [default: now]",
+        callback=moment_ns,
+        metavar="TIME",
+    )
+
+
+def _look_at(asked: _Window) -> AskedWindow:
+    from_ns, to_ns, month, as_of_ns = asked.from_ns, asked.to_ns, asked.month, asked.as_of_ns
     if month is not None and (from_ns is not None or to_ns is not None):
         raise InputError("`--month` is a window of its own.", hint="Leave `--from` and `--to` out.")
     if month is not None:
@@ -39,55 +61,7 @@ def look_at(from_ns: int | None, to_ns: int | None, month: Month | None, as_of_n
     return AskedWindow(window=Window(from_ns=from_ns, to_ns=to_ns), now_ns=now_ns, until_ns=as_of_ns)
 
 
-def window_options(verb: Verb) -> Verb:
-    """`--from`, `--to` and `--month` choose the time, `--as-of` the moment from which it is looked at.
-
-    The verb gets them together, as `look`.
-    """
-    options = (
-        click.option(
-            "--from", "from_ns", callback=moment_ns, metavar="TIME", help="Only what was from then on."
-        ),
-        click.option(
-            "--to", "to_ns", callback=moment_ns, metavar="TIME", help="Only what was before this time."
-        ),
-        click.option(
-            "--month", "month", callback=month_option, metavar="YYYY-MM", help="Only this month, in UTC."
-        ),
-        click.option(
-            "--as-of",
-            "as_of_ns",
-            callback=moment_ns,
-            metavar="TIME",
-            help="As it stood at this time: later events are not read.  [default: now]",
-        ),
-    )
-
-    @wraps(verb)
-    def looking(
-        *arguments: Any,
-        from_ns: int | None,
-        to_ns: int | None,
-        month: Month | None,
-        as_of_ns: int | None,
-        **others: Any,
-    ) -> Any:
-        return verb(*arguments, look=look_at(from_ns, to_ns, month, as_of_ns), **others)
-
-    asking: Any = looking
-    for option in reversed(options):
-        asking = option(asking)
-    return cast(Verb, asking)
-
-
-def month_option(context: click.Context, parameter: click.Parameter, text: str | None) -> Month | None:
-    if text is None:
-        return None
-    found = _MONTH.fullmatch(text.strip())
-    year, month = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not (YEAR_MIN <= year <= YEAR_MAX and 1 <= month <= 12):
-        raise InputError(f"{text!r:.40} is not a month.", hint="Write it as in `--month 2026-10`.")
-    return month_of(year, month)
+window_options = together(_Window, "look", _look_at)
 
 
 def require_time(told: Report) -> None:

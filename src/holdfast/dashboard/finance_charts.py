@@ -136,7 +136,7 @@ def money(trend: Trend) -> Markup:
 def hourly(trend: Trend) -> Markup:
     """What a useful GPU-hour cost in each stretch, with the best part's cost as a line across."""
     stretches = trend.stretches
-    costs = [_hourly_usd(one) for one in stretches]
+    costs = [one.told_usd / _useful_hours([one]) if one.useful_gpu_ns else None for one in stretches]
     known = [cost for cost in costs if cost is not None]
     top = COSTLY_MAX * sum(one.spend_usd for one in stretches) / _useful_hours(stretches)
     levels = _money_levels(min(top, max(known, default=top)))
@@ -176,10 +176,6 @@ def goodput(trend: Trend, target: float | None) -> Markup:
     over = plot.grid(levels) + (Markup("") if target is None else _across(plot, 100 * target))
     drawn = plot.drawn(inside, over, _moments(plot, stretches), "Goodput over time against its target")
     return _with_scale(plot.scale("%", {level: level for level in levels}), drawn)
-
-
-def _hourly_usd(stretch: SpendStretch) -> float | None:
-    return stretch.told_usd / _useful_hours([stretch]) if stretch.useful_gpu_ns else None
 
 
 def _hourly_title(stretch: SpendStretch, cost: float | None) -> str:

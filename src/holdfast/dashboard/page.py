@@ -15,7 +15,7 @@ from holdfast import __version__, wording
 from holdfast.dashboard import charts
 from holdfast.dashboard.template import template
 from holdfast.economics.pricing.cost import LEDGER, run_cost
-from holdfast.economics.pricing.layers import IncidentLine, Input, Layer, LayerKey, RunCost
+from holdfast.economics.pricing.layers import IncidentLine, Input, LayerKey, RunCost
 from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report
@@ -58,6 +58,7 @@ class _Cost(msgspec.Struct, frozen=True, kw_only=True):
     run: RunCost
     set_back: str
     largest_usd: float
+    layers_usd: dict[LayerKey, float | None]
     whole_usd: float
     incidents: tuple[IncidentLine, ...]
     incident_usd: float
@@ -177,15 +178,12 @@ def _cost(cost: RunCost) -> _Cost:
         if progress.run_hours
         else "",
         largest_usd=max(amounts),
+        layers_usd={layer.key: layer.usd for layer in total.layers},
         whole_usd=sum(amounts),
         incidents=shown,
         incident_usd=max((sum(usd or 0.0 for usd in line.usd.values()) for line in shown), default=0.0),
         inputs=tuple(inputs.values()),
     )
-
-
-def _layer_amounts(layers: tuple[Layer, ...]) -> dict[LayerKey, float | None]:
-    return {layer.key: layer.usd for layer in layers}
 
 
 @cache
@@ -195,5 +193,4 @@ def _template() -> Template:
         "page.html",
         has_script=True,
         filters={one.__name__: one for one in shown},
-        values={"layer_amounts": _layer_amounts},
     )

@@ -47,7 +47,8 @@ def axis_of_counts(spreads: Iterable[Spread]) -> Axis:
 
 def whisker(axis: Axis, spread: Spread, css: str, expected: Spread | None = None) -> Markup:
     """The middle as a dot, P10 to P90 as a line through it; behind them what was to be expected."""
-    parts = [_rule(axis.percent(value)) for value, _ in axis.labels]
+    rule = Markup('<line class="rule" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%"/>')
+    parts = [rule.format(axis.percent(value)) for value, _ in axis.labels]
     if expected is not None:
         parts.append(_expected(axis, expected))
     if spread.p10 < spread.p90:
@@ -63,10 +64,6 @@ def scale(axis: Axis) -> Markup:
     return Markup('<svg class="scale" aria-hidden="true">{}</svg>').format(
         joined(_label(axis.percent(value), text) for value, text in axis.labels)
     )
-
-
-def _rule(at_percent: float) -> Markup:
-    return Markup('<line class="rule" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%"/>').format(at_percent)
 
 
 def _expected(axis: Axis, expected: Spread) -> Markup:

@@ -99,8 +99,8 @@ def render(compared: Comparison) -> str:
         interrupted=simulation_charts.axis_of_counts(
             [expected, *(one.interruptions for one in compared.policies)]
         ),
-        bars=_bars(compared),
-        rows=_rows(compared),
+        bars=[_bar(one, max(map(_lost_gpu_hours, compared.policies))) for one in compared.policies],
+        rows=[_row(figure, compared.policies) for figure in _FIGURES],
         lost=[c for c in _LOSSES if any(one.partition_gpu_hours[c.key] for one in compared.policies)],
         inexact=[one.policy for one in compared.policies if not one.is_exact],
     )
@@ -119,11 +119,6 @@ def _is_alike(one: Summary, other: Summary) -> bool:
 
 
 # -- where the losses go ---------------------------------------------------------------------------------
-
-
-def _bars(compared: Comparison) -> list[_Bar]:
-    whole = max(_lost_gpu_hours(one) for one in compared.policies)
-    return [_bar(one, whole) for one in compared.policies]
 
 
 def _bar(policy: Summary, whole_gpu_hours: float) -> _Bar:
@@ -157,10 +152,6 @@ def _gpu_ns(gpu_hours: float) -> int:
 # -- all figures -----------------------------------------------------------------------------------------
 
 
-def _rows(compared: Comparison) -> list[_Row]:
-    return [_row(figure, compared.policies) for figure in _FIGURES]
-
-
 def _row(figure: _Figure, summaries: Sequence[Summary]) -> _Row:
     """All in one unit, that of the largest, so that they can be compared at a glance."""
     cells = [(one, getattr(one, figure.field)) for one in summaries]
@@ -178,7 +169,7 @@ def _written(unit: str, largest: float) -> tuple[str, Callable[[float], str]]:
     if not unit:
         return "", _whole
     if unit == "%":
-        return unit, _points
+        return unit, lambda share: wording.percent(share).removesuffix(" %")
     if unit == MONEY:
         unit, words = _written(wording.currency(), wording.converted(largest))
         return unit, lambda usd: words(wording.converted(usd))
@@ -217,10 +208,6 @@ def _reach(spread: Spread, words: Callable[[float], str] = wording.rough) -> str
 
 def _money(usd: float) -> str:
     return wording.rough(wording.converted(usd))
-
-
-def _points(share: float) -> str:
-    return wording.percent(share).removesuffix(" %")
 
 
 def _in_units(value: float, size: float) -> str:

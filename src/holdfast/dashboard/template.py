@@ -11,27 +11,8 @@ from markupsafe import Markup
 
 from holdfast import wording
 
-_FILTERS: dict[str, Callable[..., Any]] = {
-    name: getattr(wording, name)
-    for name in (
-        *("duration", "exact_seconds", "moment", "opening", "percent", "rough", "short", "span", "usd"),
-        *("usd_cell", "with_unit"),
-    )
-}
-_GLOBALS: dict[str, Callable[..., Any]] = {
-    name: getattr(wording, name)
-    for name in (
-        "converted",
-        "currency",
-        "ending",
-        "kept",
-        "many",
-        "percent",
-        "resting",
-        "usd_cell",
-        "window",
-    )
-}
+_WORDING = {name: said for name, said in vars(wording).items() if callable(said)}
+"""How all pages write figures: each of them may be called, and be a filter."""
 
 
 def template(
@@ -46,8 +27,8 @@ def template(
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update({**_FILTERS, **filters})
-    environment.globals.update({**_GLOBALS, **(values or {})})
+    environment.filters.update({**_WORDING, **filters})
+    environment.globals.update({**_WORDING, **(values or {})})
     environment.globals["style"] = Markup("").join(Markup(_text(one)) for one in ("page.css", *styles))
     if has_script:
         script = _text("page.js")

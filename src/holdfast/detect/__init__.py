@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.detect.detector import Detector, FunctionDetector, Look, Sense
     from holdfast.detect.finding import Finding
-    from holdfast.detect.rule import Rule
+    from holdfast.detect.rules import Rule
     from holdfast.detect.signs import Sign
 
 __all__ = ["Detector", "Finding", "FunctionDetector", "Look", "Rule", "Sense", "Sign"]
@@ -17,7 +17,7 @@ __all__ = ["Detector", "Finding", "FunctionDetector", "Look", "Rule", "Sense", "
 _HOMES = {
     "detector": {"Detector", "FunctionDetector", "Look", "Sense"},
     "finding": {"Finding"},
-    "rule": {"Rule"},
+    "rules": {"Rule"},
     "signs": {"Sign"},
 }
 

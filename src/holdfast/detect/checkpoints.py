@@ -17,7 +17,6 @@ from holdfast.detect.scene import Healthy, SavedCheckpoint, Scene
 from holdfast.detect.signs import Sign
 
 METRIC = "holdfast_run_checkpoint_seconds"
-SIGNS_GIVEN = ("slow-checkpoint", "frequent-checkpoints")
 SLOWER = 1.4
 """Times as long for the same bytes."""
 SOONER = 0.6

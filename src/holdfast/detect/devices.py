@@ -176,14 +176,10 @@ def _code(panel: Panel, row: int, column: int) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _sign(code: int) -> Sign:
-    return next((sign for sign, codes in SIGN_OF_CODES.items() if code in codes), "xid")
-
-
 def _reported(decided: XidPolicy, panel: Panel, row: int, column: int) -> Finding:
     at_ns = int(panel.times_ns[row])
     is_recent = panel.times_ns[-1] - at_ns <= compare.BRIDGE_S * 1e9
-    sign = _sign(decided.code)
+    sign: Sign = next((sign for sign, codes in SIGN_OF_CODES.items() if decided.code in codes), "xid")
     grave = decided.action in HARDWARE_ACTIONS or decided.code in HARDWARE_CODES
     return Finding(
         sign=sign,

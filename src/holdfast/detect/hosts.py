@@ -29,7 +29,7 @@ NAMES_S = 0.05
 LUSTRE_TIME, LUSTRE_COUNT = "lustre_stats_time_total", "lustre_stats_total"
 US_TO_S = 1e-6
 TCP_AGAIN, TCP_SENT = "node_netstat_Tcp_RetransSegs", "node_netstat_Tcp_OutSegs"
-SEGMENTS_PER_S_MIN, RESENT_SHARE = 200.0, 0.01
+SEGMENTS_PER_S_MIN, RESENT_TIMES, RESENT_SHARE = 200.0, 4.0, 0.01
 CLOCKS = ("chrony_tracking_last_offset_seconds", "node_timex_offset_seconds")
 CLOCK_OFF_S = 0.1
 """As for the flaw of that name: what is off by more comes out of order with others."""
@@ -38,12 +38,26 @@ SLOWER_TIMES, SLOWER_S = 3.0, 0.015
 NOT_LOCAL = frozenset(
     {"tmpfs", "squashfs", "iso9660", "nfs", "nfs4", "lustre", "overlay", "ramfs", "devtmpfs"}
 )
+SCARCE: dict[Sign, tuple[str, str]] = {
+    "full-disk": (AVAILABLE, SIZE),
+    "low-memory": (MEMORY, MEMORY_ALL),
+    "full-table": (TABLE, TABLE_ALL),
+    "full-buffer": (BUFFER_FREE, BUFFER_USED),
+}
 LEFT = {AVAILABLE: 0.03, MEMORY: 0.05, TABLE: 0.05, BUFFER_FREE: 0.02}
 """Of the whole: less is as good as nothing."""
 LEFT_BEFORE, LEFT_EMPTY = 1.5, 0.001
 """So many times as much must have been left before, and of an empty one of this share. A disk that has always
 been full is not reported.
 """
+
+
+def _more(rule: Rule, panel: Panel, usual: Floats, times: float, least: float) -> Iterator[Finding]:
+    """Where it is more than so many times what is usual, and by more than the least that matters."""
+    enough = np.maximum((times - 1) * usual, max(least, SIGMAS * panel.scatter)).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        wrong = panel.values - usual > enough
+    yield from findings(rule, panel, wrong, usual, enough)
 
 
 def _slow_disks(look: Look) -> Iterator[Finding]:
@@ -55,13 +69,8 @@ def _slow_disks(look: Look) -> Iterator[Finding]:
         if each is None:
             continue
         usual = np.where(np.isfinite(each.usual), each.usual, 0.0).astype(np.float32)
-        enough = np.maximum((SLOWER_TIMES - 1) * usual, max(SLOWER_S, SIGMAS * each.scatter)).astype(
-            np.float32
-        )
-        with np.errstate(invalid="ignore"):
-            wrong = each.values - usual > enough
         rule = Rule(sign="slow-disk", metric=waits, unit="s", note=SIGNS["slow-disk"])
-        yield from findings(rule, each, wrong, usual, enough)
+        yield from _more(rule, each, usual, SLOWER_TIMES, SLOWER_S)
 
 
 def _slow_lustre(look: Look) -> Iterator[Finding]:
@@ -73,13 +82,8 @@ def _slow_lustre(look: Look) -> Iterator[Finding]:
     if each is None:
         return
     each = each.scaled(US_TO_S)
-    enough = np.maximum((SLOWER_TIMES - 1) * each.usual, max(SLOWER_S, SIGMAS * each.scatter)).astype(
-        np.float32
-    )
-    with np.errstate(invalid="ignore"):
-        wrong = each.values - each.usual > enough
     rule = Rule(sign="slow-lustre", metric=LUSTRE_TIME, unit="s", note=SIGNS["slow-lustre"])
-    yield from findings(rule, each, wrong, each.usual, enough)
+    yield from _more(rule, each, each.usual, SLOWER_TIMES, SLOWER_S)
 
 
 def _resent_segments(look: Look) -> Iterator[Finding]:
@@ -88,12 +92,9 @@ def _resent_segments(look: Look) -> Iterator[Finding]:
     share = None if again is None or sent is None else _ratio(again, sent, least=SEGMENTS_PER_S_MIN)
     if share is None:
         return
-    enough = np.maximum(3 * share.usual, max(RESENT_SHARE, SIGMAS * share.scatter)).astype(np.float32)
-    with np.errstate(invalid="ignore"):
-        wrong = share.values - share.usual > enough
     note = "packets are lost and sent again"
     rule = Rule(sign="resent-packets", metric=TCP_AGAIN, unit="of the segments", note=note)
-    yield from findings(rule, share, wrong, share.usual, enough)
+    yield from _more(rule, share, share.usual, RESENT_TIMES, RESENT_SHARE)
 
 
 def _clocks(look: Look) -> Iterator[Finding]:
@@ -148,12 +149,8 @@ def _slow_names(look: Look) -> Iterator[Finding]:
         before=before,
         gap=waited.gap,
     )
-    least = max(NAMES_S, SIGMAS * each.scatter)
-    enough = np.maximum((SLOWER_TIMES - 1) * each.usual, least).astype(np.float32)
-    with np.errstate(invalid="ignore"):
-        wrong = each.values - each.usual > enough
     rule = Rule(sign="slow-names", metric=NAMES_TIME, unit="s", note=SIGNS["slow-names"])
-    yield from findings(rule, each, wrong, each.usual, enough)
+    yield from _more(rule, each, each.usual, SLOWER_TIMES, NAMES_S)
 
 
 def _all(values: Floats) -> Floats:
@@ -162,20 +159,14 @@ def _all(values: Floats) -> Floats:
 
 def _exhausted(look: Look) -> Iterator[Finding]:
     """Where hardly anything is left of what there was enough of."""
-    scarce: tuple[tuple[Sign, str, str, bool], ...] = (
-        ("full-disk", AVAILABLE, SIZE, False),
-        ("low-memory", MEMORY, MEMORY_ALL, False),
-        ("full-table", TABLE, TABLE_ALL, True),
-        ("full-buffer", BUFFER_FREE, BUFFER_USED, False),
-    )
-    for sign, left, whole, is_used in scarce:
+    for sign, (left, whole) in SCARCE.items():
         part, all_of_it = look.panels.value(left), look.panels.value(whole)
         if part is None or all_of_it is None:
             continue
         share = _ratio(part, all_of_it)
         if share is None:
             continue
-        if is_used:
+        if left == TABLE:  # which tells what is used of it
             before = None if share.before is None else 1 - share.before
             share = msgspec.structs.replace(share, values=1 - share.values, before=before)
         share = share.some(np.flatnonzero([labels.get("fstype") not in NOT_LOCAL for labels in share.labels]))
@@ -221,15 +212,7 @@ def _key(subject: str, labels: Labels) -> tuple[str, ...]:
 
 DISKS = FunctionDetector(tuple(Sense("slow-disk", pair) for pair in WAITS.items()), _slow_disks)
 NAME_SERVERS = FunctionDetector((Sense("slow-names", (NAMES_TIME, NAMES)),), _slow_names)
-EXHAUSTED = FunctionDetector(
-    (
-        Sense("full-disk", (AVAILABLE, SIZE)),
-        Sense("low-memory", (MEMORY, MEMORY_ALL)),
-        Sense("full-table", (TABLE, TABLE_ALL)),
-        Sense("full-buffer", (BUFFER_FREE, BUFFER_USED)),
-    ),
-    _exhausted,
-)
+EXHAUSTED = FunctionDetector(tuple(Sense(sign, pair) for sign, pair in SCARCE.items()), _exhausted)
 LUSTRE = FunctionDetector((Sense("slow-lustre", (LUSTRE_TIME, LUSTRE_COUNT)),), _slow_lustre)
 SEGMENTS = FunctionDetector((Sense("resent-packets", (TCP_AGAIN, TCP_SENT)),), _resent_segments)
 CLOCK_OFFSETS = FunctionDetector(tuple(Sense("clock-off", (metric,)) for metric in CLOCKS), _clocks)

@@ -56,11 +56,7 @@ def _apply(rule: Rule, whole: Panel) -> Iterator[Finding]:
 
 def _columns(rule: Rule, panel: Panel) -> NDArray[np.int64]:
     """The series that the rule is about; against a limit, those that are ever beyond it."""
-    if rule.only is not None:
-        label, wanted = rule.only
-        chosen = np.array([labels.get(label) in wanted for labels in panel.labels], np.bool_)
-    else:
-        chosen = np.ones(len(panel.subjects), np.bool_)
+    chosen = np.ones(len(panel.subjects), np.bool_)
     if rule.named:
         chosen &= np.array([_is_named(rule.named, labels) for labels in panel.labels], np.bool_)
     if rule.against == "limit":

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.detect import compare
-from holdfast.signals.frame import Floats, Frame, Labels, Word
+from holdfast.signals.frame import Floats, Frame, Labels, Word, per_second
 from holdfast.signals.quality import Flaw, inspect
-from holdfast.signals.rates import per_second
 from holdfast.signals.source import Source
 from holdfast.topology.names import member_name
 
@@ -216,13 +215,13 @@ class Panels:
         if end_ns > self.window_ns[0]:
             # It began within the window, whose first rows belong to what was before.
             rows = int(np.searchsorted(frame.times_ns, end_ns))
-            early = _spliced(early, _rows(frame, slice(None, rows)))
-            frame = _rows(frame, slice(rows, None))
+            early = _spliced(early, frame.rows(0, rows))
+            frame = frame.rows(rows, len(frame.times_ns))
         if early is None or not len(early.times_ns) or not len(frame.times_ns):
             return None, frame, None
         early = _like(early, frame)
         rows = int(np.searchsorted(early.times_ns, end_ns))
-        past, around = _rows(early, slice(None, rows)), _rows(early, slice(rows, None))
+        past, around = early.rows(0, rows), early.rows(rows, len(early.times_ns))
         if not len(around.times_ns):
             return past, frame, None
         is_near = until_ns >= self.window_ns[0]
@@ -252,21 +251,6 @@ def _some(frame: Frame, columns: NDArray[np.int64]) -> Frame:
         labels=tuple(map(frame.labels.__getitem__, chosen)),
         values=frame.values.take(columns, axis=1),
         words=(),
-    )
-
-
-def _rows(frame: Frame, rows: slice) -> Frame:
-    first = rows.start or 0
-    end = len(frame.times_ns) if rows.stop is None else rows.stop
-    return msgspec.structs.replace(
-        frame,
-        times_ns=frame.times_ns[rows],
-        values=frame.values[rows],
-        words=tuple(
-            msgspec.structs.replace(word, time=word.time - first)
-            for word in frame.words
-            if first <= word.time < end
-        ),
     )
 
 

@@ -3,449 +3,281 @@
 A rule names a metric, what it is held against, and from which difference on it matters. A difference counts
 when it is at least `least`, at least `least_share` of what is usual, and `SIGMAS` times what the sensor
 scatters; and only after `scrapes` consecutive observations. Limits come from the field where somebody
-published one, and say so.
+published one, and say so. What boards say of themselves is held against the past: a fan that has been in a
+state of warning for months is no news.
 """
 
-from holdfast.detect.boards import BOARD_RULES
-from holdfast.detect.rule import SIGMAS, Rule
+from typing import Literal
+
+import msgspec
+
+from holdfast.detect.finding import Method
 from holdfast.detect.signs import MEANINGS, Sign
 
-__all__ = ["RULES", "SIGMAS", "SIGNS", "Rule"]
+SIGMAS = 6.0
+"""Among a million readings of half an hour, nobody may be so far off by chance."""
+
+View = Literal["value", "rate"]
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to look for.
+
+    view         the reading itself, or its growth per second
+    scale        from the metric's unit to `unit`
+    against      past: what the series itself showed before; limit: `limit`
+    falls        it is wrong when it gets less
+    named        only series one of whose labels has one of these words in it
+    grave        a fault of hardware by itself, whether or not any run feels it
+    """
+
+    sign: Sign
+    metric: str
+    unit: str
+    note: str
+    view: View = "value"
+    scale: float = 1.0
+    against: Method = "past"
+    limit: float = 0.0
+    least: float = 0.0
+    least_share: float = 0.0
+    falls: bool = False
+    scrapes: int = 3
+    named: tuple[str, ...] = ()
+    grave: bool = False
+
 
 SYMBOLS_LEAST = 1.0
 """A second, more than before. A link that runs clean has some in a week."""
 WAIT_TICKS_LEAST = 1e6
 """A tick is some 22 ns: less than a fiftieth of the time."""
+GROWTHS = ("/s", "of the time")
+"""A unit that ends so is that of a counter's growth."""
+
+INFINIBAND, SWITCH = "node_infiniband_{}_total", "infiniband_switch_port_{}_total"
+NVLINK = "DCGM_FI_DEV_NVLINK_{}_ERROR_COUNT_TOTAL"
+PAUSES = [f"node_ethtool_received_prio{priority}_pause" for priority in range(8)]
+INLETS = ("inlet", "ambient", "intake")
+
+
+class _Criterion(msgspec.Struct, frozen=True):
+    """What shows a sign in a metric, as `Rule` has it: against a limit where one is given, else the past."""
+
+    sign: Sign
+    note: str
+    unit: str = ""
+    limit: float | None = None
+    least: float = 0.0
+    least_share: float = 0.0
+    falls: bool = False
+    scale: float = 1.0
+    scrapes: int = 3
+    named: tuple[str, ...] = ()
+    grave: bool = False
+
+    def on(self, *metrics: str) -> tuple[Rule, ...]:
+        """The rule for each of these."""
+        told = msgspec.structs.asdict(self) | {
+            "limit": self.limit or 0.0,
+            "against": "past" if self.limit is None else "limit",
+            "view": "rate" if self.unit.endswith(GROWTHS) else "value",
+        }
+        return tuple(Rule(metric=metric, **told) for metric in metrics)
+
 
 RULES: tuple[Rule, ...] = (
     # -- cooling and power -------------------------------------------------------------------------
-    Rule(
-        sign="low-flow",
-        metric="densewatch_cdu_coolant_flow_lpm",
-        unit="L/min",
-        note="coolant flow has fallen",
-        least_share=0.08,
-        falls=True,
-        scrapes=2,
+    *_Criterion("low-flow", "coolant flow has fallen", "L/min", least_share=0.08, falls=True, scrapes=2).on(
+        "densewatch_cdu_coolant_flow_lpm", "FlowLitersPerMinute"
     ),
-    Rule(
-        sign="low-flow",
-        metric="FlowLitersPerMinute",
-        unit="L/min",
-        note="coolant flow has fallen",
-        least_share=0.08,
-        falls=True,
-        scrapes=2,
+    *_Criterion("pump-strained", "the pump is asked for more than usual", "%", least=10.0, scrapes=2).on(
+        "densewatch_cdu_pump_speed_percent"
     ),
-    Rule(
-        sign="pump-strained",
-        metric="densewatch_cdu_pump_speed_percent",
-        unit="%",
-        note="the pump is asked for more than usual",
-        least=10.0,
-        scrapes=2,
+    *_Criterion("warm-supply", "coolant comes in warmer than usual", "C", least=1.5).on(
+        "densewatch_cdu_coolant_supply_temp_celsius", "SupplyTemperatureCelsius"
     ),
-    Rule(
-        sign="warm-supply",
-        metric="densewatch_cdu_coolant_supply_temp_celsius",
-        unit="C",
-        note="coolant comes in warmer than usual",
-        least=1.5,
-    ),
-    Rule(
-        sign="warm-supply",
-        metric="SupplyTemperatureCelsius",
-        unit="C",
-        note="coolant comes in warmer than usual",
-        least=1.5,
-    ),
-    Rule(
-        sign="leak",
-        metric="densewatch_cdu_leak_detected",
-        unit="",
-        note="a leak is reported",
-        against="limit",
-        limit=0.5,
-        scrapes=2,
-    ),
-    Rule(
-        sign="failed-supply",
-        metric="redfish_chassis_power_powersupply_health",
-        unit="",
-        note="a power supply is not healthy",
-        against="limit",
-        limit=1.5,
-        scrapes=2,
+    *_Criterion("leak", "a leak is reported", limit=0.5, scrapes=2).on("densewatch_cdu_leak_detected"),
+    *_Criterion("failed-supply", "a power supply is not healthy", limit=1.5, scrapes=2).on(
+        "redfish_chassis_power_powersupply_health"
     ),
     # -- GPUs --------------------------------------------------------------------------------------
-    Rule(
-        sign="memory-errors",
-        metric="DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
-        unit="/s",
-        note="memory errors are being corrected",
-        view="rate",
-        against="limit",
-        limit=0.5,
-        grave=True,
+    *_Criterion("memory-errors", "memory errors are being corrected", "/s", limit=0.5, grave=True).on(
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"
     ),
-    Rule(
-        sign="uncorrected-errors",
-        metric="DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
-        unit="/s",
-        note="memory errors could not be corrected",
-        view="rate",
-        against="limit",
-        limit=0.0,
-        scrapes=1,
-        grave=True,
+    *_Criterion(
+        "uncorrected-errors", "memory errors could not be corrected", "/s", limit=0.0, scrapes=1, grave=True
+    ).on("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
+    *_Criterion("lost-rows", "memory rows were lost", least=0.5, scrapes=2, grave=True).on(
+        "DCGM_FI_DEV_ROW_REMAP_FAILURE"
     ),
-    Rule(
-        sign="lost-rows",
-        metric="DCGM_FI_DEV_ROW_REMAP_FAILURE",
-        unit="",
-        note="memory rows were lost",
-        least=0.5,
-        scrapes=2,
-        grave=True,
+    *_Criterion("remapped-rows", "memory rows were replaced", "/s", limit=0.0, scrapes=1, grave=True).on(
+        "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS"
     ),
-    Rule(
-        sign="remapped-rows",
-        metric="DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
-        unit="/s",
-        note="memory rows were replaced",
-        view="rate",
-        against="limit",
-        limit=0.0,
-        scrapes=1,
-        grave=True,
+    *_Criterion("lost-rows", "memory rows were lost", "/s", limit=0.0, scrapes=1, grave=True).on(
+        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"
     ),
-    Rule(
-        sign="lost-rows",
-        metric="DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
-        unit="/s",
-        note="memory rows were lost",
-        view="rate",
-        against="limit",
-        limit=0.0,
-        scrapes=1,
-        grave=True,
+    *_Criterion("bus-replays", "PCIe transfers are being repeated", "/s", limit=0.5, scrapes=2).on(
+        "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"
     ),
-    Rule(
-        sign="bus-replays",
-        metric="DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
-        unit="/s",
-        note="PCIe transfers are being repeated",
-        view="rate",
-        against="limit",
-        limit=0.5,
-        scrapes=2,
+    *_Criterion("nvlink-errors", "NVLink has errors", "/s", limit=1.0).on(
+        *map(NVLINK.format, ("CRC_FLIT", "CRC_DATA", "REPLAY"))
     ),
-    *(
-        Rule(
-            sign="nvlink-errors",
-            metric=f"DCGM_FI_DEV_NVLINK_{kind}_ERROR_COUNT_TOTAL",
-            unit="/s",
-            note="NVLink has errors",
-            view="rate",
-            against="limit",
-            limit=limit,
-        )
-        # Links retrain when they were nearly down. More than once a minute means a bad link.
-        for kind, limit in (("CRC_FLIT", 1.0), ("CRC_DATA", 1.0), ("REPLAY", 1.0), ("RECOVERY", 1 / 60))
-    ),
+    # Links retrain when they were nearly down. More than once a minute means a bad link.
+    *_Criterion("nvlink-errors", "NVLink has errors", "/s", limit=1 / 60).on(NVLINK.format("RECOVERY")),
     # -- fabric ------------------------------------------------------------------------------------
-    Rule(
-        sign="symbol-errors",
-        metric="node_infiniband_symbol_error_total",
-        unit="/s",
-        note="symbols arrive corrupted",
-        view="rate",
-        against="limit",
-        limit=10.0,  # degraded, by NVSentinel
-        scrapes=2,
+    # NVSentinel calls a link degraded from ten symbol errors a second or five recoveries a minute on, and any
+    # time that it goes down fatal.
+    *_Criterion("symbol-errors", "symbols arrive corrupted", "/s", limit=10.0, scrapes=2).on(
+        INFINIBAND.format("symbol_error"), SWITCH.format("symbol_error")
     ),
-    Rule(
-        sign="symbol-errors",
-        metric="node_infiniband_symbol_error_total",
-        unit="/s",
-        note="symbols arrive corrupted",
-        view="rate",
-        least=SYMBOLS_LEAST,
-        least_share=4.0,
+    *_Criterion("symbol-errors", "symbols arrive corrupted", "/s", least=SYMBOLS_LEAST, least_share=4.0).on(
+        INFINIBAND.format("symbol_error"), SWITCH.format("symbol_error")
     ),
-    Rule(
-        sign="link-recoveries",
-        metric="node_infiniband_link_error_recovery_total",
-        unit="/s",
-        note="the link keeps retraining",
-        view="rate",
-        against="limit",
-        limit=5 / 60,  # degraded, by NVSentinel
-        scrapes=2,
+    *_Criterion("link-down", "the port is not active", least=0.5, falls=True, scrapes=2).on(
+        "node_infiniband_state_id"
     ),
-    Rule(
-        sign="link-down",
-        metric="node_infiniband_link_downed_total",
-        unit="/s",
-        note="the link went down",
-        view="rate",
-        against="limit",
-        limit=0.0,  # fatal on any, by NVSentinel
-        scrapes=1,
+    *_Criterion("link-down", "the link went down", "/s", limit=0.0, scrapes=1).on(
+        INFINIBAND.format("link_downed"), SWITCH.format("link_downed")
     ),
-    Rule(
-        sign="link-down",
-        metric="node_infiniband_state_id",
-        unit="",
-        note="the port is not active",
-        least=0.5,
-        falls=True,
-        scrapes=2,
+    *_Criterion("link-recoveries", "the link is not up", least=0.5, scrapes=2).on(
+        "node_infiniband_physical_state_id"
     ),
-    Rule(
-        sign="link-recoveries",
-        metric="node_infiniband_physical_state_id",
-        unit="",
-        note="the link is not up",
-        least=0.5,
-        scrapes=2,
+    *_Criterion("link-recoveries", "the link keeps retraining", "/s", limit=5 / 60, scrapes=2).on(
+        INFINIBAND.format("link_error_recovery"), SWITCH.format("link_error_recovery")
     ),
-    Rule(
-        sign="port-waits",
-        metric="node_infiniband_port_transmit_wait_total",
-        unit="ticks/s",
-        note="data wait to be sent",
-        view="rate",
+    *_Criterion(
+        "port-waits", "data wait to be sent", "ticks/s", least=WAIT_TICKS_LEAST, least_share=4.0, scrapes=2
+    ).on(INFINIBAND.format("port_transmit_wait")),
+    *_Criterion(
+        "uplink-waits",
+        "the switch's uplinks are crowded",
+        "ticks/s",
         least=WAIT_TICKS_LEAST,
         least_share=4.0,
         scrapes=2,
-    ),
-    Rule(
-        sign="uplink-waits",
-        metric="infiniband_switch_port_transmit_wait_total",
-        unit="ticks/s",
-        note="the switch's uplinks are crowded",
-        view="rate",
-        least=WAIT_TICKS_LEAST,
-        least_share=4.0,
-        scrapes=2,
-    ),
-    Rule(
-        sign="symbol-errors",
-        metric="infiniband_switch_port_symbol_error_total",
-        unit="/s",
-        note="symbols arrive corrupted",
-        view="rate",
-        against="limit",
-        limit=10.0,
-        scrapes=2,
-    ),
-    Rule(
-        sign="symbol-errors",
-        metric="infiniband_switch_port_symbol_error_total",
-        unit="/s",
-        note="symbols arrive corrupted",
-        view="rate",
-        least=SYMBOLS_LEAST,
-        least_share=4.0,
-    ),
-    Rule(
-        sign="link-recoveries",
-        metric="infiniband_switch_port_link_error_recovery_total",
-        unit="/s",
-        note="the link keeps retraining",
-        view="rate",
-        against="limit",
-        limit=5 / 60,
-        scrapes=2,
-    ),
-    Rule(
-        sign="link-down",
-        metric="infiniband_switch_port_link_downed_total",
-        unit="/s",
-        note="the link went down",
-        view="rate",
-        against="limit",
-        limit=0.0,
-        scrapes=1,
+    ).on(SWITCH.format("transmit_wait")),
+    *(
+        rule
+        for metric, least in (
+            (INFINIBAND.format("local_ack_timeout_errors"), 0.2),
+            (INFINIBAND.format("packet_sequence_errors"), 2.0),
+            (INFINIBAND.format("out_of_sequence_packets_received"), 20.0),
+            (INFINIBAND.format("roce_adp_retransmits"), 2.0),
+            (INFINIBAND.format("rx_icrc_encapsulated_errors"), 0.2),
+            (INFINIBAND.format("roce_adp_retransmits_timeout"), 0.2),
+            ("holdfast_member_resent_segments_total", 5.0),
+        )
+        for rule in _Criterion(
+            "resent-packets", "packets are lost and sent again", "/s", least=least, least_share=4.0, scrapes=2
+        ).on(metric)
     ),
     *(
-        Rule(
-            sign="resent-packets",
-            metric=f"node_infiniband_{kind}_total",
-            unit="/s",
-            note="packets are lost and sent again",
-            view="rate",
+        rule
+        for kind, least in (
+            ("port_errors_received", 0.2),
+            ("local_link_integrity_errors", 0.1),
+            ("port_discards_received", 10.0),
+        )
+        for rule in _Criterion(
+            "damaged-packets",
+            "packets arrive damaged, or cannot be taken",
+            "/s",
             least=least,
             least_share=4.0,
             scrapes=2,
-        )
-        for kind, least in (
-            ("local_ack_timeout_errors", 0.2),
-            ("packet_sequence_errors", 2.0),
-            ("out_of_sequence_packets_received", 20.0),
-            ("roce_adp_retransmits", 2.0),
-            ("rx_icrc_encapsulated_errors", 0.2),
-        )
+        ).on(INFINIBAND.format(kind))
     ),
-    *(
-        Rule(
-            sign="port-waits",
-            metric=f"node_infiniband_{kind}_total",
-            unit="/s",
-            note="senders are told of congestion",
-            view="rate",
-            least=500.0,
-            least_share=4.0,
-            scrapes=2,
-        )
-        for kind in (
-            "np_cnp_packets_sent",
-            "np_ecn_marked_roce_packets_received",
-            "rp_cnp_packets_handled",
-        )
+    *_Criterion(
+        "port-waits", "senders are told of congestion", "/s", least=500.0, least_share=4.0, scrapes=2
+    ).on(
+        INFINIBAND.format("np_cnp_packets_sent"),
+        INFINIBAND.format("np_ecn_marked_roce_packets_received"),
+        INFINIBAND.format("rp_cnp_packets_handled"),
     ),
-    # -- hosts -------------------------------------------------------------------------------------
-    Rule(
-        sign="slow-fan",
-        metric="node_hwmon_fan_rpm",
-        unit="1/min",
-        note="a fan turns slower than usual",
-        least=500.0,
-        least_share=0.25,
-        falls=True,
-    ),
-    Rule(
-        sign="slow-fan",
-        metric="ipmi_fan_speed_rpm",
-        unit="1/min",
-        note="a fan turns slower than usual",
-        least=500.0,
-        least_share=0.25,
-        falls=True,
-    ),
-    Rule(
-        sign="slow-fan",
-        metric="redfish_chassis_fan_rpm",
-        unit="1/min",
-        note="a fan turns slower than usual",
-        least=500.0,
-        least_share=0.25,
-        falls=True,
-    ),
-    *(
-        Rule(
-            sign="warm-inlet",
-            metric=metric,
-            unit="C",
-            note="air comes in warmer than usual",
-            least=3.0,
-            named=("inlet", "ambient", "intake"),
-        )
-        for metric in (
-            "redfish_chassis_temperature_celsius",
-            "ipmi_temperature_celsius",
-            "node_hwmon_temp_celsius",
-        )
-    ),
-    Rule(
-        sign="io-pressure",
-        metric="node_pressure_io_waiting_seconds_total",
-        unit="share of the time",
-        note="tasks wait for I/O",
-        view="rate",
-        least=0.08,
-    ),
-    Rule(
-        sign="memory-pressure",
-        metric="node_pressure_memory_waiting_seconds_total",
-        unit="share of the time",
-        note="tasks wait for memory",
-        view="rate",
-        least=0.05,
-    ),
-    *(
-        Rule(
-            sign="swapping",
-            metric=f"node_vmstat_{kind}",
-            unit="pages/s",
-            note="the host swaps",
-            view="rate",
-            least=100.0,
-        )
-        for kind in ("pswpin", "pswpout")
-    ),
-    Rule(
-        sign="busy-disk",
-        metric="node_disk_io_time_seconds_total",
-        unit="share of the time",
-        note="a disk is busy nearly all the time",
-        view="rate",
-        least=0.5,
-    ),
-    Rule(
-        sign="resent-rpcs",
-        metric="node_nfs_rpc_retransmissions_total",
-        unit="/s",
-        note="calls to NFS are sent again",
-        view="rate",
-        least=0.2,
+    *_Criterion(
+        "port-waits",
+        "the network tells this host to wait",
+        "share of the time",
+        least=0.02,
+        least_share=4.0,
+        scale=1e-6,
         scrapes=2,
+    ).on(*(f"{pause}_duration" for pause in PAUSES)),
+    *_Criterion(
+        "port-waits", "the network tells this host to wait", "/s", least=500.0, least_share=4.0, scrapes=2
+    ).on(*PAUSES),
+    # -- hosts -------------------------------------------------------------------------------------
+    *_Criterion(
+        "slow-fan", "a fan turns slower than usual", "1/min", least=500.0, least_share=0.25, falls=True
+    ).on("node_hwmon_fan_rpm", "ipmi_fan_speed_rpm", "redfish_chassis_fan_rpm"),
+    *_Criterion("slow-fan", "a fan is not as it should be, by its own board", least=0.5, scrapes=2).on(
+        "ipmi_fan_speed_state", "redfish_chassis_fan_health", "node_hwmon_fan_alarm"
     ),
-    Rule(
-        sign="slow-names",
-        metric="probe_dns_lookup_time_seconds",
-        unit="s",
-        note="names take long to resolve",
-        least=0.1,
-        least_share=2.0,
+    *_Criterion("warm-inlet", "air comes in warmer than usual", "C", least=3.0, named=INLETS).on(
+        "redfish_chassis_temperature_celsius", "ipmi_temperature_celsius", "node_hwmon_temp_celsius"
     ),
-    Rule(
-        sign="cpu-pressure",
-        metric="node_pressure_cpu_waiting_seconds_total",
-        unit="share of the time",
-        note="tasks wait for a processor",
-        view="rate",
-        least=0.08,
+    *_Criterion(
+        "warm-inlet", "air comes in too warm, by its own board", least=0.5, scrapes=2, named=INLETS
+    ).on("ipmi_temperature_state"),
+    *_Criterion(
+        "failed-supply", "a power supply is not as it should be, by its own board", least=0.5, scrapes=2
+    ).on("ipmi_power_state"),
+    *_Criterion(
+        "failed-supply",
+        "a power supply is not as it should be, by its own board",
+        least=0.5,
+        scrapes=2,
+        named=("power supply", "power unit"),
+    ).on("ipmi_sensor_state"),
+    *_Criterion("io-pressure", "tasks wait for I/O", "share of the time", least=0.08).on(
+        "node_pressure_io_waiting_seconds_total"
     ),
-    Rule(
-        sign="hung-tasks",
-        metric="node_kernel_hung_tasks_total",
-        unit="/s",
-        note="tasks hang in the kernel",
-        view="rate",
-        against="limit",
-        limit=0.0,
-        scrapes=1,
+    *_Criterion("memory-pressure", "tasks wait for memory", "share of the time", least=0.05).on(
+        "node_pressure_memory_waiting_seconds_total"
+    ),
+    *_Criterion("cpu-pressure", "tasks wait for a processor", "share of the time", least=0.08).on(
+        "node_pressure_cpu_waiting_seconds_total"
+    ),
+    *_Criterion("swapping", "the host swaps", "pages/s", least=100.0).on(
+        "node_vmstat_pswpin", "node_vmstat_pswpout"
+    ),
+    *_Criterion(
+        "thrashing", "pages are read from disk again and again", "/s", least=300.0, least_share=4.0
+    ).on("node_vmstat_pgmajfault"),
+    *_Criterion("killed", "processes are killed for want of memory", "/s", limit=0.0, scrapes=1).on(
+        "node_vmstat_oom_kill"
+    ),
+    *_Criterion("hung-tasks", "tasks hang in the kernel", "/s", limit=0.0, scrapes=1).on(
+        "node_kernel_hung_tasks_total"
+    ),
+    *_Criterion("busy-disk", "a disk is busy nearly all the time", "share of the time", least=0.5).on(
+        "node_disk_io_time_seconds_total"
+    ),
+    *_Criterion("resent-rpcs", "calls to NFS are sent again", "/s", least=0.2, scrapes=2).on(
+        "node_nfs_rpc_retransmissions_total"
+    ),
+    *_Criterion("slow-lustre", "Lustre is not healthy, by itself", least=0.5, falls=True, scrapes=2).on(
+        "lustre_health_check"
+    ),
+    *_Criterion("slow-names", "names take long to resolve", "s", least=0.1, least_share=2.0).on(
+        "probe_dns_lookup_time_seconds"
     ),
     # -- pools -------------------------------------------------------------------------------------
-    Rule(
-        sign="slow-transfer",
-        metric="holdfast_pool_transfer_seconds",
-        unit="s",
-        note="caches take longer between these engines",
+    *_Criterion(
+        "slow-transfer",
+        "caches take longer between these engines",
+        "s",
         least=0.005,
         least_share=0.25,
         scrapes=2,
+    ).on("holdfast_pool_transfer_seconds"),
+    *_Criterion("full-cache", "an engine's cache is fuller than usual", "of the cache", least=0.15).on(
+        "vllm:kv_cache_usage_perc"
     ),
-    Rule(
-        sign="full-cache",
-        metric="vllm:kv_cache_usage_perc",
-        unit="of the cache",
-        note="an engine's cache is fuller than usual",
-        least=0.15,
+    *_Criterion("slow-first-token", "an engine answers late", "s", least=0.05, least_share=0.25).on(
+        "dynamo_frontend_worker_last_time_to_first_token_seconds"
     ),
-    Rule(
-        sign="slow-first-token",
-        metric="dynamo_frontend_worker_last_time_to_first_token_seconds",
-        unit="s",
-        note="an engine answers late",
-        least=0.05,
-        least_share=0.25,
-    ),
-    *BOARD_RULES,
 )
-"""Against the past unless something else is said."""
 
 SIGNS: dict[Sign, str] = {rule.sign: rule.note for rule in RULES} | MEANINGS
 """Every sign there is, and what it says."""

@@ -4,27 +4,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from holdfast.record.events import (
-    ActionTaken,
-    CheckpointBegun,
-    CheckpointFailed,
-    CheckpointSaved,
-    FaultObserved,
-    KnownEvent,
-    MemberJoined,
-    MemberLost,
-    PhaseEntered,
-    ReferenceDeclared,
-    RunStarted,
-    StepBegun,
-    StepCommitted,
-)
+from holdfast.record import events as ev
 
 SETTLE_NS = 300 * 10**9
 """For so long after planned work a machine's readings prove nothing."""
 
 NEWLY_NS = 900 * 10**9
-STEPS = (StepBegun, StepCommitted)
+STEPS = (ev.StepBegun, ev.StepCommitted)
 
 
 class PlannedWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +73,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     gone: dict[str, int]
     checkpoints: tuple[SavedCheckpoint, ...]
     decisions: tuple[Decided, ...]
-    faults: tuple[FaultObserved, ...]
+    faults: tuple[ev.FaultObserved, ...]
     out: tuple[PlannedWork, ...]
     phase: str = ""
     stepping_ns: int = 0
@@ -95,7 +81,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
 def scene(
     run: str,
-    events: Iterable[KnownEvent],
+    events: Iterable[ev.KnownEvent],
     planned: Sequence[PlannedWork] = (),
     *,
     now_ns: int,
@@ -114,20 +100,20 @@ def scene(
     gpus, declared, phase = 0, None, ""
     for event in known:
         match event:
-            case RunStarted():
+            case ev.RunStarted():
                 gpus = event.gpus or gpus
-            case ReferenceDeclared() if event.step_ns is not None:
+            case ev.ReferenceDeclared() if event.step_ns is not None:
                 declared = Healthy(step_s=event.step_ns / 1e9, is_declared=True, since_ns=event.occurred_ns)
-            case PhaseEntered() if event.subject in ("", run):
+            case ev.PhaseEntered() if event.subject in ("", run):
                 phase = event.phase
-            case MemberJoined():
+            case ev.MemberJoined():
                 members[event.subject] = event.node
                 gone.pop(event.subject, None)
-            case MemberLost():
+            case ev.MemberLost():
                 gone[event.subject] = event.occurred_ns
             case _:
                 pass
-    actions = [event for event in known if isinstance(event, ActionTaken)]
+    actions = [event for event in known if isinstance(event, ev.ActionTaken)]
     return Scene(
         run=run,
         began_ns=next((event.occurred_ns for event in known if event.run == run), now_ns),
@@ -140,7 +126,7 @@ def scene(
             Decided(at_ns=event.occurred_ns, action=event.action, subject=event.subject, reason=event.reason)
             for event in actions
         ),
-        faults=tuple(event for event in known if isinstance(event, FaultObserved)),
+        faults=tuple(event for event in known if isinstance(event, ev.FaultObserved)),
         out=(*planned, *_out(known)),
         phase=phase,
         stepping_ns=next((event.occurred_ns for event in known if isinstance(event, STEPS)), 0),
@@ -156,15 +142,15 @@ def _healthy(known: Healthy | None, declared: Healthy | None, now_ns: int) -> He
     return msgspec.structs.replace(known, since_ns=declared.since_ns)
 
 
-def _checkpoints(events: Iterable[KnownEvent]) -> tuple[SavedCheckpoint, ...]:
+def _checkpoints(events: Iterable[ev.KnownEvent]) -> tuple[SavedCheckpoint, ...]:
     found: list[SavedCheckpoint] = []
     begun_ns: int | None = None
     for event in events:
-        if isinstance(event, CheckpointBegun) and event.blocking:
+        if isinstance(event, ev.CheckpointBegun) and event.blocking:
             begun_ns = event.occurred_ns
-        elif isinstance(event, CheckpointFailed | RunStarted):
+        elif isinstance(event, ev.CheckpointFailed | ev.RunStarted):
             begun_ns = None
-        elif isinstance(event, CheckpointSaved):
+        elif isinstance(event, ev.CheckpointSaved):
             from_ns = event.occurred_ns if begun_ns is None else begun_ns
             stall_ns = event.occurred_ns - from_ns if event.stall_ns is None else event.stall_ns
             found.append(
@@ -180,20 +166,20 @@ def _checkpoints(events: Iterable[KnownEvent]) -> tuple[SavedCheckpoint, ...]:
     return tuple(found)
 
 
-def _out(events: Iterable[KnownEvent]) -> tuple[PlannedWork, ...]:
+def _out(events: Iterable[ev.KnownEvent]) -> tuple[PlannedWork, ...]:
     """What was drained, until it was restored, or a member joined on it again."""
     found: list[PlannedWork] = []
     for event in events:
         match event:
-            case ActionTaken(action="drain"):
+            case ev.ActionTaken(action="drain"):
                 found.append(
                     PlannedWork(
                         subject=event.subject, from_ns=event.occurred_ns, to_ns=None, reason=event.reason
                     )
                 )
-            case ActionTaken(action="restore"):
+            case ev.ActionTaken(action="restore"):
                 found = [_back(one, event.subject, event.occurred_ns) for one in found]
-            case MemberJoined() if event.node:
+            case ev.MemberJoined() if event.node:
                 found = [_back(one, event.node, event.occurred_ns) for one in found]
             case _:
                 pass

@@ -7,14 +7,15 @@ a minute. What could not be delivered is part of the next attempt, and the watch
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-from types import TracebackType
+from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 from urllib.parse import quote
 
 import msgspec
 
-from holdfast.diagnose.alerts import Alert, no_milder
+from holdfast.diagnose.alerts import Alert, alert, no_milder
+from holdfast.diagnose.incident import Incident
+from holdfast.diagnose.lifecycle import IncidentChange
 from holdfast.diagnose.sending import backoff_s, client, post
 from holdfast.diagnose.wording import moment
 from holdfast.record.clock import Clock, SystemClock
@@ -46,7 +47,7 @@ class _Posted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Alertmanager:
-    """Keeps one Alertmanager informed. `hold` is called by the watcher with all that is open, and returns."""
+    """Keeps one Alertmanager informed. An `AlertOutlet`, which is told of all that is open, and returns."""
 
     def __init__(
         self,
@@ -76,6 +77,11 @@ class Alertmanager:
         self._leave_s = 0.0
         self._thread = threading.Thread(target=self._send_on, name="holdfast-alertmanager", daemon=True)
         self._thread.start()
+
+    def changed(self, change: IncidentChange) -> None: ...
+
+    def standing(self, incidents: Sequence[Incident]) -> None:
+        self.hold(map(alert, incidents))
 
     def hold(self, alerts: Iterable[Alert]) -> None:
         """These are open now. What was open and is not among them is over."""
@@ -116,9 +122,7 @@ class Alertmanager:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _send_on(self) -> None:

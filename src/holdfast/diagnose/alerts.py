@@ -59,9 +59,9 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     ends_ns: int | None
 
 
-def severity(incident: Incident, rules: tuple[SeverityRule, ...] = SEVERITIES) -> Severity:
+def severity(incident: Incident) -> Severity:
     usd_per_hour = (incident.cost and incident.cost.usd_per_hour) or 0.0
-    for rule in rules:
+    for rule in SEVERITIES:
         if (
             incident.slowdown >= rule.slowdown_min
             or usd_per_hour >= rule.usd_per_hour_min

@@ -12,18 +12,17 @@ from holdfast.detect.detecting import detect
 from holdfast.detect.finding import Finding
 from holdfast.detect.scene import Healthy, PlannedWork, Scene, scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
-from holdfast.diagnose.incident import Alternative, Cause, Incident
+from holdfast.diagnose.incident import Alternative, Cause, Incident, Price
 from holdfast.diagnose.mechanisms import Mechanism
 from holdfast.diagnose.own import own_signs
-from holdfast.diagnose.pricing import price
 from holdfast.diagnose.run_findings import LATE, STALLS, STOPPED, SYMPTOMS, RunFindings
 from holdfast.diagnose.weighing import TOGETHER_NS, UNKNOWN, Hypothesis, hypotheses, lost_because, unknown
 from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.record.events import KnownEvent
-from holdfast.signals.once import OnceSource
 from holdfast.signals.quality import Flaw
-from holdfast.signals.source import Source
+from holdfast.signals.source import OnceSource, Source
 from holdfast.topology.graph import Topology
+from holdfast.wording.units import HOUR_S
 
 WINDOW_S = 1_800.0
 INCIDENTS_MAX = 16
@@ -120,9 +119,12 @@ def assess(
         since_ns=asked.since_ns,
         xids=known.xids,
     )
+    found_at = [(one, (*detected.machines, *detected.runs[one.run])) for one in scenes]
+    if asked.elsewhere:
+        nobodys = scene(CLUSTER, (), planned, now_ns=now_ns)
+        found_at.append((nobodys, _not_of(names, detected.machines, topology)))
     incidents: list[Incident] = []
-    for one in scenes:
-        findings = (*detected.machines, *detected.runs[one.run])
+    for one, findings in found_at:
         desk = _Desk(
             topology=topology,
             scene=one,
@@ -134,18 +136,6 @@ def assess(
             from_ns=detected.from_ns,
         )
         incidents += _incidents(findings, desk)
-    if asked.elsewhere:
-        desk = _Desk(
-            topology=topology,
-            scene=scene(CLUSTER, (), planned, now_ns=now_ns),
-            measured=detected.measured,
-            flaws=detected.flaws,
-            prices=prices,
-            now_ns=now_ns,
-            usual_s=None,
-            from_ns=detected.from_ns,
-        )
-        incidents += _incidents(_not_of(names, detected.machines, topology), desk)
     found = (*detected.machines, *(finding for of_run in detected.runs.values() for finding in of_run))
     return Assessment(
         at_ns=now_ns,
@@ -156,10 +146,10 @@ def assess(
     )
 
 
-def _not_of(runs: Iterable[str], findings: Iterable[Finding], topology: Topology) -> list[Finding]:
+def _not_of(runs: Iterable[str], findings: Iterable[Finding], topology: Topology) -> tuple[Finding, ...]:
     """What was found where none of these runs is."""
     theirs = {name for run in runs if run in topology for name in topology.causes(run)}
-    return [finding for finding in findings if finding.subject not in theirs]
+    return tuple(finding for finding in findings if finding.subject not in theirs)
 
 
 class _Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -236,7 +226,7 @@ def _does_harm(each: Hypothesis, case: RunFindings, named: Sequence[Incident]) -
     mechanism = each.mechanism
     if mechanism.name == STAGE and not any(case.has(sign) for sign in HELD_UP):
         return False
-    is_again = "mount" in mechanism.kinds and any(_is_same_mount(each, case, one) for one in named)
+    is_again = "mount" in mechanism.origin.kinds and any(_is_same_mount(each, case, one) for one in named)
     slower = any(case.has(sign) for sign in mechanism.slows if sign in HELD_UP)
     return slower or not (is_again or mechanism.reach == "stall")
 
@@ -274,7 +264,7 @@ def _rank(topology: Topology) -> Callable[[Hypothesis], tuple[float, int, str]]:
     """The likeliest first; of equals the kind of subject that its mechanism names first."""
 
     def key(each: Hypothesis) -> tuple[float, int, str]:
-        kinds = each.mechanism.kinds
+        kinds = each.mechanism.origin.kinds
         kind = topology.kind(each.subject) if each.subject in topology else kinds[-1]
         return -round(each.bans, 6), kinds.index(kind) if kind in kinds else len(kinds), each.subject
 
@@ -315,7 +305,7 @@ def _incident(
         cause=cause,
         domain=cause.domain,
         owner=cause.owner,
-        seam=mechanism.seam,
+        seam=mechanism.origin.seam,
         path=_path(best.subject, one.run, desk.topology),
         confidence=shares[0] * quality * (GROWN_CONFIDENCE if is_doubtful else 1.0),
         quality=quality,
@@ -382,7 +372,7 @@ def _calibrated(shares: Sequence[float], best: Hypothesis, desk: _Desk) -> list[
     is. The others divide what is left as before.
     """
     share = shares[0]
-    is_part = "run" in best.mechanism.kinds and best.subject != desk.scene.run
+    is_part = "run" in best.mechanism.origin.kinds and best.subject != desk.scene.run
     is_told_apart = is_part or all(sign in desk.measured for sign in best.mechanism.rivals)
     is_told_apart &= max(shares[1:], default=0.0) < ALIKE_SHARES * share
     if best.mechanism.name == UNKNOWN.name or not 0 < share < 1 or not is_told_apart:
@@ -395,13 +385,14 @@ def _calibrated(shares: Sequence[float], best: Hypothesis, desk: _Desk) -> list[
 def _cause(hypothesis: Hypothesis, topology: Topology) -> Cause:
     mechanism, subject = hypothesis.mechanism, hypothesis.subject
     known = subject in topology
+    own = topology.owner(subject) if known else ""
     return Cause(
         subject=subject,
         kind=topology.kind(subject) if known else "other",
         mechanism=mechanism.name,
         title=mechanism.title,
-        domain=mechanism.domain,
-        owner=(mechanism.owner or (topology.owner(subject) if known else "")) if mechanism.is_owned else "",
+        domain=mechanism.origin.domain,
+        owner=(mechanism.origin.owner or own) if mechanism.is_owned else "",
     )
 
 
@@ -454,18 +445,11 @@ def _what(explained: Iterable[Finding], one: Scene) -> str:
     parts = []
     for sign in SYMPTOMS:
         if found := by_sign.get(sign):
-            worst = max(found, key=_effect)
-            who = (
-                ""
-                if worst.subject == one.run
-                else f"{_members(len({each.subject for each in found}))} late, the worst: "
-            )
+            worst, count = max(found, key=_effect), len({each.subject for each in found})
+            late = "1 member is" if count == 1 else f"{count} members are"
+            who = "" if worst.subject == one.run else f"{late} late, the worst: "
             parts.append(f"{who}{worst.note} ({worst.value:.3g} {worst.unit}, usually {worst.usual:.3g})")
     return "; ".join(parts) or "the run is not slower yet"
-
-
-def _members(count: int) -> str:
-    return "1 member is" if count == 1 else f"{count} members are"
 
 
 def _alternatives(
@@ -482,4 +466,20 @@ def _alternatives(
             lost_because=lost_because(ranked[0], each),
         )
         for each, share in islice(firsts.values(), ALTERNATIVES_MAX)
+    )
+
+
+def price(slowdown: float, lasted_s: float, gpus: int, prices: Prices) -> Price:
+    """Of a run that takes `slowdown` times as long for everything since `lasted_s` ago."""
+    lost_share = 1.0 - 1.0 / max(slowdown, 1.0)
+    lost_s = lost_share * lasted_s
+    usd = prices.usd_per_gpu_hour.value
+    return Price(
+        lost_gpu_hours=lost_s * gpus / HOUR_S,
+        usd=lost_s * gpus / HOUR_S * usd,
+        gpu_hours_per_hour=lost_share * gpus,
+        usd_per_hour=lost_share * gpus * usd,
+        lost_run_s=lost_s,
+        day_share_per_day=lost_share,
+        assumed=prices.usd_per_gpu_hour.assumed,
     )

@@ -13,19 +13,10 @@ from holdfast.economics.pricing.prices import Prices
 from holdfast.ledger.report import ReportedPace
 from holdfast.ledger.reporting import pace_of
 from holdfast.ledger.runs import fold_run
-from holdfast.record.events import (
-    CostRate,
-    GenerationOpened,
-    KnownEvent,
-    MemberJoined,
-    MemberLost,
-    ReferenceDeclared,
-    Unknown,
-)
+from holdfast.record import events as ev
 from holdfast.record.store import Selection, Store
 from holdfast.signals.catalogue import describe
-from holdfast.signals.clocks import skewed
-from holdfast.signals.coverage import Coverage, coverage
+from holdfast.signals.coverage import Coverage, coverage, skewed
 from holdfast.signals.named import HOSTED, NamedSource, Namer
 from holdfast.signals.source import Source
 from holdfast.signals.translated import TranslatedSource
@@ -100,7 +91,7 @@ class LookSetting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     """What the record says of runs, for an assessment. healthy: what their steps should take."""
 
-    events: tuple[KnownEvent, ...]
+    events: tuple[ev.KnownEvent, ...]
     healthy: dict[str, Healthy]
 
 
@@ -177,16 +168,16 @@ def _namer(cluster: Described) -> Namer:
 Seats = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 
 
-def _members(events: Iterable[KnownEvent]) -> Seats:
+def _members(events: Iterable[ev.KnownEvent]) -> Seats:
     """Of each run, who is in it by the record, and on which node."""
     found: dict[str, dict[str, str]] = {}
     seated: dict[str, frozenset[str]] = {}
     for event in events:
-        if isinstance(event, MemberJoined) and event.node:
+        if isinstance(event, ev.MemberJoined) and event.node:
             found.setdefault(event.run, {})[event.subject] = event.node
-        elif isinstance(event, MemberLost):
+        elif isinstance(event, ev.MemberLost):
             found.get(event.run, {}).pop(event.subject, None)
-        elif isinstance(event, GenerationOpened) and event.members:
+        elif isinstance(event, ev.GenerationOpened) and event.members:
             seated[event.run] = frozenset(event.members)
     # Processes that are kept warm have joined as well, and are in no generation.
     return tuple(
@@ -210,12 +201,12 @@ def _planned(windows: Iterable[Maintenance]) -> list[PlannedWork]:
     ]
 
 
-def _context(store: Store, run: str, at_ns: int) -> Iterable[KnownEvent]:
+def _context(store: Store, run: str, at_ns: int) -> Iterable[ev.KnownEvent]:
     found = store.select(Selection(run=run, kinds=CONTEXT_KINDS, until_ns=at_ns + 1))
-    return (event for event in found if not isinstance(event, Unknown))
+    return (event for event in found if not isinstance(event, ev.Unknown))
 
 
-def _priced(prices: Prices, events: Iterable[KnownEvent]) -> Prices:
+def _priced(prices: Prices, events: Iterable[ev.KnownEvent]) -> Prices:
     """With what a GPU-hour costs by the record, where all runs agree on it; an assessment has one price.
 
     Without such a record the rates count that hold at the moment.
@@ -223,9 +214,9 @@ def _priced(prices: Prices, events: Iterable[KnownEvent]) -> Prices:
     rates: dict[str, float] = {}
     chips: dict[str, str] = {}
     for event in events:
-        if isinstance(event, CostRate) and event.usd_per_gpu_hour is not None:
+        if isinstance(event, ev.CostRate) and event.usd_per_gpu_hour is not None:
             rates[event.run] = event.usd_per_gpu_hour
-        elif isinstance(event, ReferenceDeclared) and event.chip is not None:
+        elif isinstance(event, ev.ReferenceDeclared) and event.chip is not None:
             chips[event.run] = event.chip
     rate, chip = {*rates.values()}, {*chips.values()}
     price = prices.planned(chip.pop() if len(chip) == 1 else None, rate.pop() if len(rate) == 1 else None)

@@ -18,11 +18,24 @@ Reach = Literal["beneath", "everyone", "wandering", "stall"]
 nobody's step, but the time between steps."""
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Where a mechanism begins.
+
+    kinds  of subject that it begins at
+    seam   the border between teams that it crosses
+    owner  the team that can mend it; empty: the one that owns the subject
+    """
+
+    domain: Domain
+    kinds: tuple[Kind, ...]
+    seam: Seam = "gpu-fabric-pool"
+    owner: str = ""
+
+
 class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     """One way to be slow.
 
-    owner     the team that can mend it; empty: whoever owns the subject
-    kinds     what kind of subject it begins at
+    reach, slows: as most have them unless it is said
     shows     signs at the cause, or at all of what it consists of
     follows   signs further down, at some of what depends on it
     uneven    of these, that only some of what depends on it shows them is the point
@@ -40,14 +53,11 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     title: str
-    domain: Domain
-    seam: Seam
-    kinds: tuple[Kind, ...]
-    reach: Reach
-    slows: tuple[Sign, ...]
+    origin: Origin
     decides: str
     action: str
-    owner: str = ""
+    reach: Reach = "beneath"
+    slows: tuple[Sign, ...] = ("late-compute", "slow-step")
     verdict: Verdict = "cause"
     shows: dict[Sign, float] = {}
     follows: dict[Sign, float] = {}
@@ -65,9 +75,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="hang",
         title="the run makes no steps",
-        domain="software",
-        seam="none",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="none"),
         reach="everyone",
         slows=("no-step",),
         shows={"no-step": 3.0, "stopped-first": 0.3},
@@ -78,11 +86,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="coolant-flow",
         title="coolant flow is lost, and its GPUs throttle",
-        domain="cooling",
-        seam="facilities-ml",
-        kinds=("loop",),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
+        origin=Origin("cooling", ("loop",), seam="facilities-ml"),
         shows={"low-flow": 2.0, "pump-strained": 0.8, "leak": 1.5},
         follows={"thermal-throttle": 0.8, "hot-gpu": 0.4, "heating": 0.5, "low-clock": 0.3},
         against={"warm-supply": 0.7, "power-throttle": 0.5},
@@ -93,11 +97,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="coolant-supply",
         title="coolant comes in too warm, and GPUs throttle",
-        domain="cooling",
-        seam="facilities-ml",
-        kinds=("circuit", "loop"),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
+        origin=Origin("cooling", ("circuit", "loop"), seam="facilities-ml"),
         shows={"warm-supply": 2.0},
         follows={"thermal-throttle": 0.8, "hot-gpu": 0.4, "heating": 0.5, "low-clock": 0.3},
         against={"low-flow": 0.7, "power-throttle": 0.5},
@@ -108,11 +108,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="power-brake",
         title="a power shelf has lost supplies, and its GPUs are braked",
-        domain="power",
-        seam="facilities-ml",
-        kinds=("shelf",),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
+        origin=Origin("power", ("shelf",), seam="facilities-ml"),
         shows={"failed-supply": 2.0},
         follows={"power-throttle": 1.2, "low-power": 0.6, "low-clock": 0.3},
         against={"hot-gpu": 0.5, "thermal-throttle": 0.7},
@@ -123,10 +119,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="leaf-congestion",
         title="a leaf switch's uplinks are crowded",
-        domain="fabric",
-        seam="gpu-fabric-pool",
-        kinds=("leaf", "spine"),
-        reach="beneath",
+        origin=Origin("fabric", ("leaf", "spine")),
         slows=("late-exchange", "slow-step"),
         shows={"uplink-waits": 1.5},
         follows={"port-waits": 0.8},
@@ -138,11 +131,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="link-errors",
         title="a link has errors, and the run waits for what is sent again",
-        domain="fabric",
-        seam="gpu-fabric-pool",
-        kinds=("port", "node", "leaf", "spine"),
-        owner="network",
-        reach="beneath",
+        origin=Origin("fabric", ("port", "node", "leaf", "spine"), owner="network"),
         slows=("late-exchange", "slow-step"),
         shows={
             "symbol-errors": 1.5,
@@ -158,10 +147,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="pool-path",
         title="a path between inference pools is slow, and training waits for samples",
-        domain="fabric",
-        seam="gpu-fabric-pool",
-        kinds=("port", "spine", "leaf", "node"),
-        owner="network",
+        origin=Origin("fabric", ("port", "spine", "leaf", "node"), owner="network"),
         reach="everyone",
         slows=("late-data", "slow-step"),
         shows={"symbol-errors": 1.0, "link-recoveries": 0.5, "link-down": 0.5, "slow-transfer": 1.8},
@@ -173,11 +159,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="gpu-throttle",
         title="one GPU throttles alone",
-        domain="gpu",
-        seam="gpu-fabric-pool",
-        kinds=("gpu",),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
+        origin=Origin("gpu", ("gpu",)),
         shows={
             "thermal-throttle": 1.0,
             "low-clock": 0.6,
@@ -194,12 +176,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="node-cooling",
         title="a node's own cooling fails, and its GPUs throttle",
-        domain="cooling",
-        seam="gpu-fabric-pool",
-        kinds=("node",),
-        owner="hardware",
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
+        origin=Origin("cooling", ("node",), owner="hardware"),
         shows={"slow-fan": 1.5, "thermal-throttle": 0.9, "hot-gpu": 0.7, "low-clock": 0.4},
         against={"failed-supply": 0.7, "low-flow": 0.7, "warm-supply": 0.7, "warm-inlet": 0.3},
         needs=("hot-gpu", "thermal-throttle"),
@@ -209,12 +186,9 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="air-cooling",
         title="air comes in too warm, and GPUs throttle",
-        domain="cooling",
-        seam="facilities-ml",
-        kinds=("rack", "circuit", "loop", "run"),
-        owner="facilities",
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
+        origin=Origin(
+            "cooling", ("rack", "circuit", "loop", "run"), seam="facilities-ml", owner="facilities"
+        ),
         shows={"warm-inlet": 1.5, "thermal-throttle": 0.8, "hot-gpu": 0.6, "low-clock": 0.4},
         against={"low-flow": 1.0, "warm-supply": 1.0, "failed-supply": 0.7, "low-power": 0.5},
         needs=("hot-gpu", "thermal-throttle", "warm-inlet"),
@@ -224,12 +198,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="power-cap",
         title="the power of many GPUs is held down",
-        domain="power",
-        seam="facilities-ml",
-        kinds=("run", "rack", "other"),
-        owner="facilities",
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
+        origin=Origin("power", ("run", "rack", "other"), seam="facilities-ml", owner="facilities"),
         shows={"low-limit": 1.8, "low-power": 0.8, "low-clock": 0.4, "power-throttle": 0.2},
         against={"failed-supply": 1.0, "hot-gpu": 0.5, "thermal-throttle": 0.7},
         needs=("low-limit", "low-power"),
@@ -239,12 +208,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="node-power",
         title="a node has lost a power supply, and its GPUs are braked",
-        domain="power",
-        seam="gpu-fabric-pool",
-        kinds=("node",),
-        owner="hardware",
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
+        origin=Origin("power", ("node",), owner="hardware"),
         shows={
             "failed-supply": 1.5,
             "low-power": 0.8,
@@ -260,11 +224,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="nvlink",
         title="an NVLink is down, has errors or is slow",
-        domain="gpu",
-        seam="gpu-fabric-pool",
-        kinds=("gpu", "node"),
-        owner="hardware",
-        reach="beneath",
+        origin=Origin("gpu", ("gpu", "node"), owner="hardware"),
         slows=("late-compute", "late-exchange", "slow-step"),
         shows={"nvlink-errors": 1.8, "nvlink-xid": 1.5, "slow-nvlink": 1.2},
         decides="nvidia-smi nvlink -s and -e of the node: which link is down, or counts errors.",
@@ -273,11 +233,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="local-disk",
         title="a local disk is slow or full",
-        domain="storage",
-        seam="gpu-fabric-pool",
-        kinds=("node",),
-        owner="platform",
-        reach="beneath",
+        origin=Origin("storage", ("node",), owner="platform"),
         slows=("late-data", "late-compute", "slow-step", "slow-checkpoint"),
         shows={"slow-disk": 1.5, "busy-disk": 0.8, "full-disk": 1.8, "io-pressure": 0.8},
         against={"swapping": 1.2, "resent-rpcs": 0.5},
@@ -288,11 +244,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="memory-pressure",
         title="a host is short of memory, and swaps or reclaims",
-        domain="host",
-        seam="gpu-fabric-pool",
-        kinds=("node", "run"),
-        owner="platform",
-        reach="beneath",
+        origin=Origin("host", ("node", "run"), owner="platform"),
         slows=("late-compute", "late-data", "slow-step"),
         shows={
             "memory-pressure": 1.5,
@@ -308,10 +260,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="name-service",
         title="names or users take long to look up",
-        domain="host",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
-        owner="platform",
+        origin=Origin("host", ("run",), seam="runtime-schedule-finance", owner="platform"),
         reach="everyone",
         slows=("late-data", "slow-step"),
         shows={"slow-names": 1.8, "full-table": 1.2},
@@ -321,9 +270,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="rollout",
         title="other software runs since a change",
-        domain="software",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="runtime-schedule-finance"),
         verdict="not-hardware",
         reach="everyone",
         slows=("late-compute", "late-exchange", "late-data", "slow-step"),
@@ -345,9 +292,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="fragmentation",
         title="the GPUs' memory is fragmented, and steps become longer and longer",
-        domain="software",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="runtime-schedule-finance"),
         verdict="not-hardware",
         reach="everyone",
         slows=("late-compute", "wandering", "slow-step", "creeping"),
@@ -359,11 +304,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="pcie-width",
         title="a GPU's PCIe link has trained down",
-        domain="host",
-        seam="gpu-fabric-pool",
-        kinds=("gpu",),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
+        origin=Origin("host", ("gpu",)),
         shows={"narrow-bus": 2.0, "bus-replays": 0.8},
         against={"thermal-throttle": 0.5, "power-throttle": 0.5},
         decides="The link's width against what the device has, and a replay counter that rises.",
@@ -372,11 +313,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="memory-errors",
         title="a GPU's memory degrades behind ECC",
-        domain="gpu",
-        seam="gpu-fabric-pool",
-        kinds=("gpu",),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
+        origin=Origin("gpu", ("gpu",)),
         shows={
             "memory-errors": 1.8,
             "uncorrected-errors": 1.5,
@@ -392,11 +329,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="gpu-fault",
         title="a GPU's driver reported an error",
-        domain="gpu",
-        seam="gpu-fabric-pool",
-        kinds=("gpu",),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
+        origin=Origin("gpu", ("gpu",)),
         shows={"xid": 1.5, "memory-xid": 0.7, "nvlink-xid": 0.7},
         against={"memory-errors": 0.5, "nvlink-errors": 0.5},
         decides="The XID in the kernel log, and whether it comes back after a reset.",
@@ -405,11 +338,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="cpu-contention",
         title="something else takes the hosts' processors",
-        domain="host",
-        seam="gpu-fabric-pool",
-        kinds=("rack", "node", "run"),
-        owner="platform",
-        reach="beneath",
+        origin=Origin("host", ("rack", "node", "run"), owner="platform"),
         slows=("late-compute", "wandering", "slow-step"),
         shows={"cpu-pressure": 1.6},
         rivals=("late-data",),
@@ -420,10 +349,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="storage-slow",
         title="a filer is failing, and its clients wait for their data",
-        domain="storage",
-        seam="runtime-schedule-finance",
-        kinds=("mount",),
-        reach="beneath",
+        origin=Origin("storage", ("mount",), seam="runtime-schedule-finance"),
         slows=("late-data", "slow-step", "slow-checkpoint"),
         shows={"slow-reads": 1.6, "resent-calls": 0.8, "slow-writes": 0.3},
         follows={"resent-rpcs": 1.2, "slow-lustre": 1.5, "io-pressure": 0.8},
@@ -442,9 +368,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="storage-crowded",
         title="others write to the same filer, and checkpoints take longer",
-        domain="storage",
-        seam="runtime-schedule-finance",
-        kinds=("mount",),
+        origin=Origin("storage", ("mount",), seam="runtime-schedule-finance"),
         reach="stall",
         slows=("slow-checkpoint", "late-data", "slow-step"),
         shows={"slow-writes": 1.8, "slow-reads": 0.8, "busy-mount": 1.2},
@@ -456,10 +380,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="checkpoint-cadence",
         title="checkpoints are more frequent or larger than storage can take",
-        domain="runtime",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
-        owner="scheduling",
+        origin=Origin("runtime", ("run",), seam="runtime-schedule-finance", owner="scheduling"),
         reach="stall",
         slows=("frequent-checkpoints", "slow-checkpoint"),
         shows={"frequent-checkpoints": 1.8},
@@ -471,9 +392,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="garbage-collection",
         title="members collect garbage each at its own time",
-        domain="software",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="runtime-schedule-finance"),
         verdict="not-hardware",
         reach="wandering",
         slows=("wandering", "slow-step"),
@@ -486,9 +405,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="sequence-length",
         title="batches differ in what they cost, and another member has the long ones each time",
-        domain="software",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="runtime-schedule-finance"),
         verdict="not-hardware",
         reach="wandering",
         slows=("wandering", "slow-step"),
@@ -503,9 +420,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="data-loader",
         title="the data loader does not keep up",
-        domain="software",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="runtime-schedule-finance"),
         verdict="not-hardware",
         reach="everyone",
         slows=("late-data", "slow-step"),
@@ -527,12 +442,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="pipeline-stage",
         title="one stage of the pipeline has more to do than the others",
-        domain="software",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="runtime-schedule-finance"),
         verdict="not-hardware",
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={"late-stage": 1.5},
         against={
             "low-clock": 0.7,
@@ -550,10 +461,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="routing-imbalance",
         title="the router prefers some engines, and training waits for their samples",
-        domain="pool",
-        seam="gpu-fabric-pool",
-        kinds=("router",),
-        owner="serving",
+        origin=Origin("pool", ("router",), owner="serving"),
         reach="everyone",
         slows=("late-data", "slow-step"),
         follows={"full-cache": 1.5, "slow-first-token": 0.5},
@@ -566,11 +474,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="slow-node",
         title="one member is late, and nothing beneath it shows why",
-        domain="host",
-        seam="gpu-fabric-pool",
-        kinds=("node", "member"),
-        owner="hardware",
-        reach="beneath",
+        origin=Origin("host", ("node", "member"), owner="hardware"),
         slows=("late-compute", "late-exchange", "slow-step"),
         follows={"late-compute": 0.4, "late-exchange": 0.4},
         rivals=("low-clock", "cpu-pressure", "memory-pressure", "narrow-bus"),

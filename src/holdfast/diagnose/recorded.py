@@ -1,8 +1,9 @@
 """Incidents in the record: how they are written there, and how they are found again."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import IncidentChange, diagnosis, restored
 from holdfast.record.errors import InputError
 from holdfast.record.events import NAME_CHARS_MAX, IncidentDiagnosed
@@ -24,6 +25,18 @@ def write(recorder: Recorder, change: IncidentChange) -> None:
         state=change.state,
         diagnosis=diagnosis(incident),
     )
+
+
+class RecordOutlet:
+    """Writes each change of a watch into the record."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def changed(self, change: IncidentChange) -> None:
+        write(self._recorder, change)
+
+    def standing(self, incidents: Sequence[Incident]) -> None: ...
 
 
 def changes_of(store: Store, *runs: str) -> list[IncidentChange]:

@@ -100,7 +100,9 @@ class _Board(Collector):
         seen = self._seen
         incidents = seen.incidents if seen else ()
         yield from _of_incidents(incidents)
-        flaws = _gauge("holdfast_signal_flaws", "Series with a flaw, by its kind.", ("kind",))
+        flaws = GaugeMetricFamily(
+            "holdfast_signal_flaws", "Series with a flaw, by its kind.", labels=("kind",)
+        )
         for kind, count in sorted(Counting(flaw.kind for flaw in (seen.flaws if seen else ())).items()):
             flaws.add_metric([kind], count)
         yield flaws
@@ -110,18 +112,20 @@ def _of_incidents(incidents: Iterable[Incident]) -> Iterator[Metric]:
     """Incidents with the same labels are added up, and of shares the worst counts."""
     groups: dict[tuple[str, ...], list[Incident]] = {}
     for one in incidents:
-        groups.setdefault(_labels(one), []).append(one)
-    opened = _gauge("holdfast_incident_open", "Open incidents.", INCIDENT_LABELS)
-    slower = _gauge(
-        "holdfast_incident_slowdown_ratio", "Time per step over that of a healthy run.", INCIDENT_LABELS
+        key = (one.run, one.cause.mechanism, one.domain, one.owner, one.seam, severity(one))
+        groups.setdefault(key, []).append(one)
+    opened, slower, sure, usd, rate, lost, trust = (
+        GaugeMetricFamily(f"holdfast_{name}", meaning, labels=INCIDENT_LABELS)
+        for name, meaning in (
+            ("incident_open", "Open incidents."),
+            ("incident_slowdown_ratio", "Time per step over that of a healthy run."),
+            ("incident_confidence_ratio", "That the cause is right."),
+            ("incident_cost_usd", "What open incidents have cost so far."),
+            ("incident_cost_usd_per_second", "What open incidents cost a second."),
+            ("incident_lost_gpu_seconds", "GPU-time lost to open incidents."),
+            ("signal_quality_ratio", "Trust in what incidents rest on."),
+        )
     )
-    sure = _gauge("holdfast_incident_confidence_ratio", "That the cause is right.", INCIDENT_LABELS)
-    usd = _gauge("holdfast_incident_cost_usd", "What open incidents have cost so far.", INCIDENT_LABELS)
-    rate = _gauge(
-        "holdfast_incident_cost_usd_per_second", "What open incidents cost a second.", INCIDENT_LABELS
-    )
-    lost = _gauge("holdfast_incident_lost_gpu_seconds", "GPU-time lost to open incidents.", INCIDENT_LABELS)
-    trust = _gauge("holdfast_signal_quality_ratio", "Trust in what incidents rest on.", INCIDENT_LABELS)
     for labels, group in groups.items():
         costs = [one.cost for one in group if one.cost is not None]
         opened.add_metric(labels, len(group))
@@ -133,11 +137,3 @@ def _of_incidents(incidents: Iterable[Incident]) -> Iterator[Metric]:
             usd.add_metric(labels, sum(cost.usd or 0.0 for cost in costs))
             rate.add_metric(labels, sum(cost.usd_per_hour or 0.0 for cost in costs) / HOUR_S)
     yield from (opened, slower, sure, usd, rate, lost, trust)
-
-
-def _labels(one: Incident) -> tuple[str, ...]:
-    return one.run, one.cause.mechanism, one.domain, one.owner, one.seam, severity(one)
-
-
-def _gauge(name: str, meaning: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, meaning, labels=labels)

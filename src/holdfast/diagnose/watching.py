@@ -84,7 +84,8 @@ class Watch:
             looked = self._look(at_ns, self._book.since_ns)
         except Exception as error:
             self._metrics.failed()
-            self._tell_problem(error.sentence if isinstance(error, HoldfastError) else _defect(error))
+            defect = f"The evaluation failed ({type(error).__name__}: {error})."
+            self._tell_problem(error.sentence if isinstance(error, HoldfastError) else defect)
             return False
         finally:
             self.is_looking = False
@@ -151,10 +152,6 @@ class Watch:
             if self._misnamed.get(run) != text:
                 self._say(text)
         self._misnamed = told
-
-
-def _defect(error: Exception) -> str:
-    return f"The evaluation failed ({type(error).__name__}: {error})."
 
 
 def go_on(turn: Callable[[], object], every_s: float, stop: threading.Event) -> None:

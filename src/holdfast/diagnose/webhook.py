@@ -7,8 +7,7 @@ receiver holds up the watcher. What cannot be delivered is dropped and counted, 
 import queue
 import threading
 import time
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import msgspec
@@ -47,7 +46,7 @@ def message(change: IncidentChange) -> WebhookMessage:
 
 
 class Webhook:
-    """Delivers changes to one URL. `send` returns at once."""
+    """Delivers changes to one URL. An `AlertOutlet`: `changed` returns at once."""
 
     def __init__(
         self, url: str, *, access: Access = ANONYMOUS, tell: Callable[[str], None] = lambda sentence: None
@@ -64,11 +63,13 @@ class Webhook:
         self._thread = threading.Thread(target=self._deliver_on, name="holdfast-webhook", daemon=True)
         self._thread.start()
 
-    def send(self, change: IncidentChange) -> None:
+    def changed(self, change: IncidentChange) -> None:
         try:
             self._waiting.put_nowait(msgspec.json.encode(message(change)))
         except queue.Full:
             self._tell(f"{self._name} is {QUEUE_MAX:,} messages behind; one was dropped.")
+
+    def standing(self, incidents: Sequence[Incident]) -> None: ...
 
     def stop(self) -> None:
         """Begin to end: what waits gets one attempt each. Does not wait for it."""
@@ -87,9 +88,7 @@ class Webhook:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _deliver_on(self) -> None:

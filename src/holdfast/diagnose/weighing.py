@@ -16,7 +16,7 @@ from holdfast.detect.rules import SIGNS
 from holdfast.detect.stages import part_of
 from holdfast.diagnose.cooled import cooling_of, shared_air
 from holdfast.diagnose.incident import Evidence
-from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
+from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism, Origin
 from holdfast.diagnose.own import ANSWERED, HOST_OWN, RESENT
 from holdfast.diagnose.run_findings import (
     EVERYONE_SHARE,
@@ -117,9 +117,7 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
 UNKNOWN = Mechanism(
     name="unknown",
     title="nothing that is known explains it",
-    domain="none",
-    seam="none",
-    kinds=("run",),
+    origin=Origin("none", ("run",), seam="none"),
     verdict="unknown",
     reach="everyone",
     slows=(),
@@ -154,24 +152,24 @@ class _Weighing:
 
     def _candidates(self, mechanism: Mechanism) -> list[str]:
         needs = mechanism.needs or tuple(mechanism.shows)
-        if mechanism.kinds == ("run",):
+        if mechanism.origin.kinds == ("run",):
             return [self.case.scene.run] if any(self.case.has(sign) for sign in needs) else []
         found: dict[str, None] = {}
-        if "run" in mechanism.kinds:
+        if "run" in mechanism.origin.kinds:
             fits = (self.case.over_run(sign) for sign in needs if self.case.has(sign))
             if any(fit is not None and fit.recall >= MOST_SHARE for fit in fits):
                 found[self.case.scene.run] = None
         for sign in needs:
-            for kind in mechanism.kinds:
+            for kind in mechanism.origin.kinds:
                 for subject, fit in self.case.fits_by_kind.get(sign, {}).get(kind, {}).items():
-                    if "run" in mechanism.kinds and not self.case.stands_out(sign, fit):
+                    if "run" in mechanism.origin.kinds and not self.case.stands_out(sign, fit):
                         continue
                     is_its_own = sign in mechanism.shows and self.case.is_own(sign, subject)
                     if is_its_own or _share(mechanism, sign, fit) >= FITS_MIN:
                         found[subject] = None
         if mechanism.name in AIR_COOLED:
             return shared_air(self.case, list(found))
-        if "member" in mechanism.kinds:
+        if "member" in mechanism.origin.kinds:
             return self._nodes_first(found)
         if PORT_OWN.isdisjoint(needs):
             return list(found)
@@ -213,7 +211,7 @@ class _Weighing:
             yield _seen(seen, weight * share * sure, fit)
 
     def _contrary(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
-        is_of_members = mechanism.reach == "beneath" and mechanism.kinds == ("run",)
+        is_of_members = mechanism.reach == "beneath" and mechanism.origin.kinds == ("run",)
         is_elsewhere = is_of_members and not self.case.have_signs(self.case.late["late-compute"])
         for sign, weight in mechanism.against.items():
             if (
@@ -237,7 +235,7 @@ class _Weighing:
         something, or one GPU that is slow, does not say why all have what they have.
         """
         fit = self.case.over_run(sign) if subject == self.case.scene.run else None
-        is_wide = sign in HOST_OWN or len(mechanism.kinds) > 1
+        is_wide = sign in HOST_OWN or len(mechanism.origin.kinds) > 1
         return 1.0 if fit is None or not is_wide else min(1.0, fit.recall / FOLLOWS_RECALL)
 
     def _absent(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
@@ -294,7 +292,7 @@ class _Weighing:
         is_felt = mechanism.reach == "beneath" or (mechanism.reach == "stall" and late)
         if is_felt and subject != self.case.scene.run:
             yield from self._beneath(subject, late, others, signs)
-        elif mechanism.reach == "beneath" and mechanism.kinds == ("run",):
+        elif mechanism.reach == "beneath" and mechanism.origin.kinds == ("run",):
             yield from self._scattered(late)
         elif mechanism.reach in ("beneath", "everyone") and signs:
             yield from self._everyone(late, by_turns=TURNS in mechanism.slows and self.case.has(TURNS))
@@ -464,7 +462,7 @@ class _Weighing:
 
     def _sizes(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """Whether an effect is as large as its cause would make it."""
-        is_gpu = mechanism.kinds == ("gpu",) and "low-clock" in mechanism.shows
+        is_gpu = mechanism.origin.kinds == ("gpu",) and "low-clock" in mechanism.shows
         if (is_gpu or "low-clock" in mechanism.follows) and (clocks := self.case.at("low-clock", subject)):
             # Without the members' own times, all wait for one GPU.
             late = self.case.of("late-compute") or (self.case.of("slow-step") if is_gpu else ())

@@ -43,6 +43,10 @@ def _flat(values: NDArray[Any]) -> Floats:
     return values.reshape(len(values), -1)
 
 
+def _of_every_gpu(history: History, value: float) -> Floats:
+    return np.full((history.ticks, history.layout.nodes * history.layout.gpus_per_node), value)
+
+
 def _by_gpu(by_node: Floats, history: History) -> Floats:
     return np.repeat(by_node, history.layout.gpus_per_node, axis=1)
 
@@ -77,10 +81,6 @@ def _is_idle(history: History) -> Floats:
 def sm_clock(history: History, _: np.random.Generator) -> Floats:
     running = _flat(history.clock_share) * CLOCK_MAX_MHZ
     return np.where(_is_idle(history), IDLE_MHZ, running)
-
-
-def power(history: History, _: np.random.Generator) -> Floats:
-    return _flat(history.power_w)
 
 
 def utilisation(history: History, _: np.random.Generator) -> Floats:
@@ -135,15 +135,6 @@ def port_physical_state(history: History, rng: np.random.Generator) -> Floats:
     recovering = history.levers.over_time("recoveries") * fabric.RECOVERY_S
     hit = rng.random(recovering.shape, np.float32) < recovering
     return np.where(hit, PHYSICAL_RECOVERING, PHYSICAL_LINK_UP)
-
-
-def port_rate(history: History, _: np.random.Generator) -> Floats:
-    ports = history.layout.nodes * history.layout.gpus_per_node
-    return np.full((history.ticks, ports), fabric.PORT_BYTES_PER_S)
-
-
-def recoveries(history: History, rng: np.random.Generator) -> Floats:
-    return _happened(history.levers.over_time("recoveries"), history, rng)
 
 
 def _waiting(history: History) -> Floats:
@@ -210,10 +201,6 @@ def _sent_again(history: History) -> Floats:
 # -- cooling, power, scheduler ------------------------------------------------------------------------
 
 
-def flow(history: History, _: np.random.Generator) -> Floats:
-    return history.flow_lpm
-
-
 def rated_flow(history: History, _: np.random.Generator) -> Floats:
     rated_lpm = history.flow_lpm[0] / history.levers.at("flow", 0)
     return np.broadcast_to(rated_lpm, history.flow_lpm.shape)
@@ -225,13 +212,9 @@ def supplies(history: History, _: np.random.Generator) -> Floats:
     return _flat(np.where(gone, HEALTH_CRITICAL, HEALTH_OK))
 
 
-def nodes_in_maintenance(history: History, _: np.random.Generator) -> Floats:
-    count: Floats = history.levers.over_time("down").sum(axis=1, keepdims=True)
-    return count
-
-
-def nodes_allocated(history: History, _: np.random.Generator) -> Floats:
-    count: Floats = _is_member(history).sum(axis=1, keepdims=True)
+def _counted(is_so: Floats) -> Floats:
+    """Of the nodes, how many."""
+    count: Floats = is_so.sum(axis=1, keepdims=True)
     return count
 
 
@@ -252,7 +235,7 @@ READS: dict[str, dict[str, Read]] = {
         "SM_CLOCK": sm_clock,
         "GPU_TEMP": lambda history, _: _flat(history.temperature_c),
         "MEMORY_TEMP": lambda history, _: _flat(history.temperature_c) + 5.0 + 0.008 * _flat(history.power_w),
-        "POWER_USAGE": power,
+        "POWER_USAGE": lambda history, _: _flat(history.power_w),
         "TOTAL_ENERGY_CONSUMPTION": lambda history, _: _summed(_flat(history.power_w) * 1_000, history),
         "GPU_UTIL": utilisation,
         "PCIE_REPLAY_COUNTER": pcie_replays,
@@ -268,15 +251,15 @@ READS: dict[str, dict[str, Read]] = {
         "POWER_VIOLATION": lambda history, _: _summed(_flat(history.is_braked), history),
     },
     "node_infiniband_": {
-        "state_id": lambda history, _: np.full(
-            (history.ticks, history.layout.nodes * history.layout.gpus_per_node), STATE_ACTIVE
-        ),
+        "state_id": lambda history, _: _of_every_gpu(history, STATE_ACTIVE),
         "physical_state_id": port_physical_state,
-        "rate_bytes_per_second": port_rate,
+        "rate_bytes_per_second": lambda history, _: _of_every_gpu(history, fabric.PORT_BYTES_PER_S),
         "symbol_error_total": lambda history, rng: _happened(
             history.levers.over_time("symbols") + _background(history, rng), history, rng
         ),
-        "link_error_recovery_total": recoveries,
+        "link_error_recovery_total": lambda history, rng: _happened(
+            history.levers.over_time("recoveries"), history, rng
+        ),
         "link_downed_total": lambda history, rng: _happened(
             DOWNS_PER_RECOVERY * history.levers.over_time("recoveries"), history, rng
         ),
@@ -297,7 +280,7 @@ READS: dict[str, dict[str, Read]] = {
         ),
     },
     "densewatch_cdu_": {
-        "coolant_flow_lpm": flow,
+        "coolant_flow_lpm": lambda history, _: history.flow_lpm,
         "coolant_supply_temp_celsius": lambda history, _: history.supply_c,
         "coolant_return_temp_celsius": lambda history, _: history.return_c,
         "heat_removed_kw": lambda history, _: history.heat_kw,
@@ -321,23 +304,21 @@ READS: dict[str, dict[str, Read]] = {
             np.repeat(_waiting(history), history.layout.spines_per_pod, axis=1), history
         ),
         "node_pcidevice_current_link_width": lambda history, _: history.levers.over_time("pcie_width"),
-        "node_pcidevice_max_link_width": lambda history, _: np.full(
-            (history.ticks, history.layout.nodes * history.layout.gpus_per_node), float(PCIE_WIDTH)
-        ),
+        "node_pcidevice_max_link_width": lambda history, _: _of_every_gpu(history, float(PCIE_WIDTH)),
         "node_pressure_cpu_waiting_seconds_total": cpu_pressure,
         "node_pressure_io_waiting_seconds_total": io_pressure,
         "node_kernel_hung_tasks_total": hung_tasks,
         "node_nfs_rpc_retransmissions_total": lambda history, rng: _happened(
             _sent_again(history).sum(axis=2), history, rng
         ),
-        "FlowLitersPerMinute": flow,
+        "FlowLitersPerMinute": lambda history, _: history.flow_lpm,
         "RatedFlowLitersPerMinute": rated_flow,
         "SupplyTemperatureCelsius": lambda history, _: history.supply_c,
         "ReturnTemperatureCelsius": lambda history, _: history.return_c,
         "HeatRemovedkW": lambda history, _: history.heat_kw,
         "redfish_chassis_power_powersupply_health": supplies,
-        "slurm_nodes_maint": nodes_in_maintenance,
-        "slurm_nodes_alloc": nodes_allocated,
+        "slurm_nodes_maint": lambda history, _: _counted(history.levers.over_time("down")),
+        "slurm_nodes_alloc": lambda history, _: _counted(_is_member(history)),
         "holdfast_run_step_seconds": lambda history, _: history.step_s[:, None],
         "holdfast_run_steps_total": lambda history, _: history.steps[:, None].astype(np.float64),
         "holdfast_run_checkpoint_seconds": lambda history, _: history.checkpoint_s[:, None],

@@ -4,7 +4,7 @@ Labels are those that the exporters give, and the `instance` that Prometheus add
 time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 
 import msgspec
@@ -37,7 +37,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def series(history: History, scope: Scope) -> Series:
-    rows = _MAKERS[scope](history)
+    rows = list(_MAKERS[scope](history))
     subjects, labels, nodes = zip(*rows, strict=True) if rows else ((), (), ())
     return Series(subjects=subjects, labels=labels, node=np.array(nodes, np.int64))
 
@@ -67,170 +67,114 @@ def _gpu_labels(history: History, node: int, gpu: int) -> Labels:
     return {**labels, "hpc_job": history.run} if node in history.cast.run else labels
 
 
-def _gpus(history: History) -> list[_Row]:
-    return [(gpu_name(node, gpu), _gpu_labels(history, node, gpu), node) for node, gpu in _places(history)]
+def _gpus(history: History) -> Iterator[_Row]:
+    for node, gpu in _places(history):
+        yield gpu_name(node, gpu), _gpu_labels(history, node, gpu), node
 
 
-def _clock_events(history: History) -> list[_Row]:
-    return [
-        (subject, {**labels, "clock_event": event}, node)
-        for subject, labels, node in _gpus(history)
-        for event in CLOCK_EVENTS
-    ]
+def _clock_events(history: History) -> Iterator[_Row]:
+    for subject, labels, node in _gpus(history):
+        for event in CLOCK_EVENTS:
+            yield subject, {**labels, "clock_event": event}, node
 
 
-def _xids(history: History) -> list[_Row]:
-    gpus = _gpus(history)
-    healthy = [(subject, {**labels, **NO_XID}, node) for subject, labels, node in gpus]
-    broken = [(gpus[xid.gpu], {"err_code": str(xid.code), "err_msg": xid.message}) for xid in history.xids]
-    return healthy + [(subject, {**labels, **error}, node) for (subject, labels, node), error in broken]
+def _xids(history: History) -> Iterator[_Row]:
+    gpus = list(_gpus(history))
+    for subject, labels, node in gpus:
+        yield subject, {**labels, **NO_XID}, node
+    for xid in history.xids:
+        subject, labels, node = gpus[xid.gpu]
+        yield subject, {**labels, "err_code": str(xid.code), "err_msg": xid.message}, node
 
 
-def _ports(history: History) -> list[_Row]:
-    return [
-        (port_name(node, gpu), {"device": f"mlx5_{gpu}", "port": "1", "instance": _node_exporter(node)}, node)
-        for node, gpu in _places(history)
-    ]
+def _ports(history: History) -> Iterator[_Row]:
+    for node, gpu in _places(history):
+        labels = {"device": f"mlx5_{gpu}", "port": "1", "instance": _node_exporter(node)}
+        yield port_name(node, gpu), labels, node
 
 
-def _pci(history: History) -> list[_Row]:
-    return [
-        (
-            gpu_name(node, gpu),
-            {
-                "segment": "0000",
-                "bus": f"{_bus(gpu):02x}",
-                "device": "00",
-                "function": "0",
-                "instance": _node_exporter(node),
-            },
-            node,
-        )
-        for node, gpu in _places(history)
-    ]
+def _pci(history: History) -> Iterator[_Row]:
+    for node, gpu in _places(history):
+        labels = {"segment": "0000", "bus": f"{_bus(gpu):02x}", "device": "00", "function": "0"}
+        yield gpu_name(node, gpu), {**labels, "instance": _node_exporter(node)}, node
 
 
 def _node_exporter(node: int) -> str:
     return f"{name('node', node)}:9100"
 
 
-def _nodes(history: History) -> list[_Row]:
-    return [
-        (name("node", node), {"instance": _node_exporter(node)}, node) for node in range(history.layout.nodes)
-    ]
+def _nodes(history: History) -> Iterator[_Row]:
+    for node in range(history.layout.nodes):
+        yield name("node", node), {"instance": _node_exporter(node)}, node
 
 
-def _nfs(history: History) -> list[_Row]:
-    layout = history.layout
-    return [
-        (
-            name("node", node),
-            {
-                "export": f"{mount}:/export",
-                "mountaddr": mount,
-                "operation": operation,
-                "protocol": "tcp",
-                "instance": _node_exporter(node),
-            },
-            node,
-        )
-        for node in range(layout.nodes)
-        for mount in [name("mount", layout.number("mount", node))]
-        for operation in NFS_OPERATIONS
-    ]
+def _nfs(history: History) -> Iterator[_Row]:
+    for node, operation in product(range(history.layout.nodes), NFS_OPERATIONS):
+        mount = name("mount", history.layout.number("mount", node))
+        labels = {"export": f"{mount}:/export", "mountaddr": mount, "operation": operation}
+        yield name("node", node), {**labels, "protocol": "tcp", "instance": _node_exporter(node)}, node
 
 
-def _loops(history: History) -> list[_Row]:
-    names = [name("loop", loop) for loop in range(history.layout.count("loop"))]
-    return [(loop, {"cdu": loop, "protocol": "modbus"}, NOT_A_NODE) for loop in names]
+def _loops(history: History) -> Iterator[_Row]:
+    for number in range(history.layout.count("loop")):
+        loop = name("loop", number)
+        yield loop, {"cdu": loop, "protocol": "modbus"}, NOT_A_NODE
 
 
-def _connectors(history: History) -> list[_Row]:
+def _connectors(history: History) -> Iterator[_Row]:
     place = "/redfish/v1/ThermalEquipment/CDUs/{}/SecondaryCoolantConnectors/1"
-    return [(loop, {"@odata.id": place.format(loop)}, NOT_A_NODE) for loop, _, _ in _loops(history)]
+    for loop, _, _ in _loops(history):
+        yield loop, {"@odata.id": place.format(loop)}, NOT_A_NODE
 
 
-def _supplies(history: History) -> list[_Row]:
-    return [
-        (
-            shelf,
-            {
-                "resource": "power_supply",
-                "chassis_id": shelf,
-                "power_supply": f"PSU {supply}",
-                "power_supply_id": str(supply),
-            },
-            NOT_A_NODE,
-        )
-        for shelf in (name("shelf", number) for number in range(history.layout.count("shelf")))
-        for supply in range(SUPPLIES_PER_SHELF)
-    ]
+def _supplies(history: History) -> Iterator[_Row]:
+    for number, supply in product(range(history.layout.count("shelf")), range(SUPPLIES_PER_SHELF)):
+        shelf = name("shelf", number)
+        labels = {"resource": "power_supply", "chassis_id": shelf, "power_supply": f"PSU {supply}"}
+        yield shelf, {**labels, "power_supply_id": str(supply)}, NOT_A_NODE
 
 
-def _uplinks(history: History) -> list[_Row]:
+def _uplinks(history: History) -> Iterator[_Row]:
     layout = history.layout
-    return [
-        (
-            name("leaf", leaf),
-            {
-                "guid": f"0x{0xE41D2D0300000000 + leaf:016x}",
-                "switch": name("leaf", leaf),
-                "port": str(layout.nodes_per_leaf * layout.gpus_per_node + spine + 1),
-            },
-            NOT_A_NODE,
-        )
-        for leaf, spine in product(range(layout.count("leaf")), range(layout.spines_per_pod))
-    ]
+    for number, spine in product(range(layout.count("leaf")), range(layout.spines_per_pod)):
+        leaf, guid = name("leaf", number), f"0x{0xE41D2D0300000000 + number:016x}"
+        port = layout.nodes_per_leaf * layout.gpus_per_node + spine + 1
+        yield leaf, {"guid": guid, "switch": leaf, "port": str(port)}, NOT_A_NODE
 
 
-def _slurm(history: History) -> list[_Row]:
-    return [("slurm", {}, NOT_A_NODE)]
+def _slurm(history: History) -> Iterator[_Row]:
+    yield "slurm", {}, NOT_A_NODE
 
 
-def _run(history: History) -> list[_Row]:
-    return [(history.run, {"run": history.run}, NOT_A_NODE)]
+def _run(history: History) -> Iterator[_Row]:
+    yield history.run, {"run": history.run}, NOT_A_NODE
 
 
-def _members(history: History) -> list[_Row]:
-    names = [(name("node", int(node)), int(node)) for node in ever_members(history)]
-    return [(node, {"run": history.run, "member": node, "node": node}, number) for node, number in names]
+def _members(history: History) -> Iterator[_Row]:
+    for number in ever_members(history).tolist():
+        node = name("node", number)
+        yield node, {"run": history.run, "member": node, "node": node}, number
 
 
-def _decoders(history: History) -> list[_Row]:
-    return [
-        (
-            name("node", node),
-            {
-                "model_name": SERVED_MODEL,
-                "engine": str(index),
-                "instance": f"{name('node', node)}:8000",
-            },
-            node,
-        )
-        for index, node in enumerate(history.cast.decode)
-    ]
+def _decoders(history: History) -> Iterator[_Row]:
+    for index, number in enumerate(history.cast.decode):
+        node = name("node", number)
+        yield node, {"model_name": SERVED_MODEL, "engine": str(index), "instance": f"{node}:8000"}, number
 
 
-def _workers(history: History) -> list[_Row]:
-    return [
-        (
-            name("node", node),
-            {"worker_id": f"{0x5EED0000 + index:x}", "dp_rank": "0", "worker_type": "decode"},
-            node,
-        )
-        for index, node in enumerate(history.cast.decode)
-    ]
+def _workers(history: History) -> Iterator[_Row]:
+    for index, node in enumerate(history.cast.decode):
+        labels = {"worker_id": f"{0x5EED0000 + index:x}", "dp_rank": "0", "worker_type": "decode"}
+        yield name("node", node), labels, node
 
 
-def _pairs(history: History) -> list[_Row]:
-    pairs = product(history.cast.prefill, history.cast.decode)
-    return [
-        (f"{source}>{target}", {"source": source, "target": target}, NOT_A_NODE)
-        for source, target in ((name("node", one), name("node", other)) for one, other in pairs)
-    ]
+def _pairs(history: History) -> Iterator[_Row]:
+    for one, other in product(history.cast.prefill, history.cast.decode):
+        source, target = name("node", one), name("node", other)
+        yield f"{source}>{target}", {"source": source, "target": target}, NOT_A_NODE
 
 
-_MAKERS: dict[Scope, Callable[[History], list[_Row]]] = {
+_MAKERS: dict[Scope, Callable[[History], Iterator[_Row]]] = {
     "gpu": _gpus,
     "clock_event": _clock_events,
     "xid": _xids,

@@ -15,14 +15,7 @@ from holdfast import wording
 from holdfast.drills.levers import Floats
 from holdfast.drills.scenarios import Played, Truth
 from holdfast.drills.telemetry import Telemetry
-from holdfast.record.events import (
-    ActionTaken,
-    CheckpointSaved,
-    FaultObserved,
-    GenerationOpened,
-    MemberLost,
-    StepCommitted,
-)
+from holdfast.record import events as ev
 from holdfast.signals.frame import Frame
 
 SLOW_SHARE = 0.05
@@ -96,15 +89,15 @@ def _story(played: Played) -> Iterator[StoryLine]:
     for event in played.events:
         what = ""
         match event:
-            case ActionTaken(action=action, subject=subject, reason=reason):
+            case ev.ActionTaken(action=action, subject=subject, reason=reason):
                 what = f"{action} {subject}: {reason}"
-            case FaultObserved(fault=fault, subject=subject, detail=detail):
+            case ev.FaultObserved(fault=fault, subject=subject, detail=detail):
                 what = f"{subject} reports {fault}: {detail}"
-            case MemberLost(subject=subject):
+            case ev.MemberLost(subject=subject):
                 what = f"member {subject} is lost"
-            case GenerationOpened(generation=generation, step=step):
+            case ev.GenerationOpened(generation=generation, step=step):
                 what = f"the run goes on from step {step:,} as generation {generation}"
-            case CheckpointSaved(stall_ns=int(stall_ns)):
+            case ev.CheckpointSaved(stall_ns=int(stall_ns)):
                 usual_ns = usual_ns or stall_ns
                 if stall_ns > LONG_CHECKPOINT * usual_ns:
                     what = (
@@ -116,8 +109,10 @@ def _story(played: Played) -> Iterator[StoryLine]:
 
 def _slow_stretches(played: Played) -> Iterator[StoryLine]:
     """When steps left what is usual, and when they came back. Checkpoints are no part of a step."""
-    saved = {event.step: event.stall_ns or 0 for event in played.events if isinstance(event, CheckpointSaved)}
-    commits = [event for event in played.events if isinstance(event, StepCommitted)]
+    saved = {
+        event.step: event.stall_ns or 0 for event in played.events if isinstance(event, ev.CheckpointSaved)
+    }
+    commits = [event for event in played.events if isinstance(event, ev.StepCommitted)]
     usual_ns = played.healthy_step_s * 1e9
     slow: list[int] = []
     lines: list[StoryLine] = []
@@ -234,6 +229,6 @@ _BOARD = (
 def _board(telemetry: Telemetry) -> Iterator[BoardRow]:
     for gauge in _BOARD:
         if telemetry.has(gauge.metrics):
-            values = gauge.worst(*telemetry.samples(gauge.metrics)).tolist()
+            values = gauge.worst(*map(telemetry.sample, gauge.metrics)).tolist()
             seen = tuple(value if np.isfinite(value) else None for value in values)
             yield BoardRow(label=gauge.label, unit=gauge.unit, notable=gauge.notable, values=seen)

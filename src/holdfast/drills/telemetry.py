@@ -7,7 +7,7 @@ the run's name and its own, so a metric is the same whichever others are asked f
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -68,37 +68,25 @@ class Telemetry:
     def has(self, metrics: Iterable[str]) -> bool:
         return all(self._of(CATALOGUE[name].known.scope).subjects for name in metrics)
 
-    def samples(
-        self, metrics: Iterable[str] | None = None, window_ns: tuple[int, int] | None = None
-    ) -> Iterator[Frame]:
-        """One metric after the other. window_ns: from when, and until before when."""
-        for name in self.metrics if metrics is None else metrics:
-            yield self.sample(name, window_ns)
-
     def sample(self, name: str, window_ns: tuple[int, int] | None = None) -> Frame:
         """The samples of one metric; `InputError` where there is none of that name."""
         metric = CATALOGUE.get(name)
         if metric is None:
             raise InputError(f"The twin has no metric {name}.", hint="`CATALOGUE` has every name there is.")
-        times_ns = self._history.times_ns
-        first, end = (
-            (0, len(times_ns)) if window_ns is None else np.searchsorted(times_ns, window_ns).tolist()
-        )
         who = self._of(metric.known.scope)
         values, words = self._read(metric, who)
-        return Frame(
+        whole = Frame(
             metric=metric.known.name,
             kind=metric.known.kind,
             meaning=metric.known.meaning,
             subjects=who.subjects,
             labels=who.labels,
-            times_ns=times_ns[first:end],
-            values=values[first:end],
-            words=tuple(
-                msgspec.structs.replace(word, time=word.time - first)
-                for word in words
-                if first <= word.time < end
-            ),
+            times_ns=self._history.times_ns,
+            values=values,
+            words=tuple(words),
+        )
+        return (
+            whole if window_ns is None else whole.rows(*np.searchsorted(whole.times_ns, window_ns).tolist())
         )
 
     def _of(self, scope: Scope) -> Series:
@@ -193,3 +181,25 @@ def _begin_again(values: Floats, down: NDArray[np.bool_]) -> None:
         off = np.flatnonzero(down[:, index])
         back = off[-1] + 1
         values[back:, index] -= values[off[-1], index]
+
+
+class Replay:
+    """A `Source`. Each metric is made once and kept, so that many moments can be looked at."""
+
+    def __init__(self, telemetry: Telemetry, hidden: tuple[str, ...] = ()) -> None:
+        """hidden: metrics whose names begin like this are not there."""
+        self._telemetry = telemetry
+        self._kept: dict[str, Frame] = {}
+        self._metrics = tuple(name for name in telemetry.metrics if not name.startswith(hidden or ("\0",)))
+
+    def metrics(self) -> tuple[str, ...]:
+        return self._metrics
+
+    def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
+        if metric not in self._metrics:
+            return None
+        if metric not in self._kept:
+            self._kept[metric] = self._telemetry.sample(metric)
+        whole = self._kept[metric]
+        first, end = np.searchsorted(whole.times_ns, window_ns).tolist()
+        return None if first == end else whole.rows(first, end)

@@ -12,21 +12,7 @@ import msgspec
 import numpy as np
 
 from holdfast.drills.levers import Floats
-from holdfast.record.events import (
-    ActionTaken,
-    CheckpointBegun,
-    CheckpointSaved,
-    FaultObserved,
-    GenerationOpened,
-    KnownEvent,
-    MemberJoined,
-    MemberLost,
-    PhaseEntered,
-    ReferenceDeclared,
-    RunStarted,
-    StepBegun,
-    StepCommitted,
-)
+from holdfast.record import events as ev
 from holdfast.record.journal import event_id
 from holdfast.twin.cluster import name
 from holdfast.wording.units import SECOND_NS
@@ -129,7 +115,7 @@ class SimulatedTraining:
 
     def __init__(self, crew: Crew, loss: MemberLoss | None, rng: np.random.Generator) -> None:
         self.crew = crew
-        self.events: list[KnownEvent] = []
+        self.events: list[ev.KnownEvent] = []
         self.nodes = np.array(crew.nodes)
         self.steps = FIRST_STEP
         self.lost: list[LostTime] = []
@@ -155,9 +141,9 @@ class SimulatedTraining:
         """Declare the run, its members and what a healthy step is."""
         self._now_ns = self._saved_ns = at_ns
         gpus = len(self.nodes) * self.crew.gpus_per_node
-        self._tell(RunStarted, gpus=gpus, name="pretraining", team="training")
+        self._tell(ev.RunStarted, gpus=gpus, name="pretraining", team="training")
         reference_ns = round(self.healthy_step_s * SECOND_NS)
-        self._tell(ReferenceDeclared, step_ns=reference_ns, gpus=gpus)
+        self._tell(ev.ReferenceDeclared, step_ns=reference_ns, gpus=gpus)
         for node in self.nodes:
             self._join(node)
 
@@ -190,17 +176,17 @@ class SimulatedTraining:
 
     def decide(self, at_ns: int, action: str, subject: str, reason: str) -> None:
         """A decision of another team that is in the record."""
-        self._tell(ActionTaken, at_ns, action=action, subject=subject, reason=reason)
+        self._tell(ev.ActionTaken, at_ns, action=action, subject=subject, reason=reason)
 
     # -- one step ------------------------------------------------------------------------------------
 
     def _step(self, pace: StepTimes) -> None:
         data_s = pace.data_s[self.nodes]
         if (waited_s := float(data_s.max())) > DATA_WAIT_S_MIN:
-            self._tell(PhaseEntered, phase="data")
+            self._tell(ev.PhaseEntered, phase="data")
             self._stall("data", waited_s)
         begun_ns = self._now_ns
-        self._tell(StepBegun, step=self.steps + 1)
+        self._tell(ev.StepBegun, step=self.steps + 1)
         smooth_s = self._computed(pace)
         compute_s = smooth_s * self._rng.normal(1.0, MEMBER_JITTER, len(self.nodes))
         exchange_s = pace.exchange_s[self.nodes]
@@ -212,7 +198,7 @@ class SimulatedTraining:
             return
         self._now_ns = ends_ns
         self.steps += 1
-        self._tell(StepCommitted, step=self.steps)
+        self._tell(ev.StepCommitted, step=self.steps)
         self._count_lost(begun_ns, waited_s + float(smooth_s.max() + exchange_s.max()) - self._smooth_s)
         self._export(pace, waited_s + step_s, compute_s)
 
@@ -256,11 +242,11 @@ class SimulatedTraining:
     def _checkpoint(self, pace: StepTimes) -> None:
         begun_ns = self._now_ns
         since_s = (begun_ns - self._saved_ns) / SECOND_NS
-        self._tell(CheckpointBegun, step=self.steps, place=PLACE)
+        self._tell(ev.CheckpointBegun, step=self.steps, place=PLACE)
         self._stall("checkpoint", pace.write_s)
         stall_ns = self._now_ns - begun_ns
         self._tell(
-            CheckpointSaved, step=self.steps, place=PLACE, stall_ns=stall_ns, size_bytes=pace.size_bytes
+            ev.CheckpointSaved, step=self.steps, place=PLACE, stall_ns=stall_ns, size_bytes=pace.size_bytes
         )
         self._saved_ns = self._now_ns
         self._checkpoint_s = pace.write_s
@@ -271,17 +257,17 @@ class SimulatedTraining:
         """The member is gone: its node is drained, a spare takes its place, and the step is done again."""
         self._loss = None
         self._now_ns = max(self._now_ns, loss.at_ns)
-        self._tell(FaultObserved, fault=loss.fault, subject=loss.subject, detail=loss.detail)
-        self._tell(MemberLost, subject=name("node", loss.node), reason=loss.fault)
+        self._tell(ev.FaultObserved, fault=loss.fault, subject=loss.subject, detail=loss.detail)
+        self._tell(ev.MemberLost, subject=name("node", loss.node), reason=loss.fault)
         self._stall("recovery", LOCALISE_S)
-        self._tell(ActionTaken, action="drain", subject=name("node", loss.node), reason=loss.fault)
+        self._tell(ev.ActionTaken, action="drain", subject=name("node", loss.node), reason=loss.fault)
         spare = self._spares.popleft()
         self._stall("recovery", REGROUP_S)
         self.nodes[self.nodes == loss.node] = spare
         self._join(spare)
         self._generation += 1
         self._tell(
-            GenerationOpened,
+            ev.GenerationOpened,
             generation=self._generation,
             members=tuple(name("node", node) for node in self.nodes),
             step=self.steps,
@@ -294,9 +280,9 @@ class SimulatedTraining:
 
     def _join(self, node: int) -> None:
         member = name("node", node)
-        self._tell(MemberJoined, subject=member, node=member, gpus=self.crew.gpus_per_node)
+        self._tell(ev.MemberJoined, subject=member, node=member, gpus=self.crew.gpus_per_node)
 
-    def _tell(self, kind: Callable[..., KnownEvent], at_ns: int | None = None, **fields: object) -> None:
+    def _tell(self, kind: Callable[..., ev.KnownEvent], at_ns: int | None = None, **fields: object) -> None:
         at_ns = self._now_ns if at_ns is None else at_ns
         identity = event_id(self.crew.run, len(self.events))
         self.events.append(kind(id=identity, occurred_ns=at_ns, source=SOURCE, run=self.crew.run, **fields))

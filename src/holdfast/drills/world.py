@@ -229,6 +229,7 @@ class _World:
         copy_s = HOST_COPY_S * (PCIE_WIDTH / levers.at("pcie_width", tick) - 1.0).reshape(by_gpu)
         taken = levers.at("cpu", tick)
         state = float(levers.at("state", tick)[0])
+        mounts = layout.number("mount", self.cast.run[-1]) + 1  # those that the run's nodes use
         run_gpus = len(self.training.nodes) * layout.gpus_per_node
         read_s = storage.read_s(rates.read)[on_which(layout, "mount")]
         data_s = np.maximum(read_s - STEP_S, 0.0) + levers.at("loader", tick)
@@ -240,14 +241,10 @@ class _World:
             exchange_s=EXCHANGE_S / fabric.bandwidth_share(layout, levers, tick),
             stray=float(levers.at("stray", tick)[0]),
             pause_s=float(levers.at("pause", tick)[0]),
-            write_s=storage.write_s(layout, self._of_run(rates.write), state),
+            write_s=storage.write_s(layout, rates.write[:mounts], state),
             size_bytes=round(state * storage.CHECKPOINT_BYTES_PER_GPU * run_gpus),
             interval_s=CHECKPOINT_INTERVAL_S * float(levers.at("cadence", tick)[0]),
         )
-
-    def _of_run(self, rates: Floats) -> Floats:
-        """Of the mounts, those that the run's nodes use."""
-        return rates[: self.layout.number("mount", self.cast.run[-1]) + 1]
 
     def _pools(self, tick: int) -> pools.Exchange:
         levers, layout = self.script.levers, self.layout

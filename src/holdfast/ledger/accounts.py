@@ -9,14 +9,46 @@ just ended. Every nanosecond of every GPU paid for is charged exactly once.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.ledger.categories import Category
 from holdfast.ledger.copies import copied
-from holdfast.ledger.cuts import Cuts
-from holdfast.ledger.incidents import LedgerIncident
 from holdfast.ledger.membership import GpuShares
 from holdfast.ledger.tally import LAUNCH, Tally, measured_key, own_bin, work_bin
-from holdfast.ledger.timeline import Timeline
+from holdfast.ledger.timeline import Cuts, Timeline
 from holdfast.record.events import AnyEvent, Severity
+
+EVIDENCE_MAX = 16
+"""How many of an incident's events are named; a node's loss can bring thousands."""
+
+
+class LedgerIncident(msgspec.Struct, kw_only=True):
+    """What happened, when it began, was noticed and was over, and the GPU-time it cost.
+
+    silence: where nobody knows when it began, the key of the work that came to nothing, from when, to when.
+    """
+
+    what: str
+    subject: str
+    severity: Severity
+    began_ns: int
+    noticed_ns: int
+    recovered_ns: int | None = None
+    restarted_ns: int | None = None
+    silence: tuple[int, int, int] | None = None
+    restarts: int = 0
+    members_lost: int = 0
+    steps_rolled_back: int = 0
+    evidence: list[str] = []
+    tally: Tally = msgspec.field(default_factory=Tally)
+
+    def add_evidence(self, event: AnyEvent) -> None:
+        if len(self.evidence) < EVIDENCE_MAX:
+            self.evidence.append(event.id)
+
+    def copy(self) -> "LedgerIncident":
+        return copied(self, "evidence", "tally")
+
 
 STEPPING = 31
 """A nature of time that is no category yet: work on a step."""
@@ -382,9 +414,7 @@ def split_at(pieces: list[Piece], at_ns: int) -> tuple[list[Piece], list[Piece]]
 
 
 def split_off_last(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """What the GPUs did before, and what they did last: that is in several pieces if machines came or went
-    meanwhile.
-    """
+    """What the GPUs did before, and last: several pieces where machines came or went meanwhile."""
     at = len(pieces)
     while at and pieces[at - 1].nature == pieces[-1].nature:
         at -= 1

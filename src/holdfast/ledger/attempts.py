@@ -8,11 +8,9 @@ from collections.abc import Iterable
 
 from holdfast.ledger.accounts import Accounts
 from holdfast.ledger.categories import Category
-from holdfast.ledger.counts import Counts, Declared, LaunchAttempt
-from holdfast.ledger.disorder import Disorder
-from holdfast.ledger.gaps import SCHEDULERS, Gap, Gaps
+from holdfast.ledger.counts import SCHEDULERS, Counts, Declared, Gap, Gaps, LaunchAttempt
 from holdfast.ledger.membership import Membership
-from holdfast.ledger.progress import StepProgress
+from holdfast.ledger.progress import Disorder, StepProgress
 from holdfast.ledger.tally import LAUNCH
 from holdfast.record.events import MemberJoined, MemberLost, RunEnded, RunStarted, RunSubmitted
 

@@ -1,10 +1,12 @@
-"""What a fold counts and keeps beside GPU-time: events, declarations, launches, saves, bytes moved."""
+"""What a fold keeps beside GPU-time: counts, declarations, launches, gaps, stages, saves, bytes moved."""
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from holdfast.record.events import Attention, Precision
+from holdfast.ledger.copies import copied
+from holdfast.record.events import Attention, Outcome, Precision, ReferenceDeclared
 
 MovedFor = Literal["checkpoints_saved", "checkpoints_loaded", "dataset", "cold", "egress"]
 """What bytes were moved for: the checkpoints' own events tell of theirs, `data.moved` of the others."""
@@ -126,3 +128,125 @@ class HeldUp(NamedTuple):
     from_ns: int
     to_ns: int
     member: str
+
+
+SCHEDULERS = frozenset({"sacct"})
+"""Sources of events whose starts and ends are those of an allocation, not of a process."""
+GAPS_MAX = 1_024
+"""So many are kept one by one."""
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """From an attempt's end to the next start. given_back: a scheduler says that the allocation ended."""
+
+    from_ns: int
+    to_ns: int
+    gpus: int
+    outcome: Outcome
+    given_back: bool
+
+    @property
+    def gpu_ns(self) -> int:
+        return (self.to_ns - self.from_ns) * self.gpus
+
+
+class Gaps:
+    """Those that are over, and the one that the run is in.
+
+    They are not paid for, because nobody said so. Whether that is true only a price (`cost.rate`) or a
+    scheduler can tell: an allocation that lasts across the gap is paid for, one that ended was given back.
+    """
+
+    __slots__ = ("all", "down")
+
+    def __init__(self) -> None:
+        self.all: list[Gap] = []
+        self.down: Gap | None = None
+
+    def give_back(self, now_ns: int) -> None:
+        """A scheduler says that the GPUs are given back; what was held until then was paid for."""
+        if self.down is not None:
+            self.down = msgspec.structs.replace(self.down, from_ns=now_ns, given_back=True)
+
+    def close(self, now_ns: int, held_gpus: int) -> None:
+        """An attempt starts, and so many GPUs were held until now."""
+        down, self.down = self.down, None
+        if down is None or down.outcome == "completed" or now_ns == down.from_ns or held_gpus:
+            return
+        if len(self.all) < GAPS_MAX:
+            self.all.append(msgspec.structs.replace(down, to_ns=now_ns))
+
+    def copy(self) -> "Gaps":
+        return copied(self, "all")
+
+
+STAGES_MAX = 64
+"""So many stages are kept apart; whoever declares more changes the last one."""
+
+_WORK = ("tokens_per_step", "sequence_tokens", "batch_sequences")
+
+
+class ReferenceStage(msgspec.Struct):
+    """What was declared of the steps of one stage.
+
+    from_ns, entry  when it began, and with which first execution of a step
+    step_ns         a healthy step; None where it is to be estimated from the steps themselves
+    step_gpus       on how many GPUs; None until the next step shows how many take part
+    """
+
+    from_ns: int = 0
+    entry: int = 0
+    step_ns: int | None = None
+    step_gpus: int | None = None
+    tokens_per_step: int | None = None
+    sequence_tokens: int | None = None
+    batch_sequences: int | None = None
+
+
+class Stages:
+    """All stages so far; the last one is the one that the run is in.
+
+    Whoever declares what a step is (`reference.declared`) opens a stage, and what was declared holds from
+    then on. The first word on a matter holds for the time before it as well: nothing else is known of that.
+    """
+
+    __slots__ = ("_all",)
+
+    def __init__(self) -> None:
+        self._all = [ReferenceStage()]
+
+    def __iter__(self) -> Iterator[ReferenceStage]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def current(self) -> ReferenceStage:
+        return self._all[-1]
+
+    def copy(self) -> "Stages":
+        twin = Stages()
+        twin._all = [msgspec.structs.replace(stage) for stage in self._all]
+        return twin
+
+    def number_at(self, entry: int) -> int:
+        """The stage in which a step was first done, by the number of its entry."""
+        return max(number for number, stage in enumerate(self._all) if stage.entry <= entry or not number)
+
+    def declare(self, event: ReferenceDeclared, now_ns: int, entry: int) -> None:
+        """Take what is said of a healthy step from now on. entry: of the next step that is done."""
+        current = self.current
+        given = {name: value for name in _WORK if (value := getattr(event, name)) is not None}
+        is_other_work = any(getattr(current, name) not in (None, value) for name, value in given.items())
+        is_other_step = event.step_ns is not None and current.step_ns not in (None, event.step_ns)
+        if (is_other_work or is_other_step) and entry > current.entry and len(self._all) < STAGES_MAX:
+            current = msgspec.structs.replace(current, from_ns=now_ns, entry=entry)
+            self._all.append(current)
+        for name, value in given.items():
+            setattr(current, name, value)
+        if event.step_ns is not None:
+            current.step_ns, current.step_gpus = event.step_ns, event.gpus
+        elif is_other_work:
+            # A step of other work takes another time, which nobody declared.
+            current.step_ns = current.step_gpus = None

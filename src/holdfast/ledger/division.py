@@ -11,9 +11,9 @@ from fractions import Fraction
 from typing import Literal
 
 from holdfast.ledger.categories import Category
+from holdfast.ledger.counts import ReferenceStage
 from holdfast.ledger.fold import LATE_SHARE_MIN, Fold
 from holdfast.ledger.normal import Plateau, StageCourse, declared_plateau, plateaus, quick_step
-from holdfast.ledger.stages import ReferenceStage
 from holdfast.ledger.tally import LAUNCH, PLAIN, STAGE, measured
 
 Origin = Literal["declared", "estimated", "members"]

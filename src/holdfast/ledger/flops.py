@@ -21,42 +21,22 @@ Attention = Literal["full", "causal"]
 Chip = Literal["a100", "h100", "h800", "h200", "b200", "b300", "gb200", "gb300"]
 Precision = Literal["bf16", "fp8"]
 
-_PEAK_TFLOPS: dict[Precision, dict[Chip, int]] = {
-    "bf16": {
-        "a100": 312,
-        "h100": 989,
-        "h800": 989,
-        "h200": 989,
-        "b200": 2250,
-        "b300": 2250,
-        "gb200": 2450,
-        "gb300": 2450,
-    },
-    "fp8": {
-        "h100": 1979,
-        "h800": 1979,
-        "h200": 1979,
-        "b200": 4500,
-        "b300": 4500,
-        "gb200": 4900,
-        "gb300": 4900,
-    },
+_CHIPS: dict[Chip, tuple[int, int, int]] = {
+    "a100": (312, 0, 81_920),
+    "h100": (989, 1979, 81_559),
+    "h800": (989, 1979, 81_559),
+    "h200": (989, 1979, 143_771),
+    "b200": (2250, 4500, 183_359),
+    "b300": (2250, 4500, 275_040),
+    "gb200": (2450, 4900, 189_471),
+    "gb300": (2450, 4900, 284_208),
 }
-"""Dense (not sparse) peaks of one GPU. A100 and H200: their NVIDIA data sheets, the H200 equal to the H100;
-so is the H800, an H100 with a slower NVLink.
-The rest: README of github.com/NVIDIA/dgxc-benchmarking, "Peak Theoretical Throughput"."""
+"""Of one GPU: its dense (not sparse) peaks in bf16 and fp8, in TFLOP/s, and its memory, in MiB.
 
-_MEMORY_MIB: dict[Chip, int] = {
-    "a100": 81_920,
-    "h100": 81_559,
-    "h800": 81_559,
-    "h200": 143_771,
-    "b200": 183_359,
-    "b300": 275_040,
-    "gb200": 189_471,
-    "gb300": 284_208,
-}
-"""As nvidia-smi shows it: what the driver leaves of the data sheet's figure. A100, H100: those of 80 GB."""
+Peaks of A100 and H200: their NVIDIA data sheets, the H200 equal to the H100; so is the H800, an H100 with a
+slower NVLink. The rest: README of github.com/NVIDIA/dgxc-benchmarking, "Peak Theoretical Throughput". Memory
+as nvidia-smi shows it: what the driver leaves of the data sheet's figure. A100, H100: those of 80 GB.
+"""
 
 _CHIP = re.compile(rf"(?<![a-z0-9])({'|'.join(get_args(Chip))})(?![0-9])")
 _SLOWER_BOARD = re.compile(r"pcie|nvl(?!ink|[0-9])")
@@ -206,14 +186,14 @@ def utilisation(throughput: Throughput, attention: Attention) -> Utilisation:
 
 def peak_flops_per_s(chip: Chip, precision: Precision) -> float:
     """Dense peak of one GPU."""
-    if peak := _PEAK_TFLOPS[precision].get(chip):
+    if peak := _CHIPS[chip][0 if precision == "bf16" else 1]:
         return peak * 1e12
     raise InputError(f"The {chip.upper()} has no {precision} arithmetic.", hint="Use bf16.")
 
 
 def memory_bytes(chip: Chip) -> int:
     """Memory of one GPU, as far as programs may have it."""
-    return _MEMORY_MIB[chip] << 20
+    return _CHIPS[chip][2] << 20
 
 
 def chip_named(name: str) -> Chip:

@@ -13,9 +13,7 @@ from holdfast.ledger.accounts import STEPPING, Piece, cut
 from holdfast.ledger.attempts import Attempts
 from holdfast.ledger.categories import Category
 from holdfast.ledger.copies import copied
-from holdfast.ledger.counts import HeldUp, MovedBytes, MovedFor, Saves, Traffic
-from holdfast.ledger.gaps import SCHEDULERS
-from holdfast.ledger.stages import Stages
+from holdfast.ledger.counts import SCHEDULERS, HeldUp, MovedBytes, MovedFor, Saves, Stages, Traffic
 from holdfast.ledger.tally import BIN, LAUNCH, STAGE, Tally, measured_key, work_bin
 from holdfast.record import events
 from holdfast.record.events import AnyEvent, Collective, StepBegun, StepCommitted
@@ -35,13 +33,8 @@ LATE_SHARE_MIN = 0.05
 _USEFUL_STEP = measured_key(Category.USEFUL, Category.SLOWDOWN, 0)
 
 _WORK_FIELDS = (
-    "tokens_per_step",
-    "model_flops_per_step",
-    "hardware_flops_per_step",
-    "params",
-    "chip",
-    "precision",
-    "attention",
+    *("tokens_per_step", "model_flops_per_step", "hardware_flops_per_step"),
+    *("params", "chip", "precision", "attention"),
 )
 
 
@@ -416,18 +409,13 @@ class Fold(Attempts):
         traffic.duration_ns += event.duration_ns
 
     def _timed(self, event: events.MembersTimed) -> None:
-        """What steps would have taken had the slowest member been as quick as others were, where it holds
-        them up.
-        """
+        """What steps would have taken had the slowest member, where it is late, been as quick as others."""
         late_ns = event.slowest_ns - event.quick_ns
         if late_ns > LATE_SHARE_MIN * event.step_ns and self.accounts.is_up:
             work = max(0, event.step_ns - late_ns) * self.accounts.shape.active
             self.unhindered.add(self._useful_step + work_bin(work) * BIN, work * event.steps, event.steps)
             lasted_ns = event.steps * event.step_ns
             self.held_up.append(HeldUp(event.occurred_ns - lasted_ns, event.occurred_ns, event.subject))
-
-    def _data(self, event: events.DataMoved) -> None:
-        self._count_bytes(event.what, event.size_bytes, event.usd)
 
     def _count_bytes(self, use: MovedFor, size_bytes: int | None, usd: float | None = None) -> None:
         known_bytes = size_bytes or 0
@@ -468,7 +456,7 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     events.ReferenceDeclared: Fold._reference,
     events.CollectiveTimed: Fold._collective,
     events.MembersTimed: Fold._timed,
-    events.DataMoved: Fold._data,
+    events.DataMoved: lambda fold, event: fold._count_bytes(event.what, event.size_bytes, event.usd),
     events.IncidentDiagnosed: Fold._nothing,
     events.Correction: Fold._nothing,
     events.Unknown: Fold._unknown,

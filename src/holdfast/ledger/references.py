@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.ledger.flops import Attention, Chip, Precision, Shape, peak_flops_per_s
 from holdfast.record.events import Collective
+from holdfast.wording.units import SECOND_NS
 
 Reach = Literal["nvlink", "network"]
 """Whether all the GPUs of a collective share one NVLink domain, or the network carries a part of it."""
@@ -255,3 +256,28 @@ def _times(ratio: float, what: str) -> str:
     if 1 / FAR_RATIO <= ratio <= FAR_RATIO:
         return ""
     return f"{ratio:.3g} times {what}" if ratio > 1 else f"1/{1 / ratio:.3g} of {what}"
+
+
+def bus_bytes_per_s(collective: Collective, size_bytes: int, ranks: int, duration_ns: int) -> float | None:
+    """Its speed, whatever the number of ranks; None where no bytes crossed between them, or in no time.
+
+    The factors are those of NVIDIA nccl-tests (doc/PERFORMANCE.md): the bytes that must cross each rank's
+    link over the bytes of the buffer. Where switches reduce on the way (NVLink SHARP), it can exceed the
+    speed of the wire, so compare it only with one that was measured the same way.
+
+    size_bytes is counted as nccl-tests prints it, the larger of a rank's two buffers: what an all-gather ends
+    with, what a reduce-scatter starts from, and for the others the buffer itself.
+    """
+    if ranks < 2 or size_bytes <= 0 or duration_ns <= 0:
+        return None
+    return size_bytes * _bus_factor(collective, ranks) * SECOND_NS / duration_ns
+
+
+def _bus_factor(collective: Collective, ranks: int) -> float:
+    match collective:
+        case "all-reduce":
+            return 2 * (ranks - 1) / ranks
+        case "all-gather" | "reduce-scatter" | "all-to-all":
+            return (ranks - 1) / ranks
+        case "broadcast":
+            return 1.0

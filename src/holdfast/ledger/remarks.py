@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from holdfast import wording
+from holdfast.ledger.counts import Gap
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.gaps import Gap
 from holdfast.ledger.normal import HEALTHY_STEPS_MIN, MIXED_RATIO_MAX
 from holdfast.ledger.report import ReferenceStretch, Report
 from holdfast.wording.units import HOUR_NS

@@ -9,9 +9,8 @@ from typing import Self
 
 import msgspec
 
-from holdfast.ledger.counts import MovedBytes, MovedFor
+from holdfast.ledger.counts import Gap, MovedBytes, MovedFor
 from holdfast.ledger.division import Origin
-from holdfast.ledger.gaps import Gap
 from holdfast.ledger.references import Reach
 from holdfast.record.events import Outcome, RunEnded, Severity
 

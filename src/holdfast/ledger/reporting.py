@@ -8,21 +8,14 @@ from operator import attrgetter
 
 import msgspec
 
-from holdfast.ledger.bandwidth import bus_bytes_per_s
+from holdfast.ledger import references
+from holdfast.ledger.accounts import LedgerIncident
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.counts import Declared
 from holdfast.ledger.division import Division, summed
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.incidents import LedgerIncident
-from holdfast.ledger.references import (
-    ReferenceSetup,
-    bandwidth_sentence,
-    mfu_sentence,
-    reach,
-    reference_bandwidth,
-    reference_mfu,
-)
+from holdfast.ledger.references import bus_bytes_per_s
 from holdfast.ledger.remarks import remarks
 from holdfast.ledger.report import (
     CheckpointReach,
@@ -49,6 +42,11 @@ from holdfast.wording.units import HOUR_NS
 OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
 """Held, and outside of the run."""
 _OUTSIDE_KEYS = tuple(category.key for category in OUTSIDE)
+_AS_COUNTED = (
+    *("what", "subject", "severity", "noticed_ns", "recovered_ns"),
+    *("restarts", "members_lost", "steps_rolled_back"),
+)
+"""What is told of an incident as the accounts have it."""
 SLIDING_WINDOW_NS = HOUR_NS
 """ETTR over the last hour tells what the run does now; ByteRobust (SOSP 2025) uses the same window."""
 SLOW_SHARE_MIN = 0.1
@@ -234,19 +232,12 @@ class _Reader:
 
     def _saved(self) -> CheckpointReach:
         saves, progress = self.fold.saves, self.fold.progress
-        if saves.last_step is None or saves.first_step is None:
-            return CheckpointReach(
-                last_step=None,
-                since_steps=progress.kept(),
-                between_steps_mean=None,
-                between_steps_max=None,
-            )
-        gaps = saves.count - 1
+        last, gaps = saves.last_step, saves.count - 1
         return CheckpointReach(
-            last_step=saves.last_step,
-            since_steps=max(0, (progress.position or 0) - saves.last_step),
-            between_steps_mean=(saves.last_step - saves.first_step) / gaps if gaps else None,
-            between_steps_max=saves.gap_steps_max if gaps else None,
+            last_step=last,
+            since_steps=progress.kept() if last is None else max(0, (progress.position or 0) - last),
+            between_steps_mean=((last or 0) - (saves.first_step or 0)) / gaps if gaps > 0 else None,
+            between_steps_max=saves.gap_steps_max if gaps > 0 else None,
         )
 
     def _useful_parts(self) -> UsefulParts | None:
@@ -339,21 +330,21 @@ class _Reader:
             return MeasuredFigure(
                 measured=measured, reference=None, unit="%", sentence=f"{measured:.1f} % of the peak"
             ), hfu
-        setup = ReferenceSetup(
+        setup = references.ReferenceSetup(
             params=declared.params,
             gpus=self.accounts.gpus_max,
             chip=chip_named(declared.chip),
             precision=declared.precision,
         )
-        row = reference_mfu(setup)
-        sentence = mfu_sentence(measured, row)
+        row = references.reference_mfu(setup)
+        sentence = references.mfu_sentence(measured, row)
         return MeasuredFigure(measured=measured, reference=row.mfu_percent, unit="%", sentence=sentence), hfu
 
     def _bandwidth(self) -> MeasuredFigure | None:
         """Bus bandwidth of the collectives that moved most, between nodes where there are any such."""
         chip = _chip(self.fold.declared)
         measured = [
-            (reach(chip, ranks) == "network", traffic.size_bytes, collective, ranks, bus)
+            (references.reach(chip, ranks) == "network", traffic.size_bytes, collective, ranks, bus)
             for (collective, ranks), traffic in self.fold.traffic.items()
             if (bus := bus_bytes_per_s(collective, traffic.size_bytes, ranks, traffic.duration_ns))
             is not None
@@ -361,17 +352,17 @@ class _Reader:
         if not measured:
             return None
         _, _, collective, ranks, bus = max(measured)
-        row = None if chip is None else reference_bandwidth(chip, ranks, collective)
+        row = None if chip is None else references.reference_bandwidth(chip, ranks, collective)
         if row is None:
             sentence = f"{bus / 1e9:.1f} GB/s ({collective}, {ranks} ranks)"
         else:
-            sentence = bandwidth_sentence(bus / 1e9, row)
+            sentence = references.bandwidth_sentence(bus / 1e9, row)
         return MeasuredFigure(
             measured=bus / 1e9,
             reference=row.bus_gb_per_s if row else None,
             unit="GB/s",
             sentence=sentence,
-            reach=reach(chip, ranks),
+            reach=references.reach(chip, ranks),
         )
 
     def _course(self) -> Course:
@@ -463,16 +454,9 @@ class _Reader:
     def _incident(self, name: str, incident: LedgerIncident) -> IncidentReport:
         began_ns, losses = self._began_ns(incident), self._losses(incident, incident.tally.gpu_ns)
         return IncidentReport(
+            **{field: getattr(incident, field) for field in _AS_COUNTED},
             name=name,
-            what=incident.what,
-            subject=incident.subject,
-            severity=incident.severity,
             began_ns=began_ns,
-            noticed_ns=incident.noticed_ns,
-            recovered_ns=incident.recovered_ns,
-            restarts=incident.restarts,
-            members_lost=incident.members_lost,
-            steps_rolled_back=incident.steps_rolled_back,
             lost_gpu_ns=sum(losses.values()),
             losses=losses,
             evidence=tuple(incident.evidence),

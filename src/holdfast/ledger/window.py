@@ -11,19 +11,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from holdfast.ledger.categories import Category
-from holdfast.ledger.counts import MovedBytes, MovedFor
+from holdfast.ledger.counts import Gap, MovedBytes, MovedFor
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.gaps import Gap
 from holdfast.ledger.remarks import gap_remarks
-from holdfast.ledger.report import (
-    Accrued,
-    Course,
-    Ettr,
-    IncidentReport,
-    Report,
-    Segment,
-)
-from holdfast.ledger.report import Counted as Counts
+from holdfast.ledger.report import Accrued, Counted, Course, Ettr, IncidentReport, Report, Segment
 from holdfast.ledger.reporting import OUTSIDE, counted, goodput_of, paid_of, useful_work_of
 
 SILENT_NS_MAX = 24 * 3_600 * 10**9
@@ -57,7 +48,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 class WindowStanding(msgspec.Struct, frozen=True, kw_only=True):
     """What a run had counted at some moment."""
 
-    counts: Counts
+    counts: Counted
     moved: dict[MovedFor, MovedBytes]
 
 
@@ -143,7 +134,7 @@ def _partition(segments: Iterable[Segment]) -> dict[str, int]:
 
 def _between(
     report: Report, begin: WindowStanding | None, end: WindowStanding | None
-) -> tuple[Counts, dict[MovedFor, MovedBytes]]:
+) -> tuple[Counted, dict[MovedFor, MovedBytes]]:
     """What was counted from the one moment to the other."""
     counts, moved = (report.counts, report.moved) if end is None else (end.counts, end.moved)
     if begin is None:
@@ -152,7 +143,7 @@ def _between(
         name: getattr(counts, name) - getattr(begin.counts, name) for name in type(counts).__struct_fields__
     }
     gone = {use: now.plus(begin.moved.get(use, MovedBytes()), sign=-1) for use, now in moved.items()}
-    return Counts(**less), {use: one for use, one in gone.items() if one.times}
+    return Counted(**less), {use: one for use, one in gone.items() if one.times}
 
 
 def _ettr(report: Report, segments: Iterable[Segment], partition: Mapping[str, int]) -> Ettr:

@@ -234,9 +234,7 @@ class CostRate(Event, frozen=True, kw_only=True, tag_field="kind", tag="cost.rat
 
 
 class ReferenceDeclared(Event, frozen=True, kw_only=True, tag_field="kind", tag="reference.declared"):
-    """What a healthy step of this run is from now on: its time on `gpus` GPUs, and the work in it. None
-    leaves a value as it is.
-    """
+    """A healthy step of this run from now on: its time on `gpus` GPUs, its work. None changes nothing."""
 
     step_ns: Positive | None = None
     gpus: GpuCount | None = None
@@ -307,54 +305,25 @@ class IncidentDiagnosed(Event, frozen=True, kw_only=True, tag_field="kind", tag=
 
 
 class Correction(Event, frozen=True, kw_only=True, tag_field="kind", tag="correction"):
-    """The event `target` was wrong and does not count. What should have stood there is an event of its
-    own.
-    """
+    """The event `target` was wrong and does not count. What should have stood there is its own event."""
 
     target: str
     reason: str = ""
 
 
-class Unknown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Unknown(Event, frozen=True, kw_only=True, gc=False):
     """An event of a kind or schema newer than this version: its envelope, and every byte of it in `body`."""
 
-    id: Identity
-    occurred_ns: Nanoseconds
-    recorded_ns: Nanoseconds = 0
-    source: Name = ""
-    run: Name = ""
-    subject: Name = ""
-    causes: tuple[str, ...] = ()
-    schema: int = SCHEMA
     kind: str = ""
     body: bytes = b""
 
 
-KnownEvent = (
-    RunSubmitted
-    | RunStarted
-    | RunEnded
-    | GenerationOpened
-    | MemberJoined
-    | MemberLost
-    | StepBegun
-    | StepCommitted
-    | CheckpointBegun
-    | CheckpointSaved
-    | CheckpointLoaded
-    | CheckpointFailed
-    | CheckpointVerified
-    | PhaseEntered
-    | FaultObserved
-    | ActionTaken
-    | CostRate
-    | ReferenceDeclared
-    | CollectiveTimed
-    | MembersTimed
-    | DataMoved
-    | IncidentDiagnosed
-    | Correction
-)
+OfRun = RunSubmitted | RunStarted | RunEnded | GenerationOpened | MemberJoined | MemberLost
+OfStep = StepBegun | StepCommitted
+OfCheckpoint = CheckpointBegun | CheckpointSaved | CheckpointLoaded | CheckpointFailed | CheckpointVerified
+OfTrouble = PhaseEntered | FaultObserved | ActionTaken
+OfFigures = CostRate | ReferenceDeclared | CollectiveTimed | MembersTimed | DataMoved
+KnownEvent = OfRun | OfStep | OfCheckpoint | OfTrouble | OfFigures | IncidentDiagnosed | Correction
 AnyEvent = KnownEvent | Unknown
 
 

@@ -1,5 +1,6 @@
-"""How the verbs read a small file that a user wrote: a mistake in it is told with its name."""
+"""Small files that a user wrote, a mistake in which is told with its name; and files for this user alone."""
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable
@@ -48,3 +49,35 @@ def _status(path: Path) -> os.stat_result | None:
             f"Cannot access {path}: {error.strerror}.",
             hint=LET_IN_HINT,
         ) from None
+
+
+HOME_NAME = ".holdfast"
+"""Of the directory under the user's own, where `HOLDFAST_HOME` names no other."""
+
+
+def make_private_directory(path: Path) -> None:
+    """Make it, and what is missing above it, for this user alone. What is there stays as it is, but for a
+    `~/.holdfast` of an older Holdfast, which others could look into.
+    """
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+    path.mkdir(exist_ok=True)  # says what is wrong where a file has the name
+    with contextlib.suppress(OSError, RuntimeError):  # it is somebody else's, or nobody has a home
+        own = Path.home() / HOME_NAME
+        if own in (path, *path.parents) and own.stat().st_mode & 0o077:
+            own.chmod(0o700)
+
+
+def sync(path: Path) -> None:
+    """Force a file, or the names in a directory, to disk: only then does a new name survive a power loss."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_private_file(path: Path) -> None:
+    """A new and empty file that only this user may read. Raises `FileExistsError`; a link is one, too."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent, FaultObserved, MalformedEvent, decode, encode
-from holdfast.record.private import HOME_NAME, make_private_directory, make_private_file
+from holdfast.record.files import HOME_NAME, make_private_directory, make_private_file, sync
 from holdfast.record.spool import LINE_BYTES_MAX, SHARED_MEMORY, Owner, Spool, SpoolName, journal_digest
 
 ROTATE_BYTES = 64 * 2**20
@@ -97,7 +97,7 @@ class JournalWriter:
         try:
             os.fsync(self._descriptor)
             if self._synced_bytes == 0:
-                _sync_directory(self._directory)
+                sync(self._directory)
         except OSError:
             self.close()
             raise
@@ -292,7 +292,7 @@ def _write_out(spool: Spool, directory: Path) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     draft.replace(path)
-    _sync_directory(directory)
+    sync(directory)
 
 
 def _read_files(directory: Path, offsets: dict[str, int], *, missing_ok: bool) -> Iterator[AnyEvent | Damage]:
@@ -395,12 +395,3 @@ def _reason(error: OSError) -> str:
 def _text(path: Path) -> str:
     """A path fit for any output: a name may be bytes that are not text."""
     return os.fsencode(path).decode(errors="backslashreplace")
-
-
-def _sync_directory(directory: Path) -> None:
-    """A new name in a directory survives a power loss only when the directory itself is synced."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

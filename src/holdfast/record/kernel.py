@@ -39,7 +39,7 @@ def parse_xid(text: str) -> Xid | None:
         code=int(found[2]),
         device=pci_address(found[1]),
         pid=int(pid[1]) if pid else None,
-        process=_known_name(process[1]) if process else "",
+        process=process[1].strip() if process and process[1].strip("'\"") != "<unknown>" else "",
         text=told,
     )
 
@@ -93,7 +93,3 @@ _XID = re.compile(
 )
 _PID = re.compile(r"\bpid='?(\d{1,9})\b", re.ASCII)
 _PROCESS = re.compile(r"\bname=([^,]{1,256})")
-
-
-def _known_name(name: str) -> str:
-    return "" if name.strip("'\"") == "<unknown>" else name.strip()

@@ -21,22 +21,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 import msgspec
 
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.events import KnownEvent, decode, encode
-from holdfast.record.journal import (
-    ROTATE_BYTES,
-    JournalWriter,
-    dropped_notice,
-    event_id,
-    line_of,
-    salvage,
-)
-from holdfast.record.private import make_private_directory
+from holdfast.record.files import make_private_directory
+from holdfast.record.journal import ROTATE_BYTES, JournalWriter, dropped_notice, event_id, line_of, salvage
 from holdfast.record.spool import (
     LINE_BYTES_MAX,
     SHARED_MEMORY,
@@ -182,9 +174,7 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _begin(self) -> None:
@@ -246,9 +236,7 @@ class Recorder:
                 self._put = spool.put
 
     def _open_and_put(self, line: bytes) -> bool:
-        """What `_put` is while there is no spool: in a forked child's first event, while opening takes long,
-        or after it failed.
-        """
+        """What `_put` is without a spool: in a forked child, while opening takes long, or after it failed."""
         if self._closed:
             return False
         self._open()
@@ -490,7 +478,7 @@ class _Drain:
         self._round()
         synced = self.attempt(self._journal.sync, "the journal's end cannot be synced")
         if synced and self._spool.pending_bytes == 0:
-            self.attempt(self._remove_spool, "the empty spool stays")
+            self.attempt(lambda: self._spool.path.unlink(missing_ok=True), "the empty spool stays")
         else:
             self._listener.left(self._spool.pending_bytes, self._spool.path)
         self.let_go()
@@ -512,9 +500,6 @@ class _Drain:
     def _report(self) -> None:
         if (now_s := time.monotonic()) >= self._report_due_s and self._hands.report_drops():
             self._report_due_s = now_s + REPORT_INTERVAL_S
-
-    def _remove_spool(self) -> None:
-        self._spool.path.unlink(missing_ok=True)
 
 
 def _refuse(_line: bytes) -> bool:

@@ -7,7 +7,6 @@ Connections, transactions and errors differ by database and live in `sqlite` and
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from types import TracebackType
 from typing import Any, Self
 
 from holdfast.record.errors import InputError, StoreError
@@ -139,9 +138,7 @@ class SqlStore(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _moved(self, marks: Mapping[str, int]) -> Mapping[str, int]:

@@ -15,19 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from holdfast.record import sql
 from holdfast.record.errors import StoreError
-from holdfast.record.private import make_private_file
-from holdfast.record.sql import (
-    COLUMNS,
-    INDEXES,
-    REBUILD_HINT,
-    SCHEMA_VERSION,
-    SUMMED,
-    Parameter,
-    Row,
-    SqlStore,
-    joined,
-)
+from holdfast.record.files import make_private_file
 
 LIBRARY_MIN = (3, 34, 0)
 """The SQLite of Red Hat Enterprise Linux 9, and the oldest that was tried."""
@@ -75,11 +65,11 @@ _TABLES = (
 # Without NOT INDEXED the planner reads all of an index, for its order, to group the few rows that are new.
 _COUNT_RUNS = f"""
     INSERT INTO runs (run, events, first_ns, last_ns)
-    SELECT {SUMMED} FROM events NOT INDEXED WHERE seq > ? GROUP BY run
+    SELECT {sql.SUMMED} FROM events NOT INDEXED WHERE seq > ? GROUP BY run
     ON CONFLICT (run) DO UPDATE SET
         events = runs.events + excluded.events,
-        first_ns = {joined("first_ns", "min")},
-        last_ns = {joined("last_ns", "max")}
+        first_ns = {sql.joined("first_ns", "min")},
+        last_ns = {sql.joined("last_ns", "max")}
 """
 _SET_MARK = """
     INSERT INTO marks (input, position) VALUES (?, ?)
@@ -104,7 +94,7 @@ _OTHER_PATH_HINT = "Give the path of a Holdfast store, or one where there is no 
 _TROUBLES = {
     sqlite3.SQLITE_BUSY: ("is locked by another process", "Wait until it is done, or end it, and try again."),
     sqlite3.SQLITE_NOTADB: ("is not a SQLite database", _OTHER_PATH_HINT),
-    sqlite3.SQLITE_CORRUPT: ("is damaged", REBUILD_HINT),
+    sqlite3.SQLITE_CORRUPT: ("is damaged", sql.REBUILD_HINT),
     sqlite3.SQLITE_IOERR: ("cannot be read or written", "Look at the disk it is on: is it full or failing?"),
     sqlite3.SQLITE_READONLY: ("may not be written", "Get the right to write to it and to its directory."),
     sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "It must be a file, in a directory you may write to."),
@@ -112,7 +102,7 @@ _TROUBLES = {
 }
 
 
-class SqliteStore(SqlStore):
+class SqliteStore(sql.SqlStore):
     """Events in the SQLite file at `path`, made if there is none; waits `lock_wait_s` for other writers.
 
     With `on_network` it relies on locks alone, so that processes of several machines may have it open: it is
@@ -150,10 +140,10 @@ class SqliteStore(SqlStore):
             with self._writer:
                 self._writer.execute("BEGIN IMMEDIATE")
                 if self._is_empty():  # still: another process may have been quicker
-                    for statement in (*_TABLES, *INDEXES):
+                    for statement in (*_TABLES, *sql.INDEXES):
                         self._writer.execute(statement)
                     self._writer.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                    self._writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                    self._writer.execute(f"PRAGMA user_version = {sql.SCHEMA_VERSION}")
         if self._number("PRAGMA application_id") != APPLICATION_ID:
             raise StoreError(f"{self._name} is a SQLite database of another program.", hint=_OTHER_PATH_HINT)
         self._refuse_newer(self._number("PRAGMA user_version"))
@@ -188,7 +178,7 @@ class SqliteStore(SqlStore):
         (number,) = self._writer.execute(query).fetchone()
         return int(number)
 
-    def _take(self, batch: Sequence[Row], marks: Mapping[str, int]) -> tuple[int, int]:
+    def _take(self, batch: Sequence[sql.Row], marks: Mapping[str, int]) -> tuple[int, int]:
         with self._explained(), self._writer:
             self._writer.execute("BEGIN IMMEDIATE")
             last_seq = self._number("SELECT coalesce(max(seq), 0) FROM events")
@@ -198,7 +188,7 @@ class SqliteStore(SqlStore):
             self._writer.executemany(_SET_MARK, marks.items())
             return new, 0 if new == len(batch) else self._conflicting(batch)
 
-    def _insert(self, batch: Sequence[Row]) -> int:
+    def _insert(self, batch: Sequence[sql.Row]) -> int:
         new = 0
         for start in range(0, len(batch), ROWS_PER_STATEMENT):
             rows = batch[start : start + ROWS_PER_STATEMENT]
@@ -206,7 +196,7 @@ class SqliteStore(SqlStore):
             new += self._writer.execute(_insert_statement(len(rows)), values).rowcount
         return new
 
-    def _conflicting(self, batch: Sequence[Row]) -> int:
+    def _conflicting(self, batch: Sequence[sql.Row]) -> int:
         """How many of these rows have the id, but not the bytes, of the row that is kept."""
         conflicting = 0
         for row in batch:
@@ -214,7 +204,7 @@ class SqliteStore(SqlStore):
             conflicting += kept != row[-1]
         return conflicting
 
-    def _read(self, query: str, parameters: Sequence[Parameter]) -> Iterator[Any]:
+    def _read(self, query: str, parameters: Sequence[sql.Parameter]) -> Iterator[Any]:
         with self._explained(), closing(self._connect("rw")) as connection:
             connection.execute(_SET_CACHE)
             yield from connection.execute(query, parameters)
@@ -269,6 +259,6 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 
 def _insert_statement(row_count: int) -> str:
-    row = f"({', '.join('?' * len(COLUMNS))})"
+    row = f"({', '.join('?' * len(sql.COLUMNS))})"
     rows = ", ".join([row] * row_count)
-    return f"INSERT INTO events ({', '.join(COLUMNS)}) VALUES {rows} ON CONFLICT (id) DO NOTHING"
+    return f"INSERT INTO events ({', '.join(sql.COLUMNS)}) VALUES {rows} ON CONFLICT (id) DO NOTHING"

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Protocol, Self
 
 import msgspec
@@ -94,14 +94,10 @@ class Store(Protocol):
         """
 
     def runs(self) -> list[RunSummary]:
-        """Every run, the one with the newest event first and those without any last; as quick for many events
-        as for few.
-        """
+        """Every run, the one with the newest event first, those without any last; quick for many events."""
 
     def close(self) -> None: ...
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...

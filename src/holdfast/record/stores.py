@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from holdfast.record.errors import InputError, StoreError
-from holdfast.record.private import make_private_directory
+from holdfast.record.files import make_private_directory
 from holdfast.record.store import Store
 
 DEFAULT_FILE = "record.sqlite"

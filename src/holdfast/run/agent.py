@@ -22,28 +22,12 @@ import msgspec
 
 from holdfast.record.errors import HoldfastError
 from holdfast.record.kernel import Xid
-from holdfast.run import visible
+from holdfast.run import visible, wire
 from holdfast.run.dial import Connection, dial
 from holdfast.run.handshake import Rejected, Unreachable
 from holdfast.run.kernel_log import KernelLog
 from holdfast.run.kin import adopt_orphans, children, end_children, reap, wake_with
 from holdfast.run.output import LastWords, Printer, Stream, View
-from holdfast.run.wire import (
-    CODE_DEVICE_FAILED,
-    WORKER_VARIABLES,
-    AgentJoined,
-    EndNode,
-    Locate,
-    Located,
-    NodeBeat,
-    ShowWorker,
-    StartWorker,
-    StopWorker,
-    StrikeNode,
-    StrikeWorker,
-    WorkerExited,
-    WorkerStarted,
-)
 from holdfast.run.worker import Program, Worker, open_log
 
 BEAT_INTERVAL_S = 0.25
@@ -116,7 +100,7 @@ class Agent:
     async def serve(self) -> int:
         """Do what the coordinator says until it ends the node. Returns the exit code."""
         self._connection.send(
-            AgentJoined(
+            wire.AgentJoined(
                 node=self._node,
                 slots=self._assignment.slots,
                 address=self._address,
@@ -164,32 +148,32 @@ class Agent:
         for beats in itertools.count():
             if beats % STOPS_BEATS == 0:
                 stopped = tuple(name for name, worker in self._workers.items() if worker.is_stopped())
-            self._connection.send(NodeBeat(node=self._node, stopped=stopped))
+            self._connection.send(wire.NodeBeat(node=self._node, stopped=stopped))
             await asyncio.sleep(BEAT_INTERVAL_S)
 
     async def _obey(self) -> int:
         while (message := await self._connection.receive()) is not None:
             match message:
-                case StartWorker():
+                case wire.StartWorker():
                     self._start(message)
-                case ShowWorker(member=member, slot=slot):
+                case wire.ShowWorker(member=member, slot=slot):
                     if worker := self._workers.get(member):
                         worker.show(slot)
-                case StopWorker(member=member, grace_s=grace_s):
+                case wire.StopWorker(member=member, grace_s=grace_s):
                     if worker := self._workers.get(member):
                         worker.stop(grace_s)
-                case StrikeWorker(member=member):
+                case wire.StrikeWorker(member=member):
                     if worker := self._workers.get(member):
                         worker.strike(message)
-                case Locate(member=member):
+                case wire.Locate(member=member):
                     self._spawn(self._locate(member))
-                case StrikeNode():
+                case wire.StrikeNode():
                     self._die()
-                case EndNode(code=code):
+                case wire.EndNode(code=code):
                     return code
         return EXIT_DISCONNECTED
 
-    def _start(self, order: StartWorker) -> None:
+    def _start(self, order: wire.StartWorker) -> None:
         assignment = self._assignment
         directory = Path(assignment.log_directory) if assignment.log_directory else None
         try:
@@ -209,7 +193,7 @@ class Agent:
             self._exited(order.member, EXIT_MISTAKE, LastWords(tail=(), complaint=complaint))
             return
         self._workers[order.member] = worker
-        self._connection.send(WorkerStarted(member=order.member, pid=worker.pid))
+        self._connection.send(wire.WorkerStarted(member=order.member, pid=worker.pid))
 
     def _open_copies(self, directory: Path) -> dict[Stream, int]:
         """The files for lines that are picked out by a word, one for all members."""
@@ -218,15 +202,16 @@ class Agent:
             self._copies[stream] = open_log(directory / f"filtered_{stream}.log")
         return self._copies
 
-    def _environment(self, order: StartWorker) -> dict[str, str]:
+    def _environment(self, order: wire.StartWorker) -> dict[str, str]:
         assignment = self._assignment
-        if others := sorted(order.environment.keys() - WORKER_VARIABLES):
+        if others := sorted(order.environment.keys() - wire.WORKER_VARIABLES):
             raise HoldfastError(
                 f"The coordinator wants to set {others[0]} for a worker, which is not its to set: this node"
                 " leaves the run.",
                 hint="Use the same version of Holdfast on all nodes.",
             )
         every = assignment.checkpoint_every
+        number = None if order.is_warm else assignment.local[0] * assignment.slots + order.slot
         return {
             "OMP_NUM_THREADS": "1",  # as with torchrun: members would take each other's cores
             **os.environ,
@@ -237,17 +222,13 @@ class Agent:
             "HOLDFAST_CHECKPOINTS": assignment.checkpoints,
             "HOLDFAST_LOCAL_NODE": "{}/{}".format(*assignment.local),
             **({"HOLDFAST_CHECKPOINT_EVERY": str(every)} if every else {}),
-            **(self._virtual(order) if assignment.is_virtual else {}),
+            **(visible.virtual(os.environ, number) if assignment.is_virtual else {}),
         }
-
-    def _virtual(self, order: StartWorker) -> dict[str, str]:
-        number = self._assignment.local[0] * self._assignment.slots + order.slot
-        return visible.virtual(os.environ, None if order.is_warm else number)
 
     def _exited(self, member: str, returncode: int, words: LastWords) -> None:
         worker = self._workers.get(member)
         self._connection.send(
-            WorkerExited(
+            wire.WorkerExited(
                 member=member,
                 code=returncode if returncode >= 0 else None,
                 signal=-returncode if returncode < 0 else None,
@@ -268,7 +249,7 @@ class Agent:
     async def _locate(self, member: str) -> None:
         worker = self._workers.get(member)
         place = await worker.locate() if worker is not None else ""
-        self._connection.send(Located(member=member, place=place))
+        self._connection.send(wire.Located(member=member, place=place))
 
     def _xid_of(self, pid: int) -> Xid | None:
         """What the kernel says about the process's GPU. Its clock is that of /dev/kmsg."""
@@ -307,7 +288,7 @@ class Agent:
 
 def may_be_gpus(returncode: int, words: LastWords) -> bool:
     """Whether a process that ended like this may have done so because of its GPU."""
-    if returncode == CODE_DEVICE_FAILED or -returncode in GPU_SIGNALS:
+    if returncode == wire.CODE_DEVICE_FAILED or -returncode in GPU_SIGNALS:
         return True
     return returncode > 0 and any(sign in words.complaint for sign in GPU_WORDS)
 

@@ -18,50 +18,12 @@ from holdfast.record.clock import Clock
 from holdfast.record.errors import HoldfastError
 from holdfast.record.events import KnownEvent, StepCommitted
 from holdfast.record.recorder import Recorder
-from holdfast.run import membership
-from holdfast.run.frames import FrameBuffer
+from holdfast.run import happenings, membership, wire
 from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Host, endpoint_of
-from holdfast.run.happenings import (
-    Begun,
-    Close,
-    Disconnected,
-    Effect,
-    Ending,
-    Expect,
-    FromMember,
-    FromNode,
-    Happening,
-    Print,
-    Record,
-    ReplaceRequested,
-    Reply,
-    Say,
-    Severity,
-    StopRequested,
-    StrikeRequested,
-    Tick,
-    ToMembers,
-    ToNode,
-)
 from holdfast.run.recording import write_down
 from holdfast.run.state import RunPolicy
 from holdfast.run.status import Happened, MemberStatus, NodeStatus, Status
 from holdfast.run.tls import Channel, Identity
-from holdfast.run.wire import (
-    FRAME_BYTES_MAX,
-    Accepted,
-    Answer,
-    AnyMessage,
-    FromAgent,
-    FromWorker,
-    MalformedFrame,
-    Proof,
-    Published,
-    Refused,
-    Replace,
-    Strike,
-    frame,
-)
 
 HANDSHAKE_S = 5.0
 """How long a connection may take to prove that it has the token."""
@@ -89,8 +51,8 @@ KEYS_MAX = 4096
 SIGNAL_CODE = 128
 """Added to a signal's number, this is what a shell says of a command that it ended."""
 
-_FROM_AGENT = get_args(FromAgent)
-_FROM_WORKER = get_args(FromWorker)
+_FROM_AGENT = get_args(wire.FromAgent)
+_FROM_WORKER = get_args(wire.FromWorker)
 
 
 class Coordinator:
@@ -129,9 +91,9 @@ class Coordinator:
         self._listener: socket.socket | None = None
         self._accept_again: asyncio.TimerHandle | None = None
         self._is_short_told = False
-        self._ended: asyncio.Future[Ending] | None = None
+        self._ended: asyncio.Future[happenings.Ending] | None = None
         self._is_closed = False
-        self._answer = Answer(ok=False, sentence="")
+        self._answer = wire.Answer(ok=False, sentence="")
 
     async def start(self, host: str, port: int) -> None:
         """Listen there; port 0 takes a free one. `HoldfastError` where that cannot be."""
@@ -147,7 +109,7 @@ class Coordinator:
             ) from None
         self._listener.setblocking(False)
         loop.add_reader(self._listener, self._accept)
-        self.happened(Begun())
+        self.happened(happenings.Begun())
 
     @property
     def endpoint(self) -> tuple[str, int]:
@@ -156,7 +118,7 @@ class Coordinator:
         host, port = self._listener.getsockname()[:2]
         return host, port
 
-    async def ended(self) -> Ending:
+    async def ended(self) -> happenings.Ending:
         """Wait for the end of the run."""
         assert self._ended is not None
         return await asyncio.shield(self._ended)
@@ -164,21 +126,21 @@ class Coordinator:
     def stop(self, reason: str) -> None:
         """End the run; the second time, at once. reason: the signal's name, or a sentence."""
         number = signal.Signals.__members__.get(reason)
-        self.happened(StopRequested(reason, 1 if number is None else SIGNAL_CODE + number))
+        self.happened(happenings.StopRequested(reason, 1 if number is None else SIGNAL_CODE + number))
 
-    def tell(self, text: str, severity: Severity = "trouble") -> None:
+    def tell(self, text: str, severity: happenings.Severity = "trouble") -> None:
         """One line for the operator."""
         self._happened.append(Happened(occurred_ns=self._clock.now_ns(), text=text, severity=severity))
         self._say(text)
 
-    def strike(self, strike: Strike) -> Answer:
+    def strike(self, strike: wire.Strike) -> wire.Answer:
         """Inject a fault now."""
-        self.happened(StrikeRequested(strike))
+        self.happened(happenings.StrikeRequested(strike))
         return self._answer
 
-    def replace(self, replace: Replace) -> Answer:
+    def replace(self, replace: wire.Replace) -> wire.Answer:
         """Have a member replaced, or say how that stands."""
-        self.happened(ReplaceRequested(replace))
+        self.happened(happenings.ReplaceRequested(replace))
         return self._answer
 
     async def close(self) -> None:
@@ -243,7 +205,7 @@ class Coordinator:
 
     # -- what connections tell ---------------------------------------------------------------------------
 
-    def happened(self, event: Happening) -> None:
+    def happened(self, event: happenings.Happening) -> None:
         """Let the state machine decide, and do what it wants."""
         if self._is_closed:
             return
@@ -262,15 +224,15 @@ class Coordinator:
         certificate = b"" if self.identity is None else self.identity.fingerprint
         return Host(self._token, endpoint=endpoint, certificate=certificate)
 
-    def refusal(self, proof: Proof) -> Refused | None:
+    def refusal(self, proof: wire.Proof) -> wire.Refused | None:
         """Why this client, who has the token, may not come in; None: it may."""
         if (proof.role, proof.name) in self._named:
-            return Refused(
+            return wire.Refused(
                 sentence=f"The {proof.role} {proof.name!r} is connected already.",
                 hint="Give every node a name of its own.",
             )
         if proof.role == "worker" and self._state.roster.living(proof.name) is None:
-            return Refused(sentence=f"The run has no member {proof.name!r}, or has given it up.")
+            return wire.Refused(sentence=f"The run has no member {proof.name!r}, or has given it up.")
         return None
 
     def opened(self, connection: "_Connection") -> None:
@@ -294,23 +256,23 @@ class Coordinator:
         role, name = connection.role, connection.name
         if role != "operator" and self._named.get((role, name)) is connection:
             del self._named[role, name]
-            self.happened(Disconnected(role, name))
+            self.happened(happenings.Disconnected(role, name))
 
-    def heard(self, connection: "_Connection", message: AnyMessage) -> None:
+    def heard(self, connection: "_Connection", message: wire.AnyMessage) -> None:
         """A message of a proven connection. `MalformedFrame` where it is not theirs to send."""
         role, name = connection.role, connection.name
-        if role == "operator" and isinstance(message, Strike):
+        if role == "operator" and isinstance(message, wire.Strike):
             connection.send(self.strike(message))
-        elif role == "operator" and isinstance(message, Replace):
+        elif role == "operator" and isinstance(message, wire.Replace):
             connection.send(self.replace(message))
         elif role == "agent" and isinstance(message, _FROM_AGENT):
-            self.happened(FromNode(name, message))
+            self.happened(happenings.FromNode(name, message))
         elif role == "worker" and isinstance(message, _FROM_WORKER):
-            if isinstance(message, Published):
+            if isinstance(message, wire.Published):
                 self._pass_on(name, message)
-            self.happened(FromMember(name, message))
+            self.happened(happenings.FromMember(name, message))
         else:
-            raise MalformedFrame(f"a {role} does not send {type(message).__name__}")
+            raise wire.MalformedFrame(f"a {role} does not send {type(message).__name__}")
 
     # -- who comes ---------------------------------------------------------------------------------------
 
@@ -356,28 +318,28 @@ class Coordinator:
 
     # -- what the state machine wants --------------------------------------------------------------------
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: happenings.Effect) -> None:
         match effect:
-            case ToNode(node, message):
-                self._send(("agent", node), frame(message))
-            case ToMembers(members, message):
-                data = frame(message)
+            case happenings.ToNode(node, message):
+                self._send(("agent", node), wire.frame(message))
+            case happenings.ToMembers(members, message):
+                data = wire.frame(message)
                 for member in members:
                     self._send(("worker", member), data)
-            case Close(role, name):
+            case happenings.Close(role, name):
                 if (connection := self._named.get((role, name))) is not None:
                     connection.abort()  # it may not read, and must not keep its name for as long as that
-            case Record(event):
+            case happenings.Record(event):
                 self._record(event)
-            case Expect(key):
+            case happenings.Expect(key):
                 self._ids[key] = self._recorder.reserve()
-            case Print(member, text):
+            case happenings.Print(member, text):
                 self.show(member, text)
-            case Say(text, severity):
+            case happenings.Say(text, severity):
                 self.tell(text, severity)
-            case Reply(answer):
+            case happenings.Reply(answer):
                 self._answer = answer
-            case Ending():
+            case happenings.Ending():
                 if self._ended is not None and not self._ended.done():
                     self._ended.set_result(effect)
 
@@ -385,7 +347,7 @@ class Coordinator:
         if (connection := self._named.get(name)) is not None:
             connection.write(data)
 
-    def _pass_on(self, sender: str, message: Published) -> None:
+    def _pass_on(self, sender: str, message: wire.Published) -> None:
         """To the other members of its generation.
 
         Nothing is kept: a generation is announced to all its members in one turn of the loop, so whoever
@@ -401,7 +363,7 @@ class Coordinator:
                 generation = stepping
         if generation is None or message.generation != generation.number or sender not in generation.names:
             return
-        data = frame(message)
+        data = wire.frame(message)
         for member in generation.members:
             if member != sender:
                 self._send(("worker", member), data)
@@ -431,7 +393,7 @@ class Coordinator:
 
     def _tick(self) -> None:
         self._due_ns = self._timer = None
-        self.happened(Tick())
+        self.happened(happenings.Tick())
 
     def _rate(self) -> float:
         commits = tuple(self._commits)
@@ -467,7 +429,7 @@ class _Connection(asyncio.Protocol):
         self._coordinator = coordinator
         self._host: Host | None = None
         self._channel = Channel()
-        self._frames = FrameBuffer(HANDSHAKE_BYTES_MAX)
+        self._frames = wire.FrameBuffer(HANDSHAKE_BYTES_MAX)
         self._is_accepted = False
         self._transport: asyncio.Transport | None = None
         self._timeout: asyncio.TimerHandle | None = None
@@ -497,9 +459,9 @@ class _Connection(asyncio.Protocol):
                     self._coordinator.heard(self, message)
                 else:
                     self._shake_hands(message)
-        except MalformedFrame as error:
+        except wire.MalformedFrame as error:
             if not self._is_accepted and self._channel.is_ready:
-                self.send(Refused(sentence=f"This is not a Holdfast process: {error}."))
+                self.send(wire.Refused(sentence=f"This is not a Holdfast process: {error}."))
             self.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -508,8 +470,8 @@ class _Connection(asyncio.Protocol):
         self.closed.set()
         self._coordinator.closed(self)
 
-    def send(self, message: AnyMessage) -> None:
-        self.write(frame(message))
+    def send(self, message: wire.AnyMessage) -> None:
+        self.write(wire.frame(message))
 
     def write(self, data: bytes) -> None:
         """Hand over to the kernel, or keep for it; a client that does not read is given up."""
@@ -528,9 +490,9 @@ class _Connection(asyncio.Protocol):
         assert self._transport is not None
         self._transport.abort()
 
-    def _shake_hands(self, message: AnyMessage) -> None:
-        if not isinstance(message, Proof):
-            raise MalformedFrame(f"{type(message).__name__} before the proof")
+    def _shake_hands(self, message: wire.AnyMessage) -> None:
+        if not isinstance(message, wire.Proof):
+            raise wire.MalformedFrame(f"{type(message).__name__} before the proof")
         assert self._host is not None
         refusal = self._host.refusal(message) or self._coordinator.refusal(message)
         if refusal is not None:
@@ -540,6 +502,6 @@ class _Connection(asyncio.Protocol):
         if self._timeout is not None:
             self._timeout.cancel()
         self.role, self.name, self._is_accepted = message.role, message.name, True
-        self._channel.is_proven, self._frames.bytes_max = True, FRAME_BYTES_MAX
+        self._channel.is_proven, self._frames.bytes_max = True, wire.FRAME_BYTES_MAX
         run = self._coordinator.accepted(self)
-        self.send(self._host.sealed(Accepted(run=run)))
+        self.send(self._host.sealed(wire.Accepted(run=run)))

@@ -6,18 +6,10 @@ The same with threads instead of asyncio, for a script's process, is link.py.
 import asyncio
 from contextlib import suppress
 
-from holdfast.run import wire
-from holdfast.run.handshake import (
-    ATTEMPT_INTERVAL_S,
-    ATTEMPTS_MAX,
-    HANDSHAKE_WAIT_S,
-    Entry,
-    HandshakeClient,
-    endpoint_of,
-    stranger,
-    unreachable,
-)
-from holdfast.run.wire import AnyMessage, MalformedFrame, Role
+from holdfast.record.errors import HoldfastError
+from holdfast.run import handshake, wire
+from holdfast.run.endpoint import Endpoint
+from holdfast.run.wire import Answer, AnyMessage, MalformedFrame, Replace, Role, Strike
 
 READ_BYTES = 1 << 16
 
@@ -25,7 +17,9 @@ READ_BYTES = 1 << 16
 class Connection:
     """A proven connection to the coordinator of `run`. entry: the way it was made."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, entry: Entry) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, entry: handshake.Entry
+    ) -> None:
         self.run = entry.run or ""
         self._reader = reader
         self._writer = writer
@@ -64,31 +58,31 @@ class Connection:
 
 async def dial(host: str, port: int, token: str, *, role: Role, name: str = "") -> Connection:
     """Connect, and prove the token to each other; else `Unreachable`, `Stranger` or `Rejected`."""
-    for _ in range(ATTEMPTS_MAX):
+    for _ in range(handshake.ATTEMPTS_MAX):
         connection = await _attempt(host, port, token, role, name)
         if connection is not None:
             return connection
-        await asyncio.sleep(ATTEMPT_INTERVAL_S)
-    raise stranger(f"{host}:{port}")
+        await asyncio.sleep(handshake.ATTEMPT_INTERVAL_S)
+    raise handshake.stranger(f"{host}:{port}")
 
 
 async def _attempt(host: str, port: int, token: str, role: Role, name: str) -> Connection | None:
     """None: it hung up before it said yes or no."""
     place = f"{host}:{port}"
     try:
-        async with asyncio.timeout(HANDSHAKE_WAIT_S):
+        async with asyncio.timeout(handshake.HANDSHAKE_WAIT_S):
             reader, writer = await asyncio.open_connection(host, port)
     except OSError as error:  # a timeout is one, too
-        raise unreachable(place, error) from None
+        raise handshake.unreachable(place, error) from None
     try:
-        endpoint = endpoint_of(writer.get_extra_info("peername"))
-        entry = Entry(HandshakeClient(token, role=role, name=name, endpoint=endpoint))
-        async with asyncio.timeout(HANDSHAKE_WAIT_S):
+        endpoint = handshake.endpoint_of(writer.get_extra_info("peername"))
+        entry = handshake.Entry(handshake.HandshakeClient(token, role=role, name=name, endpoint=endpoint))
+        async with asyncio.timeout(handshake.HANDSHAKE_WAIT_S):
             while entry.run is None:
                 writer.write(entry.take(await reader.read(READ_BYTES) or _hung_up()))
     except (TimeoutError, MalformedFrame):
         await _close(writer)
-        raise stranger(place) from None
+        raise handshake.stranger(place) from None
     except OSError:
         await _close(writer)
         return None
@@ -106,3 +100,24 @@ async def _close(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with suppress(OSError):
         await writer.wait_closed()
+
+
+ANSWER_WAIT_S = 10.0
+
+
+async def asked(endpoint: Endpoint, run: str, message: Strike | Replace) -> Answer:
+    """The coordinator's answer to the operator; `HoldfastError` where none comes."""
+    connection = await dial(endpoint.host, endpoint.port, endpoint.token, role="operator")
+    try:
+        connection.send(message)
+        async with asyncio.timeout(ANSWER_WAIT_S):
+            answer = await connection.receive()
+    except TimeoutError:
+        raise HoldfastError(
+            f"The run {run!r} does not answer.", hint="Its `holdfast run` may be suspended."
+        ) from None
+    finally:
+        await connection.close()
+    if not isinstance(answer, Answer):
+        raise HoldfastError(f"The run {run!r} ended before it could answer.")
+    return answer

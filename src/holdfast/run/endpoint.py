@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.record.errors import InputError
-from holdfast.record.private import make_private_directory
+from holdfast.record.files import make_private_directory
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run.output import write_whole
 

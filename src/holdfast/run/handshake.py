@@ -17,20 +17,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from holdfast.record.errors import HoldfastError
-from holdfast.run.frames import FrameBuffer
+from holdfast.run import wire
 from holdfast.run.tls import Channel
-from holdfast.run.wire import (
-    FRAME_BYTES_MAX,
-    PROTOCOL,
-    Accepted,
-    AnyMessage,
-    Challenge,
-    MalformedFrame,
-    Proof,
-    Refused,
-    Role,
-    frame,
-)
 
 HANDSHAKE_WAIT_S = 10.0
 """A coordinator answers at once; what is silent for so long is something else."""
@@ -44,7 +32,7 @@ NONCE_BYTES = 32
 CONTEXT = "holdfast control connection 3"
 
 Side = Literal["client", "coordinator"]
-Verdict = TypeVar("Verdict", Accepted, Refused)
+Verdict = TypeVar("Verdict", wire.Accepted, wire.Refused)
 
 
 class Unreachable(HoldfastError):
@@ -64,7 +52,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     certificate: the fingerprint of the one that the coordinator showed; empty without TLS.
     """
 
-    role: Role
+    role: wire.Role
     name: str
     endpoint: str
     certificate: bytes
@@ -80,21 +68,21 @@ def prove(token: str, side: Side, claim: Claim, said: bytes = b"") -> bytes:
 class HandshakeClient:
     """A client's side of one connection. endpoint: where its socket is connected to."""
 
-    def __init__(self, token: str, *, role: Role, name: str, endpoint: str) -> None:
+    def __init__(self, token: str, *, role: wire.Role, name: str, endpoint: str) -> None:
         self._token = token
-        self._role: Role = role
+        self._role: wire.Role = role
         self._name = name
         self._endpoint = endpoint
         self._claim: Claim | None = None
 
-    def answer(self, question: AnyMessage, certificate: bytes = b"") -> Proof:
+    def answer(self, question: wire.AnyMessage, certificate: bytes = b"") -> wire.Proof:
         """What to answer to a coordinator's first message; `MalformedFrame` where it is none."""
-        if not isinstance(question, Challenge) or len(question.nonce) != NONCE_BYTES:
-            raise MalformedFrame("no challenge")
-        if question.protocol != PROTOCOL:
+        if not isinstance(question, wire.Challenge) or len(question.nonce) != NONCE_BYTES:
+            raise wire.MalformedFrame("no challenge")
+        if question.protocol != wire.PROTOCOL:
             raise Stranger(
                 f"The process that listens at {self._endpoint} speaks protocol {question.protocol}, "
-                f"this process {PROTOCOL}.",
+                f"this process {wire.PROTOCOL}.",
                 hint="Use the same version of Holdfast on all nodes.",
             )
         claim = Claim(
@@ -106,7 +94,7 @@ class HandshakeClient:
             answered=secrets.token_bytes(NONCE_BYTES),
         )
         self._claim = claim
-        return Proof(
+        return wire.Proof(
             role=claim.role,
             name=claim.name,
             endpoint=claim.endpoint,
@@ -114,10 +102,10 @@ class HandshakeClient:
             proof=prove(self._token, "client", claim),
         )
 
-    def accepted_by(self, verdict: AnyMessage) -> str:
+    def accepted_by(self, verdict: wire.AnyMessage) -> str:
         """The run that lets us in; `Rejected` where it does not, `Stranger` where it proves nothing."""
-        if self._claim is None or not isinstance(verdict, Accepted | Refused):
-            raise MalformedFrame("no verdict")
+        if self._claim is None or not isinstance(verdict, wire.Accepted | wire.Refused):
+            raise wire.MalformedFrame("no verdict")
         expected = prove(self._token, "coordinator", self._claim, _without_proof(verdict))
         if not hmac.compare_digest(expected, verdict.proof):
             raise Stranger(
@@ -125,7 +113,7 @@ class HandshakeClient:
                 hint="All nodes of a run need the same HOLDFAST_TOKEN. If they have it, another program holds"
                 " that port: choose another one with --coordinator HOST:PORT.",
             )
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, wire.Refused):
             raise Rejected(verdict.sentence, hint=verdict.hint)
         return verdict.run
 
@@ -137,9 +125,9 @@ class Entry:
         self.run: str | None = None
         """The run that has let us in."""
         self.channel = Channel()
-        self.frames = FrameBuffer(HANDSHAKE_BYTES_MAX)
+        self.frames = wire.FrameBuffer(HANDSHAKE_BYTES_MAX)
         self._client = client
-        self._question: AnyMessage | None = None
+        self._question: wire.AnyMessage | None = None
         self._is_answered = False
 
     def take(self, data: bytes) -> bytes:
@@ -147,17 +135,17 @@ class Entry:
         said = self.channel.open(data)
         if self._question is None:
             self._question = next(self.frames.feed(said), None)
-            if isinstance(self._question, Challenge) and self._question.tls:
+            if isinstance(self._question, wire.Challenge) and self._question.tls:
                 if self.frames.is_begun:
-                    raise MalformedFrame("more than a challenge before TLS")
+                    raise wire.MalformedFrame("more than a challenge before TLS")
                 return self.channel.join()
         elif self._is_answered and (verdict := next(self.frames.feed(said), None)) is not None:
             self.run = self._client.accepted_by(verdict)
-            self.channel.is_proven, self.frames.bytes_max = True, FRAME_BYTES_MAX
+            self.channel.is_proven, self.frames.bytes_max = True, wire.FRAME_BYTES_MAX
         if self._question is None or self._is_answered or not self.channel.is_ready:
             return self.channel.pending()
         self._is_answered = True
-        return self.channel.seal(frame(self._client.answer(self._question, self.channel.fingerprint)))
+        return self.channel.seal(wire.frame(self._client.answer(self._question, self.channel.fingerprint)))
 
 
 class Host:
@@ -170,9 +158,9 @@ class Host:
         self._endpoint = endpoint
         self._certificate = certificate
         self._claim: Claim | None = None
-        self.challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES), tls=bool(certificate))
+        self.challenge = wire.Challenge(nonce=secrets.token_bytes(NONCE_BYTES), tls=bool(certificate))
 
-    def refusal(self, proof: Proof) -> Refused | None:
+    def refusal(self, proof: wire.Proof) -> wire.Refused | None:
         """Why this client may not come in; None: it has the token, and connected to where we are."""
         claim = Claim(
             role=proof.role,
@@ -185,15 +173,15 @@ class Host:
         if len(proof.nonce) != NONCE_BYTES or not hmac.compare_digest(
             prove(self._token, "client", claim), proof.proof
         ):
-            return Refused(sentence="The token is not that of this run.")
+            return wire.Refused(sentence="The token is not that of this run.")
         self._claim = claim
-        if proof.protocol != PROTOCOL:
-            return Refused(
-                sentence=f"The coordinator speaks protocol {PROTOCOL}, this process {proof.protocol}.",
+        if proof.protocol != wire.PROTOCOL:
+            return wire.Refused(
+                sentence=f"The coordinator speaks protocol {wire.PROTOCOL}, this process {proof.protocol}.",
                 hint="Use the same version of Holdfast on all nodes.",
             )
         if proof.endpoint != self._endpoint:
-            return Refused(
+            return wire.Refused(
                 sentence=f"A connection to {proof.endpoint} arrived at {self._endpoint}: it was forwarded.",
                 hint="Give the coordinator's own address and port with --coordinator.",
             )
@@ -229,7 +217,7 @@ def stranger(place: str) -> Stranger:
     )
 
 
-def _without_proof(verdict: Accepted | Refused) -> bytes:
+def _without_proof(verdict: wire.Accepted | wire.Refused) -> bytes:
     return msgspec.msgpack.encode(msgspec.structs.replace(verdict, proof=b""))
 
 

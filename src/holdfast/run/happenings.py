@@ -5,18 +5,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.record.events import KnownEvent
-from holdfast.run.wire import (
-    Answer,
-    Committed,
-    FromAgent,
-    FromWorker,
-    Outcome,
-    Regrouped,
-    Replace,
-    Strike,
-    ToAgent,
-    ToWorker,
-)
+from holdfast.run import wire
 
 Severity = Literal["note", "trouble", "failure"]
 
@@ -31,21 +20,21 @@ class FromNode(msgspec.Struct, frozen=True):
     """An agent said something."""
 
     node: str
-    message: FromAgent
+    message: wire.FromAgent
 
 
 class FromMember(msgspec.Struct, frozen=True):
     """A worker said something."""
 
     member: str
-    message: FromWorker
+    message: wire.FromWorker
 
 
 class FromMembers(msgspec.Struct, frozen=True):
     """Several living workers said the same at one moment; the message is the last one's."""
 
     members: tuple[str, ...]
-    message: Committed | Regrouped
+    message: wire.Committed | wire.Regrouped
 
 
 class Present(msgspec.Struct, frozen=True):
@@ -76,27 +65,18 @@ class StopRequested(msgspec.Struct, frozen=True):
 class StrikeRequested(msgspec.Struct, frozen=True):
     """The operator wants a fault, now."""
 
-    strike: Strike
+    strike: wire.Strike
 
 
 class ReplaceRequested(msgspec.Struct, frozen=True):
     """The operator wants a member replaced."""
 
-    replace: Replace
+    replace: wire.Replace
 
 
-Happening = (
-    Begun
-    | FromNode
-    | FromMember
-    | FromMembers
-    | Present
-    | Disconnected
-    | Tick
-    | StopRequested
-    | StrikeRequested
-    | ReplaceRequested
-)
+Heard = FromNode | FromMember | FromMembers | Present | Disconnected
+Requested = StopRequested | StrikeRequested | ReplaceRequested
+Happening = Begun | Heard | Tick | Requested
 
 # ---- what is to be done about it -------------------------------------------------------------------------
 
@@ -105,14 +85,14 @@ class ToNode(msgspec.Struct, frozen=True):
     """Send this to the node's agent."""
 
     node: str
-    message: ToAgent
+    message: wire.ToAgent
 
 
 class ToMembers(msgspec.Struct, frozen=True):
     """Send this to each of these workers."""
 
     members: tuple[str, ...]
-    message: ToWorker
+    message: wire.ToWorker
 
 
 class Close(msgspec.Struct, frozen=True):
@@ -155,13 +135,13 @@ class Print(msgspec.Struct, frozen=True):
 class Reply(msgspec.Struct, frozen=True):
     """The answer to what the operator requested."""
 
-    answer: Answer
+    answer: wire.Answer
 
 
 class Ending(msgspec.Struct, frozen=True):
     """The run is over. complaint: what is to be printed for the user, once: a traceback or a sentence."""
 
-    outcome: Outcome
+    outcome: wire.Outcome
     code: int
     reason: str
     complaint: str = ""

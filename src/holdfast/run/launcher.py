@@ -166,7 +166,7 @@ class _Hub(Coordinator):
 async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voice") -> int:
     """The run to its end, by its coordinator. `HoldfastError` where it cannot be begun here."""
     run, clock = order.policy.run, SystemClock()
-    say = voice.say if display is None else _nothing
+    say: Callable[[str], None] = voice.say if display is None else lambda _text: None
     watch = _HomeWatch(order.home, voice)
     identity = make_identity() if order.is_encrypted else None
     with (
@@ -388,10 +388,6 @@ def _measured(order: Order, coordinator: Coordinator) -> AbstractContextManager[
 
     host, port = order.metrics
     return serving(host, port, coordinator.status)
-
-
-def _nothing(_text: str) -> None:
-    """What is said where a display shows it."""
 
 
 class _HomeWatch:

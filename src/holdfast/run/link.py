@@ -16,27 +16,8 @@ from collections.abc import Callable, Mapping
 from typing import Self, get_args
 
 from holdfast.record.errors import HoldfastError
-from holdfast.run.frames import FrameBuffer
-from holdfast.run.handshake import (
-    ATTEMPT_INTERVAL_S,
-    ATTEMPTS_MAX,
-    HANDSHAKE_WAIT_S,
-    Entry,
-    HandshakeClient,
-    endpoint_of,
-    stranger,
-    unreachable,
-)
+from holdfast.run import handshake, wire
 from holdfast.run.tls import Channel
-from holdfast.run.wire import (
-    FromWorker,
-    MalformedFrame,
-    MemberBeat,
-    Spent,
-    Stage,
-    ToWorker,
-    frame,
-)
 
 BEAT_INTERVAL_S = 0.25
 REPORT_INTERVAL_S = 1.0
@@ -49,9 +30,9 @@ CLOSE_S_MAX = 5.0
 """How long `close` waits for each of the threads, which end with the process at the latest."""
 READ_BYTES = 1 << 16
 
-_TO_WORKER = get_args(ToWorker)
+_TO_WORKER = get_args(wire.ToWorker)
 
-Listener = Callable[[ToWorker | None], None]
+Listener = Callable[[wire.ToWorker | None], None]
 """Is called in the reading thread with every message, and with None when the connection has ended."""
 
 
@@ -59,7 +40,7 @@ class Link:
     """One worker's connection, made by `connect`. Reading begins with a listener, so nothing is missed."""
 
     def __init__(
-        self, connection: socket.socket, frames: FrameBuffer, member: str, channel: Channel | None = None
+        self, connection: socket.socket, frames: wire.FrameBuffer, member: str, channel: Channel | None = None
     ) -> None:
         self.member = member
         self._socket = connection
@@ -67,8 +48,7 @@ class Link:
         self._channel = channel or Channel()
         self._listener: Listener | None = None
         self._queue: deque[bytes] = deque()
-        """Frames, in plain: a signal handler may raise in whoever has one sent, and TLS misses what is sealed
-        and not sent."""
+        """Frames, in plain: a signal handler may raise in a sender, and TLS misses what is not sent."""
         self._rest = memoryview(b"")
         """What goes over the connection next, sealed. Belongs to whoever has `_sending`."""
         # Held by itself, not by way of the condition: that is Python, where a signal handler can raise when
@@ -78,9 +58,9 @@ class Link:
         self._sending = threading.Lock()
         self._is_open = True
         self._step = 0
-        self._stage: Stage = "starting"
+        self._stage: wire.Stage = "starting"
         self._report_due_s = 0.0
-        self.on_report: Callable[[], Spent | None] = lambda: None
+        self.on_report: Callable[[], wire.Spent | None] = lambda: None
         self._sender = threading.Thread(target=self._send_all, name="holdfast-sender", daemon=True)
         self._reader = threading.Thread(target=self._read_all, name="holdfast-reader", daemon=True)
         # A forked child (a data loader's, say) would keep the connection open beyond this process's death.
@@ -113,24 +93,24 @@ class Link:
         if is_first:
             self._reader.start()
 
-    def beat(self, step: int, stage: Stage) -> None:
+    def beat(self, step: int, stage: wire.Stage) -> None:
         """What the heartbeats tell from now on."""
         self._step, self._stage = step, stage
 
     def beat_now(self) -> None:
         """Have a heartbeat sent that is not due yet."""
-        self.send(MemberBeat(member=self.member, step=self._step, stage=self._stage))
+        self.send(wire.MemberBeat(member=self.member, step=self._step, stage=self._stage))
 
-    def send(self, message: FromWorker) -> None:
+    def send(self, message: wire.FromWorker) -> None:
         """Have it sent; returns at once. After the connection has ended it goes nowhere."""
         with self._lock:
             if len(self._queue) >= QUEUE_MAX:
                 self._end()
             if self._is_open:
-                self._queue.append(frame(message))
+                self._queue.append(wire.frame(message))
             self._changed.notify_all()
 
-    def send_now(self, message: FromWorker) -> None:
+    def send_now(self, message: wire.FromWorker) -> None:
         """Send it, after all that is still queued, before returning: for last words, and for what must be
         known before the script goes on. What finds no room in time stays queued. Never raises.
         """
@@ -175,18 +155,18 @@ class Link:
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + BEAT_INTERVAL_S
                 with self._lock:
-                    self._queue.append(frame(self._beat(due_s)))
+                    self._queue.append(wire.frame(self._beat(due_s)))
             try:
                 self._send_queued()
             except OSError:
                 self._end()
 
-    def _beat(self, now_s: float) -> MemberBeat:
+    def _beat(self, now_s: float) -> wire.MemberBeat:
         spent = None
         if now_s >= self._report_due_s:
             self._report_due_s = now_s + REPORT_INTERVAL_S
             spent = self.on_report()
-        return MemberBeat(member=self.member, step=self._step, stage=self._stage, spent=spent)
+        return wire.MemberBeat(member=self.member, step=self._step, stage=self._stage, spent=spent)
 
     @property
     def _is_waiting(self) -> bool:
@@ -227,7 +207,7 @@ class Link:
     def _read_all(self) -> None:
         """The reading thread. Whatever ends it, the listener hears of it, once."""
         assert self._listener is not None
-        with contextlib.suppress(OSError, MalformedFrame):
+        with contextlib.suppress(OSError, wire.MalformedFrame):
             # The handshake may have read the beginning of what comes next.
             data = b""
             while True:
@@ -255,7 +235,7 @@ class Link:
         self._socket.close()
 
 
-def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket, Entry]:
+def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket, handshake.Entry]:
     """A connection on which both sides proved the token, and how."""
     host, _, port = endpoint.rpartition(":")
     if not port.isdecimal():
@@ -263,31 +243,35 @@ def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket,
             f"HOLDFAST_COORDINATOR is {endpoint!r}, which is not in the form HOST:PORT.",
             hint="Start the script with `holdfast run`, which sets it.",
         )
-    for _attempt in range(ATTEMPTS_MAX):
+    for _attempt in range(handshake.ATTEMPTS_MAX):
         try:
-            connection = socket.create_connection((host.strip("[]"), int(port)), timeout=HANDSHAKE_WAIT_S)
+            connection = socket.create_connection(
+                (host.strip("[]"), int(port)), timeout=handshake.HANDSHAKE_WAIT_S
+            )
         except OSError as error:
-            raise unreachable(endpoint, error) from None
+            raise handshake.unreachable(endpoint, error) from None
         try:
             return connection, _proven(connection, token, member)
-        except (TimeoutError, MalformedFrame):
+        except (TimeoutError, wire.MalformedFrame):
             connection.close()
-            raise stranger(endpoint) from None
+            raise handshake.stranger(endpoint) from None
         except OSError:  # it hung up before it said yes or no
             connection.close()
-            time.sleep(ATTEMPT_INTERVAL_S)
+            time.sleep(handshake.ATTEMPT_INTERVAL_S)
         except BaseException:
             connection.close()
             raise
-    raise stranger(endpoint)
+    raise handshake.stranger(endpoint)
 
 
-def _proven(connection: socket.socket, token: str, member: str) -> Entry:
+def _proven(connection: socket.socket, token: str, member: str) -> handshake.Entry:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    entry = Entry(
-        HandshakeClient(token, role="worker", name=member, endpoint=endpoint_of(connection.getpeername()))
+    entry = handshake.Entry(
+        handshake.HandshakeClient(
+            token, role="worker", name=member, endpoint=handshake.endpoint_of(connection.getpeername())
+        )
     )
-    due_s = time.monotonic() + HANDSHAKE_WAIT_S
+    due_s = time.monotonic() + handshake.HANDSHAKE_WAIT_S
     while entry.run is None:
         left_s = due_s - time.monotonic()
         if left_s <= 0:

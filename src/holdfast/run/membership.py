@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from holdfast.record.events import PhaseEntered
-from holdfast.run import apart, devices, ending, hangs, joined, losses, plain, processes, replacing
+from holdfast.run import devices, ending, hangs, joined, losses, plain, processes, replacing
 from holdfast.run.happenings import (
     Begun,
     Close,
@@ -237,7 +237,7 @@ def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
             member.step, member.stage = message.step, message.stage
             if message.spent is not None and message.spent.steps > member.spent[0].steps:
                 member.spent = (message.spent, member.spent[0])
-            return joined.stepped(state, member) or (message.stage == "meeting" and apart.look(state))
+            return joined.stepped(state, member) or (message.stage == "meeting" and hangs.waits_apart(state))
         case Committed():
             return joined.committed(state, member, message)
         case Working():

@@ -90,7 +90,8 @@ def _of_members(run: str, members: list[MemberStatus]) -> Iterator[Metric]:
         total = CounterMetricFamily(f"holdfast_member_{part}_seconds", f"Time {meaning}.", labels=_MEMBER)
         for label, member in zip(labels, members, strict=True):
             last, before = member.spent
-            mean.add_metric(label, _mean_s(_seconds(last, part), _seconds(before, part), last, before))
+            grown_s, steps = _seconds(last, part) - _seconds(before, part), last.steps - before.steps
+            mean.add_metric(label, grown_s / max(1, steps))
             total.add_metric(label, _seconds(last, part))
         yield mean
         yield total
@@ -119,10 +120,6 @@ def _of_members(run: str, members: list[MemberStatus]) -> Iterator[Metric]:
 def _seconds(spent: Spent, part: str) -> float:
     seconds: float = getattr(spent, f"{part}_s")
     return seconds
-
-
-def _mean_s(last_s: float, before_s: float, last: Spent, before: Spent) -> float:
-    return (last_s - before_s) / max(1, last.steps - before.steps)
 
 
 @contextlib.contextmanager

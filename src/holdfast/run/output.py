@@ -20,8 +20,7 @@ import msgspec
 LINE_BYTES_MAX = 64 << 10
 """A longer line is passed on in pieces."""
 HOLD_S = 5.0
-"""How long a process may take to end after its last words; 1.2 to 3.1 s were seen with torch, seven processes
-to a core."""
+"""How long a process may take to end after its last words; with torch 1.2 to 3.1 s on a busy core."""
 QUIET_S = 0.5
 """A process that prints something so long after them goes on, so they were not its last."""
 HELD_BYTES_MAX = 256 << 10
@@ -241,7 +240,7 @@ class Printer:
 
     def close(self) -> None:
         """Wait until all is written, but not for ever."""
-        self._on_room = _nobody_waits
+        self._on_room = lambda: None
         self._queue.put(None)
         self._thread.join(CLOSE_WAIT_S)
 
@@ -261,10 +260,6 @@ class Printer:
                 write_whole(descriptor, line)
             except OSError:  # the reader has left, or the disk is full: training goes on unseen
                 self._broken.add(descriptor)
-
-
-def _nobody_waits() -> None:
-    """What `on_room` is once nothing more comes."""
 
 
 def write_whole(descriptor: int, data: bytes) -> None:

@@ -88,8 +88,9 @@ def _launch(state: RunState) -> None:
     """Start a worker in every slot of every node that takes part."""
     for names in (state.roster.members, state.roster.departed, state.roster.coming, state.roster.vacant):
         names.clear()
-    nodes = sorted(
-        state.roster.nodes.values(), key=lambda node: (node.is_spare, node.order, *_natural(node.name))
+    nodes = sorted(  # n2 before n10
+        state.roster.nodes.values(),
+        key=lambda node: (node.is_spare, node.order, len(node.name), node.name),
     )
     for node in nodes:
         node.is_spare = True
@@ -104,11 +105,6 @@ def _launch(state: RunState) -> None:
         processes.start(state, state.roster.nodes[name], slot, "active")
     state.launch.attempt = tuple(state.roster.members)
     state.roster.short = dict.fromkeys(state.roster.nodes)
-
-
-def _natural(name: str) -> tuple[int, str]:
-    """Sorts n2 before n10."""
-    return (len(name), name)
 
 
 def _record_generation(state: RunState) -> None:

@@ -16,8 +16,7 @@ EVERYWHERE = "0.0.0.0"
 ELSEWHERE = "192.0.2.1"
 """An address that belongs to nobody (RFC 5737): the way there is the way out."""
 TOKEN_CHARS_MIN = 16
-"""As `openssl rand -hex 8` gives: whoever hears a handshake can try tokens at leisure, and 64 bits take too
-long."""
+"""As `openssl rand -hex 8` gives: tokens can be tried at leisure, and 64 bits take too long."""
 DIAL_INTERVAL_S = 0.5
 """How often a node looks whether its coordinator is there by now."""
 

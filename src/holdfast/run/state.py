@@ -14,15 +14,7 @@ from holdfast.record.events import KnownEvent, Role, RunStarted
 from holdfast.run.happenings import Effect, Ending, Print, Record, Say, Severity
 from holdfast.run.history import Survived, Worked
 from holdfast.run.waits import Observed, ns
-from holdfast.run.wire import (
-    DeviceFailed,
-    Finished,
-    PlannedFault,
-    Setup,
-    Spent,
-    Stage,
-    WorkerExited,
-)
+from holdfast.run.wire import DeviceFailed, Finished, PlannedFault, Setup, Spent, Stage, WorkerExited
 
 LOSS_VALUES_MAX = 512
 """How many of the last steps' training losses are kept for the live view."""

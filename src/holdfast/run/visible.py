@@ -11,7 +11,10 @@ UNSEATED = "unseated"
 def virtual(environment: Mapping[str, str], number: int | None) -> dict[str, str]:
     """What a member has in its environment whose GPU is this one of the machine's; None: it has no seat."""
     known = {"LOCAL_RANK": "0", VIRTUAL: UNSEATED if number is None else "seated"}
-    return known if number is None else known | {VARIABLE: _seen(environment, number)}
+    if number is None:
+        return known
+    seen = environment.get(VARIABLE)
+    return known | {VARIABLE: str(number) if seen is None else seen.split(",")[number].strip()}
 
 
 def narrow(environment: MutableMapping[str, str], slot: int, slots: int) -> None:
@@ -24,8 +27,3 @@ def narrow(environment: MutableMapping[str, str], slot: int, slots: int) -> None
 def too_few(environment: Mapping[str, str], members: int) -> bool:
     """Whether it is known that not every member can have a GPU of its own."""
     return VARIABLE in environment and len(environment[VARIABLE].split(",")) < members
-
-
-def _seen(environment: Mapping[str, str], number: int) -> str:
-    visible = environment.get(VARIABLE)
-    return str(number) if visible is None else visible.split(",")[number].strip()

@@ -54,8 +54,7 @@ EXPLAIN_S = 10.0
 """How long the record of a loss waits for the agent to say what it died of. Nothing else does. A script that
 raises hangs up first, and then takes seconds to end (see HOLD_S in output.py)."""
 DEVICE_EXIT_S = 5.0
-"""How long a process whose GPU failed may take to end before it is killed: it holds that GPU's memory. On an
-H200 it took 0.1 s."""
+"""Then a process whose GPU failed is killed: it holds the GPU's memory. With an H200 it took 0.1 s."""
 BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 60.0
 EXIT_MARGIN_S = 5.0
 """What an agent may need beyond the grace to see a killed process go."""

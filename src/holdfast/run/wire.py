@@ -6,6 +6,7 @@ frame: its length in four bytes, then MessagePack. Nothing here opens a socket.
 """
 
 import secrets
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import msgspec
@@ -40,6 +41,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """What every message is: immutable, tagged with its own name."""
 
 
+class MemberMessage(Message, frozen=True, kw_only=True):
+    """A message of a member, to one, or about one."""
+
+    member: str
+
+
 # ---- the handshake: both sides prove that they have the token (handshake.py) ----------------------------
 
 
@@ -70,9 +77,7 @@ class Accepted(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Refused(Message, frozen=True, kw_only=True, tag=True):
-    """The connection is closed after this. `sentence` and `hint` are meant for the user, who sees them only
-    if the proof is right.
-    """
+    """The connection closes after this. The user sees `sentence` and `hint` if the proof is right."""
 
     sentence: str
     hint: str = ""
@@ -95,14 +100,13 @@ class AgentJoined(Message, frozen=True, kw_only=True, tag=True):
     port: int
 
 
-class WorkerStarted(Message, frozen=True, kw_only=True, tag=True):
+class WorkerStarted(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The process of `member` exists."""
 
-    member: str
     pid: int
 
 
-class WorkerExited(Message, frozen=True, kw_only=True, tag=True):
+class WorkerExited(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The process of `member` is gone, as its parent saw it.
 
     code: its exit code, or None where `signal` ended it.
@@ -111,7 +115,6 @@ class WorkerExited(Message, frozen=True, kw_only=True, tag=True):
     kernel log says about its GPU, where it can be read.
     """
 
-    member: str
     code: int | None = None
     signal: int | None = None
     tail: tuple[str, ...] = ()
@@ -127,10 +130,9 @@ class NodeBeat(Message, frozen=True, kw_only=True, tag=True):
     stopped: tuple[str, ...] = ()
 
 
-class Located(Message, frozen=True, kw_only=True, tag=True):
+class Located(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The answer to `Locate`. place: `train.py:88`; empty: it cannot be told."""
 
-    member: str
     place: str
 
 
@@ -139,30 +141,16 @@ class Located(Message, frozen=True, kw_only=True, tag=True):
 
 WORKER_VARIABLES = frozenset(
     {
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "ROLE_RANK",
-        "ROLE_WORLD_SIZE",
-        "ROLE_NAME",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_MAX_RESTARTS",
-        "HOLDFAST_RUN",
-        "HOLDFAST_MEMBER",
-        "HOLDFAST_NODE",
-        "HOLDFAST_ADDRESS",
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+        *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
+        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+        *("HOLDFAST_RUN", "HOLDFAST_MEMBER", "HOLDFAST_NODE", "HOLDFAST_ADDRESS"),
     }
 )
 """What a coordinator may set for a worker. An agent takes no other: PYTHONPATH, say, would be code."""
 
 
-class StartWorker(Message, frozen=True, kw_only=True, tag=True):
+class StartWorker(MemberMessage, frozen=True, kw_only=True, tag=True):
     """Start the script as `member` in `slot`. environment: what it must have beside the agent's own, of
     `WORKER_VARIABLES` and nothing else.
 
@@ -170,34 +158,30 @@ class StartWorker(Message, frozen=True, kw_only=True, tag=True):
     shown until `ShowWorker`.
     """
 
-    member: str
     slot: int
     environment: dict[str, str]
     is_warm: bool = False
 
 
-class ShowWorker(Message, frozen=True, kw_only=True, tag=True):
+class ShowWorker(MemberMessage, frozen=True, kw_only=True, tag=True):
     """Show what a warm `member` prints from here on, as that of `slot`. It has joined, or has a seat now."""
 
-    member: str
     slot: int
 
 
-class StopWorker(Message, frozen=True, kw_only=True, tag=True):
+class StopWorker(MemberMessage, frozen=True, kw_only=True, tag=True):
     """End the process of `member`: SIGTERM and, after `grace_s`, SIGKILL. 0: SIGKILL at once."""
 
-    member: str
     grace_s: float = 0.0
 
 
-class StrikeWorker(Message, frozen=True, kw_only=True, tag=True):
+class StrikeWorker(MemberMessage, frozen=True, kw_only=True, tag=True):
     """Chaos. kill: SIGKILL. pause: SIGSTOP, and SIGCONT after `for_s`.
 
     stops_itself: as in a planned pause, where only the SIGCONT is left to do. A second SIGSTOP might be the
     quicker one, and then its own would come after the SIGCONT.
     """
 
-    member: str
     fault: WorkerFault
     for_s: float = 0.0
     stops_itself: bool = False
@@ -207,10 +191,8 @@ class StrikeNode(Message, frozen=True, kw_only=True, tag=True):
     """Chaos: the agent and all its workers die at once, as in a power cut."""
 
 
-class Locate(Message, frozen=True, kw_only=True, tag=True):
+class Locate(MemberMessage, frozen=True, kw_only=True, tag=True):
     """Where in its script is the process of `member`?"""
-
-    member: str
 
 
 class EndNode(Message, frozen=True, kw_only=True, tag=True):
@@ -241,19 +223,17 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, str]
 
 
-class WorkerJoined(Message, frozen=True, kw_only=True, tag=True):
+class WorkerJoined(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The script reached `join()`: its imports are done. The member waits to be admitted."""
 
-    member: str
     pid: int
 
 
-class WorkerReady(Message, frozen=True, kw_only=True, tag=True):
+class WorkerReady(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The script reached `protect()`: the model is built. took_s: from when `join()`
     returned to here; a warm process that was admitted in a rehearsal has that behind it.
     """
 
-    member: str
     setup: Setup
     took_s: float
 
@@ -266,13 +246,12 @@ class Published(Message, frozen=True, kw_only=True, tag=True):
     value: bytes
 
 
-class Regrouped(Message, frozen=True, kw_only=True, tag=True):
+class Regrouped(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The member is in the group of this generation, has its state, and goes on from `version`.
 
     lanes: the lanes it was dealt. parts_s: how long each part took (abort, group, state).
     """
 
-    member: str
     generation: int
     version: int
     lanes: tuple[int, ...]
@@ -280,41 +259,37 @@ class Regrouped(Message, frozen=True, kw_only=True, tag=True):
     parts_s: dict[str, float]
 
 
-class Planned(Message, frozen=True, kw_only=True, tag=True):
+class Planned(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The member's script has come to a loop over steps, up to this one."""
 
-    member: str
     steps_total: int
 
 
-class Dealt(Message, frozen=True, kw_only=True, tag=True):
+class Dealt(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The member has these lanes from now on: a step that others had begun is over, and shares are even."""
 
-    member: str
     generation: int
     lanes: tuple[int, ...]
 
 
-class Broken(Message, frozen=True, kw_only=True, tag=True):
+class Broken(MemberMessage, frozen=True, kw_only=True, tag=True):
     """A collective of this generation failed; the member waits for the next one.
 
     reason: in the words of the library that carries the tensors. operation: what the member could not do.
     """
 
-    member: str
     generation: int
     reason: str
     operation: str = "exchange data"
 
 
-class DeviceFailed(Message, frozen=True, kw_only=True, tag=True):
+class DeviceFailed(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The member's GPU failed, or ran out of memory: its last words, for the process cannot be used any more.
 
     generation, step: where it was; 0 before it was in any. failure: what happened, in words that are the same
     wherever the same happens. detail: what else is known, in one line.
     """
 
-    member: str
     generation: int
     step: int
     failure: str
@@ -326,25 +301,23 @@ CODE_DEVICE_FAILED = 69
 sysexits.h calls it a service that is unavailable."""
 
 
-class Committed(Message, frozen=True, kw_only=True, tag=True):
+class Committed(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The member holds version `step` now. loss: the step's, where the script's losses are numbers.
 
     took_s: from when the script asked for the step's first lane until here; None: not known.
     """
 
-    member: str
     generation: int
     step: int
     loss: float | None
     took_s: float | None = None
 
 
-class Working(Message, frozen=True, kw_only=True, tag=True):
+class Working(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The script has declared work (`run.alone`, `run.together`), or has its part of shared work, that begins
     now, or is over: meanwhile nobody is ended for want of a commit. work: its name.
     """
 
-    member: str
     work: str
     is_over: bool = False
 
@@ -366,16 +339,15 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resent: int = 0
 
 
-class MemberBeat(Message, frozen=True, kw_only=True, tag=True):
+class MemberBeat(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The member lives. step: the one it works on. spent: now and then, where its time went."""
 
-    member: str
     step: int
     stage: Stage
     spent: Spent | None = None
 
 
-class Finished(Message, frozen=True, kw_only=True, tag=True):
+class Finished(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The script is through its `with join()` block; the member waits to be released.
 
     digest: of the weights and everything else protected. begun: the step that it had begun and not committed;
@@ -383,7 +355,6 @@ class Finished(Message, frozen=True, kw_only=True, tag=True):
     it left that loop; empty where the loop ended by itself. is_exit: it left by `sys.exit(0)`.
     """
 
-    member: str
     step: int
     digest: str
     begun: int = 0
@@ -402,10 +373,9 @@ class Finished(Message, frozen=True, kw_only=True, tag=True):
         return f"the script exited at step {self.step} of {self.steps_total} (exit 0)"
 
 
-class Checkpointed(Message, frozen=True, kw_only=True, tag=True):
+class Checkpointed(MemberMessage, frozen=True, kw_only=True, tag=True):
     """What happened to a durable checkpoint, for the record."""
 
-    member: str
     happened: Literal["begun", "saved", "loaded", "failed"]
     step: int
     place: str
@@ -414,10 +384,9 @@ class Checkpointed(Message, frozen=True, kw_only=True, tag=True):
     size_bytes: int | None = None
 
 
-class Struck(Message, frozen=True, kw_only=True, tag=True):
+class Struck(MemberMessage, frozen=True, kw_only=True, tag=True):
     """A planned fault is about to strike the member that sends this: its last words. `fault` is its id."""
 
-    member: str
     fault: int
 
 
@@ -494,10 +463,9 @@ class Strike(Message, frozen=True, kw_only=True, tag=True):
     for_s: float = 3.0
 
 
-class Replace(Message, frozen=True, kw_only=True, tag=True):
+class Replace(MemberMessage, frozen=True, kw_only=True, tag=True):
     """`holdfast replace`: give the member's place to another process. asks_only: how does that stand?"""
 
-    member: str
     asks_only: bool = False
 
 
@@ -516,22 +484,9 @@ class Answer(Message, frozen=True, kw_only=True, tag=True):
 Handshake = Challenge | Proof | Accepted | Refused
 FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located
 ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | Locate | EndNode
-FromWorker = (
-    WorkerJoined
-    | WorkerReady
-    | Published
-    | Regrouped
-    | Planned
-    | Dealt
-    | Broken
-    | DeviceFailed
-    | Committed
-    | Working
-    | MemberBeat
-    | Finished
-    | Checkpointed
-    | Struck
-)
+OfMembership = WorkerJoined | WorkerReady | Published | Regrouped | Dealt | Broken | DeviceFailed | Finished
+OfProgress = Planned | Committed | Working | MemberBeat | Checkpointed | Struck
+FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | Released | Dismissed
 AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Replace | Answer
 
@@ -565,3 +520,33 @@ def unframe(body: bytes) -> AnyMessage:
 
 def fresh_token() -> str:
     return secrets.token_hex(16)
+
+
+class FrameBuffer:
+    """Keeps what has come of a frame until the rest is there. bytes_max: what a frame may have; it may be
+    changed with every message, and is small for somebody who has proved nothing yet.
+    """
+
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self._data = bytearray()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a part of a frame, or more, that was not given yet."""
+        return bool(self._data)
+
+    def feed(self, data: bytes) -> Iterator[AnyMessage]:
+        """The messages that are complete now. `MalformedFrame` where the bytes are no message of ours."""
+        self._data += data
+        start = 0
+        try:
+            while len(self._data) - start >= LENGTH_BYTES:
+                body = start + LENGTH_BYTES
+                end = body + frame_length(bytes(self._data[start:body]), self.bytes_max)
+                if end > len(self._data):
+                    break
+                start = end
+                yield unframe(bytes(self._data[body:end]))
+        finally:
+            del self._data[:start]

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.signals.catalogue import CATALOGUE
-    from holdfast.signals.frame import Frame
+    from holdfast.signals.frame import Frame, Reading, per_second
     from holdfast.signals.prometheus import Prometheus
     from holdfast.signals.quality import inspect
-    from holdfast.signals.rates import per_second
-    from holdfast.signals.reading import Reading
     from holdfast.signals.source import Source
     from holdfast.signals.store import SignalStore
 
@@ -20,11 +18,9 @@ __all__ = ["CATALOGUE", "Frame", "Prometheus", "Reading", "SignalStore", "Source
 
 _HOMES = {
     "catalogue": {"CATALOGUE"},
-    "frame": {"Frame"},
+    "frame": {"Frame", "Reading", "per_second"},
     "prometheus": {"Prometheus"},
     "quality": {"inspect"},
-    "rates": {"per_second"},
-    "reading": {"Reading"},
     "source": {"Source"},
     "store": {"SignalStore"},
 }

@@ -15,47 +15,15 @@ import msgspec
 
 from holdfast.signals.frame import Kind
 
-Scope = Literal[
-    "gpu",
-    "clock_event",
-    "xid",
-    "port",
-    "pci",
-    "node",
-    "disk",
-    "filesystem",
-    "fan",
-    "netdev",
-    "lustre",
-    "resolver",
-    "amd_smi",
-    "nfs",
-    "loop",
-    "connector",
-    "supply",
-    "chassis",
-    "switch",
-    "uplink",
-    "slurm",
-    "run",
-    "member",
-    "decode",
-    "worker",
-    "pair",
-]
+OfGpus = Literal["gpu", "clock_event", "xid", "amd_smi", "pci"]
+OfHosts = Literal["node", "disk", "filesystem", "fan", "netdev", "lustre", "nfs", "decode"]
+OfFacilities = Literal["loop", "connector", "supply", "chassis"]
+OfNetworks = Literal["port", "switch", "uplink", "resolver"]
+OfWork = Literal["slurm", "run", "member", "worker", "pair"]
+Scope = Literal[OfGpus, OfHosts, OfFacilities, OfNetworks, OfWork]
 """What a metric has a series for, and so how its labels name a subject: `naming` knows."""
-Trap = Literal[
-    "ns-or-us",
-    "saturates",
-    "fahrenheit",
-    "watts",
-    "words",
-    "never-clears",
-    "four-byte-words",
-    "counter-or-rate",
-    "rpm-or-percent",
-    "idles-low",
-]
+WrongUnit = Literal["ns-or-us", "fahrenheit", "watts", "four-byte-words", "counter-or-rate", "rpm-or-percent"]
+Trap = Literal[WrongUnit, "saturates", "words", "never-clears", "idles-low"]
 """What is known to go wrong with a metric in the field.
 
 ns-or-us: exporters disagree on the unit. saturates: stops at its width. fahrenheit, watts: some sensors have
@@ -87,70 +55,39 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 _BOUNDS_BY_UNIT: dict[str, tuple[float, float]] = {
     "%": (-5, 105),
     "share": (-0.05, 1.05),
-    "MHz": (0, 5_000),
-    "W": (0, 5_000),
-    "kW": (0, 5_000),
+    **dict.fromkeys(("MHz", "W", "kW"), (0, 5_000)),
     "L/min": (0, 10_000),
     "1/min": (0, 100_000),
     "kPa": (0, 2_000),
     "K": (-20, 80),
     "PCIe lanes": (0, 32),
     "C": (-20, 150),
-    "s": (0, float("inf")),
-    "ms": (0, float("inf")),
-    "us": (0, float("inf")),
-    "MiB": (0, float("inf")),
+    **dict.fromkeys(("s", "ms", "us", "MiB"), (0, float("inf"))),
 }
 """Of gauges, with what a sensor may be off by. The largest coolant distribution units move less than 5 MW,
 and the hottest chip allowed is far below 150 C."""
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of catalogue.csv. The name follows the prefix, by which others of the exporter are known.
-
-    low, high: where they are not those of the unit. meaning: a sentence.
-    """
-
-    prefix: str
-    name: str
-    kind: Kind
-    scope: Scope
-    unit: str
-    trap: Trap | None
-    low: float | None
-    high: float | None
-    sensed: bool
-    meaning: str
-
-    @property
-    def metric(self) -> Metric:
-        by_unit = _BOUNDS_BY_UNIT.get(self.unit, (None, None)) if self.kind == "gauge" else (None, None)
-        return Metric(
-            name=self.prefix + self.name,
-            kind=self.kind,
-            unit=self.unit,
-            scope=self.scope,
-            meaning=self.meaning,
-            trap=self.trap,
-            low=by_unit[0] if self.low is None else self.low,
-            high=by_unit[1] if self.high is None else self.high,
-            sensed=self.sensed,
-        )
+def _metric(row: dict[str, str]) -> Metric:
+    """A line of catalogue.csv. A bound that it does not have is that of the unit."""
+    low, high = _BOUNDS_BY_UNIT.get(row["unit"], (None, None)) if row["kind"] == "gauge" else (None, None)
+    told = {
+        **row,
+        "name": row["prefix"] + row["name"],
+        "trap": row["trap"] or None,
+        "low": row["low"] or low,
+        "high": row["high"] or high,
+        "sensed": bool(row["sensed"]),
+    }
+    return msgspec.convert(told, Metric, strict=False)
 
 
-def _rows() -> list[_Row]:
-    """The table beside this module; a field that says nothing is empty."""
-    text = files("holdfast.signals").joinpath("catalogue.csv").read_text(encoding="utf-8")
-    told = [
-        {**row, **{key: row[key] or None for key in ("trap", "low", "high")}, "sensed": bool(row["sensed"])}
-        for row in csv.DictReader(text.splitlines())
-    ]
-    return msgspec.convert(told, list[_Row], strict=False)
-
-
-_ROWS = _rows()
-CATALOGUE: dict[str, Metric] = {row.prefix + row.name: row.metric for row in _ROWS}
-_PREFIXES = tuple(dict.fromkeys((row.prefix, row.scope) for row in _ROWS if row.prefix))
+_ROWS = [*csv.DictReader(files("holdfast.signals").joinpath("catalogue.csv").read_text("utf-8").splitlines())]
+CATALOGUE: dict[str, Metric] = {metric.name: metric for metric in map(_metric, _ROWS)}
+_PREFIXES = dict.fromkeys(
+    (row["prefix"], CATALOGUE[row["prefix"] + row["name"]].scope) for row in _ROWS if row["prefix"]
+)
+"""By which other metrics of an exporter are known, and what those have a series for."""
 
 
 def describe(name: str) -> Metric:

@@ -1,10 +1,12 @@
-"""Whether the machines beneath a run are those that the telemetry speaks of, by name."""
+"""Whether the machines beneath a run are those that the telemetry speaks of, by name and by clock."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import msgspec
+import numpy as np
 
 from holdfast.signals.quality import TRUST, Flaw
+from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology, in_order
 from holdfast.topology.hostlist import fold
 
@@ -29,7 +31,8 @@ def coverage(topology: Topology, run: str, hosts: Collection[str]) -> Coverage:
     if not (dark := in_order({*nodes} - {*hosts})):
         return Coverage()
     share = len(dark) / len(nodes)
-    text = f"There is no telemetry of {_many(len(dark), len(nodes))} nodes of {run} ({_fold(dark)})."
+    many = f"all {len(nodes):,}" if share == 1.0 else f"{len(dark):,} of the {len(nodes):,}"
+    text = f"There is no telemetry of {many} nodes of {run} ({_fold(dark)})."
     if strays := in_order({*hosts} - _at_work(topology)):
         text += (
             f" There is telemetry of {_fold(strays)}, which no run uses. If these are the same machines, "
@@ -47,10 +50,29 @@ def _flaw(run: str, text: str) -> Flaw:
     return Flaw(kind="names", subject=run, metric="", since_ns=None, text=text)
 
 
-def _many(count: int, total: int) -> str:
-    return f"all {total:,}" if count == total else f"{count:,} of the {total:,}"
-
-
 def _fold(names: list[str]) -> str:
     text = fold(names)
     return text if len(text) <= NAMES_CHARS_MAX else f"{text[: NAMES_CHARS_MAX - 1]}…"
+
+
+OFFSETS = ("node_timex_offset_seconds", "chrony_tracking_last_offset_seconds")
+OFFSET_S_MAX = 0.1
+"""A clock that NTP holds is off by some milliseconds; a step of a run takes longer than this."""
+WITHIN_NS = 300 * 10**9
+
+
+def skewed(source: Source, now_ns: int) -> Iterator[Flaw]:
+    """Hosts whose clocks are wrong, each by the first metric that tells: the times that they tell are off."""
+    there, told = set(source.metrics()), set()
+    for metric in OFFSETS:
+        frame = source.frame(metric, (now_ns - WITHIN_NS, now_ns + 1)) if metric in there else None
+        if frame is None or not len(frame.times_ns):
+            continue
+        known = np.flatnonzero(np.isfinite(frame.values).any(axis=0))
+        offsets_s = np.nanmedian(frame.values[:, known], axis=0)
+        for column, offset_s in zip(known.tolist(), offsets_s.tolist(), strict=True):
+            host = frame.subjects[column]
+            if abs(offset_s) > OFFSET_S_MAX and host not in told:
+                told.add(host)
+                text = f"The clock of {host} is off by {abs(offset_s):.3g} s: the times it records are wrong."
+                yield Flaw(kind="clock", subject=host, metric=metric, since_ns=None, text=text)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.signals.catalogue import Metric
-from holdfast.signals.frame import Frame, Labels, Word
+from holdfast.signals.frame import Floats, Frame, Labels, Word
 from holdfast.wording.units import SECOND_NS
 
 COARSE_FACTOR = 1.25
@@ -53,8 +53,9 @@ def on_grid(
         return None
     column = np.full(len(names), LEFT_OUT)
     column[kept] = np.arange(len(kept))
-    step_ns = step_of(samples, step_ns)
-    times_ns = _times_ns(window_ns, step_ns)
+    step_ns = step_of(samples.series, samples.times_ns, step_ns)
+    rows = min(CELLS_MAX, -(-(window_ns[1] - window_ns[0]) // step_ns))
+    times_ns = window_ns[1] + np.arange(-rows, 0, dtype=np.int64) * step_ns
     cells, columns = _cells(samples, times_ns, step_ns), column[samples.series]
     inside = (cells >= 0) & (columns >= 0)
     values = np.full((len(times_ns), len(kept)), np.nan)
@@ -75,14 +76,9 @@ def on_grid(
     )
 
 
-def _times_ns(window_ns: tuple[int, int], step_ns: int) -> NDArray[np.int64]:
-    cells = min(CELLS_MAX, -(-(window_ns[1] - window_ns[0]) // step_ns))
-    return window_ns[1] + np.arange(-cells, 0, dtype=np.int64) * step_ns
-
-
-def step_of(samples: Samples, step_ns: int) -> int:
+def step_of(series: NDArray[np.int64], times_ns: NDArray[np.int64], step_ns: int) -> int:
     """The step, or the usual time between samples in whole seconds where that is longer."""
-    gaps_ns = np.diff(samples.times_ns)[np.diff(samples.series) == 0]
+    gaps_ns = np.diff(times_ns)[np.diff(series) == 0]
     interval_ns = float(np.median(gaps_ns)) if len(gaps_ns) else 0.0
     if interval_ns <= COARSE_FACTOR * step_ns:
         return step_ns
@@ -90,15 +86,16 @@ def step_of(samples: Samples, step_ns: int) -> int:
 
 
 def _cells(samples: Samples, times_ns: NDArray[np.int64], step_ns: int) -> NDArray[np.int64]:
-    """The cell of each sample, counted back from the window's end so that the newest is never lost.
-
-    A series' own moment is the mean of its samples' phases, as on a circle.
-    """
-    count = len(samples.labels)
+    """The cell of each sample, counted back from the window's end so that the newest is never lost."""
     steps_ago = (times_ns[-1] + step_ns - samples.times_ns) / step_ns
-    angles = 2 * np.pi * steps_ago
-    sines = np.bincount(samples.series, np.sin(angles), count)
-    cosines = np.bincount(samples.series, np.cos(angles), count)
-    moments = np.arctan2(sines, cosines) / (2 * np.pi) % 1.0
+    moments = moments_of(samples.series, steps_ago, len(samples.labels))
     ago = np.maximum(0, np.rint(steps_ago - moments[samples.series])).astype(np.int64)
     return np.asarray(len(times_ns) - 1 - ago, np.int64)
+
+
+def moments_of(series: NDArray[np.int64], steps: Floats, count: int) -> Floats:
+    """Where within a step the samples of each series lie, on average: of their phases, as on a circle."""
+    angles = 2 * np.pi * steps
+    sines = np.bincount(series, np.sin(angles), count)
+    cosines = np.bincount(series, np.cos(angles), count)
+    return np.asarray(np.arctan2(sines, cosines) / (2 * np.pi) % 1.0)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from holdfast.signals.catalogue import Metric, describe
 from holdfast.signals.frame import Floats, Frame, Labels
-from holdfast.signals.grid import CELLS_MAX, Samples, step_of
+from holdfast.signals.grid import CELLS_MAX, moments_of, step_of
 from holdfast.signals.prometheus import Prometheus, Raw
 from holdfast.wording.units import SECOND_NS
 
@@ -137,9 +137,7 @@ class _Kept:
         self.metric = metric
         self.begin_ns, self.end_ns = window_ns
         self._anchor_ns = window_ns[1]
-        self._step_ns = step_of(
-            Samples(labels=(), series=raw.series, times_ns=raw.times_ns, values=raw.values), step_ns
-        )
+        self._step_ns = step_of(raw.series, raw.times_ns, step_ns)
         self._columns: dict[bytes, int] = {}
         self._labels: tuple[Labels, ...] = ()
         self._subjects: tuple[str, ...] = ()
@@ -230,10 +228,8 @@ class _Kept:
         return np.array(columns, np.int64)
 
     def _add(self, raw: Raw, fresh: list[int], named: Named) -> None:
-        angles = 2 * np.pi * (self._anchor_ns - raw.times_ns) / self._step_ns
-        sines = np.bincount(raw.series, np.sin(angles), len(raw.keys))
-        cosines = np.bincount(raw.series, np.cos(angles), len(raw.keys))
-        moments = np.arctan2(sines, cosines) / (2 * np.pi) % 1.0
+        steps_ago = (self._anchor_ns - raw.times_ns) / self._step_ns
+        moments = moments_of(raw.series, steps_ago, len(raw.keys))
         labels, subjects, added = [*self._labels], [*self._subjects], []
         for index in fresh:
             own, subject = named(raw.keys[index])

@@ -5,30 +5,20 @@ at a machine of which nothing was read must not pass for health.
 """
 
 from collections.abc import Container
+from typing import get_args
 
 import msgspec
 
-from holdfast.signals.catalogue import Scope, describe
+from holdfast.signals.catalogue import OfGpus, OfHosts, Scope, describe
 from holdfast.signals.frame import Frame, Labels
 from holdfast.signals.source import Source
 from holdfast.topology.hosts import Hosts
 from holdfast.topology.names import host_names_of, host_of
 
 HOSTED: dict[Scope, str] = {
-    "gpu": ".",
-    "clock_event": ".",
-    "xid": ".",
-    "amd_smi": ".",
-    "pci": ".",
+    **dict.fromkeys(get_args(OfGpus), "."),
+    **dict.fromkeys(get_args(OfHosts), ""),
     "port": "/",
-    "node": "",
-    "disk": "",
-    "filesystem": "",
-    "fan": "",
-    "netdev": "",
-    "nfs": "",
-    "lustre": "",
-    "decode": "",
 }
 """Scopes whose subjects are hosts or begin with one, and what stands behind it then."""
 CHASSIS: frozenset[Scope] = frozenset({"chassis", "supply"})

@@ -7,8 +7,9 @@ it gives itself (`hostname`), else the one that it is scraped under (`instance`)
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import get_args
 
-from holdfast.signals.catalogue import Metric, Scope
+from holdfast.signals.catalogue import Metric, OfHosts, Scope
 from holdfast.signals.frame import Labels
 from holdfast.topology.names import gpu_name, gpu_of, host_of, link_name, member_name, port_name, port_of
 
@@ -102,17 +103,11 @@ def _pair(labels: Labels) -> str:
 
 
 _NAMERS: dict[Scope, Callable[[Labels], str]] = {
+    **dict.fromkeys(get_args(OfHosts), host_of),
     "gpu": _gpu,
     "clock_event": _gpu,
     "xid": _gpu,
     "port": _port,
-    "node": host_of,
-    "disk": host_of,
-    "filesystem": host_of,
-    "fan": host_of,
-    "netdev": host_of,
-    "nfs": host_of,
-    "lustre": host_of,
     "resolver": lambda labels: RESOLVER,
     "loop": _loop,
     "connector": _loop,
@@ -123,7 +118,6 @@ _NAMERS: dict[Scope, Callable[[Labels], str]] = {
     "slurm": lambda labels: SLURM,
     "run": lambda labels: labels.get("run", ""),
     "member": _member,
-    "decode": host_of,
     "worker": lambda labels: labels.get("worker_id", ""),
     "pair": _pair,
 }

@@ -15,24 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.signals import http_client
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Frame, Labels
 from holdfast.signals.grid import Samples, on_grid
-from holdfast.signals.http_client import (
-    ANONYMOUS,
-    Access,
-    Failed,
-    HttpAnswer,
-    HttpClient,
-    Limits,
-    Manners,
-    TimedOut,
-    TooLong,
-    checked,
-    decoded,
-    shown,
-    written_path,
-)
 from holdfast.signals.naming import NO_BUSES, Buses, buses_of, subject_of
 from holdfast.signals.source import STEP_S, SourceError
 from holdfast.wording.units import SECOND_NS
@@ -112,7 +98,7 @@ class Prometheus:
         self,
         url: str,
         *,
-        access: Access = ANONYMOUS,
+        access: http_client.Access = http_client.ANONYMOUS,
         step_s: float = STEP_S,
         where: Mapping[str, str] = {},
         timeout_s: float = TIMEOUT_S,
@@ -123,12 +109,12 @@ class Prometheus:
         self._where = dict(where)
         self._as_of_ns = as_of_ns
         self._buses: tuple[int, Buses] = (-BUSES_NS_MAX, NO_BUSES)
-        self._client = HttpClient(
+        self._client = http_client.HttpClient(
             url,
             what="Prometheus",
-            limits=Limits(total_s=timeout_s, body_bytes_max=ANSWER_BYTES_MAX),
+            limits=http_client.Limits(total_s=timeout_s, body_bytes_max=ANSWER_BYTES_MAX),
             access=access,
-            manners=Manners(redirects=True, proxies=True),
+            manners=http_client.Manners(redirects=True, proxies=True),
         )
 
     def close(self) -> None:
@@ -227,11 +213,11 @@ class Prometheus:
         while True:
             try:
                 answer = self._once(call, form)
-            except TooLong as error:
+            except http_client.TooLong as error:
                 raise self._too_much(str(error)) from None
-            except TimedOut as error:
+            except http_client.TimedOut as error:
                 raise self._unreachable(str(error)) from None
-            except Failed as error:
+            except http_client.Failed as error:
                 failure = self._unreachable(str(error))
             else:
                 if answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -247,14 +233,14 @@ class Prometheus:
                 raise failure
             time.sleep(wait_s)
 
-    def _once(self, call: str, form: _Form) -> HttpAnswer:
+    def _once(self, call: str, form: _Form) -> http_client.HttpAnswer:
         """POST, for a selector may be longer than a URL; the names of labels are only to be had by GET."""
         path = f"/api/v1/{call}"
         if call.startswith("label/"):
             return self._client.ask("GET", path, query=form)
         return self._client.ask("POST", path, form=form)
 
-    def _checked(self, answer: HttpAnswer) -> msgspec.Raw:
+    def _checked(self, answer: http_client.HttpAnswer) -> msgspec.Raw:
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise SourceError(
                 f"{self._url} does not let us in ({answer.status}).",
@@ -270,7 +256,7 @@ class Prometheus:
 
     def _decoded(self, data: bytes | msgspec.Raw, kind: type[T]) -> T:
         try:
-            return decoded(data, kind)
+            return http_client.decoded(data, kind)
         except ValueError:
             raise self._stranger() from None
 
@@ -292,8 +278,8 @@ class Prometheus:
 
 def place(url: str) -> str:
     """Where the server is, for messages and links; user, password and query may be secrets."""
-    address = checked(url, what="Prometheus")
-    return f"{shown(address)}{written_path(address)}".rstrip("/")
+    address = http_client.checked(url, what="Prometheus")
+    return f"{http_client.shown(address)}{http_client.written_path(address)}".rstrip("/")
 
 
 def _times(window_ns: tuple[int, int]) -> dict[str, str]:
@@ -304,16 +290,16 @@ def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-def _complaint(answer: HttpAnswer) -> str:
+def _complaint(answer: http_client.HttpAnswer) -> str:
     """In Prometheus' own words where it has any."""
     try:
-        text = decoded(answer.body, _Answer).error
+        text = http_client.decoded(answer.body, _Answer).error
     except ValueError:
         text = "" if _is_page(answer) else answer.text
     return " ".join((text or answer.phrase).split())[:COMPLAINT_LENGTH_MAX].rstrip(".")
 
 
-def _is_page(answer: HttpAnswer) -> bool:
+def _is_page(answer: http_client.HttpAnswer) -> bool:
     """Whether it is HTML, which no Prometheus answers with: for people, and too long for a sentence."""
     return answer.body.lstrip().startswith(b"<")
 

@@ -14,23 +14,12 @@ from numpy.typing import NDArray
 from holdfast import wording
 from holdfast.signals import units
 from holdfast.signals.catalogue import Metric, Scope, describe
-from holdfast.signals.frame import Floats, Frame
-from holdfast.signals.rates import per_second
+from holdfast.signals.frame import Floats, Frame, per_second
 from holdfast.wording.units import SECOND_NS
 
-FlawKind = Literal[
-    "reset",
-    "stale",
-    "gaps",
-    "unit",
-    "saturated",
-    "stuck",
-    "implausible",
-    "words",
-    "out-of-range",
-    "names",
-    "clock",
-]
+Missing = Literal["reset", "stale", "gaps"]
+Unbelievable = Literal["unit", "saturated", "stuck", "implausible", "words", "out-of-range"]
+FlawKind = Literal[Missing, Unbelievable, "names", "clock"]
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.intp]
 
@@ -151,30 +140,22 @@ class _Inspection:
             return
         self._told[kind] = self._told.get(kind, 0) + 1
         subject = self.frame.subjects[series]
-        self._flaws.append(
-            Flaw(
-                kind=kind,
-                subject=subject,
-                metric=self.frame.metric,
-                since_ns=int(self.frame.times_ns[since]) if since else None,
-                text=f"{self.frame.metric} of {subject} {text}.",
-            )
-        )
+        since_ns = int(self.frame.times_ns[since]) if since else None
+        self._tell(kind, f"of {subject} {text}", since_ns, subject)
 
     def note_all(self, kind: FlawKind, text: str, since_ns: int | None) -> None:
         """Of the whole frame."""
         self._trust *= TRUST[kind]
+        self._tell(kind, text, since_ns)
+
+    def _tell(self, kind: FlawKind, text: str, since_ns: int | None = None, subject: str = "") -> None:
         metric = self.frame.metric
-        self._flaws.append(
-            Flaw(kind=kind, subject="", metric=metric, since_ns=since_ns, text=f"{metric} {text}.")
-        )
+        flaw = Flaw(kind=kind, subject=subject, metric=metric, since_ns=since_ns, text=f"{metric} {text}.")
+        self._flaws.append(flaw)
 
     def done(self) -> Inspected:
         for kind, count in self._untold.items():
-            text = f"{self.frame.metric} has {count} more series with this flaw: {kind}."
-            self._flaws.append(
-                Flaw(kind=kind, subject="", metric=self.frame.metric, since_ns=None, text=text)
-            )
+            self._tell(kind, f"has {count} more series with this flaw: {kind}")
         frame = self.frame
         if self.values is not frame.values:
             frame = msgspec.structs.replace(frame, values=self.values)

@@ -21,3 +21,45 @@ class Source(Protocol):
 
     def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
         """One metric from a time until before another; None where it has no series then."""
+
+
+KEPT_BYTES_MAX = 512 * 2**20
+"""Of frames that are kept; the oldest go first. One metric of 16,384 GPUs over half an hour has 24 MB."""
+
+Asked = tuple[str, tuple[int, int]]
+
+
+class OnceSource:
+    """Another source, as it was when each metric was first asked for, for one evaluation: its detectors want
+    the same frames. What the source does not have is remembered too.
+    """
+
+    def __init__(self, source: Source, *, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self._source = source
+        self._kept_bytes_max = kept_bytes_max
+        self._metrics: tuple[str, ...] | None = None
+        self._frames: dict[Asked, Frame | None] = {}
+        self._kept_bytes = 0
+
+    def metrics(self) -> tuple[str, ...]:
+        if self._metrics is None:
+            self._metrics = self._source.metrics()
+        return self._metrics
+
+    def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
+        asked = (metric, window_ns)
+        if asked not in self._frames:
+            self._keep(asked, self._source.frame(metric, window_ns))
+        return self._frames[asked]
+
+    def _keep(self, asked: Asked, frame: Frame | None) -> None:
+        """Also where it is larger than all that may be kept: the caller has it in memory anyway."""
+        size_bytes = _size_bytes(frame)
+        while self._frames and self._kept_bytes + size_bytes > self._kept_bytes_max:
+            self._kept_bytes -= _size_bytes(self._frames.pop(next(iter(self._frames))))
+        self._frames[asked] = frame
+        self._kept_bytes += size_bytes
+
+
+def _size_bytes(frame: Frame | None) -> int:
+    return 0 if frame is None else frame.values.nbytes

@@ -9,6 +9,7 @@ import os
 import re
 import struct
 from collections.abc import Collection, Iterator
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -197,19 +198,11 @@ def _events(data: bytes) -> tuple[list[Shown], int]:
 
 def _event(record: bytes) -> Shown | None:
     """Of a protobuf `Event`: `wall_time` is field 1, a double, and `step` field 2, a varint."""
-    if len(record) < 1 + _DOUBLE.size or record[0] != 0x09:
+    said = dict(islice(wandb_file.fields(record), 2))
+    when, step = said.get(1), said.get(2)  # step 0, which the first record has too, is not written
+    if not isinstance(when, bytes) or len(when) != _DOUBLE.size or not isinstance(step, int):
         return None
-    (when_s,) = _DOUBLE.unpack_from(record, 1)
-    place = 1 + _DOUBLE.size
-    if place >= len(record) or record[place] != 0x10:
-        return None  # step 0, which the first record has too, is not written
-    step = shift = 0
-    for byte in record[place + 1 : place + 11]:
-        step |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return _shown(when_s, step)
-    return None
+    return _shown(_DOUBLE.unpack(when)[0], step)
 
 
 class StepLogSource(WithSteps):

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.signals.catalogue import describe
-from holdfast.signals.frame import Floats, Frame, Labels
-from holdfast.signals.joined import joined
+from holdfast.signals.frame import Floats, Frame, Labels, joined
 from holdfast.signals.source import Source
-from holdfast.topology.jobs import job_of
+from holdfast.topology.names import job_of
 from holdfast.wording.units import SECOND_NS
 
 STEP = "holdfast_run_step_seconds"

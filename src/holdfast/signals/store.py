@@ -8,7 +8,6 @@ after a crash: a sample that occurs twice is the same sample.
 """
 
 import fcntl
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,12 +21,11 @@ import msgspec
 import numpy as np
 
 from holdfast.record.errors import StoreError
-from holdfast.record.private import make_private_directory
+from holdfast.record.files import make_private_directory, sync
 from holdfast.signals.catalogue import describe
-from holdfast.signals.frame import Frame, Labels
+from holdfast.signals.frame import Frame, Labels, Reading
 from holdfast.signals.grid import Samples, on_grid
 from holdfast.signals.naming import NO_BUSES, Buses, buses_of, subject_of
-from holdfast.signals.reading import Reading
 from holdfast.signals.source import STEP_S
 from holdfast.wording.units import SECOND_NS
 
@@ -205,9 +203,9 @@ class SignalStore:
         target = partial.as_posix().replace("'", "''")
         try:
             self._engine.execute(f"COPY (SELECT * FROM {table} {_ORDER}) TO '{target}' (FORMAT parquet)")
-            _sync(partial)
+            sync(partial)
             partial.rename(path)
-            _sync(self._root)
+            sync(self._root)
         except (OSError, duckdb.Error) as error:
             for name in (partial, path):  # the second, where only its directory could not be synced
                 name.unlink(missing_ok=True)
@@ -282,12 +280,3 @@ def _age_s(path: Path) -> float:
         return time.time() - path.stat().st_mtime
     except FileNotFoundError:
         return 0.0
-
-
-def _sync(path: Path) -> None:
-    """Force a file, or the names in a directory, to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -9,9 +9,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from holdfast.signals.frame import Floats, Frame
-from holdfast.signals.joined import joined
-from holdfast.signals.rates import per_second
+from holdfast.signals.frame import Floats, Frame, joined, per_second
 from holdfast.signals.source import Source
 
 How = Literal["value", "rate", "share", "generation"]

@@ -74,14 +74,14 @@ def _records(data: bytes, offset: int) -> Iterator[tuple[bytes, int]]:
 def _history(record: bytes) -> tuple[object, object] | None:
     """When and which step; None for a record of another kind."""
     said: dict[str, object] = {}
-    for number, value in _fields(record):
+    for number, value in fields(record):
         if number != HISTORY or not isinstance(value, bytes):
             continue
-        for part, inner in _fields(value):
+        for part, inner in fields(value):
             if part == ITEM and isinstance(inner, bytes):
                 said.update(_item(inner))
             elif part == STEP and isinstance(inner, bytes):
-                said.setdefault("_step", dict(_fields(inner)).get(STEP_NUMBER, 0))
+                said.setdefault("_step", dict(fields(inner)).get(STEP_NUMBER, 0))
     if "_timestamp" not in said or "_step" not in said:
         return None
     return said["_timestamp"], said["_step"]
@@ -90,7 +90,7 @@ def _history(record: bytes) -> tuple[object, object] | None:
 def _item(data: bytes) -> dict[str, object]:
     """Its key and value, if it is one of the two that are wanted."""
     key = value = b""
-    for number, field in _fields(data):
+    for number, field in fields(data):
         if number in (KEY, NESTED_KEY) and isinstance(field, bytes):
             key = key or field
         elif number == VALUE_JSON and isinstance(field, bytes):
@@ -103,7 +103,7 @@ def _item(data: bytes) -> dict[str, object]:
         return {}
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields of a protobuf message, until something is none."""
     place = 0
     while place < len(data):
@@ -111,7 +111,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         kind = tag & 7
         if kind == VARINT:
             value, place = _varint(data, place)
-            yield tag >> 3, value
+            if place <= len(data):
+                yield tag >> 3, value
             continue
         if kind == BYTES:
             length, place = _varint(data, place)

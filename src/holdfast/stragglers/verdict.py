@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.stragglers.whatif import HALF, Analysis, RankedStage
+from holdfast.stragglers.whatif import HALF, Analysis
 
 Kind = Literal["none", "worker", "data", "pauses", "stage", "replica", "communication", "operation", "spread"]
 Judgement = Literal["cause", "not-hardware", "unknown"]
@@ -156,12 +156,13 @@ def _stage(analysis: Analysis) -> StragglerVerdict | None:
     if not _explains(worst.share):
         return None
     last = worst == analysis.stages[-1]
+    fixed_s = analysis.step_s - (worst.share or 0.0) * (analysis.step_s - analysis.ideal_s)
     which = f"The last stage ({worst.stage})" if last else f"Stage {worst.stage}"
     return StragglerVerdict(
         kind="stage",
         judgement="not-hardware",
         sentence=f"{which} holds the step back on all of its workers alike: with its "
-        f"durations at the ideal it takes {seconds(_fixed_s(analysis, worst))} "
+        f"durations at the ideal it takes {seconds(fixed_s)} "
         f"in place of {seconds(analysis.step_s)}, {_percent(worst.share)} of the slowdown.",
         basis=f"{'M_S' if last else 'Its share'} is {_ratio(worst.share)} and over {HALF:g} ({SOURCE}); the "
         f"slowest 3 % of the workers explain {_percent(analysis.m_w)}, so it is the partition, no machine.",
@@ -269,10 +270,6 @@ def _places(analysis: Analysis, names: tuple[str, ...]) -> str:
         told.append(f"{len(names) - NAMED_MAX} more")
     joined = ", ".join(told[:-1]) + " and " + told[-1] if len(told) > 1 else told[0]
     return joined[:1].upper() + joined[1:] if joined.startswith("rank ") else joined
-
-
-def _fixed_s(analysis: Analysis, stage: RankedStage) -> float:
-    return analysis.step_s - (stage.share or 0.0) * (analysis.step_s - analysis.ideal_s)
 
 
 def seconds(value_s: float) -> str:

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from holdfast.stragglers import operations as op
 from holdfast.stragglers.graph import Graph, build
 from holdfast.stragglers.pattern import Pattern, evened_s, pattern_of, without_pauses_s
-from holdfast.stragglers.simulate import step_times_s
-from holdfast.stragglers.trace import Floats, Ints, Trace, WorkerPlace
+from holdfast.stragglers.trace import Floats, Ints, Trace
 
 SLOWEST_SHARE = 0.03
 """M_W is about this share of the workers, rounded up (the paper, equation 5)."""
@@ -163,18 +162,21 @@ def _workers(
     simulated: "_Simulated", broad: "_Broad", chosen: Sequence[int], scores: Sequence[float]
 ) -> list[tuple[int, RankedWorker]]:
     """These workers, each with its what-ifs, ranked by the slowdown it makes alone."""
-    kept_s = simulated.means_s(simulated.worker, [[worker] for worker in chosen])
-    ranked = [
-        (
-            number,
-            _ranked_worker(
-                simulated.trace.workers[number], scores[number], added_s / (broad.ideal_s or 1.0), fixed.share
-            ),
+    alone = [[worker] for worker in chosen]
+    kept_s, fixed = simulated.means_s(simulated.worker, alone), _fixed(simulated, broad, alone)
+    ranked = []
+    for number, added_s, one in zip(chosen, kept_s, fixed, strict=True):
+        worker = simulated.trace.workers[number]
+        found = RankedWorker(
+            name=worker.title,
+            rank=worker.rank,
+            dp_rank=worker.dp_rank,
+            stage=worker.stage,
+            score=scores[number],
+            slowdown=added_s / (broad.ideal_s or 1.0),
+            share=one.share,
         )
-        for number, added_s, fixed in zip(
-            chosen, kept_s, _fixed(simulated, broad, [[worker] for worker in chosen]), strict=True
-        )
-    ]
+        ranked.append((number, found))
     return sorted(ranked, key=lambda one: (-one[1].slowdown, one[1].rank))
 
 
@@ -199,18 +201,6 @@ def _fixed(simulated: "_Simulated", broad: "_Broad", sets: Sequence[Sequence[int
         )
         for one, time_s in zip(sets, fixed_s, strict=True)
     ]
-
-
-def _ranked_worker(worker: WorkerPlace, score: float, slowdown: float, share: float | None) -> RankedWorker:
-    return RankedWorker(
-        name=worker.title,
-        rank=worker.rank,
-        dp_rank=worker.dp_rank,
-        stage=worker.stage,
-        score=score,
-        slowdown=slowdown,
-        share=share,
-    )
 
 
 def _others(count: int, without: Sequence[int]) -> list[int]:
@@ -331,8 +321,9 @@ class _Broad:
         return self.step_s / self.ideal_s if self.ideal_s else 1.0
 
     def share(self, fixed_s: float) -> float | None:
-        """How much of the slowdown is gone where the step takes this long."""
-        return _share(self.step_s, self.ideal_s, fixed_s)
+        """How much of the slowdown is gone where the step takes this long; None where there is none."""
+        is_slower = self.step_s > self.ideal_s * (1 + ROUNDING)
+        return (self.step_s - fixed_s) / (self.step_s - self.ideal_s) if is_slower else None
 
     def scores(self) -> tuple[float, ...]:
         simulated = self._simulated
@@ -382,6 +373,20 @@ def _both(simulated: _Simulated, of_worker: Ints, count: int) -> Floats:
     return np.array(simulated.means_s(of_worker[simulated.worker], what_ifs)).reshape(2, count)
 
 
-def _share(step_s: float, ideal_s: float, fixed_s: float) -> float | None:
-    """None where the step is no slower than its ideal: there is nothing to explain."""
-    return (step_s - fixed_s) / (step_s - ideal_s) if step_s > ideal_s * (1 + ROUNDING) else None
+def step_times_s(graph: Graph, durations_s: Floats) -> Floats:
+    """How long each step takes (rows) in each what-if (columns).
+
+    durations_s: of the graph's nodes in their order, a column a what-if; it is used up, as there may be much.
+    """
+    ended_s = durations_s
+    for level in graph.levels:
+        last_s = ended_s[level.places[0]]
+        for before in level.places[1:]:
+            some = last_s[: len(before)]
+            np.maximum(some, ended_s[before], out=some)
+        if len(level.crowd):
+            crowd_s = np.maximum.reduceat(ended_s[level.crowd], level.crowd_offsets, axis=0)
+            last_s[: len(crowd_s)] = crowd_s
+        ended_s[level.first : level.last] += last_s
+    times_s: Floats = np.maximum.reduceat(ended_s[graph.ends], graph.end_offsets, axis=0)
+    return times_s

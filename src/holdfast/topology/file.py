@@ -14,18 +14,9 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.importers.intake import time_ns
-from holdfast.topology import document
+from holdfast.topology import document, file_format
 from holdfast.topology.assemble import assemble, matching
 from holdfast.topology.document import Document, Place
-from holdfast.topology.file_format import (
-    KEY_LIKENESS_MIN,
-    Names,
-    Nodes,
-    RunEntry,
-    TopologyFile,
-    WindowEntry,
-    converted,
-)
 from holdfast.topology.graph import KINDS, Kind, Topology
 from holdfast.topology.groups import HostGroup, deal
 from holdfast.topology.hostlist import NAMES_MAX, count, expand
@@ -78,7 +69,7 @@ class TopologyPage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     survey: Survey
     kind_owners: dict[Kind, str]
     owners: dict[str, str]
-    windows: tuple[tuple[int, WindowEntry], ...]
+    windows: tuple[tuple[int, file_format.WindowEntry], ...]
     doubts: tuple[Doubt, ...]
 
     def described(self, survey: Survey, doubts: tuple[Doubt, ...] = ()) -> Described:
@@ -114,7 +105,7 @@ def read(text: str, *, source: str = "the file") -> TopologyPage:
             f"The host lists of the file stand for more than {NAMES_MAX:,} names.",
             hint="Check their numbers.",
         )
-    return _Reader(written, converted(written), source).page()
+    return _Reader(written, file_format.converted(written), source).page()
 
 
 def _texts(said: object) -> Iterator[str]:
@@ -130,7 +121,7 @@ def _texts(said: object) -> Iterator[str]:
 class _Reader:
     """Turns what a file says into facts, section by section; each needs those before it."""
 
-    def __init__(self, written: Document, said: TopologyFile, source: str) -> None:
+    def __init__(self, written: Document, said: file_format.TopologyFile, source: str) -> None:
         self._written = written
         self._said = said
         self._survey = Survey(source)
@@ -169,7 +160,7 @@ class _Reader:
         parts = 0
         for hosts, built in self._said.nodes.items():
             place = ("nodes", hosts)
-            built = built or Nodes()
+            built = built or file_format.Nodes()
             ports = tuple(self._expanded((*place, "ports"), built.ports)) if built.ports else ()
             gpus = tuple(str(gpu) for gpu in range(built.gpus))
             parts += count(hosts) * (len(gpus) + len(ports))
@@ -198,14 +189,11 @@ class _Reader:
                 self._add(place, head, kind)
             groups.append(group)
         for placed in deal(groups, below, self._survey.ports, self._doubts):
-            if placed.name not in self._survey.kinds and not self._is_port(placed.name):
+            node, _, port = placed.name.partition("/")
+            if placed.name not in self._survey.kinds and port not in self._survey.ports.get(node, ()):
                 raise _unknown(placed.line, placed.name, below)
             self._survey.place(placed.name, kind, placed.on)
         return [head for group in groups for head in group.heads]
-
-    def _is_port(self, name: str) -> bool:
-        node, slash, port = name.partition("/")
-        return bool(slash) and port in self._survey.ports.get(node, ())
 
     def _pools(self) -> None:
         for name, pool in self._said.pools.items():
@@ -223,7 +211,7 @@ class _Reader:
             if run.pools:
                 self._survey.uses[name] = self._names(("runs", name, "pools"), run.pools, "pool")
 
-    def _members(self, name: str, run: RunEntry) -> dict[str, str]:
+    def _members(self, name: str, run: file_format.RunEntry) -> dict[str, str]:
         place: Place = ("runs", name)
         if sum(map(bool, (run.partition, run.nodes, run.members))) != 1:
             raise _mistake(
@@ -270,14 +258,14 @@ class _Reader:
                 "Names are unique over all kinds: call one of them otherwise.",
             )
 
-    def _expanded(self, place: Place, names: Names) -> list[str]:
+    def _expanded(self, place: Place, names: file_format.Names) -> list[str]:
         try:
             return [name for text in ([names] if isinstance(names, str) else names) for name in expand(text)]
         except InputError as error:
             sentence = error.sentence.removesuffix(".")
             raise _mistake(self._written.line(place), sentence, error.hint) from None
 
-    def _names(self, place: Place, names: Names, kind: Kind) -> list[str]:
+    def _names(self, place: Place, names: file_format.Names, kind: Kind) -> list[str]:
         """Names of subjects that were already described, each of this kind."""
         found = self._expanded(place, names)
         for name in found:
@@ -287,7 +275,7 @@ class _Reader:
         return found
 
 
-def _maintenance(line: int, window: WindowEntry, topology: Topology) -> Maintenance:
+def _maintenance(line: int, window: file_format.WindowEntry, topology: Topology) -> Maintenance:
     patterns = [window.subjects] if isinstance(window.subjects, str) else window.subjects
     known = frozenset(topology.names())
     try:
@@ -306,6 +294,8 @@ def _mistake(line: int, sentence: str, hint: str) -> InputError:
 
 
 def _unknown(line: int, name: str, known: Collection[str]) -> InputError:
-    near = get_close_matches(name, list(islice(known, NAMES_COMPARED_MAX)), n=1, cutoff=KEY_LIKENESS_MIN)
+    near = get_close_matches(
+        name, list(islice(known, NAMES_COMPARED_MAX)), n=1, cutoff=file_format.KEY_LIKENESS_MIN
+    )
     hint = f"Did you mean {near[0]!r}?" if near else "Describe it first, or check the spelling."
     return _mistake(line, f"{name!r} is not described", hint)

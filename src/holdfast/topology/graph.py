@@ -19,58 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.record.errors import InputError
-from holdfast.topology.arrays import (
-    CYCLIC,
-    Counts,
-    Indices,
-    Rows,
-    Search,
-    closure,
-    depths_of,
-    reachable,
-    rows_of,
-)
+from holdfast.topology import arrays
 
-Kind = Literal[
-    "circuit",
-    "loop",
-    "shelf",
-    "rack",
-    "spine",
-    "leaf",
-    "link",
-    "port",
-    "node",
-    "gpu",
-    "mount",
-    "pool",
-    "router",
-    "engine",
-    "run",
-    "member",
-    "team",
-    "milestone",
-    "other",
-]
+Facility = Literal["circuit", "loop", "shelf", "rack"]
+Network = Literal["spine", "leaf", "link", "port"]
+Machine = Literal["node", "gpu", "mount"]
+Serving = Literal["pool", "router", "engine"]
+Training = Literal["run", "member"]
+Kind = Literal[Facility, Network, Machine, Serving, Training, "team", "milestone", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 DEFAULT_OWNERS: Mapping[Kind, str] = {
-    "circuit": "facilities",
-    "loop": "facilities",
-    "shelf": "facilities",
-    "rack": "facilities",
-    "spine": "network",
-    "leaf": "network",
-    "link": "network",
-    "port": "network",
+    **dict.fromkeys(get_args(Facility), "facilities"),
+    **dict.fromkeys(get_args(Network), "network"),
     "node": "hardware",
     "gpu": "hardware",
     "mount": "storage",
-    "pool": "serving",
-    "router": "serving",
-    "engine": "serving",
-    "run": "training",
-    "member": "training",
+    **dict.fromkeys(get_args(Serving), "serving"),
+    **dict.fromkeys(get_args(Training), "training"),
     "milestone": "business",
 }
 """The default owners, by kind of subject. A team is its own owner."""
@@ -167,9 +133,9 @@ class Builder:
         names = _ordered(self._kinds)
         index = {name: number for number, name in enumerate(names)}
         ends, other_ends = self._edges(index)
-        up, down = rows_of(ends, other_ends, len(names)), rows_of(other_ends, ends, len(names))
-        depths = depths_of(up, down)
-        if np.any(depths == CYCLIC):
+        up, down = arrays.rows_of(ends, other_ends, len(names)), arrays.rows_of(other_ends, ends, len(names))
+        depths = arrays.depths_of(up, down)
+        if np.any(depths == arrays.CYCLIC):
             raise _cyclic(names, up, depths)
         return Topology(
             names=names,
@@ -184,7 +150,7 @@ class Builder:
         kind = self._kinds[name]
         return self._owners.get(name) or self._kind_owners.get(kind) or (name if kind == "team" else "")
 
-    def _edges(self, index: Mapping[str, int]) -> tuple[Indices, Indices]:
+    def _edges(self, index: Mapping[str, int]) -> tuple[arrays.Indices, arrays.Indices]:
         count = len(self._dependents)
         try:
             dependents = np.fromiter(map(index.__getitem__, self._dependents), np.int64, count)
@@ -213,16 +179,16 @@ class Builder:
 class _Graph(NamedTuple):
     """What each depends on, what depends on each, and the longest way from each to the bottom."""
 
-    dependencies: Rows
-    dependents: Rows
-    depths: Indices
+    dependencies: arrays.Rows
+    dependents: arrays.Rows
+    depths: arrays.Indices
 
 
 class _Reach(NamedTuple):
     """Of some peers: for each, by its place among them, all it depends on; and by subject, how many do."""
 
-    rows: Rows
-    reached: Counts
+    rows: arrays.Rows
+    reached: arrays.Counts
 
 
 class Topology:
@@ -286,11 +252,11 @@ class Topology:
 
     def blast_radius(self, cause: str, kind: Kind | None = None) -> tuple[str, ...]:
         """All that depend on it, through others too."""
-        return self._named(reachable(self._graph.dependents, self._number(cause)), kind)
+        return self._named(arrays.reachable(self._graph.dependents, self._number(cause)), kind)
 
     def causes(self, symptom: str, kind: Kind | None = None) -> tuple[str, ...]:
         """All that it depends on, through others too."""
-        return self._named(reachable(self._graph.dependencies, self._number(symptom)), kind)
+        return self._named(arrays.reachable(self._graph.dependencies, self._number(symptom)), kind)
 
     def causes_of_each(self, symptoms: Collection[str], kind: Kind) -> dict[str, tuple[str, ...]]:
         """Of each of these, all of one kind that it depends on: as `causes` has it, for many at once."""
@@ -357,8 +323,8 @@ class Topology:
         Of several as short, one with the fewest seams, and always the same.
         """
         begin, end = self._number(cause), self._number(symptom)
-        down = Search(self._graph.dependents, begin, end, self._owner_numbers)
-        up = Search(self._graph.dependencies, end, begin, self._owner_numbers)
+        down = arrays.Search(self._graph.dependents, begin, end, self._owner_numbers)
+        up = arrays.Search(self._graph.dependencies, end, begin, self._owner_numbers)
         # From one end there may be much to look at and from the other little: whoever has less goes on.
         while len(down.front) and len(up.front) and not (down.found or up.found):
             min(down, up, key=lambda search: len(search.front)).advance()
@@ -398,7 +364,7 @@ class Topology:
         except KeyError:
             raise self._unknown(name) from None
 
-    def _numbers(self, names: Collection[str]) -> Counts:
+    def _numbers(self, names: Collection[str]) -> arrays.Counts:
         """Each once, ascending."""
         try:
             return np.unique(np.fromiter(map(self._index.__getitem__, names), np.int64, len(names)))
@@ -409,18 +375,18 @@ class Topology:
         hint = _likely(name, self._index) or "`holdfast topology show` tells what there is."
         return InputError(f"The topology has no subject {name!r}.", hint=hint)
 
-    def _named(self, numbers: Indices, kind: Kind | None = None) -> tuple[str, ...]:
+    def _named(self, numbers: arrays.Indices, kind: Kind | None = None) -> tuple[str, ...]:
         if kind is not None:
             numbers = numbers[self._kinds[numbers] == _KIND_NUMBER[kind]]
         return tuple(map(self._names.__getitem__, numbers.tolist()))
 
-    def _reach(self, peers: Counts) -> _Reach:
+    def _reach(self, peers: arrays.Counts) -> _Reach:
         """What these depend on; kept for the next question."""
         key = peers.tobytes()
         if key not in self._reaches:
             if len(self._reaches) >= REACHES_KEPT_MAX:
                 del self._reaches[next(iter(self._reaches))]
-            rows = closure(self._graph.dependencies, peers, len(self._names))
+            rows = arrays.closure(self._graph.dependencies, peers, len(self._names))
             self._reaches[key] = _Reach(rows, np.bincount(rows.targets, minlength=len(self._names)))
         return self._reaches[key]
 
@@ -435,24 +401,20 @@ def _ordered(kinds: Mapping[str, Kind]) -> tuple[str, ...]:
 
 def in_order(names: Iterable[str]) -> list[str]:
     """As people would order them: n2 before n10."""
-    return sorted(names, key=_natural)
+
+    def natural(name: str) -> tuple[str, str]:
+        return _DIGITS.sub(lambda digits: digits[0].zfill(_DIGITS_PADDED), name), name
+
+    return sorted(names, key=natural)
 
 
-def _natural(name: str) -> tuple[str, str]:
-    return _DIGITS.sub(_padded, name), name
-
-
-def _padded(digits: "re.Match[str]") -> str:
-    return digits[0].zfill(_DIGITS_PADDED)
-
-
-def _cyclic(names: Sequence[str], dependencies: Rows, depths: Indices) -> InputError:
+def _cyclic(names: Sequence[str], dependencies: arrays.Rows, depths: arrays.Indices) -> InputError:
     """A walk among those that are CYCLIC comes around some time."""
-    number, met = int(np.flatnonzero(depths == CYCLIC)[0]), dict[int, int]()
+    number, met = int(np.flatnonzero(depths == arrays.CYCLIC)[0]), dict[int, int]()
     while number not in met:
         met[number] = len(met)
         beneath = dependencies.of(number)
-        number = int(beneath[depths[beneath] == CYCLIC][0])
+        number = int(beneath[depths[beneath] == arrays.CYCLIC][0])
     cycle = [repr(names[other]) for other in met][met[number] :]
     shown = cycle if len(cycle) <= CYCLE_SHOWN_MAX else [*cycle[:CYCLE_SHOWN_MAX], "others"]
     return InputError(
@@ -461,7 +423,7 @@ def _cyclic(names: Sequence[str], dependencies: Rows, depths: Indices) -> InputE
     )
 
 
-def _bans(hit: Counts, reached: Counts, ill: int, peers: int) -> NDArray[np.float64]:
+def _bans(hit: arrays.Counts, reached: arrays.Counts, ill: int, peers: int) -> NDArray[np.float64]:
     """How much likelier who is ill becomes by letting the share of ill beneath a cause be its own.
 
     A likelihood ratio of two binomials against one, each at its likeliest share, in powers of ten; negative
@@ -474,7 +436,7 @@ def _bans(hit: Counts, reached: Counts, ill: int, peers: int) -> NDArray[np.floa
     return sign * np.maximum(apart - together, 0.0)
 
 
-def _likelihood(ill: Counts, all_of_them: Counts) -> NDArray[np.float64]:
+def _likelihood(ill: arrays.Counts, all_of_them: arrays.Counts) -> NDArray[np.float64]:
     """The logarithm to base 10 of that of so many ill among so many, at the likeliest share."""
     well = all_of_them - ill
     return _times_log(ill, ill / np.maximum(all_of_them, 1)) + _times_log(
@@ -482,7 +444,7 @@ def _likelihood(ill: Counts, all_of_them: Counts) -> NDArray[np.float64]:
     )
 
 
-def _times_log(times: Counts, share: NDArray[np.float64]) -> NDArray[np.float64]:
+def _times_log(times: arrays.Counts, share: NDArray[np.float64]) -> NDArray[np.float64]:
     """0 times anything is 0."""
     return times.astype(np.float64) * np.log10(np.where(times > 0, share, 1.0))
 

@@ -65,7 +65,9 @@ def deal(
         if not dealing["from"]:
             left = left[len(taken) :]
         elif len(taken) < len(pool):
-            doubts.append(_left_over(group, pool[len(taken) :]))
+            over = tuple(pool[len(taken) :])
+            text = f"line {group.line}: {fold(over)} {'is' if len(over) == 1 else 'are'} left over."
+            doubts.append(Doubt(kind="grouping", subjects=over, text=text))
 
 
 def _in_order(group: HostGroup, names: Sequence[str], size: int) -> Iterator[Placed]:
@@ -132,8 +134,3 @@ def _judge(group: HostGroup, size: int, filled: Mapping[str, int], doubts: list[
 
 def _has(names: Sequence[str]) -> str:
     return "has" if len(names) == 1 else "have"
-
-
-def _left_over(group: HostGroup, names: Sequence[str]) -> Doubt:
-    text = f"line {group.line}: {fold(names)} {'is' if len(names) == 1 else 'are'} left over."
-    return Doubt(kind="grouping", subjects=tuple(names), text=text)

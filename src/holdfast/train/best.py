@@ -36,14 +36,12 @@ class Best:
     def offer(self, value: float, *, step: int) -> bool:
         """Keep the model's present weights if this value of theirs is the best so far; whether it is."""
         value = float(value)
-        if math.isnan(value) or (self.value is not None and not self._is_better(value, self.value)):
+        sign = 1 if self._higher else -1
+        if math.isnan(value) or (self.value is not None and sign * value <= sign * self.value):
             return False
         self.value, self.step = value, step
         self._weights = _copied(self._model.state_dict(), into=self._weights)
         return True
-
-    def _is_better(self, value: float, than: float) -> bool:
-        return value > than if self._higher else value < than
 
     @property
     def weights(self) -> dict[str, Any]:

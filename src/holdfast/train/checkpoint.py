@@ -26,6 +26,7 @@ import torch
 from holdfast.economics.cadence.cadence import daly_work_s, learned_mtbf_s, mtbf_of_nodes_s
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError, StoreError
+from holdfast.record.files import sync
 from holdfast.train.whole_file import is_left_behind, part_of
 
 COST_SHARE_MAX = 1 / 50
@@ -279,7 +280,7 @@ class DirectoryCheckpoints:
                 digest = _write(file, step, state)
                 size_bytes = os.fstat(file.fileno()).st_size
                 Path(file.name).replace(path)
-            _sync(self._directory)
+            sync(self._directory)
         except (OSError, Unsound) as error:
             raise StoreError(
                 f"The checkpoint of step {step} could not be written to {self._directory}: {_why(error)}.",
@@ -361,14 +362,6 @@ class DirectoryCheckpoints:
         for path in doomed:
             with contextlib.suppress(OSError):  # somebody else was quicker, or it stays: no harm
                 path.unlink()
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # ---- in the background -----------------------------------------------------------------------------------

@@ -255,24 +255,11 @@ class Run:
         )
 
     def _tell_checkpoint(
-        self,
-        happened: Happened,
-        step: int,
-        place: str,
-        reason: str = "",
-        *,
-        stall_ns: int | None = None,
-        size_bytes: int | None = None,
+        self, happened: Happened, step: int, place: str, reason: str = "", **measured: int | None
     ) -> None:
         self._control.say(
             wire.Checkpointed(
-                member=self.member,
-                happened=happened,
-                step=step,
-                place=place,
-                reason=reason,
-                stall_ns=stall_ns,
-                size_bytes=size_bytes,
+                member=self.member, happened=happened, step=step, place=place, reason=reason, **measured
             )
         )
 

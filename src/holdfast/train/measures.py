@@ -22,6 +22,7 @@ from statistics import median
 from types import FrameType
 from typing import Any, Protocol
 
+import msgspec
 import torch
 
 from holdfast.run.wire import Spent
@@ -175,9 +176,10 @@ class Measures:
         self._ended = ended
         last = self._last()
         if last is not None:
-            parts = last.divided(latest)
             collecting_s = self._collections.total_s if self._collections is not None else 0.0
-            self._spent = _sum(self._spent, parts, collecting_s, self._connections.resent())
+            grown = _sum(self._spent, last.divided(latest))
+            resent = grown.resent + self._connections.resent()
+            self._spent = msgspec.structs.replace(grown, collecting_s=collecting_s, resent=resent)
         self._connections.count_step()
         idle_s, self._idle_s = self._idle_s, _Idle(fetched_before=FETCHING.total_s)
         if begun is None:
@@ -213,17 +215,6 @@ class _Idle:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Parts:
-    """A step, divided. In seconds."""
-
-    compute_s: float
-    data_s: float
-    checkpoint_s: float
-    exchange_s: float
-    wait_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Cycle:
     """A step as one member sees it, until it knows what the others tell of it."""
 
@@ -233,11 +224,12 @@ class _Cycle:
     checkpoint_s: float
     sending_s: float
 
-    def divided(self, latest: Told) -> _Parts:
+    def divided(self, latest: Told) -> Spent:
         through_s, sending_s = latest
         wait_s = min(self.reduction_s, max(0.0, through_s - self.through_s))
         wait_s += self._behind_slowest_s(self.reduction_s - wait_s, sending_s)
-        return _Parts(
+        return Spent(
+            steps=1,
             compute_s=max(0.0, self.through_s - self.data_s - self.checkpoint_s),
             data_s=self.data_s,
             checkpoint_s=self.checkpoint_s,
@@ -256,17 +248,8 @@ class _Cycle:
         return min(exchange_s, longer_s)
 
 
-def _sum(spent: Spent, parts: _Parts, collecting_s: float, resent: int) -> Spent:
-    return Spent(
-        steps=spent.steps + 1,
-        compute_s=spent.compute_s + parts.compute_s,
-        data_s=spent.data_s + parts.data_s,
-        checkpoint_s=spent.checkpoint_s + parts.checkpoint_s,
-        exchange_s=spent.exchange_s + parts.exchange_s,
-        wait_s=spent.wait_s + parts.wait_s,
-        collecting_s=collecting_s,
-        resent=spent.resent + resent,
-    )
+def _sum(one: Spent, other: Spent) -> Spent:
+    return Spent(**{name: getattr(one, name) + getattr(other, name) for name in Spent.__struct_fields__})
 
 
 class _Connections:

@@ -40,11 +40,9 @@ from holdfast.record.store import Store
 from holdfast.twin import outlook
 from holdfast.twin.cluster import Layout
 from holdfast.twin.failures import Hazards
-from holdfast.twin.interval import best_interval_s, mtbf_s
-from holdfast.twin.job import Checkpointing, Job
 from holdfast.twin.policies import Policy, policy
 from holdfast.twin.presets import hazards_from, preset, resized
-from holdfast.twin.study import Study
+from holdfast.twin.study import Checkpointing, Job, Study, best_interval_s, mtbf_s
 from holdfast.wording.units import DAY_S
 
 RATE_SPREAD = 0.45
@@ -95,6 +93,13 @@ class Assumed(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
+class _Assumptions(list[Assumed]):
+    """What was assumed so far."""
+
+    def add(self, what: str, value: str, source: str) -> None:
+        self.append(Assumed(what=what, value=value, source=source))
+
+
 class ForecastCase(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be foreseen. work_s: the time that is left to train if nothing ever happens.
 
@@ -133,13 +138,14 @@ def _from_preset(asked: RunFlags, prices: Prices) -> ForecastCase:
     of = preset(asked.preset or "")
     if asked.gpus is not None:
         of = resized(of, asked.gpus)
-    assumed = [Assumed(what="the cluster", value=of.title, source=of.source)]
+    assumed = _Assumptions()
+    assumed.add("the cluster", of.title, of.source)
     hazards, spread = of.hazards, 0.0
     if asked.mtbf_s is not None or asked.rates is not None:
         hazards, spread = _hazards(asked, of.layout, assumed)
     practice = of.practice
     if asked.policy is None:
-        assumed.append(Assumed(what="recovery", value=practice.title, source=practice.source))
+        assumed.add("recovery", practice.title, practice.source)
     days = asked.days if asked.days is not None else of.duration_days
     started = _Started(
         asked=asked,
@@ -161,7 +167,7 @@ def _own(asked: RunFlags, prices: Prices) -> ForecastCase:
         raise InputError(
             "How much work there is was not said.", hint="Give --days, as if nothing ever failed."
         )
-    assumed: list[Assumed] = []
+    assumed = _Assumptions()
     gpus, chip = asked.gpus or 0, chip_named(asked.chip or CHIP)
     if gpus > GPUS_MAX:
         raise InputError(
@@ -170,7 +176,7 @@ def _own(asked: RunFlags, prices: Prices) -> ForecastCase:
     layout = _layout(gpus)
     hazards, spread = _hazards(asked, layout, assumed)
     if asked.chip is None:
-        assumed.append(Assumed(what="chip", value=chip.upper(), source="else say --chip"))
+        assumed.add("chip", chip.upper(), "else say --chip")
     started = _Started(
         asked=asked,
         title=f"{gpus:,} {chip.upper()}",
@@ -192,19 +198,19 @@ def _layout(gpus: int) -> Layout:
     return msgspec.structs.replace(preset("llama3-405b").layout, gpus=gpus)
 
 
-def _hazards(asked: RunFlags, layout: Layout, assumed: list[Assumed]) -> tuple[Hazards, float]:
+def _hazards(asked: RunFlags, layout: Layout, assumed: _Assumptions) -> tuple[Hazards, float]:
     """The user's failures, and how uncertain their rate is. Their mixture is Llama 3's unless a file says."""
     if asked.rates is not None:
         if asked.mtbf_s is not None:
             raise InputError("--rates and --mtbf both say how often it fails.", hint="Leave one of them out.")
         return hazards_from(_bytes(asked.rates)), 0.0
     mixture = preset("llama3-405b").hazards.unplanned()
-    assumed.append(Assumed(what="kinds of failure", value="as Llama 3 had", source=_RATE_SOURCE))
+    assumed.add("kinds of failure", "as Llama 3 had", _RATE_SOURCE)
     if asked.mtbf_s is not None:
         per_1000_node_days = 1000 * DAY_S / asked.mtbf_s / layout.nodes
         return mixture.scaled(per_1000_node_days / mixture.rate_per_1000_node_days), 0.0
     value = f"{FAILURES_PER_1000_NODE_DAYS:.2f} per 1000 node-days"
-    assumed.append(Assumed(what="failure rate", value=value, source=_RATE_SOURCE))
+    assumed.add("failure rate", value, _RATE_SOURCE)
     return mixture, RATE_SPREAD
 
 
@@ -215,7 +221,7 @@ def _bytes(path: Path) -> bytes:
         raise InputError(f"{path} cannot be read: {error.strerror}.", hint="Check the name.") from None
 
 
-def _job(asked: RunFlags, gpus: int, chip: Chip, assumed: list[Assumed]) -> Job:
+def _job(asked: RunFlags, gpus: int, chip: Chip, assumed: _Assumptions) -> Job:
     member_gpus = asked.member_gpus or min(gpus, _layout(gpus).gpus_per_node)
     if gpus % member_gpus:
         near = max(1, round(gpus / member_gpus)) * member_gpus
@@ -224,17 +230,13 @@ def _job(asked: RunFlags, gpus: int, chip: Chip, assumed: list[Assumed]) -> Job:
             hint=f"The nearest number of GPUs is {near:,}; or say with --member-gpus how many a replica has.",
         )
     if asked.member_gpus is None:
-        assumed.append(
-            Assumed(
-                what="a model replica", value=f"{member_gpus} GPUs", source="a node; else say --member-gpus"
-            )
-        )
+        assumed.add("a model replica", f"{member_gpus} GPUs", "a node; else say --member-gpus")
     members = gpus // member_gpus
     lanes = max(1 << (members - 1).bit_length(), min(LANES_MAX, 1 << (LANES_EACH * members - 1).bit_length()))
     like = preset("llama3-405b").job
     step_s = STEP_S if asked.step_s is None else asked.step_s
     if asked.step_s is None:
-        assumed.append(Assumed(what="a step", value=f"{step_s:g} s", source="a guess; else say --step-s"))
+        assumed.add("a step", f"{step_s:g} s", "a guess; else say --step-s")
     ratio = gpus * step_s * 1e9 / (like.gpus * like.step_ns)
     return msgspec.structs.replace(
         like,
@@ -257,7 +259,7 @@ class _Saves(msgspec.Struct, frozen=True, kw_only=True):
     restore_s: float | None = None
 
 
-def _checkpointing(asked: RunFlags, saves: _Saves, assumed: list[Assumed]) -> Checkpointing:
+def _checkpointing(asked: RunFlags, saves: _Saves, assumed: _Assumptions) -> Checkpointing:
     """What was given, else what is recorded, else what `plan cadence` assumes too."""
 
     def known(what: str, values: tuple[float | None, ...], usual: tuple[float, str]) -> float:
@@ -266,7 +268,7 @@ def _checkpointing(asked: RunFlags, saves: _Saves, assumed: list[Assumed]) -> Ch
             return found_s
         usual_s, source = usual
         value = f"every {usual_s / 60:.0f} min" if what == "checkpoints" else f"{usual_s:g} s"
-        assumed.append(Assumed(what=what, value=value, source=source))
+        assumed.add(what, value, source)
         return usual_s
 
     is_known = asked.stall_s is not None or saves.stall_s is not None
@@ -296,11 +298,11 @@ class _Started(msgspec.Struct, frozen=True, kw_only=True):
     start_ns: int | None = None
 
 
-def _finished(of: _Started, assumed: list[Assumed]) -> ForecastCase:
+def _finished(of: _Started, assumed: _Assumptions) -> ForecastCase:
     asked = of.asked
     if of.price.assumed:
         value = wording.usd(of.price.value)
-        assumed.append(Assumed(what="a GPU-hour", value=value, source=of.price.source))
+        assumed.add("a GPU-hour", value, of.price.source)
     kept = {"interval_s": asked.interval_s, "stall_s": asked.stall_s}
     checkpointing = msgspec.structs.replace(
         of.job.checkpointing, **{name: value for name, value in kept.items() if value is not None}
@@ -330,7 +332,7 @@ def _finished(of: _Started, assumed: list[Assumed]) -> ForecastCase:
     )
 
 
-def _saving_in_time(study: Study, assumed: list[Assumed]) -> Study:
+def _saving_in_time(study: Study, assumed: _Assumptions) -> Study:
     """Where the run fails more often than it would save, an assumed interval becomes the best one."""
     best_s = best_interval_s(study)
     checkpointing = study.job.checkpointing
@@ -344,7 +346,7 @@ def _saving_in_time(study: Study, assumed: list[Assumed]) -> Study:
     return msgspec.structs.replace(study, job=msgspec.structs.replace(study.job, checkpointing=saving))
 
 
-def _policy(of: _Started, study: Study, assumed: list[Assumed]) -> Policy:
+def _policy(of: _Started, study: Study, assumed: _Assumptions) -> Policy:
     asked = of.asked
     if asked.spares is not None:
         spares = asked.spares
@@ -352,11 +354,11 @@ def _policy(of: _Started, study: Study, assumed: list[Assumed]) -> Policy:
         spares = of.practice.spare_nodes
     elif spares := outlook.spares_needed(study):
         value = f"{spares}, enough for {100 * outlook.COMPLETE_SHARE:.0f} % of the time"
-        assumed.append(Assumed(what="spare nodes", value=value, source="repair times of InfiniteHBD's trace"))
+        assumed.add("spare nodes", value, "repair times of InfiniteHBD's trace")
     if asked.policy is None and of.practice is not None:
         return msgspec.structs.replace(of.practice, spare_nodes=spares)
     named = policy(asked.policy or "restart", study.job.gpus, spares)
-    assumed.append(Assumed(what="recovery", value=named.title, source=named.source))
+    assumed.add("recovery", named.title, named.source)
     return msgspec.structs.replace(named, spare_nodes=spares)
 
 
@@ -377,11 +379,11 @@ def _from_record(asked: RunFlags, prices: Prices, store: Store) -> ForecastCase:
             f"{name} is at step {position:,}, and {missing} how many are to come.",
             hint="Say with --steps N which is the last.",
         )
-    assumed: list[Assumed] = []
+    assumed = _Assumptions()
     step_s = asked.step_s or told.reference.step_ns / 1e9
     if asked.step_s is None and told.basis:
         source = f"{told.basis} from {wording.many(told.counts.steps, 'step')}; else say --step-s"
-        assumed.append(Assumed(what="a step", value=f"{step_s:.3g} s", source=source))
+        assumed.add("a step", f"{step_s:.3g} s", source)
     layout = _layout(told.gpus)
     failed = failures(told)
     job = _job(msgspec.structs.replace(asked, step_s=step_s), told.gpus, _known_chip(told.chip), assumed)
@@ -407,16 +409,16 @@ def _from_record(asked: RunFlags, prices: Prices, store: Store) -> ForecastCase:
     return _finished(started, assumed)
 
 
-def _resumed_ns(last_ns: int, assumed: list[Assumed]) -> int:
+def _resumed_ns(last_ns: int, assumed: _Assumptions) -> int:
     """From when on the rest is done: a run that was last heard of long ago goes on now at the earliest."""
     now_ns = SystemClock().now_ns()
     if now_ns - last_ns > STALE_NS:
         hours = (now_ns - last_ns) / 3.6e12
-        assumed.append(Assumed(what="it goes on", value="now", source=f"its record ends {hours:,.0f} h ago"))
+        assumed.add("it goes on", "now", f"its record ends {hours:,.0f} h ago")
     return max(last_ns, now_ns)
 
 
-def _recorded_hazards(failed: RecordedFailures, layout: Layout, assumed: list[Assumed]) -> Hazards:
+def _recorded_hazards(failed: RecordedFailures, layout: Layout, assumed: _Assumptions) -> Hazards:
     """As often as the run has failed while it was up; where that was seldom, also as others have.
 
     A recovery that was recorded includes its wait for nodes, so none is waited for again.
@@ -426,7 +428,7 @@ def _recorded_hazards(failed: RecordedFailures, layout: Layout, assumed: list[As
     if not tells_rate(failed.count, failed.up_s):
         source += f"; with so few, also {_RATE_SOURCE}"
     value = f"one in {mtbf_s / 3_600:,.2f} h that the run is up"
-    assumed.append(Assumed(what="failure rate", value=value, source=source))
+    assumed.add("failure rate", value, source)
     like = preset("llama3-405b").hazards.unplanned()
     lasting = tuple(msgspec.structs.replace(row, transient_share=1.0) for row in like.classes)
     per_1000_node_days = 1000 * DAY_S / mtbf_s / layout.nodes
@@ -440,7 +442,7 @@ def _known_chip(chip: str | None) -> Chip:
         return CHIP
 
 
-def _recorded_practice(told: Report, failed: RecordedFailures, assumed: list[Assumed]) -> Policy | None:
+def _recorded_practice(told: Report, failed: RecordedFailures, assumed: _Assumptions) -> Policy | None:
     """As long as the run has taken from a failure to its next commit; None where it has not had one.
 
     It includes launches that failed, so none of it is open to another failure. A run that has never gone back
@@ -450,11 +452,11 @@ def _recorded_practice(told: Report, failed: RecordedFailures, assumed: list[Ass
     if mean_s is None:
         return None
     source = f"mean of its {len(failed.repair_s)} recoveries"
-    assumed.append(Assumed(what="recovery", value=f"{mean_s:,.0f} s", source=source))
+    assumed.add("recovery", f"{mean_s:,.0f} s", source)
     returns = any(one.steps_rolled_back for one in told.incidents)
     if not returns:
         why = "so far it never went back to a checkpoint, so their interval does not matter here"
-        assumed.append(Assumed(what="state", value="kept in memory", source=why))
+        assumed.add("state", "kept in memory", why)
     return Policy(
         name="recorded",
         title="as the run did so far",

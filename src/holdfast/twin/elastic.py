@@ -17,52 +17,9 @@ from functools import partial
 import msgspec
 
 from holdfast.ledger.categories import Category
-from holdfast.record.events import (
-    ActionTaken,
-    CheckpointLoaded,
-    FaultObserved,
-    GenerationOpened,
-    KnownEvent,
-    MemberLost,
-    PhaseEntered,
-)
-from holdfast.run import membership
-from holdfast.run.happenings import (
-    Begun,
-    Disconnected,
-    Effect,
-    Ending,
-    FromMember,
-    FromMembers,
-    FromNode,
-    Happening,
-    Present,
-    Record,
-    Tick,
-    ToMembers,
-    ToNode,
-)
+from holdfast.record import events as ev
+from holdfast.run import happenings, membership, wire
 from holdfast.run.waits import HUNG_S_MIN, ns
-from holdfast.run.wire import (
-    Admitted,
-    AgentJoined,
-    Announced,
-    Checkpointed,
-    Committed,
-    FromWorker,
-    Locate,
-    Located,
-    MemberBeat,
-    Regrouped,
-    Setup,
-    Stage,
-    StartWorker,
-    StopWorker,
-    WorkerExited,
-    WorkerJoined,
-    WorkerReady,
-    WorkerStarted,
-)
 from holdfast.twin.agenda import Action, Agenda
 from holdfast.twin.failures import Failure
 from holdfast.twin.ground import Ground
@@ -101,7 +58,7 @@ class ElasticRun:
         self._group: tuple[str, ...] = ()  # who steps
         self._joining: set[str] = set()  # who waits for a boundary
         self._arriving: set[str] = set()  # who forms the next group with those who lost theirs
-        self._announced: Announced | None = None
+        self._announced: wire.Announced | None = None
         self._is_pending = False  # whether the announced generation waits for a boundary
         self._is_pause_due = False
         self._hung: dict[str, Failure] = {}  # by member
@@ -126,7 +83,7 @@ class ElasticRun:
             ),
             0,
         )
-        self._setup = Setup(
+        self._setup = wire.Setup(
             lanes=self.job.lanes,
             seed=0,
             threads=1,
@@ -144,7 +101,9 @@ class ElasticRun:
         for failure in self._failures:
             self._agenda.plan(failure.at_ns, partial(self._strike, failure))
         places = (number * self.ground.study.nodes_per_member for number in range(self.job.members))
-        self._hear(0, Begun(), *(self._agent_joined(self.ground.replica_at(place)) for place in places))
+        self._hear(
+            0, happenings.Begun(), *(self._agent_joined(self.ground.replica_at(place)) for place in places)
+        )
         while not self._is_over:
             next_ns = self._agenda.next_ns
             if next_ns is None or next_ns >= self.horizon_ns:
@@ -156,37 +115,37 @@ class ElasticRun:
 
     # ---- the membership ----------------------------------------------------------------------------------
 
-    def _hear(self, now_ns: int, *happenings: Happening) -> None:
+    def _hear(self, now_ns: int, *told: happenings.Happening) -> None:
         """Tell the membership what happened, and do what it wants about it."""
-        for happening in happenings:
+        for happening in told:
             queue = deque(membership.advance(self.state, happening, now_ns))
             while queue:
                 for further in self._obey(now_ns, queue.popleft()):
                     queue.extend(membership.advance(self.state, further, now_ns))
             self._heed_deadline(now_ns)
 
-    def _obey(self, now_ns: int, effect: Effect) -> list[Happening]:
+    def _obey(self, now_ns: int, effect: happenings.Effect) -> list[happenings.Happening]:
         """Do one thing the membership wants; what happens because of it at this very moment."""
         match effect:
-            case Record(event):
+            case happenings.Record(event):
                 self._record(now_ns, event)
-            case ToNode(node, StartWorker(member=member)):
-                joined = WorkerJoined(member=member, pid=1)
+            case happenings.ToNode(node, wire.StartWorker(member=member)):
+                joined = wire.WorkerJoined(member=member, pid=1)
                 self._agenda.plan(now_ns + self._import_ns, partial(self._progress, member, joined))
-                return [FromNode(node, WorkerStarted(member=member, pid=1))]
-            case ToNode(node, StopWorker(member=member)):
+                return [happenings.FromNode(node, wire.WorkerStarted(member=member, pid=1))]
+            case happenings.ToNode(node, wire.StopWorker(member=member)):
                 if (failure := self._hung.pop(member, None)) is not None and not failure.is_transient:
                     self._agenda.plan(now_ns, partial(self._break, failure))
-                return [FromNode(node, WorkerExited(member=member, signal=SIGKILL))]
-            case ToNode(node, Locate(member=member)):
-                return [FromNode(node, Located(member=member, place=""))]
-            case ToMembers((member,), Admitted()):
+                return [happenings.FromNode(node, wire.WorkerExited(member=member, signal=SIGKILL))]
+            case happenings.ToNode(node, wire.Locate(member=member)):
+                return [happenings.FromNode(node, wire.Located(member=member, place=""))]
+            case happenings.ToMembers((member,), wire.Admitted()):
                 took_s = self._ready_ns / SECOND_NS
-                ready = WorkerReady(member=member, setup=self._setup, took_s=took_s)
+                ready = wire.WorkerReady(member=member, setup=self._setup, took_s=took_s)
                 self._agenda.plan(now_ns + self._ready_ns, partial(self._progress, member, ready))
-            case ToMembers(_, Announced() as generation):
+            case happenings.ToMembers(_, wire.Announced() as generation):
                 self._announce(now_ns, generation)
-            case Ending():
+            case happenings.Ending():
                 self._is_over = True
                 self._charge_unfinished(now_ns, beyond=Category.DEAD_UNDETECTED)
                 self.truth.end(now_ns)
@@ -211,7 +170,7 @@ class ElasticRun:
         lease_due_ns = self.state.outbox.lease_due_ns
         if lease_due_ns is not None and lease_due_ns <= now_ns:
             self._beat(now_ns)
-        self._hear(now_ns, Tick())
+        self._hear(now_ns, happenings.Tick())
 
     def _told_first(self, now_ns: int, action: Action) -> bool:
         """Whether `action` must wait for a step's end, because the membership would take the run for hung."""
@@ -222,16 +181,16 @@ class ElasticRun:
         self._agenda.plan(boundary_ns, action)
         return True
 
-    def _say(self, now_ns: int, member: str, message: FromWorker) -> None:
+    def _say(self, now_ns: int, member: str, message: wire.FromWorker) -> None:
         if self.state.roster.living(member) is not None:
-            self._hear(now_ns, FromMember(member, message))
+            self._hear(now_ns, happenings.FromMember(member, message))
 
     # ---- processes ---------------------------------------------------------------------------------------
 
-    def _agent_joined(self, replica: str) -> FromNode:
-        return FromNode(replica, AgentJoined(node=replica, slots=1, address="", port=1))
+    def _agent_joined(self, replica: str) -> happenings.FromNode:
+        return happenings.FromNode(replica, wire.AgentJoined(node=replica, slots=1, address="", port=1))
 
-    def _progress(self, member: str, message: WorkerJoined | WorkerReady, now_ns: int) -> None:
+    def _progress(self, member: str, message: wire.WorkerJoined | wire.WorkerReady, now_ns: int) -> None:
         """A worker has come so far."""
         if not self._told_first(now_ns, partial(self._progress, member, message)):
             self._say(now_ns, member, message)
@@ -253,7 +212,7 @@ class ElasticRun:
 
     # ---- generations -------------------------------------------------------------------------------------
 
-    def _announce(self, now_ns: int, generation: Announced) -> None:
+    def _announce(self, now_ns: int, generation: wire.Announced) -> None:
         self._announced, self._is_pending = generation, generation.at_boundary
         if not generation.at_boundary:
             if self._stretch.doing in ("stepping", "saving", "changing"):
@@ -277,7 +236,7 @@ class ElasticRun:
         self._stretch.doing, self._is_pending = "changing", False
         self._agenda.plan(now_ns + self._regroup_ns, partial(self._regroup, self._announced))
 
-    def _regroup(self, generation: Announced, now_ns: int) -> None:
+    def _regroup(self, generation: wire.Announced, now_ns: int) -> None:
         """All members are in the new group, with the state of a survivor or of a checkpoint."""
         if generation is not self._announced:
             return
@@ -285,13 +244,13 @@ class ElasticRun:
         version = self.truth.step
         if not any(member in self._group and self.state.roster.living(member) for member in members):
             version = self._target
-            loaded = Checkpointed(member=members[0], happened="loaded", step=version, place=PLACE)
+            loaded = wire.Checkpointed(member=members[0], happened="loaded", step=version, place=PLACE)
             self._say(now_ns, members[0], loaded)
         roster, mute = self.state.roster, self._silent
         awake = [one for one in map(roster.living, members) if one is not None and one.node not in mute]
         speakers = [one.name for one in awake if one.name not in self._hung]
         if speakers:
-            message = Regrouped(
+            message = wire.Regrouped(
                 member=speakers[-1],
                 generation=generation.number,
                 version=version,
@@ -299,22 +258,22 @@ class ElasticRun:
                 steps_total=self.job.steps_total or 0,
                 parts_s={"group": self._regroup_ns / SECOND_NS},
             )
-            self._hear(now_ns, FromMembers(tuple(speakers), message))
+            self._hear(now_ns, happenings.FromMembers(tuple(speakers), message))
 
-    def _record(self, now_ns: int, event: KnownEvent) -> None:
+    def _record(self, now_ns: int, event: ev.KnownEvent) -> None:
         """What the membership writes down is the record; some of it tells what the run does from now on."""
         match event:
-            case FaultObserved(onset_ns=onset_ns):
+            case ev.FaultObserved(onset_ns=onset_ns):
                 self._stretch.is_hurt = True
                 if self._nature != Category.RECOVERING:
                     self._stretch.sound_alarm(now_ns, onset_ns)
-            case ActionTaken():
+            case ev.ActionTaken():
                 self._stretch.act(now_ns)
-            case MemberLost():
+            case ev.MemberLost():
                 self._lost(now_ns, event)
-            case GenerationOpened():
+            case ev.GenerationOpened():
                 self._formed(now_ns)
-            case CheckpointLoaded(step=step):
+            case ev.CheckpointLoaded(step=step):
                 self.ground.rolled_back_steps += self.truth.step - step
                 self.truth.roll_back(step)
         self.ground.tape.take(event, self.job.member_gpus)
@@ -340,7 +299,7 @@ class ElasticRun:
         self._first_ns = now_ns - began_ns + self._pace.step_ns(now_ns, len(self._group))
         self._agenda.plan_here(began_ns + self._first_ns, partial(self._commit, 1))
 
-    def _lost(self, now_ns: int, event: MemberLost) -> None:
+    def _lost(self, now_ns: int, event: ev.MemberLost) -> None:
         """A member is gone. If it took part, the step that the others were in is lost."""
         if event.subject in self._joining:
             self._joining.remove(event.subject)
@@ -416,10 +375,10 @@ class ElasticRun:
         formed = self.state.generations.formed
         assert formed is not None
         last = self._group[-1]
-        message = Committed(
+        message = wire.Committed(
             member=last, generation=formed.number, step=self.truth.step, loss=None, took_s=took_s
         )
-        self._hear(now_ns, FromMembers(tuple(self._group), message))
+        self._hear(now_ns, happenings.FromMembers(tuple(self._group), message))
         if self.truth.step == self.job.steps_total:
             self._is_over = True
             self.ground.complete(now_ns)
@@ -435,14 +394,14 @@ class ElasticRun:
     def _pause(self, now_ns: int) -> None:
         """A planned stop: every process is replaced on the spot, and the state stays where it is."""
         self._is_pause_due, self._stretch.doing = False, "paused"
-        self.ground.tape.record(PhaseEntered, now_ns, phase="stop")
+        self.ground.tape.record(ev.PhaseEntered, now_ns, phase="stop")
         self._agenda.plan_here(now_ns + self._import_ns + self._ready_ns, self._resume)
 
     def _resume(self, now_ns: int) -> None:
         """What was noticed meanwhile does not keep the run from going on."""
         self._stretch.alarm = None
         self.truth.stand(Category.PLANNED_STOP, self._stretch.since_ns, now_ns)
-        self.ground.tape.record(PhaseEntered, now_ns, phase="step")
+        self.ground.tape.record(ev.PhaseEntered, now_ns, phase="step")
         self._stretch.begin("stepping", now_ns)
         self._plan_steps(now_ns)
 
@@ -452,13 +411,13 @@ class ElasticRun:
         """Training stands still while the state is copied, and goes on while it is written."""
         self._agenda.disturb()
         self._stretch.doing, self._save_ns = "saving", now_ns + self._interval_ns
-        begun = Checkpointed(member=self._group[0], happened="begun", step=self.truth.step, place=PLACE)
+        begun = wire.Checkpointed(member=self._group[0], happened="begun", step=self.truth.step, place=PLACE)
         self._say(now_ns, self._group[0], begun)
         self._agenda.plan_here(now_ns + self._stall_ns, self._saved)
 
     def _saved(self, now_ns: int) -> None:
         step = self.truth.step
-        saved = Checkpointed(
+        saved = wire.Checkpointed(
             member=self._group[0], happened="saved", step=step, place=PLACE, stall_ns=self._stall_ns
         )
         self._say(now_ns, self._group[0], saved)
@@ -509,12 +468,14 @@ class ElasticRun:
             self._retire(machines, failure.repair_ns, now_ns)
             for replica in replicas:
                 if replica in self.state.roster.nodes:
-                    self._hear(now_ns, Disconnected("agent", replica))
+                    self._hear(now_ns, happenings.Disconnected("agent", replica))
             self._bring_in(replicas, now_ns)
             return
         for replica in replicas:
             if (member := self._member_of(replica)) is not None:
-                self._hear(now_ns, FromNode(replica, WorkerExited(member=member, signal=SIGKILL)))
+                self._hear(
+                    now_ns, happenings.FromNode(replica, wire.WorkerExited(member=member, signal=SIGKILL))
+                )
 
     def _retire(self, machines: list[int], repair_ns: int, now_ns: int) -> None:
         for machine in machines:
@@ -543,8 +504,8 @@ class ElasticRun:
         self._hung[culprit] = failure
         self._begin_silence()
         for member in self._group:
-            stage: Stage = "lanes" if member == culprit else "reduce"
-            self._say(now_ns, member, MemberBeat(member=member, step=self.truth.step + 1, stage=stage))
+            stage: wire.Stage = "lanes" if member == culprit else "reduce"
+            self._say(now_ns, member, wire.MemberBeat(member=member, step=self.truth.step + 1, stage=stage))
         self._ask(now_ns)
 
     def _fall_silent(self, failure: Failure, now_ns: int) -> None:
@@ -566,14 +527,14 @@ class ElasticRun:
             for member in self.state.roster.members.values()
             if member.seen_ns is not None and not member.is_lost and member.node not in self._silent
         ]
-        self._hear(now_ns, Present(nodes=tuple(nodes), members=tuple(members)))
+        self._hear(now_ns, happenings.Present(nodes=tuple(nodes), members=tuple(members)))
 
     def _lease_ends(self, failure: Failure, now_ns: int) -> None:
         """Once their leases are over the silent ones are given up; the others were heard meanwhile."""
         machines = self.ground.fleet.struck(failure)
         replicas = self.ground.replicas(machines)
         self._beat(now_ns)
-        self._hear(now_ns, Tick())
+        self._hear(now_ns, happenings.Tick())
         if any(replica in self.state.roster.nodes for replica in replicas):
             assert self.state.outbox.lease_due_ns is not None
             self._agenda.plan(self.state.outbox.lease_due_ns, partial(self._lease_ends, failure))

@@ -6,19 +6,7 @@ import msgspec
 import numpy as np
 
 from holdfast import wording
-from holdfast.economics.cadence.expectation import (
-    Completion,
-    Degraded,
-    Effect,
-    Prospect,
-    Worth,
-    completion,
-    effect,
-    ettr,
-    slowdown_for,
-    unit_gpus_for,
-    worth,
-)
+from holdfast.economics.cadence import expectation
 from holdfast.record.errors import InputError
 from holdfast.twin import outlook
 from holdfast.twin.case import Assumed, ForecastCase
@@ -61,8 +49,8 @@ class BadGpus(msgspec.Struct, frozen=True, kw_only=True):
     tenth_slowdown   a GPU this slow, or slower, in a run that waits for it
     """
 
-    degraded: Degraded
-    effect: Effect
+    degraded: expectation.Degraded
+    effect: expectation.Effect
     tenth_unit_gpus: int
     tenth_slowdown: float
 
@@ -91,7 +79,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     twin_runs: int
     twin_unfinished: int
     done_ns: tuple[int, int, int] | None
-    worth: tuple[Worth, ...]
+    worth: tuple[expectation.Worth, ...]
     bad_gpus: BadGpus
     usd_per_gpu_hour: float
     is_rough: bool
@@ -119,7 +107,7 @@ def answer(of: ForecastCase, depth: Depth, play: Play) -> Forecast:
         policy=of.policy.title,
         mtbf_h=setting.mttf_s / 3_600,
         interruptions=by_formula.interruptions,
-        ettr=ettr(setting) if of.policy.recovery == "restart" else None,
+        ettr=expectation.ettr(setting) if of.policy.recovery == "restart" else None,
         formula=_spread(by_formula),
         unsure=_spread(_foreseen(unsure, of)) if of.rate_spread else None,
         twin=_spread_of([run.end_s for run in simulated], of.work_s) if simulated else None,
@@ -141,8 +129,8 @@ def answer(of: ForecastCase, depth: Depth, play: Play) -> Forecast:
     return msgspec.structs.replace(found, done_ns=(p10, p50, p90))
 
 
-def _foreseen(prospect: Prospect, of: ForecastCase) -> Completion:
-    found = completion(prospect, of.work_s)
+def _foreseen(prospect: expectation.Prospect, of: ForecastCase) -> expectation.Completion:
+    found = expectation.completion(prospect, of.work_s)
     if found is None or found.mean_s > SENSIBLE_TIMES * of.work_s:
         raise InputError(
             f"{of.title}: under this policy the run would be done in no sensible time, as only "
@@ -152,7 +140,7 @@ def _foreseen(prospect: Prospect, of: ForecastCase) -> Completion:
     return found
 
 
-def _spread(found: Completion) -> EndSpread:
+def _spread(found: expectation.Completion) -> EndSpread:
     return EndSpread(
         goodput=found.work_s / found.mean_s,
         mean_days=found.mean_s / DAY_S,
@@ -195,12 +183,12 @@ def _spread_of(ends_s: Sequence[float], work_s: float) -> EndSpread:
     )
 
 
-def _worth(of: ForecastCase) -> tuple[Worth, ...]:
+def _worth(of: ForecastCase) -> tuple[expectation.Worth, ...]:
     """What each change would bring, the most useful first; not what would bring nothing."""
     days = of.work_s / DAY_S
     now = outlook.prospect(of.study, of.policy, days)
     found = [
-        worth(
+        expectation.worth(
             change.name,
             before=now,
             after=outlook.prospect(change.study, change.policy, days),
@@ -216,7 +204,7 @@ def _worth(of: ForecastCase) -> tuple[Worth, ...]:
 
 def _bad_gpus(of: ForecastCase, depth: Depth) -> BadGpus:
     job = of.study.job
-    degraded = Degraded(
+    degraded = expectation.Degraded(
         share=depth.bad_percent / 100,
         slowdown=depth.slowdown,
         gpus=job.gpus,
@@ -226,7 +214,7 @@ def _bad_gpus(of: ForecastCase, depth: Depth) -> BadGpus:
     )
     return BadGpus(
         degraded=degraded,
-        effect=effect(degraded),
-        tenth_unit_gpus=unit_gpus_for(degraded.share, TEN_PER_CENT),
-        tenth_slowdown=slowdown_for(TEN_PER_CENT),
+        effect=expectation.effect(degraded),
+        tenth_unit_gpus=expectation.unit_gpus_for(degraded.share, TEN_PER_CENT),
+        tenth_slowdown=expectation.slowdown_for(TEN_PER_CENT),
     )

@@ -11,15 +11,7 @@ from typing import assert_never
 import msgspec
 
 from holdfast.ledger.categories import Category
-from holdfast.record.events import (
-    ActionTaken,
-    CostRate,
-    FaultObserved,
-    MemberJoined,
-    ReferenceDeclared,
-    RunEnded,
-    StepCommitted,
-)
+from holdfast.record import events as ev
 from holdfast.twin.agenda import Action, Agenda
 from holdfast.twin.cluster import name
 from holdfast.twin.failures import Failure
@@ -69,9 +61,9 @@ class Ground:
     def declare(self) -> None:
         """What the run is, and what is paid for from its first moment on."""
         job = self.job
-        self.tape.record(CostRate, 0, gpus=self.paid_gpus, usd_per_gpu_hour=self.study.usd_per_gpu_hour)
+        self.tape.record(ev.CostRate, 0, gpus=self.paid_gpus, usd_per_gpu_hour=self.study.usd_per_gpu_hour)
         self.tape.record(
-            ReferenceDeclared,
+            ev.ReferenceDeclared,
             0,
             step_ns=job.step_ns,
             gpus=job.gpus,
@@ -84,18 +76,18 @@ class Ground:
         """So many GPUs are spare from now on. The record has them as one member."""
         if self.policy.spare_nodes:
             gpus = len(self.fleet.spares) * self.gpus_per_node
-            self.tape.record(MemberJoined, now_ns, subject=SPARES, gpus=gpus, role="spare")
+            self.tape.record(ev.MemberJoined, now_ns, subject=SPARES, gpus=gpus, role="spare")
         self.reshape(now_ns)
 
     def commit(self, now_ns: int, count: int, step_ns: int, excess: Category = Category.SLOWDOWN) -> None:
         """So many steps are done, each in this time, the last one now."""
         self.truth.steps(count, step_ns, now_ns, excess)
-        self.tape.record(StepCommitted, now_ns, step=self.truth.step)
+        self.tape.record(ev.StepCommitted, now_ns, step=self.truth.step)
 
     def observe(self, now_ns: int, failure: Failure, onset_ns: int) -> str:
         severity = "degraded" if failure.kind == "gray" else "fatal"
         return self.tape.record(
-            FaultObserved,
+            ev.FaultObserved,
             now_ns,
             subject=name("node", failure.node),
             fault=failure.row.name,
@@ -115,12 +107,12 @@ class Ground:
                 assert_never(failure.kind)
 
     def complete(self, now_ns: int) -> None:
-        self.tape.record(RunEnded, now_ns, outcome="completed")
+        self.tape.record(ev.RunEnded, now_ns, outcome="completed")
         self.truth.end(now_ns)
 
     def end(self, now_ns: int) -> None:
         """The horizon: whatever the run is doing, it is looked at no further."""
-        self.tape.record(RunEnded, now_ns, outcome="stopped", reason="the simulation ends here")
+        self.tape.record(ev.RunEnded, now_ns, outcome="stopped", reason="the simulation ends here")
         self.truth.end(now_ns)
 
     # ---- machines --------------------------------------------------------------------------------------
@@ -140,7 +132,7 @@ class Ground:
         self.fleet.take_out(machine, repair_ns, now_ns)
         self._slow = [slow for slow in self._slow if slow.machine != machine]
         self.tape.record(
-            ActionTaken, now_ns, subject=name("node", machine), action="drain", gpus=self.gpus_per_node
+            ev.ActionTaken, now_ns, subject=name("node", machine), action="drain", gpus=self.gpus_per_node
         )
         if was_spare:
             self.show_spares(now_ns)
@@ -150,7 +142,7 @@ class Ground:
     def restore(self, now_ns: int) -> int | None:
         """The next repair is done. The place that has a machine again because of it."""
         move = self.fleet.mend()
-        self.tape.record(ActionTaken, now_ns, subject=name("node", move.machine), action="restore")
+        self.tape.record(ev.ActionTaken, now_ns, subject=name("node", move.machine), action="restore")
         if move.place is None:
             self.show_spares(now_ns)
         else:

@@ -12,10 +12,9 @@ from scipy import stats
 
 from holdfast.economics.cadence.expectation import Interruption, Prospect, Setting, spares_for
 from holdfast.run.waits import Observed
-from holdfast.twin.failures import FailureClass, Hazards
-from holdfast.twin.interval import best_interval_s, interval_s
+from holdfast.twin.failures import FailureClass
 from holdfast.twin.policies import Policy, hot_s, policy
-from holdfast.twin.study import Study
+from holdfast.twin.study import Study, best_interval_s, interval_s
 from holdfast.wording.units import DAY_NS
 
 DETECT_S = 15.0
@@ -135,16 +134,12 @@ def changes(study: Study, now: Policy) -> tuple[RunChange, ...]:
     needed = spares_needed(study)
     if needed > now.spare_nodes:
         found.append(under(f"{needed} spare nodes in place of {now.spare_nodes}", spare_nodes=needed))
-    found.append(RunChange(name="half as many failures", study=_with_fewer_failures(study), policy=now))
+    fewer = msgspec.structs.replace(study, hazards=study.hazards.scaled(FEWER_FAILURES))
+    found.append(RunChange(name="half as many failures", study=fewer, policy=now))
     if now.name != "holdfast":
         holdfast = policy("holdfast", study.job.gpus, now.spare_nodes)
         found.append(RunChange(name="Holdfast", study=study, policy=holdfast))
     return tuple(change for change in found if (change.study, change.policy) != (study, now))
-
-
-def _with_fewer_failures(study: Study) -> Study:
-    hazards: Hazards = study.hazards.scaled(FEWER_FAILURES)
-    return msgspec.structs.replace(study, hazards=hazards)
 
 
 def _per_day(study: Study, row: FailureClass) -> float:

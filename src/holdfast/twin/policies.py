@@ -36,7 +36,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     spare_nodes     kept ready beside the job's own
     snapshot_steps  a copy of the state is kept in memory every so many steps; None: only checkpoints are kept
     checkpoint_s    between checkpoints; None: the job's own interval
-    finds_interval  the interval that is best for its failures is taken instead (interval.py)
+    finds_interval  the interval that is best for its failures is taken instead (study.py)
     is_warm         a process stands ready behind each replica
     shares_lanes    the batch of who is missing is shared by the others; otherwise their steps do less
     smaller_above_share  where sharing leaves more of the others' time idle, the batch shrinks instead by what

@@ -19,9 +19,9 @@ from holdfast.record.untrusted import UNDECODABLE
 from holdfast.twin.cluster import Layout
 from holdfast.twin.counts import Count, classes
 from holdfast.twin.failures import Hazards, LemonShare
-from holdfast.twin.job import Checkpointing, Job
 from holdfast.twin.lanes import lanes_for
 from holdfast.twin.policies import Policy
+from holdfast.twin.study import Checkpointing, Job
 
 _SEQUENCE_TOKENS = 8_192
 

@@ -19,15 +19,8 @@ from urllib.parse import urlsplit
 
 from holdfast import __version__
 from holdfast.record.errors import HoldfastError, InputError
+from holdfast.twin import workers
 from holdfast.twin.sweep import Figures, Task
-from holdfast.twin.workers import (
-    LAST_WORDS_S_MAX,
-    batches,
-    deaf_to_interrupts,
-    end_with,
-    in_order,
-    play_batch,
-)
 
 LISTENER_S_MAX = 5
 """Until a connection must be accepted."""
@@ -69,7 +62,7 @@ def played_by_ray(
     (lifeline, held), (replies, says) = context.Pipe(duplex=False), context.Pipe(duplex=False)
     driver = context.Process(target=_drive, args=(lifeline, says, tasks, address))
     with held, replies:
-        with lifeline, says, deaf_to_interrupts():
+        with lifeline, says, workers.deaf_to_interrupts():
             driver.start()
         try:
             _await_driver(replies, address, connect_s_max)
@@ -118,7 +111,7 @@ def _figures(replies: Connection, owed: int, address: str) -> Iterator[Figures]:
 
 
 def _bury(driver: SpawnProcess) -> None:
-    driver.join(LAST_WORDS_S_MAX + 1)
+    driver.join(workers.LAST_WORDS_S_MAX + 1)
     if driver.is_alive():
         driver.kill()
         driver.join()
@@ -127,7 +120,7 @@ def _bury(driver: SpawnProcess) -> None:
 
 def _drive(lifeline: Connection, says: Connection, tasks: Sequence[Task], address: str) -> None:
     """The driver's whole life."""
-    end_with(lifeline)
+    workers.end_with(lifeline)
     with Path(os.devnull).open("wb") as nowhere:
         for stream in (1, 2):
             os.dup2(nowhere.fileno(), stream)
@@ -147,9 +140,9 @@ def _played_remotely(tasks: Sequence[Task], address: str) -> Iterator[list[Figur
     yield []
     try:
         _require_same_version(ray)
-        call = ray.remote(play_batch).remote
+        call = ray.remote(workers.play_batch).remote
         cores = int(ray.cluster_resources().get("CPU", 1))
-        yield from in_order((call(batch) for batch in batches(tasks, cores)), ray.get)
+        yield from workers.in_order((call(batch) for batch in workers.batches(tasks, cores)), ray.get)
     except ray.exceptions.RayTaskError as error:
         error.cause.add_note(str(error))  # where it happened
         raise error.cause from None

@@ -9,19 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from holdfast.ledger.categories import Category
-from holdfast.record.events import (
-    ActionTaken,
-    CheckpointBegun,
-    CheckpointLoaded,
-    CheckpointSaved,
-    PhaseEntered,
-    RunStarted,
-)
+from holdfast.record import events as ev
 from holdfast.twin.agenda import Agenda
 from holdfast.twin.cluster import name
 from holdfast.twin.failures import Failure
 from holdfast.twin.ground import Ground
-from holdfast.twin.interval import interval_s
+from holdfast.twin.study import interval_s
 from holdfast.wording.units import SECOND_NS
 
 PLACE = "storage"
@@ -91,7 +84,7 @@ class RestartingRun:
     def _step_to(self, limit_ns: int) -> bool:
         """Every step that is done by then, or before the next checkpoint; whether that begins now."""
         while self._is_stepping and self._stall_begun_ns is None:
-            if self._is_save_due():
+            if self._since_ns >= self._next_save_ns and not self._is_first:
                 self._begin_save()
                 return True
             step_ns = self._step_ns()
@@ -104,7 +97,8 @@ class RestartingRun:
             self._is_first = False
             self.ground.commit(self._since_ns, steps, step_ns, excess)
             if self._is_complete:
-                self._complete()
+                self._is_stepping = False
+                self.ground.complete(self._since_ns)
         return False
 
     def _step_ns(self) -> int:
@@ -128,14 +122,11 @@ class RestartingRun:
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
-    def _is_save_due(self) -> bool:
-        return self._since_ns >= self._next_save_ns and not self._is_first
-
     def _begin_save(self) -> None:
         step, begun_ns = self.truth.step, self._since_ns
         self._next_save_ns = begun_ns + self._interval_ns
         self.ground.tape.record(
-            CheckpointBegun, begun_ns, step=step, blocking=self._stall_ns > 0, place=PLACE
+            ev.CheckpointBegun, begun_ns, step=step, blocking=self._stall_ns > 0, place=PLACE
         )
         if self._stall_ns:
             self._stall_begun_ns = begun_ns
@@ -145,14 +136,14 @@ class RestartingRun:
 
     def _end_stall(self, now_ns: int) -> None:
         self.truth.work(Category.CHECKPOINT_STALL, now_ns - self._stall_ns, now_ns)
-        self.ground.tape.record(PhaseEntered, now_ns, phase="step")
+        self.ground.tape.record(ev.PhaseEntered, now_ns, phase="step")
         self._stall_begun_ns = None
         self._since_ns = now_ns
 
     def _saved(self, step: int, now_ns: int) -> None:
         self.ground.checkpoints += 1
         self._target = step
-        self.ground.tape.record(CheckpointSaved, now_ns, step=step, place=PLACE)
+        self.ground.tape.record(ev.CheckpointSaved, now_ns, step=step, place=PLACE)
 
     # ---- failures ----------------------------------------------------------------------------------------
 
@@ -215,7 +206,7 @@ class RestartingRun:
         self._since_ns = now_ns
         subject = name("node", failure.node)
         self.ground.tape.record(
-            ActionTaken, now_ns, subject=subject, action="restart", reason=failure.row.name
+            ev.ActionTaken, now_ns, subject=subject, action="restart", reason=failure.row.name
         )
         self._is_undecided = False
         waiting, self._waiting = self._waiting, []
@@ -256,8 +247,8 @@ class RestartingRun:
         self._launch(now_ns)
 
     def _launch(self, now_ns: int) -> None:
-        self.ground.tape.record(RunStarted, now_ns, gpus=self.job.gpus, name=self.job.model)
-        self.ground.tape.record(PhaseEntered, now_ns, phase="launch")
+        self.ground.tape.record(ev.RunStarted, now_ns, gpus=self.job.gpus, name=self.job.model)
+        self.ground.tape.record(ev.PhaseEntered, now_ns, phase="launch")
         self.ground.active_gpus = self.job.gpus
         self.ground.show_spares(now_ns)
         self._is_up, self._since_ns = True, now_ns
@@ -271,7 +262,7 @@ class RestartingRun:
         self.ground.rolled_back_steps += self.truth.step - self._target
         self.truth.roll_back(self._target)
         if self.truth.high:
-            self.ground.tape.record(CheckpointLoaded, now_ns, step=self._target, place=PLACE)
+            self.ground.tape.record(ev.CheckpointLoaded, now_ns, step=self._target, place=PLACE)
         self._is_stepping = self._is_first = True
         self._since_ns = now_ns
         self._next_save_ns = now_ns + self._interval_ns
@@ -301,17 +292,13 @@ class RestartingRun:
             return
         self._halt(now_ns)
         self._target, self._down_as = self.truth.step, Category.PLANNED_STOP
-        self.ground.tape.record(CheckpointSaved, now_ns, step=self._target, place=PLACE)
-        self.ground.tape.record(PhaseEntered, now_ns, phase="stop")
+        self.ground.tape.record(ev.CheckpointSaved, now_ns, step=self._target, place=PLACE)
+        self.ground.tape.record(ev.PhaseEntered, now_ns, phase="stop")
         if not failure.is_transient:
             self._take_out(self.ground.fleet.at_work(failure), failure.repair_ns, now_ns)
         self._ask_for_launch(now_ns)
 
     # ---- the end -----------------------------------------------------------------------------------------
-
-    def _complete(self) -> None:
-        self._is_stepping = False
-        self.ground.complete(self._since_ns)
 
     def _stop_at_horizon(self) -> None:
         """Whatever the run is in the middle of ends here."""

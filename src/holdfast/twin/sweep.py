@@ -111,6 +111,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     is_exact: bool
 
 
+_SPREAD = [name for name, kind in Summary.__annotations__.items() if kind is Spread and "saved" not in name]
+"""What the runs of a summary have each, under the same name."""
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The same failures under several policies; what is saved is saved against the first of them.
 
@@ -151,15 +155,7 @@ def summarise(policy: Policy, runs: Sequence[Figures], baseline: Sequence[Figure
         source=policy.source,
         spare_nodes=policy.spare_nodes,
         runs=len(runs),
-        interruptions=spread([one.interruptions for one in runs]),
-        planned=spread([one.planned for one in runs]),
-        restarts=spread([one.restarts for one in runs]),
-        steps=spread([one.steps for one in runs]),
-        effective_time=spread([one.effective_time for one in runs]),
-        goodput=spread([one.goodput for one in runs]),
-        paid_gpu_hours=spread([one.paid_gpu_hours for one in runs]),
-        lost_gpu_hours=spread([one.lost_gpu_hours for one in runs]),
-        cost_usd=spread([one.cost_usd for one in runs]),
+        **{field: spread([getattr(one, field) for one in runs]) for field in _SPREAD},
         saved_gpu_hours=spread([other.lost_gpu_hours - one.lost_gpu_hours for one, other in pairs]),
         saved_usd=spread([other.cost_usd - one.cost_usd for one, other in pairs]),
         partition_gpu_hours=categories,

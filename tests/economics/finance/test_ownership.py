@@ -203,8 +203,8 @@ def test_every_default_has_a_source_and_is_assumed() -> None:
     [
         ("pue = ", "are not TOML"),
         ("pew = 1.5", "have no key `pew`"),
-        ("pue = '1.5'", "`pue` in the terms of owning must be a number"),
-        ("pue = true", "`pue` in the terms of owning must be a number"),
+        ("pue = '1.5'", "`pue` in the terms of owning is text, and must be a number"),
+        ("pue = true", "`pue` in the terms of owning is true or false, and must be a number"),
         ("goodput = 1.5", "must be between 0.001 and 1"),
         ("utilisation = 0", "must be between 0.001 and 1"),
         ("amortisation_years = 0", "must be between 0.001 and 1e+09"),

@@ -11,14 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from quantity import examples
+from scipy import stats
 
-from holdfast.economics.fitting import lilliefors
 from holdfast.economics.fitting.coincidences import domains_by_name
-from holdfast.economics.fitting.fitting import FailureFit, FitSettings, clustered_interval, fit, interval
+from holdfast.economics.fitting.fitting import (
+    FailureFit,
+    FitSettings,
+    clustered_interval,
+    fit,
+    interval,
+    part_of,
+)
 from holdfast.economics.fitting.lemons import episodes, relapses
 from holdfast.economics.fitting.outages import Fault, Observation, OutageFacts, observe
-from holdfast.economics.fitting.preset import part_of
 from holdfast.economics.fitting.repairs import Durations, fit_lognormal, fit_weibull, repairs, usual
+from holdfast.economics.fitting.verdict import Closeness, closeness
 from holdfast.record.importers import Options, import_file
 from holdfast.twin.failures import Hazards
 from holdfast.twin.presets import hazards_from
@@ -483,24 +490,24 @@ def test_lengths_that_are_all_one_have_no_distribution() -> None:
 def test_lilliefors_tells_what_a_sample_is_from(seed: int) -> None:
     rng = np.random.default_rng(seed)
     normal, waits, mixed = rng.normal(5, 3, 300), rng.exponential(7, 300), rng.lognormal(0, 2, 300)
-    assert lilliefors.normal(normal, rng).p_value > 0.01
-    assert lilliefors.normal(waits, rng).p_value < 0.01
-    assert lilliefors.exponential(waits, rng).p_value > 0.01
-    assert lilliefors.exponential(mixed, rng).p_value < 0.01
+    assert closeness(stats.norm, normal, rng).p_value > 0.01
+    assert closeness(stats.norm, waits, rng).p_value < 0.01
+    assert closeness(stats.expon, waits, rng, loc=0.0).p_value > 0.01
+    assert closeness(stats.expon, mixed, rng, loc=0.0).p_value < 0.01
 
 
 def test_lilliefors_table() -> None:
     """His critical value for 30 normal numbers at 5 % is 0.161 (1967), for exponential ones 0.192 (1969)."""
     rng = np.random.default_rng(12)
-    normal = [lilliefors.normal(rng.standard_normal(30), rng) for _ in range(25)]
-    waits = [lilliefors.exponential(rng.standard_exponential(30), rng) for _ in range(25)]
+    normal = [closeness(stats.norm, rng.standard_normal(30), rng) for _ in range(25)]
+    waits = [closeness(stats.expon, rng.standard_exponential(30), rng, loc=0.0) for _ in range(25)]
     for found, critical in ((normal, 0.161), (waits, 0.192)):
         assert all(
             (test.p_value < 0.05) == (test.distance > critical) for test in found if clear(test, critical)
         )
 
 
-def clear(test: lilliefors.Closeness, critical: float) -> bool:
+def clear(test: Closeness, critical: float) -> bool:
     """Far enough from the border that 999 draws tell the side."""
     return abs(test.distance - critical) > 0.01
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantity import examples
 
-from holdfast.economics.sizing.loader import Loader, loader_refusals, loader_warnings
 from holdfast.economics.sizing.parallelism import (
     Cluster,
     Parallelism,
@@ -17,7 +16,7 @@ from holdfast.economics.sizing.parallelism import (
     balance,
     micro_batches,
 )
-from holdfast.economics.sizing.rules import refusals, warnings
+from holdfast.economics.sizing.rules import Loader, loader_refusals, loader_warnings, refusals, warnings
 from holdfast.economics.sizing.sizing import (
     Sized,
     SizingQuestion,

@@ -11,7 +11,7 @@ from holdfast.signals.collectors.exposition import Exposition
 from holdfast.signals.collectors.infiniband import InfinibandCollector
 from holdfast.signals.collectors.redfish import RedfishCollector
 from holdfast.signals.collectors.redfish_service import Service
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from holdfast.record.clock import ManualClock
 from holdfast.signals.catalogue import CATALOGUE
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.host import HostCollector
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 DISKS = """\
  259 0 nvme0n1 10 0 16 500 20 0 32 700 0 900 1200 0 0

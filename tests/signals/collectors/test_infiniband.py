@@ -12,7 +12,7 @@ from quantity import examples
 from holdfast.record.clock import ManualClock
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.infiniband import FOLDERS, InfinibandCollector, ports_by_address
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 
 def read(root: Path) -> list[Reading]:

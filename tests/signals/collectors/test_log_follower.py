@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.record.kernel import LINE_BYTES_MAX
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.collectors.log_follower import CHUNK_BYTES, LogFollower
+from holdfast.signals.collectors.kernel_log_collector import CHUNK_BYTES, LogFollower
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from holdfast.record.clock import ManualClock
 from holdfast.signals.catalogue import CATALOGUE
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.nvml import DEVICE_METRICS, NvmlCollector
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 UNRECORDED = {"POWER_MGMT_LIMIT", "ENFORCED_POWER_LIMIT", "FAN_SPEED"}
 

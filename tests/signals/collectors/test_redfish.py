@@ -16,7 +16,7 @@ from holdfast.signals.catalogue import CATALOGUE
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.redfish import MEMBERS_MAX, CoolingLink, RedfishCollector, as_densewatch
 from holdfast.signals.collectors.redfish_service import BODY_BYTES_MAX, REQUESTS_MAX, Service
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 Serve = Callable[[Callable[[str], tuple[int, bytes]]], str]
 UNIT = "/redfish/v1/ThermalEquipment/CDUs/cdu-0000"

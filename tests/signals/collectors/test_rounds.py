@@ -5,7 +5,7 @@ import threading
 from holdfast.record.errors import HoldfastError
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.rounds import Rounds
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 READING = Reading(metric="slurm_nodes_idle", labels={}, at_ns=1, value=2.0)
 

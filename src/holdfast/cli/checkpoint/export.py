@@ -46,8 +46,7 @@ def command(run_or_path: str, target: Path, format_: str | None, step: int | Non
             hint="End it in .safetensors or .pt, or give --format.",
         )
     path = located(run_or_path)
-    from holdfast.train.export import to_safetensors, to_torch
-    from holdfast.train.opening import load_checkpoint
+    from holdfast.train.opening import load_checkpoint, to_safetensors, to_torch
 
     checkpoint = load_checkpoint(path, step=step)
     if format_ == "safetensors":

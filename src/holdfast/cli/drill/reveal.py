@@ -1,14 +1,13 @@
 """`holdfast drill reveal`: a scenario, and what it really was."""
 
-from typing import Any
-
 import click
 
-from holdfast.cli.drill.play import put_on_the_table, scenario_options
+from holdfast.cli.drill.play import ScenarioFlags, put_on_the_table
+from holdfast.cli.flags import takes
 
 
 @click.command("reveal")
-@scenario_options
-def command(**asked: Any) -> None:
+@takes(ScenarioFlags)
+def command(asked: ScenarioFlags) -> None:
     """Show what `play` shows of SCENARIO, and the truth: cause, place, time, owner, and what settles it."""
-    put_on_the_table(reveal=True, **asked)
+    put_on_the_table(asked, reveal=True)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from holdfast import wording
+from holdfast.cli.tables import figure, table, word
 from holdfast.drills.scenarios import SCENARIOS, Played, Truth
 from holdfast.drills.tabletop import BoardRow, Tabletop, tabletop
 from holdfast.record.events import RunStarted
@@ -28,60 +28,40 @@ def show(played: Played, reveal: bool) -> None:
     console = Console(highlight=False, markup=False)
     console.print(Text("Tabletop ", style="bold").append(shown.run))
     nodes = wording.many(played.layout.nodes, "node")
-    console.print(
-        f"{wording.span(shown.first_ns, shown.last_ns)}, {wording.many(shown.gpus, 'GPU')} on {nodes}"
-    )
-    console.print()
-    console.print(shown.told)
-    console.print()
+    when = wording.span(shown.first_ns, shown.last_ns)
+    console.print(f"{when}, {wording.many(shown.gpus, 'GPU')} on {nodes}\n\n{shown.told}\n")
     _print_story(console, shown)
     _print_board(console, shown)
-    _print_questions(console, shown)
+    console.print("Questions for the table", style="bold")
+    questions = ((f"{number}.", question) for number, question in enumerate(shown.questions, 1))
+    console.print(table(rows=questions), "")
     if shown.truth is not None:
-        _print_truth(console, shown.truth, played)
+        console.print("The truth", style="bold red")
+        console.print(table(word(style="bold"), "", rows=_truth_rows(shown.truth, played)))
 
 
 def show_list() -> None:
     """Print every scenario by its name."""
     console = Console(highlight=False, markup=False)
-    table = _table()
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for scenario in SCENARIOS.values():
-        table.add_row(Text(scenario.name, style="bold"), scenario.title)
-    console.print(table)
-
-
-def _table() -> Table:
-    return Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    rows = ((scenario.name, scenario.title) for scenario in SCENARIOS.values())
+    console.print(table(word(style="bold"), "", rows=rows))
 
 
 def _print_story(console: Console, shown: Tabletop) -> None:
     console.print("What the record says", style="bold")
     if not shown.story:
         console.print("Nothing but steps and checkpoints, as usual.")
-    table = _table()
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column()
-    for line in shown.story:
-        table.add_row(wording.stamp(line.at_ns)[11:19], line.what)
-    console.print(table)
-    console.print()
+    rows = ((wording.stamp(line.at_ns)[11:19], line.what) for line in shown.story)
+    console.print(table(word(style="dim"), "", rows=rows), "")
 
 
 def _print_board(console: Console, shown: Tabletop) -> None:
     console.print("What monitoring shows: of each signal the worst anywhere", style="bold")
     cells = min(max(console.width - BESIDE_SPARK_CHARS, SPARK_CELLS_MIN), SPARK_CELLS_MAX)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("", no_wrap=True)
-    table.add_column(_hours(shown, cells), no_wrap=True, style="cyan")
-    table.add_column("usual", no_wrap=True, justify="right")
-    table.add_column("furthest", no_wrap=True, justify="right")
-    table.add_column("", no_wrap=True, style="dim")
-    for row in shown.board:
-        table.add_row(row.label, sparkline(row, cells), *_levels(row, cells), row.unit)
-    console.print(table)
-    console.print()
+    course = word(_hours(shown, cells), style="cyan")
+    rows = ((row.label, sparkline(row, cells), *_levels(row, cells), row.unit) for row in shown.board)
+    columns = (word(), course, figure("usual"), figure("furthest"), word(style="dim"))
+    console.print(table(*columns, rows=rows, header_style="dim"), "")
 
 
 def _hours(shown: Tabletop, cells: int) -> str:
@@ -120,25 +100,6 @@ def _levels(row: BoardRow, cells: int) -> tuple[str, str]:
     decimals = 0 if max(usual, furthest) >= 100 else 1 if max(usual, furthest) >= 10 else 2
     told = f"{furthest:,.{decimals}f}" if abs(furthest - usual) >= row.notable else ""
     return f"{usual:,.{decimals}f}", told
-
-
-def _print_questions(console: Console, shown: Tabletop) -> None:
-    console.print("Questions for the table", style="bold")
-    table = _table()
-    for number, question in enumerate(shown.questions, 1):
-        table.add_row(f"{number}.", question)
-    console.print(table)
-    console.print()
-
-
-def _print_truth(console: Console, truth: Truth, played: Played) -> None:
-    console.print("The truth", style="bold red")
-    table = _table()
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for heading, what in _truth_rows(truth, played):
-        table.add_row(heading, what)
-    console.print(table)
 
 
 def _truth_rows(truth: Truth, played: Played) -> Iterator[tuple[str, str]]:

@@ -7,12 +7,11 @@ import click
 import msgspec
 import numpy as np
 
-from holdfast.cli.durations import seconds, seconds_with_unit, some_seconds
 from holdfast.cli.flags import option, shared, takes
-from holdfast.cli.numbers import number_between
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
+from holdfast.cli.values import number_between, seconds, seconds_with_unit, some_seconds
 from holdfast.economics.cadence import renewal
 from holdfast.economics.cadence.advice import DURABLE, Simulated, advise
 from holdfast.economics.cadence.cadence import CheckpointLevel
@@ -40,8 +39,6 @@ def _level(text: str) -> CheckpointLevel:
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     mtbf: float | None = option(
         "Mean time between failures that stop the run, such as 3.1h.", type=seconds_with_unit, metavar="TIME"
     )

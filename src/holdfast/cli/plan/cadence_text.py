@@ -1,16 +1,16 @@
 """A cadence in the terminal: the answer in two lines, then every rule, the levels, and what was assumed."""
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from holdfast import wording
+from holdfast.cli.tables import figure, table, word
 from holdfast.cli.terminal import printable
 from holdfast.economics.cadence.advice import EXPONENTIAL, Advice, Choice, LevelAdvice, Rule
 from holdfast.economics.cadence.inputs import PRESENT_INTERVAL
 from holdfast.economics.pricing.layers import Input
 
-GAP_CHARS = 2
 _LABELS: dict[Rule, str] = {
     "now": "now",
     "whole_steps": "optimum, whole steps",
@@ -28,8 +28,7 @@ def show(advice: Advice) -> None:
     console = Console(highlight=False, markup=False)
     choices = {choice.rule: choice for choice in advice.choices}
     _answer(console, advice, choices)
-    console.print()
-    console.print(_rules(advice, choices))
+    console.print("", _rules(advice, choices))
     if advice.distribution != EXPONENTIAL and advice.efficiency_stderr is not None:
         points = f"{100 * advice.efficiency_stderr:.2f}"
         how = f"times between failures are {printable(advice.distribution)}"
@@ -63,23 +62,14 @@ def _answer(console: Console, advice: Advice, choices: dict[Rule, Choice]) -> No
 
 def _rules(advice: Advice, choices: dict[Rule, Choice]) -> Table:
     with_steps = advice.optimum_steps is not None
-    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
-    table.add_column("rule", no_wrap=True)
-    headings = (
-        "every",
-        *(("steps",) if with_steps else ()),
-        "kept",
-        "GPU-h lost a day",
-        f"{wording.currency()} a day",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    figures = ("every", *(("steps",) if with_steps else ()), "kept", "GPU-h lost a day")
+    rules = table(word("rule"), *map(figure, (*figures, f"{wording.currency()} a day")))
     largest = max(choice.lost_usd_per_day for choice in advice.choices)
     for rule, label in _LABELS.items():
         if (choice := choices.get(rule)) is None:
             continue
         steps = (wording.rough(choice.steps),) if with_steps and choice.steps is not None else ()
-        table.add_row(
+        rules.add_row(
             Text(label, style="bold" if rule in ("now", "optimum") else ""),
             _duration(choice.interval_s),
             *steps,
@@ -87,25 +77,21 @@ def _rules(advice: Advice, choices: dict[Rule, Choice]) -> Table:
             wording.rough(choice.lost_gpu_hours_per_day),
             wording.usd_cell(choice.lost_usd_per_day, largest),
         )
-    return table
+    return rules
 
 
 def _levels(console: Console, levels: LevelAdvice) -> None:
     gained = f"{wording.rough(levels.gained_gpu_hours_per_day)} GPU-hours a day"
     kept, alone = wording.percent(levels.efficiency), wording.percent(levels.efficiency_of_one)
-    console.print()
     console.print(
-        f"With levels {kept} would be kept instead of {alone}, to first order: {gained}.", style="bold"
+        f"\nWith levels {kept} would be kept instead of {alone}, to first order: {gained}.", style="bold"
     )
-    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
-    table.add_column("level", no_wrap=True)
-    for heading in ("every", "steps", "for failures every", "overhead"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    listed = table(word("level"), *map(figure, ("every", "steps", "for failures every", "overhead")))
     for level in levels.levels:
         steps = wording.UNKNOWN if level.steps is None else f"{level.steps:,}"
         row = (_duration(level.interval_s), steps, _duration(level.mtbf_s), f"{100 * level.overhead:.2f} %")
-        table.add_row(printable(level.name), *row)
-    console.print(table)
+        listed.add_row(printable(level.name), *row)
+    console.print(listed)
     for name in levels.dropped:
         console.print(f"{printable(name)} is left out: it would cost more than it saves.")
 
@@ -116,13 +102,8 @@ def _inputs(console: Console, inputs: tuple[Input, ...]) -> None:
         if not rows:
             continue
         console.print(f"\n{heading}", style="bold")
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
-        table.add_column(no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(style="dim")
-        for one in rows:
-            table.add_row(one.name, _amount(one), printable(one.source))
-        console.print(table)
+        cells = ((one.name, _amount(one), printable(one.source)) for one in rows)
+        console.print(table(word(), figure(), Column(style="dim"), rows=cells))
 
 
 def _amount(one: Input) -> str:

@@ -12,9 +12,9 @@ import click
 import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
-from holdfast.cli.numbers import number_between
 from holdfast.cli.record import json_option, left_out, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.values import number_between
 from holdfast.economics.fitting.outages import (
     KINDS,
     Observation,
@@ -44,8 +44,6 @@ _COUNT = click.IntRange(1, 10**7)
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     file: Path | None = argument(required=False, type=click.Path(path_type=Path))
     run: str | None = option("Only what is about this run.", metavar="RUN")
     nodes: int | None = option("How many nodes were watched, where the record does not say.", type=_COUNT)

@@ -7,11 +7,13 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import wording
+from holdfast.cli.tables import figure, table, word
 from holdfast.cli.terminal import printable
-from holdfast.economics.fitting.fitting import FailureFit, Interval
+from holdfast.economics.fitting.fitting import FailureFit
 from holdfast.economics.fitting.lemons import JOB_NODES, Removal
 from holdfast.economics.fitting.outages import Source
 from holdfast.economics.fitting.repairs import Repairs
+from holdfast.economics.fitting.verdict import Interval
 from holdfast.wording.units import DAY_NS
 
 CLASSES_SHOWN_MAX = 10
@@ -19,7 +21,6 @@ NODES_SHOWN_MAX = 5
 NAME_CHARS_MAX = 36
 """The length of a UUID; so much fits beside the numbers on 80 columns."""
 
-GAP_CHARS = 2
 HOURS_AS_DAYS_MIN = 48.0
 NODE_DAYS_WHOLE_MIN = 10.0
 WATCHED_SHARE_MIN = 0.95
@@ -38,7 +39,7 @@ def show(told: FailureFit) -> None:
     """Print it to stdout, as wide as the terminal and with colours where it has them."""
     console = Console(highlight=False, markup=False)
     console.print(_headline(told), style="bold")
-    console.print(_figures(told))
+    console.print(table(word(style="bold"), "", rows=_named_figures(told)))
     if any(verdict.answer != "unknown" for verdict in told.verdicts):
         console.print("\nVerdicts", style="bold")
         console.print(_verdicts(told))
@@ -67,19 +68,6 @@ def _headline(told: FailureFit) -> str:
         return f"{rate} ({_between(told.faults_interval)} with 95 %)"
     least = f"at most {told.faults_interval[1]:.2f} faults per 1000 node-days with 95 %"
     return f"There are no faults in this record. That does not mean a rate of zero: {least}."
-
-
-def _grid() -> Table:
-    return Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
-
-
-def _figures(told: FailureFit) -> Table:
-    table = _grid()
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for name, figure in _named_figures(told):
-        table.add_row(name, figure)
-    return table
 
 
 def _named_figures(told: FailureFit) -> Iterator[tuple[str, str]]:
@@ -123,54 +111,46 @@ def _outages(repairs: Repairs) -> str:
 
 
 def _verdicts(told: FailureFit) -> Table:
-    table = _grid()
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for verdict in told.verdicts:
-        answer = Text(verdict.answer, style=_STYLES[verdict.answer])
-        table.add_row(verdict.question, answer, printable(verdict.sentence))
-    return table
+    rows = (
+        (one.question, Text(one.answer, style=_STYLES[one.answer]), printable(one.sentence))
+        for one in told.verdicts
+    )
+    return table(word(), word(), "", rows=rows)
 
 
 def _of(count: int, shown_max: int) -> str:
     return f" ({shown_max} of {count:,})" if count > shown_max else ""
 
 
-def _numbers(first: str, *headings: str) -> Table:
-    """A table whose first column is a name and whose others are numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="dim")
-    table.add_column(first)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
 def _classes(told: FailureFit) -> Table:
-    table = _numbers("class", "faults", "rate", "95 %", "median outage")
-    for row in told.classes[:CLASSES_SHOWN_MAX]:
-        table.add_row(
+    rows = (
+        (
             printable(wording.short(row.name, NAME_CHARS_MAX)),
             f"{row.faults:,}",
             f"{row.rate_per_1000_node_days:.2f}",
             _between(row.interval),
             wording.UNKNOWN if row.outage_median_h is None else _hours(row.outage_median_h),
         )
-    return table
+        for row in told.classes[:CLASSES_SHOWN_MAX]
+    )
+    figures = map(figure, ("faults", "rate", "95 %", "median outage"))
+    return table("class", *figures, rows=rows, header_style="dim")
 
 
 def _worst(told: FailureFit) -> Table:
     """rate: what is to be expected of the node."""
-    table = _numbers("node", "faults", "flaps once", "rate", "95 %")
-    for node in told.worst_nodes[:NODES_SHOWN_MAX]:
-        table.add_row(
+    rows = (
+        (
             printable(wording.short(node.node, NAME_CHARS_MAX)),
             f"{node.faults:,}",
             f"{node.episodes:,}",
             f"{node.rate:.1f}",
             f"{node.interval[0]:.1f} to {node.interval[1]:.1f}",
         )
-    return table
+        for node in told.worst_nodes[:NODES_SHOWN_MAX]
+    )
+    figures = map(figure, ("faults", "flaps once", "rate", "95 %"))
+    return table("node", *figures, rows=rows, header_style="dim")
 
 
 def _without(told: FailureFit, removal: Removal) -> str:

@@ -1,9 +1,10 @@
 """`holdfast plan run` in the terminal: the end, how it was foreseen, what would help, what bad GPUs cost."""
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from holdfast import wording
+from holdfast.cli.tables import figure, table, word
 from holdfast.cli.terminal import printable
 from holdfast.twin.foresight import BadGpus, Forecast
 from holdfast.wording.units import DAY_S
@@ -26,7 +27,8 @@ def show(told: Forecast) -> None:
 def _headline(console: Console, told: Forecast) -> None:
     best, days = told.best, _Days(told)
     console.print(printable(told.title))
-    work = f"{_short(told.work_days)} {'day' if told.work_days == 1 else 'days'} of training"
+    written = f"{told.work_days:,.2f}".rstrip("0").rstrip(".")
+    work = f"{written} {'day' if told.work_days == 1 else 'days'} of training"
     console.print(
         f"{work} {'takes' if told.work_days == 1 else 'take'} {days(best.p50_days)} (P50), "
         f"{days(best.p10_days)} to {days(best.p90_days)} (P10 to P90).",
@@ -36,26 +38,25 @@ def _headline(console: Console, told: Forecast) -> None:
         p10, p50, p90 = map(wording.moment, told.done_ns)
         console.print(f"Done on {p50} UTC (P50), between {p10} (P10) and {p90} (P90).", style="bold")
     often = f"A failure every {told.mtbf_h:,.1f} h, {wording.rough(told.interruptions)} interruptions in all"
-    console.print(f"{often}; recovery: {printable(told.policy)}.")
-    console.print()
+    console.print(f"{often}; recovery: {printable(told.policy)}.\n")
 
 
 def _sides(console: Console, told: Forecast) -> None:
     days = _Days(told)
-    table = _table("", "goodput", "mean", "P10", "P50", "P90")
+    sided = _table("", "goodput", "mean", "P10", "P50", "P90")
     if told.ettr is not None:
         mean = days(told.work_days / told.ettr) if told.ettr > 0 else "never"
-        table.add_row("ETTR, Kokolis et al.", wording.percent(max(0.0, told.ettr)), mean)
+        sided.add_row("ETTR, Kokolis et al.", wording.percent(max(0.0, told.ettr)), mean)
     sides = {
         "formula": told.formula,
         f"twin, {wording.many(told.twin_runs, 'run')}": told.twin,
         "formula, rate uncertain": told.unsure,
     }
-    for name, side in sides.items():
+    for label, side in sides.items():
         if side is not None:
             moments = (side.mean_days, side.p10_days, side.p50_days, side.p90_days)
-            table.add_row(name, wording.percent(side.goodput), *map(days, moments))
-    console.print(table)
+            sided.add_row(label, wording.percent(side.goodput), *map(days, moments))
+    console.print(sided)
     if told.twin_unfinished:
         console.print(
             f"{told.twin_unfinished} of the twin's runs were given up unfinished, so its days are too few.",
@@ -69,19 +70,18 @@ def _sides(console: Console, told: Forecast) -> None:
 def _worth(console: Console, told: Forecast) -> None:
     if not told.worth:
         return
-    table = _table("what would help, each alone", "goodput", "sooner", "GPU-hours", wording.currency())
+    helping = _table("what would help, each alone", "goodput", "sooner", "GPU-hours", wording.currency())
     largest = max(abs(one.usd) for one in told.worth)
     for one in told.worth:
-        table.add_row(
+        helping.add_row(
             one.name,
             wording.percent(one.goodput),
             wording.duration(round(one.days_sooner * DAY_S * 1e9)),
             wording.rough(one.gpu_hours),
             wording.usd_cell(one.usd, largest),
         )
-    console.print(table)
-    console.print(f"at {wording.usd(told.usd_per_gpu_hour)} a GPU-hour", style="dim")
-    console.print()
+    console.print(helping)
+    console.print(f"at {wording.usd(told.usd_per_gpu_hour)} a GPU-hour\n", style="dim")
 
 
 def _bad(console: Console, told: Forecast) -> None:
@@ -94,15 +94,14 @@ def _bad(console: Console, told: Forecast) -> None:
         f"replicas of {of.member_gpus}:",
         style="bold",
     )
-    table = _table("", "output", "lost")
-    for name, output in _ways(bad):
-        table.add_row(name, wording.percent(output), wording.percent(1 - output))
-    console.print(table)
+    outputs = _table("", "output", "lost")
+    for way, output in _ways(bad):
+        outputs.add_row(way, wording.percent(output), wording.percent(1 - output))
+    console.print(outputs)
     console.print(
         f"{share} costs a tenth or more where {bad.tenth_unit_gpus} GPUs go together, or where all wait for "
-        f"one that is {bad.tenth_slowdown:.2f} times as slow."
+        f"one that is {bad.tenth_slowdown:.2f} times as slow.\n"
     )
-    console.print()
 
 
 def _ways(bad: BadGpus) -> list[tuple[str, float]]:
@@ -121,24 +120,12 @@ def _assumed(console: Console, told: Forecast) -> None:
     if not told.assumed:
         return
     console.print("Assumed", style="bold")
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for one in told.assumed:
-        table.add_row(one.what, f"{printable(one.value)}: {printable(one.source)}")
-    console.print(table)
+    rows = ((one.what, f"{printable(one.value)}: {printable(one.source)}") for one in told.assumed)
+    console.print(table(word(), "", rows=rows))
 
 
 def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(first, min_width=LABEL_CHARS)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _short(days: float) -> str:
-    return f"{days:,.2f}".rstrip("0").rstrip(".")
+    return table(Column(first, min_width=LABEL_CHARS), *map(figure, others), header_style="dim")
 
 
 class _Days:

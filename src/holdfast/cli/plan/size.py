@@ -6,20 +6,12 @@ import click
 import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
-from holdfast.cli.numbers import count
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
+from holdfast.cli.values import count
+from holdfast.economics.sizing import size_file
 from holdfast.economics.sizing.parallelism import Framework, Recompute
-from holdfast.economics.sizing.size_file import (
-    SPARE_NODES_MAX,
-    ClusterTable,
-    ModelTable,
-    Request,
-    TrainingTable,
-    merged,
-    understood,
-)
 from holdfast.economics.sizing.sizing import RANKED_BY, Wanted, answer
 from holdfast.economics.sizing.starting import Printed, load_request
 from holdfast.ledger.flops import Precision
@@ -28,8 +20,6 @@ ROWS_USUAL = 10
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     file: Path | None = argument(required=False, type=click.Path(path_type=Path))
     model: str | None = option("A model that `holdfast reference` lists, such as llama3-70b.", metavar="NAME")
     chip: str | None = option("Such as h100, or what nvidia-smi says.")
@@ -38,12 +28,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "GPUs of a node.  [default: as NVIDIA builds]", type=count, metavar="N"
     )
     spare_nodes: int | None = option(
-        "Nodes that stand by.", type=click.IntRange(0, SPARE_NODES_MAX), metavar="N"
+        "Nodes that stand by.", type=click.IntRange(0, size_file.SPARE_NODES_MAX), metavar="N"
     )
     precision: Precision | None = option(
         "Of the arithmetic.  [default: bf16]", type=click.Choice(["bf16", "fp8"])
     )
-    seq: int | None = option("Tokens of a sequence.", type=count, metavar="N")
+    sequence_tokens: int | None = option("--seq", "Tokens of a sequence.", type=count, metavar="N")
     global_batch: int | None = option("Sequences of a step, all GPUs together.", type=count, metavar="N")
     tokens: int | None = option("To be trained on in all, such as 15t.", type=count)
     lanes: int | None = option("Lanes, for a script that joins Holdfast.", type=count, metavar="L")
@@ -75,9 +65,9 @@ def command(given: _Flags) -> None:
 
     Example: holdfast plan size --model llama3-70b --gpus 1024 --chip h100
     """
-    said = merged(load_request(given.file) if given.file else Request(), _request(given))
+    said = size_file.merged(load_request(given.file) if given.file else size_file.Request(), _request(given))
     prices = load_planning_prices(given.prices_path)
-    asked = understood(said, prices, must_survive=given.survive_node_loss)
+    asked = size_file.understood(said, prices, must_survive=given.survive_node_loss)
     question, found = asked.question, answer(asked.question)
     if question.wanted.is_layout:
         for warning in found.sized[0].warnings:
@@ -104,24 +94,12 @@ def command(given: _Flags) -> None:
             size_text.show_ranked(printed, given.limit)
 
 
-def _request(given: _Flags) -> Request:
+def _request(given: _Flags) -> size_file.Request:
     """What the flags say."""
-    return Request(
-        model=ModelTable(name=given.model),
-        cluster=ClusterTable(
-            chip=given.chip,
-            gpus=given.gpus,
-            gpus_per_node=given.gpus_per_node,
-            spare_nodes=given.spare_nodes,
-            precision=given.precision,
-        ),
-        training=TrainingTable(
-            sequence_tokens=given.seq,
-            global_batch=given.global_batch,
-            tokens=given.tokens,
-            lanes=given.lanes,
-            framework=given.framework,
-        ),
+    return size_file.Request(
+        model=size_file.ModelTable(name=given.model),
+        cluster=msgspec.convert(given, size_file.ClusterTable, from_attributes=True),
+        training=msgspec.convert(given, size_file.TrainingTable, from_attributes=True),
         layout=_layout(given),
     )
 

@@ -1,18 +1,19 @@
 """`holdfast plan size` in the terminal: the answer, the table behind it, and what was assumed."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
+import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from holdfast import wording
+from holdfast.cli.tables import figure, table, word
 from holdfast.economics.sizing.pace import setup_of
 from holdfast.economics.sizing.sizing import GIB, Sized, range_gib
 from holdfast.economics.sizing.starting import Printed
 from holdfast.economics.sizing.survival import Survival
 from holdfast.ledger.references import differences, published
 
-GAP_CHARS = 2
 MAY_RUN_OUT = "*: may run out of memory; measure one step first."
 WIDE_COLUMNS_MIN = 100
 """On a narrower terminal the ranking leaves out what `--json` and a check of the layout say anyway."""
@@ -81,12 +82,12 @@ def _say(console: Console, told: Printed, sized: Sized) -> None:
     """What it costs, how it is set up, and what the loss of a node does."""
     tokens = f"{told.case.training.tokens / 1e9:,.0f} billion tokens"
     rate = f"{_seconds(sized.pace.step_s)} a step, MFU {sized.pace.mfu_percent:.1f} %"
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
-    table.add_row("cost", f"{_days(sized.days)} and {wording.usd(sized.usd)} for {tokens}; {rate}")
-    table.add_row("set-up", _set_up(told, sized))
-    table.add_row("node lost", _loss(sized.survival))
-    console.print(table)
-    console.print()
+    rows = [
+        ("cost", f"{_days(sized.days)} and {wording.usd(sized.usd)} for {tokens}; {rate}"),
+        ("set-up", _set_up(told, sized)),
+        ("node lost", _loss(sized.survival)),
+    ]
+    console.print(table(rows=rows), "")
 
 
 def _set_up(told: Printed, sized: Sized) -> str:
@@ -116,13 +117,9 @@ def _longer(after: Survival) -> str:
 
 def _ranking(console: Console, sized: Sequence[Sized]) -> None:
     rows = [_cells(one) for one in sized]
-    shown = [name for name in rows[0] if console.width >= WIDE_COLUMNS_MIN or name not in _ONLY_WIDE]
-    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
-    for name in shown:
-        table.add_column(name, justify="left" if name in _FLUSH_LEFT else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(row[name] for name in shown))
-    console.print(table)
+    shown = [one for one in rows[0] if console.width >= WIDE_COLUMNS_MIN or one not in _ONLY_WIDE]
+    columns = [word(heading) if heading in _FLUSH_LEFT else figure(heading) for heading in shown]
+    console.print(table(*columns, rows=[[row[heading] for heading in shown] for row in rows]))
 
 
 def _cells(sized: Sized) -> dict[str, str]:
@@ -146,18 +143,12 @@ def _cells(sized: Sized) -> dict[str, str]:
 
 def _breakdown(console: Console, sized: Sized) -> None:
     """Memory and a step, part by part, beside each other."""
-    names = [name for name in sized.memory.__struct_fields__ if getattr(sized.memory, name)]
-    memory = [(name.removesuffix("_bytes"), f"{_gib(getattr(sized.memory, name))} GiB") for name in names]
-    parts = ((label, getattr(sized.pace, name)) for name, label in _PACE.items())
+    used = ((key.removesuffix("_bytes"), size) for key, size in msgspec.structs.asdict(sized.memory).items())
+    memory = [(label, f"{_gib(size)} GiB") for label, size in used if size]
+    parts = ((label, getattr(sized.pace, field)) for field, label in _PACE.items())
     step = [(label, _seconds(seconds)) for label, seconds in parts if seconds]
-    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
-    for heading in ("memory of a GPU", "", "a step", ""):
-        table.add_column(heading, justify="left" if heading else "right", no_wrap=True)
-    for row in range(max(len(memory), len(step))):
-        left, right = (rows[row] if row < len(rows) else ("", "") for rows in (memory, step))
-        table.add_row(*left, *right)
-    console.print(table)
-    console.print()
+    rows = [(*left, *right) for left, right in zip_longest(memory, step, fillvalue=("", ""))]
+    console.print(table(word("memory of a GPU"), figure(), word("a step"), figure(), rows=rows), "")
 
 
 def _hidden(sized: Sized) -> str:
@@ -175,13 +166,11 @@ def _assumptions(console: Console, told: Printed) -> None:
         low, high = told.rate.low_percent, told.rate.high_percent
         rate += f", the median of {told.rate.runs} published near this size: {low:.1f} to {high:.1f} %"
     unlike = differences(setup_of(told.case), row)
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
     rate = f"{rate}, which has {', '.join(unlike)}" if unlike else rate
     memory = f"memory: {told.sized[0].memory_range.basis}"
-    for line in filter(None, (rate, memory, _hidden(told.sized[0]), *told.assumed)):
-        table.add_row("•", line)
+    lines = filter(None, (rate, memory, _hidden(told.sized[0]), *told.assumed))
     console.print("Assumed", style="bold")
-    console.print(table)
+    console.print(table(rows=[("•", line) for line in lines], gap=1))
 
 
 def _gib(size_bytes: int) -> str:

@@ -1,7 +1,6 @@
 """Incidents that start in one domain and surface in another, with their truth apart: `play` one by name."""
 
-from holdfast.drills.scenarios.playing import TABLETOP, Played, play
-from holdfast.drills.scenarios.registry import SCENARIOS
+from holdfast.drills.scenarios.playing import SCENARIOS, TABLETOP, Played, play
 from holdfast.drills.scenarios.truth import Truth
 
 __all__ = ["SCENARIOS", "TABLETOP", "Played", "Truth", "play"]

@@ -18,12 +18,10 @@ def _maintenance(stage: Stage) -> Plot:
     return Plot(
         subject=rack,
         turned=(stage.turn("down", spare, 1.0),),
-        traces=(MetricTrace(metric="slurm_nodes_maint", subjects=("slurm",)),),
+        traces=(MetricTrace("slurm_nodes_maint", ("slurm",)),),
         surface=MetricTrace(
-            metric="DCGM_FI_DEV_GPU_TEMP",
-            subjects=tuple(
-                gpu_name(node, gpu) for node in spare for gpu in range(stage.layout.gpus_per_node)
-            ),
+            "DCGM_FI_DEV_GPU_TEMP",
+            tuple(gpu_name(node, gpu) for node in spare for gpu in range(stage.layout.gpus_per_node)),
         ),
         decisions=(
             Decision(
@@ -43,7 +41,7 @@ def _warm_day(stage: Stage) -> Plot:
     return Plot(
         subject="",
         turned=(rise,),
-        traces=(MetricTrace(metric="densewatch_cdu_coolant_supply_temp_celsius", subjects=names),),
+        traces=(MetricTrace("densewatch_cdu_coolant_supply_temp_celsius", names),),
         surface=stage.of_run("holdfast_run_step_seconds"),
     )
 

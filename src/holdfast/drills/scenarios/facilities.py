@@ -15,8 +15,8 @@ def _pump(stage: Stage) -> Plot:
         turned=(flow,),
         affected=affected,
         traces=(
-            MetricTrace(metric="densewatch_cdu_coolant_flow_lpm", subjects=(name("loop", loop),)),
-            MetricTrace(metric="densewatch_cdu_pump_speed_percent", subjects=(name("loop", loop),)),
+            MetricTrace("densewatch_cdu_coolant_flow_lpm", (name("loop", loop),)),
+            MetricTrace("densewatch_cdu_pump_speed_percent", (name("loop", loop),)),
         ),
         surface=slow_members(affected),
     )
@@ -34,7 +34,7 @@ def _inlet(stage: Stage) -> Plot:
         subject=circuit_name(circuit),
         turned=(supply,),
         affected=affected,
-        traces=(MetricTrace(metric="densewatch_cdu_coolant_supply_temp_celsius", subjects=names),),
+        traces=(MetricTrace("densewatch_cdu_coolant_supply_temp_celsius", names),),
         surface=slow_members(affected),
     )
 
@@ -48,9 +48,7 @@ def _shelf(stage: Stage) -> Plot:
         subject=name("shelf", shelf),
         turned=(supplies,),
         affected=affected,
-        traces=(
-            MetricTrace(metric="redfish_chassis_power_powersupply_health", subjects=(name("shelf", shelf),)),
-        ),
+        traces=(MetricTrace("redfish_chassis_power_powersupply_health", (name("shelf", shelf),)),),
         surface=slow_members(affected),
     )
 

@@ -63,7 +63,7 @@ def _cpu(stage: Stage) -> Plot:
         subject=name("rack", rack),
         turned=(taken,),
         affected=affected,
-        traces=(MetricTrace(metric="node_pressure_cpu_waiting_seconds_total", subjects=members(affected)),),
+        traces=(MetricTrace("node_pressure_cpu_waiting_seconds_total", members(affected)),),
         surface=slow_members(affected),
     )
 

@@ -22,12 +22,10 @@ def _congestion(stage: Stage) -> Plot:
         turned=(uplink,),
         affected=affected,
         traces=(
-            MetricTrace(metric="infiniband_switch_port_transmit_wait_total", subjects=(name("leaf", leaf),)),
+            MetricTrace("infiniband_switch_port_transmit_wait_total", (name("leaf", leaf),)),
             MetricTrace(
-                metric="node_infiniband_port_transmit_wait_total",
-                subjects=tuple(
-                    port_name(node, gpu) for node in affected for gpu in range(stage.layout.gpus_per_node)
-                ),
+                "node_infiniband_port_transmit_wait_total",
+                tuple(port_name(node, gpu) for node in affected for gpu in range(stage.layout.gpus_per_node)),
             ),
         ),
         surface=_slow_exchange(affected),
@@ -80,13 +78,13 @@ def _pool_link(stage: Stage) -> Plot:
         subject=subject,
         turned=(turned,),
         affected=stage.everyone(),
-        traces=(*traces, MetricTrace(metric="holdfast_pool_transfer_seconds", subjects=pairs)),
-        surface=MetricTrace(metric="holdfast_member_data_seconds", subjects=members(stage.everyone())),
+        traces=(*traces, MetricTrace("holdfast_pool_transfer_seconds", pairs)),
+        surface=MetricTrace("holdfast_member_data_seconds", members(stage.everyone())),
     )
 
 
 def _slow_exchange(nodes: tuple[int, ...]) -> MetricTrace:
-    return MetricTrace(metric="holdfast_member_exchange_seconds", subjects=members(nodes))
+    return MetricTrace("holdfast_member_exchange_seconds", members(nodes))
 
 
 NETWORK: dict[str, Draw] = {

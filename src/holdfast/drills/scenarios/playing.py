@@ -1,14 +1,22 @@
 """`play`: a scenario with its details drawn from a seed, lived through, and its truth written down apart."""
 
+import tomllib
 import zlib
+from difflib import get_close_matches
+from importlib.resources import files
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.drills.levers import Levers
-from holdfast.drills.scenarios.registry import find
+from holdfast.drills.scenarios.decoys import DECOYS
+from holdfast.drills.scenarios.facilities import FACILITIES
+from holdfast.drills.scenarios.hosts import HOSTS
+from holdfast.drills.scenarios.network import NETWORK
+from holdfast.drills.scenarios.software import SOFTWARE
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, members
+from holdfast.drills.scenarios.storages import STORAGES
 from holdfast.drills.scenarios.truth import Surface, TrueCause, Truth
 from holdfast.drills.telemetry import Dirt, Telemetry
 from holdfast.drills.training import STEP_S
@@ -17,6 +25,23 @@ from holdfast.record.errors import InputError
 from holdfast.record.events import KnownEvent
 from holdfast.twin.cluster import Layout
 from holdfast.wording.units import SECOND_NS
+
+_TOLD = tomllib.loads((files(__package__) / "scenarios.toml").read_text(encoding="utf-8"))
+
+SCENARIOS = {
+    name: msgspec.convert({**_TOLD[name], "name": name, "draw": draw}, Scenario)
+    for name, draw in (FACILITIES | NETWORK | HOSTS | STORAGES | SOFTWARE | DECOYS).items()
+}
+
+
+def find(name: str) -> Scenario:
+    """The scenario of this name; `InputError` with the nearest one where there is none."""
+    if name in SCENARIOS:
+        return SCENARIOS[name]
+    near = get_close_matches(name, SCENARIOS, n=1)
+    hint = f"Did you mean {near[0]}?" if near else "There are: " + ", ".join(SCENARIOS) + "."
+    raise InputError(f"There is no scenario {name!r}.", hint=hint)
+
 
 START_NS = 1_772_442_000 * SECOND_NS
 """2 March 2026, 09:00 UTC: a Monday morning."""

@@ -31,8 +31,8 @@ def _loader(stage: Stage) -> Plot:
         subject="data-loader",
         turned=(late,),
         affected=everyone,
-        traces=(MetricTrace(metric="node_pressure_cpu_waiting_seconds_total", subjects=members(everyone)),),
-        surface=MetricTrace(metric="holdfast_member_data_seconds", subjects=members(everyone)),
+        traces=(MetricTrace("node_pressure_cpu_waiting_seconds_total", members(everyone)),),
+        surface=MetricTrace("holdfast_member_data_seconds", members(everyone)),
     )
 
 
@@ -66,10 +66,10 @@ def _routing(stage: Stage) -> Plot:
         turned=(weight,),
         affected=stage.everyone(),
         traces=(
-            MetricTrace(metric="vllm:kv_cache_usage_perc", subjects=(engine,)),
-            MetricTrace(metric="dynamo_frontend_worker_last_time_to_first_token_seconds", subjects=(engine,)),
+            MetricTrace("vllm:kv_cache_usage_perc", (engine,)),
+            MetricTrace("dynamo_frontend_worker_last_time_to_first_token_seconds", (engine,)),
         ),
-        surface=MetricTrace(metric="holdfast_member_data_seconds", subjects=members(stage.everyone())),
+        surface=MetricTrace("holdfast_member_data_seconds", members(stage.everyone())),
     )
 
 

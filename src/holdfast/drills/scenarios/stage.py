@@ -127,7 +127,7 @@ class Stage:
         return tuple(self.cast.run)
 
     def of_run(self, metric: str) -> MetricTrace:
-        return MetricTrace(metric=metric, subjects=(self.run,))
+        return MetricTrace(metric, (self.run,))
 
 
 Draw = Callable[[Stage], Plot]
@@ -170,12 +170,12 @@ def members(nodes: Sequence[int]) -> tuple[str, ...]:
 
 def slow_members(nodes: Sequence[int]) -> MetricTrace:
     """Members that take longer to compute than the others."""
-    return MetricTrace(metric="holdfast_member_compute_seconds", subjects=members(nodes))
+    return MetricTrace("holdfast_member_compute_seconds", members(nodes))
 
 
 def at_gpu(metric: str, node: int, gpu: int) -> MetricTrace:
-    return MetricTrace(metric=metric, subjects=(gpu_name(node, gpu),))
+    return MetricTrace(metric, (gpu_name(node, gpu),))
 
 
 def at_port(metric: str, node: int, gpu: int) -> MetricTrace:
-    return MetricTrace(metric=metric, subjects=(port_name(node, gpu),))
+    return MetricTrace(metric, (port_name(node, gpu),))

@@ -18,10 +18,7 @@ def _contention(stage: Stage) -> Plot:
         turned=(crowd,),
         affected=affected,
         traces=(
-            MetricTrace(
-                metric="node_mountstats_nfs_operations_response_time_seconds_total",
-                subjects=members(affected),
-            ),
+            MetricTrace("node_mountstats_nfs_operations_response_time_seconds_total", members(affected)),
         ),
         surface=stage.of_run(CHECKPOINTS),
     )
@@ -36,13 +33,10 @@ def _stall(stage: Stage) -> Plot:
         turned=(weak,),
         affected=affected,
         traces=(
-            MetricTrace(metric="node_nfs_rpc_retransmissions_total", subjects=members(affected)),
-            MetricTrace(
-                metric="node_mountstats_nfs_operations_response_time_seconds_total",
-                subjects=members(affected),
-            ),
+            MetricTrace("node_nfs_rpc_retransmissions_total", members(affected)),
+            MetricTrace("node_mountstats_nfs_operations_response_time_seconds_total", members(affected)),
         ),
-        surface=MetricTrace(metric="holdfast_member_data_seconds", subjects=members(affected)),
+        surface=MetricTrace("holdfast_member_data_seconds", members(affected)),
     )
 
 

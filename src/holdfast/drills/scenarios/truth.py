@@ -23,7 +23,7 @@ class TrueCause(msgspec.Struct, frozen=True, kw_only=True):
     owner: Owner
 
 
-class MetricTrace(msgspec.Struct, frozen=True, kw_only=True):
+class MetricTrace(msgspec.Struct, frozen=True):
     """A metric in which something shows, and the subjects at which it does."""
 
     metric: str

@@ -79,12 +79,13 @@ def settle(given: CadenceInputs, recorded: Recorded, prices: Prices) -> tuple[Ca
     if given.interval_s is not None:
         check_interval(given.interval_s, costs.stall_s)
     interval_s = None if recorded.work_s is None else recorded.work_s + costs.stall_s
+    price = prices.planned(recorded.chip, recorded.usd_per_gpu_hour)
     case = CadenceCase(
         mtbf_s=mtbf_s,
         costs=costs,
         interval_s=book.time(PRESENT_INTERVAL, given.interval_s, interval_s, (INTERVAL_S, KOKOLIS_HOURLY)),
         gpus=gpus,
-        usd_per_gpu_hour=_usd_per_gpu_hour(recorded, prices, book),
+        usd_per_gpu_hour=book.note("GPU-hour", price.value, "USD", price.source, assumed=price.assumed),
         step_s=step_s,
         levels=given.levels,
     )
@@ -168,11 +169,6 @@ def _costs(given: CadenceInputs, recorded: Recorded, book: _Book) -> Costs:
         restore_s=book.time("restore", given.restore_s, None, (0.0, "counted as downtime")),
         downtime_s=book.time("downtime", given.downtime_s, recorded.repair_s, (DOWNTIME_S, _KOKOLIS_RESTART)),
     )
-
-
-def _usd_per_gpu_hour(recorded: Recorded, prices: Prices, book: _Book) -> float:
-    price = prices.planned(recorded.chip, recorded.usd_per_gpu_hour)
-    return book.note("GPU-hour", price.value, "USD", price.source, assumed=price.assumed)
 
 
 # ---- from the record -------------------------------------------------------------------------------------

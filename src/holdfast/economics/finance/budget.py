@@ -20,9 +20,7 @@ Scope = Literal["all", "team", "project"]
 
 
 class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What was to be spent in a month, and what was. left_usd: of the forecast where there is one; below 0:
-    over.
-    """
+    """A month's budget, and what was spent. left_usd: of the forecast where there is one; below 0: over."""
 
     month: str
     scope: Scope

@@ -12,23 +12,10 @@ from typing import Any
 
 import msgspec
 
+from holdfast.economics.finance import statement
 from holdfast.economics.finance.budget import budget_lines, run_forecasts
 from holdfast.economics.finance.invoice import invoice
 from holdfast.economics.finance.ownership import POINT, OwnOrRent, Terms, compare
-from holdfast.economics.finance.statement import (
-    Balance,
-    CauseSpend,
-    DataMovement,
-    Finance,
-    IncidentShare,
-    MonthSpend,
-    ProjectSpend,
-    Retries,
-    RunSpend,
-    Standing,
-    TeamSpend,
-    Transfer,
-)
 from holdfast.economics.finance.trend import SpendStretch, edges_ns, trend
 from holdfast.economics.finance.wastes import wastes
 from holdfast.economics.pricing.months import Month, month_at, months_between
@@ -77,7 +64,7 @@ def cuts_ns(first_ns: int, last_ns: int, prices: Prices) -> set[int]:
     return months | set(edges_ns(first_ns, last_ns)) | rate_edges_ns(prices.rates)
 
 
-def finance(reports: Sequence[Report], prices: Prices, question: FinanceQuestion) -> Finance:
+def finance(reports: Sequence[Report], prices: Prices, question: FinanceQuestion) -> statement.Finance:
     """Read the reports of all runs, cut as `cuts_ns` says. There must be at least one."""
     return _Reader(reports, prices, question).finance()
 
@@ -90,19 +77,27 @@ class _Reader:
         self.prices = prices
         self.question = question
         self.first_ns = min(report.first_ns for report in reports)
-        self.last_ns = max(self.first_ns, *(_last_ns(report) for report in reports))
+        ends_ns = (one.last_ns if one.accrued is None else one.accrued.to_ns for one in reports)
+        self.last_ns = max(self.first_ns, *ends_ns)
         self.edges_ns = edges_ns(self.first_ns, self.last_ns)
         self.months = list(months_between(self.first_ns, self.last_ns))
+        self.cuts_ns = sorted({*self.edges_ns, *(month.from_ns for month in self.months)})
         self.by_stretch = [Bill() for _ in pairwise(self.edges_ns)]
         self.by_month = {month.name: Bill() for month in self.months}
         self.by_run = {report.run: Bill() for report in reports}
         self.pricing = {report.run: Pricing(report, prices) for report in reports}
-        self.priced = {report.run: self.pricing[report.run].charges(self._cuts()) for report in reports}
-        self.charges = [(report, charge) for report in reports for charge in self._cut(report)]
+        self.priced = {report.run: self.pricing[report.run].charges(self.cuts_ns) for report in reports}
+        self.charges = [
+            (report, part)  # each within one stretch and one month
+            for report in reports
+            for charge in self.priced[report.run]
+            for part in _divided(charge, self.cuts_ns)
+        ]
         for report, charge in self.charges:
-            self.by_stretch[self._stretch(charge.from_ns)].add(charge.usd_per_gpu_hour, charge.parts.items())
-            self.by_month[month_at(charge.from_ns).name].add(charge.usd_per_gpu_hour, charge.parts.items())
-            self.by_run[report.run].add(charge.usd_per_gpu_hour, charge.parts.items())
+            stretch = min(max(0, bisect_right(self.edges_ns, charge.from_ns) - 1), len(self.by_stretch) - 1)
+            month = month_at(charge.from_ns).name
+            for bill in (self.by_stretch[stretch], self.by_month[month], self.by_run[report.run]):
+                bill.add(charge.usd_per_gpu_hour, charge.parts.items())
         self.bill = _together(self.by_run.values())
         self.losses: dict[tuple[str, str], list[tuple[Fraction, Mapping[str, int]]]] = {}
         for run, charges in self.priced.items():
@@ -111,25 +106,13 @@ class _Reader:
                     self.losses.setdefault((run, name), []).append((charge.usd_per_gpu_hour, lost))
         self.to_come = {report.run: self._to_come(report) for report in reports}
 
-    def _cuts(self) -> list[int]:
-        return sorted({*self.edges_ns, *(month.from_ns for month in self.months)})
-
-    def _cut(self, report: Report) -> Iterator[Charge]:
-        """The charges of a run, each within one stretch and one month."""
-        edges = self._cuts()
-        for charge in self.priced[report.run]:
-            yield from _divided(charge, edges)
-
-    def _stretch(self, at_ns: int) -> int:
-        return min(max(0, bisect_right(self.edges_ns, at_ns) - 1), len(self.by_stretch) - 1)
-
-    def finance(self) -> Finance:
+    def finance(self) -> statement.Finance:
         question = self.question
         runs = sorted(
             (self._run(report) for report in self.reports), key=lambda run: (-run.spend.usd, run.run)
         )
         months = {month.name: month for month in self.months}
-        return Finance(
+        return statement.Finance(
             **_balance(self.bill, self.reports),
             first_ns=self.first_ns,
             last_ns=self.last_ns,
@@ -161,9 +144,9 @@ class _Reader:
             remarks=self._remarks(),
         )
 
-    def _run(self, report: Report) -> RunSpend:
+    def _run(self, report: Report) -> statement.RunSpend:
         bill = self.by_run[report.run]
-        return RunSpend(
+        return statement.RunSpend(
             **{**_balance(bill, ()), "basis": report.basis},
             run=report.run,
             name=report.name,
@@ -201,13 +184,13 @@ class _Reader:
             return Fraction()
         return self.pricing[report.run].held(report.accrued.gpus, report.accrued.to_ns, month.to_ns)
 
-    def _month(self, month: Month) -> MonthSpend:
+    def _month(self, month: Month) -> statement.MonthSpend:
         bill = self.by_month[month.name]
         forecast = self._forecast_month()
         is_open = forecast is not None and forecast.name == month.name
         to_come = sum(self.to_come.values(), Fraction())
         runs = {one.run for one, charge in self.charges if month.from_ns <= charge.from_ns < month.to_ns}
-        return MonthSpend(
+        return statement.MonthSpend(
             month=month.name,
             from_ns=month.from_ns,
             to_ns=month.to_ns,
@@ -225,15 +208,15 @@ class _Reader:
             for incident in report.incidents:
                 yield report.run, incident
 
-    def _causes(self) -> tuple[CauseSpend, ...]:
+    def _causes(self) -> tuple[statement.CauseSpend, ...]:
         """The costliest first."""
         found = [self._cause(cause) for cause in CAUSES]
         return tuple(sorted(found, key=lambda cause: -cause.usd))
 
-    def _cause(self, cause: WasteCause) -> CauseSpend:
+    def _cause(self, cause: WasteCause) -> statement.CauseSpend:
         amount = self.bill.part(*cause.categories)
         shares = [
-            IncidentShare(
+            statement.IncidentShare(
                 run=run,
                 **{name: getattr(incident, name) for name in ("name", "what", "subject", "began_ns")},
                 **msgspec.structs.asdict(self._lost_to([(run, incident)], cause.categories)),
@@ -242,7 +225,7 @@ class _Reader:
             if any(incident.losses.get(category.key) for category in cause.categories)
         ]
         shares.sort(key=lambda share: (-share.usd, share.began_ns))
-        return CauseSpend(
+        return statement.CauseSpend(
             key=cause.key,
             label=cause.label,
             meaning=cause.meaning,
@@ -271,7 +254,7 @@ class _Reader:
 
     # -- teams -----------------------------------------------------------------------------------------
 
-    def _teams(self) -> tuple[TeamSpend, ...]:
+    def _teams(self) -> tuple[statement.TeamSpend, ...]:
         """The one that is furthest behind its target first, in USD; then by spend."""
         teams = [self._team(team, own) for team, own in self._by(lambda report: report.team)]
         return tuple(
@@ -290,17 +273,17 @@ class _Reader:
     def _bill_of(self, reports: Iterable[Report]) -> Bill:
         return _together(self.by_run[report.run] for report in reports)
 
-    def _team(self, team: str, reports: list[Report]) -> TeamSpend:
+    def _team(self, team: str, reports: list[Report]) -> statement.TeamSpend:
         bill = self._bill_of(reports)
         target, utilisation, spend = self.prices.team_targets.get(team), _goodput(bill), bill.total()
         short: Amount | None = None
-        standing: Standing = "unknown" if target else "no target"
+        standing: statement.Standing = "unknown" if target else "no target"
         if target and utilisation is not None:
             wanted = Fraction(target.value) * bill.part(*Category).gpu_ns
             short_gpu_ns = max(0, int(wanted) - bill.useful().gpu_ns)
             short = Amount(gpu_ns=short_gpu_ns, usd=short_gpu_ns * spend.usd / spend.gpu_ns)
             standing = "below" if short_gpu_ns else "met"
-        return TeamSpend(
+        return statement.TeamSpend(
             **_balance(bill, reports),
             team=team,
             runs=len(reports),
@@ -310,9 +293,9 @@ class _Reader:
             short=short,
         )
 
-    def _projects(self) -> tuple[ProjectSpend, ...]:
+    def _projects(self) -> tuple[statement.ProjectSpend, ...]:
         found = [
-            ProjectSpend(**_balance(self._bill_of(own), own), project=project, runs=len(own))
+            statement.ProjectSpend(**_balance(self._bill_of(own), own), project=project, runs=len(own))
             for project, own in self._by(lambda report: report.project)
         ]
         return tuple(sorted(found, key=lambda one: (-one.spend.usd, one.project)))
@@ -337,19 +320,17 @@ class _Reader:
         ]
 
     def _timed(self) -> list[int]:
-        """How many times steps were timed in each stretch; within a bucket of a course they are spread
-        evenly.
-        """
+        """How many times steps were timed in each stretch, spread evenly within a bucket of a course."""
         timed = [0] * len(self.by_stretch)
         for report in self.reports:
             for index, count in _timed_in(report, self.edges_ns):
                 timed[index] += count
         return timed
 
-    def _retries(self) -> Retries:
+    def _retries(self) -> statement.Retries:
         counts = [report.counts for report in self.reports]
         lost = list(self._incidents())
-        return Retries(
+        return statement.Retries(
             restarts=sum(one.restarts for one in counts),
             fruitless_launches=sum(one.launches - one.starts for one in counts),
             starting_again=self._lost_to(lost, _AGAIN),
@@ -357,25 +338,25 @@ class _Reader:
             share=_share_of(self._lost_to(lost, (*_AGAIN, *_TWICE)), self.bill.total()),
         )
 
-    def _data(self) -> DataMovement:
+    def _data(self) -> statement.DataMovement:
         sums: dict[MovedFor, MovedBytes] = {}
         for report in self.reports:
             for use, moved in report.moved.items():
                 sums[use] = sums.get(use, MovedBytes()).plus(moved)
         transfers = [self._transfer(use, moved) for use, moved in sums.items() if moved.times]
-        return DataMovement(
+        return statement.DataMovement(
             transfers=tuple(sorted(transfers, key=lambda transfer: -transfer.size_bytes)),
             charged_usd=sum(transfer.usd or 0.0 for transfer in transfers),
             stall=self.bill.part(Category.CHECKPOINT_STALL, Category.DATA_STALL),
         )
 
-    def _transfer(self, use: MovedFor, moved: MovedBytes) -> Transfer:
+    def _transfer(self, use: MovedFor, moved: MovedBytes) -> statement.Transfer:
         """Only egress has a price by the byte that is the same wherever it is asked for."""
         price = self.prices.egress_usd_per_gb
         by_price = use == "egress" and moved.unpriced_bytes > 0
         usd = moved.usd + (moved.unpriced_bytes / GB_BYTES * price.value if by_price else 0.0)
         is_known = by_price or moved.unpriced_bytes < moved.size_bytes
-        return Transfer(
+        return statement.Transfer(
             what=use,
             times=moved.times,
             sized=moved.sized,
@@ -471,14 +452,8 @@ class _Reader:
         return unmatched(named, self.question.known)
 
 
-def _last_ns(report: Report) -> int:
-    return report.last_ns if report.accrued is None else report.accrued.to_ns
-
-
 def _divided(charge: Charge, edges: list[int]) -> Iterator[Charge]:
-    """The charge, cut at these moments. Accounts that were cut there have none to cut; else it is spread
-    evenly.
-    """
+    """The charge, cut at these moments, evenly. Accounts that were cut there have none to cut."""
     inside = edges[bisect_right(edges, charge.from_ns) : bisect_left(edges, charge.to_ns)]
     if not inside:
         yield charge
@@ -518,7 +493,7 @@ def _together(bills: Iterable[Bill]) -> Bill:
 def _balance(bill: Bill, reports: Iterable[Report]) -> dict[str, Any]:
     """The fields of `Balance`. reports: of the runs on the bill."""
     useful, told = bill.useful(), bill.part(*Category)
-    found = Balance(
+    found = statement.Balance(
         spend=bill.total(),
         useful=useful,
         waste=bill.waste(),

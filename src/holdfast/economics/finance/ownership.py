@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.economics.pricing.prices import KEY_LIKENESS_MIN, Priced
+from holdfast.economics.pricing.prices import KEY_LIKENESS_MIN, Priced, assumed, beyond, number
 from holdfast.record.errors import InputError
 
 HOURS_PER_YEAR = 8_766
@@ -29,35 +29,31 @@ GUESS = "a guess: no source is at hand"
 Choice = Literal["own", "rent"]
 
 
-def _assumed(value: float, source: str) -> Priced:
-    return Priced(value=value, assumed=True, source=source)
-
-
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """On what terms GPUs are owned, and rented; docs/finance.md says what each means."""
 
-    server_usd_per_gpu: Priced = _assumed(
+    server_usd_per_gpu: Priced = assumed(
         33_750, "DGX H100, about 270,000 USD (SemiAnalysis, May 2023), over 8"
     )
-    network_share: Priced = _assumed(0.24, GUESS)
-    amortisation_years: Priced = _assumed(5, "Amazon's annual report for 2024: from six to five years")
-    capital_rate: Priced = _assumed(0.08, GUESS)
-    power_kw_per_gpu: Priced = _assumed(1.275, "DGX H100, 10.2 kW at most (NVIDIA's data sheet), over 8")
-    pue: Priced = _assumed(1.58, "mean of Uptime Institute's survey of 2023")
-    usd_per_kwh: Priced = _assumed(0.081, "US industry, mean of 2023: 8.06 cents (EIA)")
-    colocation_usd_per_kw_month: Priced = _assumed(184.06, "CBRE, North America, second half of 2024")
-    staff_per_1000_gpus: Priced = _assumed(5, GUESS)
-    staff_usd_per_year: Priced = _assumed(189_280, "91 USD an hour, 2,080 hours")
-    gpu_faults_per_year: Priced = _assumed(
+    network_share: Priced = assumed(0.24, GUESS)
+    amortisation_years: Priced = assumed(5, "Amazon's annual report for 2024: from six to five years")
+    capital_rate: Priced = assumed(0.08, GUESS)
+    power_kw_per_gpu: Priced = assumed(1.275, "DGX H100, 10.2 kW at most (NVIDIA's data sheet), over 8")
+    pue: Priced = assumed(1.58, "mean of Uptime Institute's survey of 2023")
+    usd_per_kwh: Priced = assumed(0.081, "US industry, mean of 2023: 8.06 cents (EIA)")
+    colocation_usd_per_kw_month: Priced = assumed(184.06, "CBRE, North America, second half of 2024")
+    staff_per_1000_gpus: Priced = assumed(5, GUESS)
+    staff_usd_per_year: Priced = assumed(189_280, "91 USD an hour, 2,080 hours")
+    gpu_faults_per_year: Priced = assumed(
         0.091, "Llama 3: 148 faulty GPUs and 72 of their memory, 16,384 GPUs, 54 days"
     )
-    repair_usd_per_fault: Priced = _assumed(3_375, f"a tenth of a server's price over its GPUs; {GUESS}")
-    node_faults_per_1000_days: Priced = _assumed(4.20, _HBD)
-    outage_days: Priced = _assumed(5.54, f"{_HBD}, mean")
-    rent_usd_per_gpu_hour: Priced = _assumed(3.99, "H100, Lambda, list price of August 2026")
-    utilisation: Priced = _assumed(0.80, "Meta's research clusters are above 80 % (Kokolis et al. 2024)")
-    goodput: Priced = _assumed(0.90, "Llama 3: more than 90 % effective training time")
-    rent_goodput: Priced = _assumed(0.90, "Llama 3: more than 90 % effective training time")
+    repair_usd_per_fault: Priced = assumed(3_375, f"a tenth of a server's price over its GPUs; {GUESS}")
+    node_faults_per_1000_days: Priced = assumed(4.20, _HBD)
+    outage_days: Priced = assumed(5.54, f"{_HBD}, mean")
+    rent_usd_per_gpu_hour: Priced = assumed(3.99, "H100, Lambda, list price of August 2026")
+    utilisation: Priced = assumed(0.80, "Meta's research clusters are above 80 % (Kokolis et al. 2024)")
+    goodput: Priced = assumed(0.90, "Llama 3: more than 90 % effective training time")
+    rent_goodput: Priced = assumed(0.90, "Llama 3: more than 90 % effective training time")
 
     def completed(self, *, rent: Priced | None, labour: Priced, goodput: float | None) -> "Terms":
         """With what is known from elsewhere wherever these terms do not say otherwise.
@@ -237,15 +233,9 @@ def _given(key: str, value: object) -> Priced:
             f"Did you mean `{near[0]}`?" if near else "`holdfast finance --example-own` prints all of them."
         )
         raise InputError(f"The terms of owning have no key `{key:.40}`.", hint=hint)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(
-            f"`{key}` in the terms of owning must be a number.", hint=f"Write it as in `{key} = 1.5`."
-        )
-    least = DIVISOR_MIN if key in _DIVISORS else 0.0
-    most = 1.0 if key in _SHARES else TERM_MAX
-    if not least <= value <= most:
-        raise InputError(
-            f"`{key}` in the terms of owning is {value!s:.40}, and must be between {least:g} and {most:g}.",
-            hint="Leave it out to have it assumed.",
-        )
-    return Priced(value=float(value), assumed=False, source=GIVEN)
+    where = "the terms of owning"
+    found = number(key, value, where)
+    bounds = DIVISOR_MIN if key in _DIVISORS else 0.0, 1.0 if key in _SHARES else TERM_MAX
+    if not bounds[0] <= found <= bounds[1]:
+        raise beyond(key, found, where, bounds, hint="Leave it out to have it assumed.")
+    return Priced(value=float(found), assumed=False, source=GIVEN)

@@ -4,7 +4,7 @@ What it would bring is computed from the same accounts by a plain rule, and says
 Where no rule is at hand, the amount is None.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -90,20 +90,17 @@ def wastes(bill: Bill, by_run: Mapping[str, Bill]) -> tuple[Waste, ...]:
     found.sort(key=lambda one: (-one[0].usd, -one[0].gpu_ns))
     told = []
     for amount, cause in found[:WASTES_MAX]:
-        remedy = REMEDIES[cause.key]
+        remedy, categories = REMEDIES[cause.key], cause.categories
+        run = max(by_run, key=lambda run: (by_run[run].part(*categories).gpu_ns, run))
         told.append(
             Waste(
                 cause=cause.key,
                 label=cause.label,
                 amount=amount,
-                run=(run := _worst(by_run, cause.categories)),
+                run=run,
                 todo=remedy.todo.replace("RUN", run),
                 bring_usd=bill.part(*remedy.categories).usd * remedy.share if remedy.categories else None,
                 basis=remedy.basis,
             )
         )
     return tuple(told)
-
-
-def _worst(by_run: Mapping[str, Bill], categories: Sequence[Category]) -> str:
-    return max(by_run, key=lambda run: (by_run[run].part(*categories).gpu_ns, run))

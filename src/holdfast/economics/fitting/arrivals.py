@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from holdfast.economics.fitting import lilliefors
 from holdfast.economics.fitting.outages import Observation
-from holdfast.economics.fitting.verdict import Verdict, chance, is_chance
+from holdfast.economics.fitting.verdict import CONFIDENCE, Interval, Verdict, chance, closeness, is_chance
 from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
 
 FAULTS_MIN = 20
@@ -24,7 +23,6 @@ SECOND_DAYS = 1 / 86_400
 """As fine as logs tell time."""
 
 SHIFT_HOURS = 8
-CONFIDENCE = 0.95
 
 POISSON = "faults are Poisson"
 TREND = "the rate changes"
@@ -32,7 +30,6 @@ TIME_OF_DAY = "time of day matters"
 QUESTIONS = (POISSON, TREND, TIME_OF_DAY)
 
 Array = NDArray[np.float64]
-Interval = tuple[float, float]
 
 
 class Regularity(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +98,7 @@ def _regularity(times: Array, days: float, rng: np.random.Generator) -> Regulari
         count=times.size,
         dispersion=float(dispersion),
         dispersion_p_value=float(2 * min(surplus.sf(statistic), surplus.cdf(statistic))),
-        gaps_p_value=lilliefors.exponential(np.diff(times), rng).p_value,
+        gaps_p_value=closeness(stats.expon, np.diff(times), rng, loc=0.0).p_value,
     )
 
 

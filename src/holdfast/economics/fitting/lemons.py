@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from holdfast.economics.fitting.outages import Fault, Observation
-from holdfast.economics.fitting.verdict import Answer, Verdict, chance, is_chance, unknown
+from holdfast.economics.fitting.verdict import (
+    CONFIDENCE,
+    Answer,
+    Interval,
+    Verdict,
+    chance,
+    is_chance,
+    unknown,
+)
 from holdfast.wording.units import DAY_NS, MINUTE_NS
 
 FAULTS_MIN = 10
@@ -36,7 +44,6 @@ RELAPSE_DRAWS = 1_999
 PERSISTENT_RATIO_MIN = 2.0
 """Once bad nodes that fail less than twice as often as the others are not worth throwing out."""
 
-CONFIDENCE = 0.95
 JOB_NODES = 64
 """512 GPUs: for jobs of this size and more Meta tells what removing lemons did (Kokolis et al. 2024)."""
 
@@ -48,7 +55,6 @@ REPAIRS_HOLD = "repairs hold"
 QUESTIONS = (LEMONS, PERSISTENCE, REPAIRS_HOLD)
 
 Counts = NDArray[np.int64]
-Interval = tuple[float, float]
 
 
 class LemonNode(msgspec.Struct, frozen=True, kw_only=True):

@@ -165,15 +165,14 @@ def _rank(event: AnyEvent) -> int:
     return 0
 
 
-class _Open:
+class _Open(msgspec.Struct):
     """A fault whose node may still be away."""
 
-    __slots__ = ("at_ns", "ended_ns", "is_drained", "kind", "node")
-
-    def __init__(self, node: str, kind: str, at_ns: int) -> None:
-        self.node, self.kind, self.at_ns = node, kind, at_ns
-        self.is_drained = False
-        self.ended_ns: int | None = None
+    node: str
+    kind: str
+    at_ns: int
+    is_drained: bool = False
+    ended_ns: int | None = None
 
 
 def _faults(events: Sequence[AnyEvent]) -> list[_Open]:
@@ -292,14 +291,11 @@ def _paid(facts: _Facts) -> _Watched | None:
 
 def _gpus_at_once(runs: Sequence[RunPaid]) -> int:
     """The most GPUs that runs had at one time."""
-    sizes = [(run, max(run.gpus_max, _gpus_on_average(run))) for run in runs]
+    # On average: GPUs may be paid for without ever having taken part in the run.
+    averages = (-(-run.paid_gpu_ns // max(1, run.last_ns - run.first_ns)) for run in runs)
+    sizes = [(run, max(run.gpus_max, average)) for run, average in zip(runs, averages, strict=True)]
     changes = [change for run, gpus in sizes for change in ((run.first_ns, gpus), (run.last_ns, -gpus))]
     return max(accumulate(gpus for _, gpus in sorted(changes)))
-
-
-def _gpus_on_average(run: RunPaid) -> int:
-    """GPUs may be paid for without ever having taken part in the run."""
-    return -(-run.paid_gpu_ns // max(1, run.last_ns - run.first_ns))
 
 
 def _seen(facts: _Facts, from_ns: int, until_ns: int) -> _Watched:

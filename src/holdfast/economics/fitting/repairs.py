@@ -14,9 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from holdfast.economics.fitting import lilliefors
 from holdfast.economics.fitting.outages import Fault
-from holdfast.economics.fitting.verdict import Verdict, chance, is_chance, unknown
+from holdfast.economics.fitting.verdict import (
+    CONFIDENCE,
+    Interval,
+    Verdict,
+    chance,
+    closeness,
+    is_chance,
+    unknown,
+)
 from holdfast.wording.units import HOUR_NS
 
 SHORTEST_H = 1 / 60
@@ -28,11 +35,9 @@ OUTAGES_MIN = 20
 SHAPE_MIN, SHAPE_MAX = 0.02, 50.0
 """Where a Weibull shape is looked for; what is measured lies between 0.3 and 3."""
 
-CONFIDENCE = 0.95
 QUESTION = "repair times lognormal"
 
 Array = NDArray[np.float64]
-Interval = tuple[float, float]
 
 
 class Lognormal(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,7 +218,7 @@ def _crossing(loss: Any, limit: float, inside: float, end: float) -> float:
 def _judged(seen: Durations, nearest: str, rng: np.random.Generator) -> Verdict:
     if seen.is_open.any():
         return unknown(QUESTION, f"{int(seen.is_open.sum())} outages are not over, and may end at any time.")
-    fit = lilliefors.normal(np.log(seen.lengths), rng)
+    fit = closeness(stats.norm, np.log(seen.lengths), rng)
     gap = f"The lognormal curve is off by {100 * fit.distance:.0f} points at most ({chance(fit.p_value)})"
     return Verdict(
         question=QUESTION,

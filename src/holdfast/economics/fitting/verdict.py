@@ -1,11 +1,21 @@
 """A question about a record, answered yes, no or unknown, with the number behind it and a sentence."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
 
 Answer = Literal["yes", "no", "unknown"]
 
+Interval = tuple[float, float]
+
+CONFIDENCE = 0.95
+"""Of every interval of a fit."""
+DRAWS, DRAWS_MIN = 999, 99
+NUMBERS_MAX = 20_000_000
+"""How many numbers a test may draw; for a large sample it makes do with fewer draws."""
 CHANCE_MAX = 0.01
 """What chance brings about less often than this is not taken for chance: one fit asks about ten questions."""
 
@@ -30,3 +40,23 @@ def is_chance(p_value: float) -> bool:
 def chance(p_value: float) -> str:
     """`p = 0.23`, or `p ≤ 0.001`: no more digits than anybody weighs, nor than simulations give."""
     return "p ≤ 0.001" if p_value <= 0.001 else f"p = {p_value:.2g}"
+
+
+class Closeness(msgspec.Struct, frozen=True, kw_only=True):
+    """distance: the largest gap between the two cumulative curves, 0 to 1 (Kolmogorov and Smirnov)."""
+
+    distance: float
+    p_value: float
+
+
+def closeness(
+    distribution: Any, sample: NDArray[np.float64], rng: np.random.Generator, **known: float
+) -> Closeness:
+    """Whether a sample could be of this distribution of scipy's, whose parameters are fitted to it but for
+    what is known: by the distance of samples which do come from one (Lilliefors 1967, 1969).
+    """
+    draws = max(DRAWS_MIN, min(DRAWS, NUMBERS_MAX // sample.size))
+    found = stats.goodness_of_fit(
+        distribution, sample, known_params=known, statistic="ks", n_mc_samples=draws, random_state=rng
+    )
+    return Closeness(distance=float(found.statistic), p_value=float(found.pvalue))

@@ -14,21 +14,7 @@ from fractions import Fraction
 
 import msgspec
 
-from holdfast.economics.pricing.layers import (
-    LAYER_TITLES,
-    CheckpointThroughput,
-    Exposure,
-    IncidentCost,
-    IncidentLine,
-    Input,
-    Layer,
-    LayerKey,
-    LostProgress,
-    PerDay,
-    RunCost,
-    Stack,
-    Together,
-)
+from holdfast.economics.pricing import layers
 from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing, price_changes
 from holdfast.ledger.categories import Category
@@ -76,7 +62,7 @@ class _Loss(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpu_ns.keys() - NO_DELAY
 
 
-def incident_cost(report: Report, name: str, prices: Prices) -> IncidentCost:
+def incident_cost(report: Report, name: str, prices: Prices) -> layers.IncidentCost:
     """The cost of the incident of this name in the report."""
     incident = next((one for one in report.incidents if one.name == name), None)
     if incident is None:
@@ -87,7 +73,7 @@ def incident_cost(report: Report, name: str, prices: Prices) -> IncidentCost:
         remarks.append("The incident is not over; this is what it has cost so far.")
     if not incident.evidence:
         remarks.append("It was not reported: the ledger found it, and no response time is counted.")
-    return IncidentCost(
+    return layers.IncidentCost(
         run=report.run,
         name=name,
         what=incident.what,
@@ -101,13 +87,13 @@ def incident_cost(report: Report, name: str, prices: Prices) -> IncidentCost:
     )
 
 
-def run_cost(report: Report, prices: Prices) -> RunCost:
+def run_cost(report: Report, prices: Prices) -> layers.RunCost:
     """The cost of all that a run lost."""
     pricing = _Pricing(report, prices)
     losses = [pricing.loss(incident) for incident in report.incidents]
     within = _summed(losses)
     elsewhere = pricing.elsewhere(within)
-    return RunCost(
+    return layers.RunCost(
         run=report.run,
         first_ns=report.first_ns,
         last_ns=report.last_ns,
@@ -176,8 +162,8 @@ class _Pricing:
             },
         )
 
-    def line(self, incident: IncidentReport, loss: _Loss) -> IncidentLine:
-        return IncidentLine(
+    def line(self, incident: IncidentReport, loss: _Loss) -> layers.IncidentLine:
+        return layers.IncidentLine(
             name=incident.name,
             what=incident.what,
             subject=incident.subject,
@@ -187,12 +173,12 @@ class _Pricing:
             usd={layer.key: layer.usd for layer in self._layers(loss)},
         )
 
-    def stack(self, loss: _Loss) -> Stack:
-        layers = self._layers(loss)
-        return Stack(
+    def stack(self, loss: _Loss) -> layers.Stack:
+        found = self._layers(loss)
+        return layers.Stack(
             lost_gpu_hours=sum(loss.gpu_ns.values()) / HOUR_NS,
-            layers=layers,
-            together=self._together({layer.key: layer.usd for layer in layers}),
+            layers=found,
+            together=self._together({layer.key: layer.usd for layer in found}),
             progress=self._progress(loss),
             basis=self._basis(loss.gpu_ns),
         )
@@ -203,12 +189,12 @@ class _Pricing:
 
     # -- the layers ----------------------------------------------------------------------------------
 
-    def _layers(self, loss: _Loss) -> tuple[Layer, ...]:
+    def _layers(self, loss: _Loss) -> tuple[layers.Layer, ...]:
         direct, rollback = (
             "GPU-hours lost, rollback apart × price",
             "GPU-hours discarded and recomputed × price",
         )
-        rests_on: tuple[tuple[Iterable[str], Layer], ...] = (
+        rests_on: tuple[tuple[Iterable[str], layers.Layer], ...] = (
             (loss.direct, self._paid_for("direct_compute", direct, loss, loss.direct)),
             (loss.gpu_ns, self._reserved_capacity(loss)),
             (loss.gpu_ns.keys() & ROLLBACK, self._paid_for("rollback", rollback, loss, ROLLBACK)),
@@ -217,16 +203,16 @@ class _Pricing:
         )
         return tuple(msgspec.structs.replace(layer, basis=self._basis(keys)) for keys, layer in rests_on)
 
-    def _paid_for(self, key: LayerKey, formula: str, loss: _Loss, keys: Set[str]) -> Layer:
+    def _paid_for(self, key: layers.LayerKey, formula: str, loss: _Loss, keys: Set[str]) -> layers.Layer:
         """What was paid for the GPU-hours that were lost under these categories."""
         parts = [
             _measured(Category[name.upper()].label, gpu_ns / HOUR_NS, "GPU-h")
             for name, gpu_ns in loss.gpu_ns.items()
             if name in keys
         ]
-        return Layer(
+        return layers.Layer(
             key=key,
-            title=LAYER_TITLES[key],
+            title=layers.LAYER_TITLES[key],
             formula=formula,
             inputs=(*parts, _priced("price", self._price(loss), "USD/GPU-h")),
             usd=self._if_known(loss.usd_of(keys)),
@@ -252,12 +238,12 @@ class _Pricing:
             source=f"mean of {span}; {sources}",
         )
 
-    def _reserved_capacity(self, loss: _Loss) -> Layer:
+    def _reserved_capacity(self, loss: _Loss) -> layers.Layer:
         hours = sum(loss.gpu_ns.values()) / HOUR_NS
         multiplier = self.prices.opportunity_multiplier
-        return Layer(
+        return layers.Layer(
             key="reserved_capacity",
-            title=LAYER_TITLES["reserved_capacity"],
+            title=layers.LAYER_TITLES["reserved_capacity"],
             formula="GPU-hours lost × price × (multiplier − 1)",
             inputs=(
                 _measured("GPU-hours lost", hours, "GPU-h"),
@@ -268,12 +254,12 @@ class _Pricing:
             gpu_hours=hours,
         )
 
-    def _response_labour(self, loss: _Loss) -> Layer:
+    def _response_labour(self, loss: _Loss) -> layers.Layer:
         prices, hours = self.prices, loss.response_ns / HOUR_NS
         person_hours = prices.responders.value * hours + prices.follow_up_hours.value * loss.calls
-        return Layer(
+        return layers.Layer(
             key="response_labour",
-            title=LAYER_TITLES["response_labour"],
+            title=layers.LAYER_TITLES["response_labour"],
             formula="rate × (people × hours + follow-up × calls)",
             inputs=(
                 _measured("calls", loss.calls, "incident" if loss.calls == 1 else "incidents"),
@@ -287,16 +273,16 @@ class _Pricing:
             gpu_hours=None,
         )
 
-    def _schedule_slip(self, loss: _Loss) -> Layer:
+    def _schedule_slip(self, loss: _Loss) -> layers.Layer:
         hours = self._run_hours(loss.of(loss.delay))
         day, usd = self.day, None if hours is None else hours / HOURS_PER_DAY * self.day.value
         if day.assumed and hours:
             # A day of the run's GPUs at their price: of each hour's own, so that months sum to the whole.
             usd = loss.usd_of(loss.delay)
             day = Priced(value=usd / (hours / HOURS_PER_DAY), assumed=True, source=day.source)
-        return Layer(
+        return layers.Layer(
             key="schedule_slip",
-            title=LAYER_TITLES["schedule_slip"],
+            title=layers.LAYER_TITLES["schedule_slip"],
             formula="hours of the whole run lost ÷ 24 × value of a day",
             inputs=(
                 *(() if hours is None else (_measured("hours of the run", hours, "h"),)),
@@ -306,7 +292,7 @@ class _Pricing:
             gpu_hours=None,
         )
 
-    def _together(self, usd: Mapping[LayerKey, float | None]) -> Together | None:
+    def _together(self, usd: Mapping[layers.LayerKey, float | None]) -> layers.Together | None:
         known = {key: amount for key, amount in usd.items() if amount is not None}
         if len(known) < len(usd):
             return None
@@ -324,7 +310,7 @@ class _Pricing:
         else:
             most += known["schedule_slip"]
             caveat += ", and what the delay is worth."
-        return Together(usd_min=bill, usd_max=most, caveat=caveat)
+        return layers.Together(usd_min=bill, usd_max=most, caveat=caveat)
 
     def _if_known(self, usd: float) -> float | None:
         """Without a number of GPUs there are no GPU-hours: then an amount is not 0, but unknown."""
@@ -332,10 +318,10 @@ class _Pricing:
 
     # -- progress ------------------------------------------------------------------------------------
 
-    def _progress(self, loss: _Loss) -> LostProgress:
+    def _progress(self, loss: _Loss) -> layers.LostProgress:
         hours = self._run_hours(loss.of(loss.delay))
         steps = self._steps(loss.of(loss.delay))
-        return LostProgress(
+        return layers.LostProgress(
             run_hours=hours,
             steps=steps,
             tokens=self._tokens(steps),
@@ -355,7 +341,7 @@ class _Pricing:
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
-    def checkpointing(self) -> CheckpointThroughput:
+    def checkpointing(self) -> layers.CheckpointThroughput:
         report, saved = self.report, self.report.saved
         stall = report.partition.get(Category.CHECKPOINT_STALL.key, 0)
         stepping = sum(report.partition.get(category.key, 0) for category in _STEPPING)
@@ -366,7 +352,7 @@ class _Pricing:
         at_risk = 0 if is_over else saved.since_steps
         is_told = saved.last_step is not None
         has_saved = report.counts.saves > 0 or stall > 0
-        return CheckpointThroughput(
+        return layers.CheckpointThroughput(
             efficiency=1 - stall / stepping if stepping and has_saved else None,
             healthy=self._per_day(self._steps(DAY_NS * report.gpus)),
             actual=self._per_day(self._a_day(report.counts.steps)),
@@ -384,13 +370,13 @@ class _Pricing:
         elapsed_ns = self.report.last_ns - self.report.first_ns
         return steps / (elapsed_ns / DAY_NS) if steps is not None and elapsed_ns else None
 
-    def _per_day(self, steps: float | None) -> PerDay | None:
-        return None if steps is None else PerDay(steps=steps, tokens=self._tokens(steps))
+    def _per_day(self, steps: float | None) -> layers.PerDay | None:
+        return None if steps is None else layers.PerDay(steps=steps, tokens=self._tokens(steps))
 
-    def _exposure(self, steps: float) -> Exposure:
+    def _exposure(self, steps: float) -> layers.Exposure:
         reference, gpus = self.report.reference, self.report.gpus
         gpu_hours = None if reference is None else steps * reference.work_gpu_ns / HOUR_NS
-        return Exposure(
+        return layers.Exposure(
             steps=steps,
             tokens=self._tokens(steps),
             gpu_hours=gpu_hours,
@@ -422,12 +408,12 @@ def _priced_parts(parts: Iterable[tuple[Charge, Mapping[str, int]]]) -> dict[str
     return usd
 
 
-def _measured(name: str, value: float, unit: str) -> Input:
-    return Input(name=name, value=value, unit=unit, assumed=False, source=LEDGER)
+def _measured(name: str, value: float, unit: str) -> layers.Input:
+    return layers.Input(name=name, value=value, unit=unit, assumed=False, source=LEDGER)
 
 
-def _priced(name: str, price: Priced, unit: str) -> Input:
-    return Input(name=name, value=price.value, unit=unit, assumed=price.assumed, source=price.source)
+def _priced(name: str, price: Priced, unit: str) -> layers.Input:
+    return layers.Input(name=name, value=price.value, unit=unit, assumed=price.assumed, source=price.source)
 
 
 def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:

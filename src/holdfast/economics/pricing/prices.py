@@ -162,32 +162,32 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _assumed(value: float, source: str) -> Priced:
+def assumed(value: float, source: str) -> Priced:
     return Priced(value=value, assumed=True, source=source)
 
 
 _USD_PER_GPU_HOUR: dict[Chip, Priced] = {
-    "a100": _assumed(2.79, f"A100 80 GB, the lowest of the {_LIST_PRICES} (2.79 to 4.10)"),
-    "h100": _assumed(3.99, f"H100, Lambda, {_LIST_PRICES} (1.87 to 14.21)"),
-    "h200": _assumed(4.50, f"H200, the lowest of the {_LIST_PRICES} (4.50 to 9.31)"),
-    "b200": _assumed(6.69, f"B200, the lowest of the {_LIST_PRICES} (6.69 to 19.33)"),
+    "a100": assumed(2.79, f"A100 80 GB, the lowest of the {_LIST_PRICES} (2.79 to 4.10)"),
+    "h100": assumed(3.99, f"H100, Lambda, {_LIST_PRICES} (1.87 to 14.21)"),
+    "h200": assumed(4.50, f"H200, the lowest of the {_LIST_PRICES} (4.50 to 9.31)"),
+    "b200": assumed(6.69, f"B200, the lowest of the {_LIST_PRICES} (6.69 to 19.33)"),
 }
 _LISTED_AS: dict[Chip, Chip] = {"h800": "h100", "b300": "b200", "gb200": "b200", "gb300": "b200"}
 """Chips of which no list price is at hand, and the nearest of which there is one."""
 
 DEFAULTS = Prices(
     usd_per_gpu_hour=_USD_PER_GPU_HOUR["h100"],
-    opportunity_multiplier=_assumed(2.05, f"H100, {_LIST_PRICES}: Azure's 8.19 over Lambda's 3.99"),
-    labour_usd_per_hour=_assumed(
+    opportunity_multiplier=assumed(2.05, f"H100, {_LIST_PRICES}: Azure's 8.19 over Lambda's 3.99"),
+    labour_usd_per_hour=assumed(
         91.0,
         "US Bureau of Labor Statistics, 2022: a software developer's mean wage, 132,930 USD for 2,080 hours, "
         "as 70.4 % of the cost, the share of wages in all private industry",
     ),
-    responders=_assumed(2.0, f"{_SRE_BOOK}: a primary and a secondary on call"),
-    follow_up_hours=_assumed(6.0, f"{_SRE_BOOK}: six hours to find, mend and write up"),
-    paged_after_minutes=_assumed(5.0, f"{_SRE_BOOK}: five minutes to respond if urgent"),
+    responders=assumed(2.0, f"{_SRE_BOOK}: a primary and a secondary on call"),
+    follow_up_hours=assumed(6.0, f"{_SRE_BOOK}: six hours to find, mend and write up"),
+    paged_after_minutes=assumed(5.0, f"{_SRE_BOOK}: five minutes to respond if urgent"),
     usd_per_day_of_delay=None,
-    egress_usd_per_gb=_assumed(0.09, "Amazon S3, us-east-1, to the internet, the first 10 TB of a month"),
+    egress_usd_per_gb=assumed(0.09, "Amazon S3, us-east-1, to the internet, the first 10 TB of a month"),
     team_targets={},
 )
 """What holds where nobody says otherwise."""
@@ -218,11 +218,11 @@ def list_price(chip: str) -> Priced:
         known = chip_named(chip)
     except InputError:
         default = DEFAULTS.usd_per_gpu_hour
-        return _assumed(default.value, f"no list price is at hand for {chip}; {default.source}")
+        return assumed(default.value, f"no list price is at hand for {chip}; {default.source}")
     if known in _USD_PER_GPU_HOUR:
         return _USD_PER_GPU_HOUR[known]
     nearest = _USD_PER_GPU_HOUR[_LISTED_AS[known]]
-    return _assumed(nearest.value, f"no list price is at hand for the {known.upper()}; {nearest.source}")
+    return assumed(nearest.value, f"no list price is at hand for the {known.upper()}; {nearest.source}")
 
 
 def read(text: str) -> Prices:
@@ -353,18 +353,26 @@ def _table(key: str, value: object, *, least: float, most: float) -> dict[str, P
 
 
 def _given(key: str, value: object, *, least: float, most: float) -> Priced:
+    found = number(key, value, "the prices")
+    if not least <= found <= most:
+        raise beyond(key, found, "the prices", (least, most), hint=_within_hint(key, found, most))
+    return Priced(value=float(found), assumed=False, source=GIVEN)
+
+
+def number(key: str, value: object, where: str) -> float:
+    """What a file says under this key, if it is a number. where: which file."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
+        kinds = {bool: "true or false", str: "text", list: "a list", dict: "a table"}
         raise InputError(
-            f"`{key}` in the prices is {_kind(value)}, and must be a number.",
+            f"`{key}` in {where} is {kinds.get(type(value), 'a date or time')}, and must be a number.",
             hint=f"Write it without quotes or units, as in `{key.rpartition('.')[2]} = 1.5`.",
         )
-    if not least <= value <= most:
-        bounds = f"between {least:g} and {most:g}"
-        raise InputError(
-            f"`{key}` in the prices is {value!s:.40}, and must be {bounds}.",
-            hint=_within_hint(key, value, most),
-        )
-    return Priced(value=float(value), assumed=False, source=GIVEN)
+    return value
+
+
+def beyond(key: str, value: float, where: str, bounds: tuple[float, float], *, hint: str) -> InputError:
+    between = f"between {bounds[0]:g} and {bounds[1]:g}"
+    return InputError(f"`{key}` in {where} is {value!s:.40}, and must be {between}.", hint=hint)
 
 
 def _within_hint(key: str, value: float, most: float) -> str:
@@ -375,11 +383,6 @@ def _within_hint(key: str, value: float, most: float) -> str:
         return "Leave it out to have it assumed." if key in _MEANINGS else "Write a number that is."
     share = value / 100 if most < value <= 100 else 0.9
     return f"Write the share, as in `{key.rpartition('.')[2]} = {share:g}`."
-
-
-def _kind(value: object) -> str:
-    kinds = {bool: "true or false", str: "text", list: "a list", dict: "a table"}
-    return kinds.get(type(value), "a date or time")
 
 
 def _unknown(key: str) -> InputError:

@@ -11,7 +11,6 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from holdfast.economics.pricing.prices import Prices
-from holdfast.economics.sizing.loader import Loader
 from holdfast.economics.sizing.parallelism import (
     HEADROOM_SHARE,
     Cluster,
@@ -20,6 +19,7 @@ from holdfast.economics.sizing.parallelism import (
     SizingCase,
     Training,
 )
+from holdfast.economics.sizing.rules import Loader
 from holdfast.economics.sizing.sizing import SizingQuestion, Wanted, suitable_batch
 from holdfast.ledger.flops import Chip, Precision, Shape, chip_named
 from holdfast.ledger.references import KnownModel, published

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.economics.sizing.loader import Loader, loader_refusals, loader_warnings
 from holdfast.economics.sizing.memory import (
     LOW_SHARE,
     MemoryRange,
@@ -31,7 +30,7 @@ from holdfast.economics.sizing.parallelism import (
     fills_with_ends,
     micro_batches,
 )
-from holdfast.economics.sizing.rules import refusals, warnings
+from holdfast.economics.sizing.rules import Loader, loader_refusals, loader_warnings, refusals, warnings
 from holdfast.economics.sizing.survival import Survival, survival
 from holdfast.ledger.references import MfuReference, PublishedRate, published_rate
 from holdfast.record.errors import InputError

@@ -37,34 +37,27 @@ def survival(case: SizingCase, layout: Parallelism, reference: MfuReference) -> 
     """Replicas are taken to be placed so that a node holds parts of as few as can be."""
     lost = _replicas_lost(case, layout)
     left = max(0, layout.dp - lost)
-    needs_saved = layout.zero > 0
-    if case.cluster.spare_nodes:
-        return Survival(
-            survives=True,
-            sentence="a spare node takes its place",
-            dp=layout.dp,
-            idle_gpus=0,
-            slowdown=1.0,
-            needs_saved=needs_saved or layout.dp == 1,
-        )
     idle = min(lost, layout.dp) * layout.replica_gpus - min(case.cluster.gpus_per_node, layout.gpus)
-    if left == 0:
-        return Survival(
-            survives=False,
-            sentence="no complete replica is left, and there is no spare node",
-            dp=0,
-            idle_gpus=max(0, idle),
-            slowdown=None,
-            needs_saved=True,
-        )
-    after = msgspec.structs.replace(layout, dp=left)
-    needed = memory_range(case, after).low_bytes
-    slowdown = pace(case, after, reference).busy_s / pace(case, layout, reference).busy_s
-    too_much = f"with {left:,} of {layout.dp:,} replicas a GPU needs {needed / 2**30:,.1f} GiB or more"
-    is_enough = needed <= case.cluster.memory_bytes
+    needs_saved, survives = layout.zero > 0, False
+    slowdown: float | None = None
+    if case.cluster.spare_nodes:
+        left, idle, slowdown, survives = layout.dp, 0, 1.0, True
+        sentence, needs_saved = "a spare node takes its place", needs_saved or layout.dp == 1
+    elif left == 0:
+        sentence, needs_saved = "no complete replica is left, and there is no spare node", True
+    else:
+        after = msgspec.structs.replace(layout, dp=left)
+        needed = memory_range(case, after).low_bytes
+        slowdown = pace(case, after, reference).busy_s / pace(case, layout, reference).busy_s
+        survives = needed <= case.cluster.memory_bytes
+        sentence = f"{left:,} of {layout.dp:,} replicas go on"
+        if not survives:
+            sentence = (
+                f"with {left:,} of {layout.dp:,} replicas a GPU needs {needed / 2**30:,.1f} GiB or more"
+            )
     return Survival(
-        survives=is_enough,
-        sentence=f"{left:,} of {layout.dp:,} replicas go on" if is_enough else too_much,
+        survives=survives,
+        sentence=sentence,
         dp=left,
         idle_gpus=max(0, idle),
         slowdown=slowdown,

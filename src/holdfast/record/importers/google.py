@@ -10,30 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.record.events import (
-    AnyEvent,
-    CheckpointLoaded,
-    CheckpointSaved,
-    KnownEvent,
-    MemberJoined,
-    MemberLost,
-    Outcome,
-    RunEnded,
-    RunStarted,
-    RunSubmitted,
-    tag_of,
-)
-from holdfast.record.importers.intake import (
-    FileReading,
-    Lines,
-    Options,
-    declarations,
-    event_id,
-    reason_of,
-    require_name,
-    said,
-    time_ns,
-)
+from holdfast.record import events
+from holdfast.record.importers import intake
 
 KEYS = frozenset({"event_type", "job_name", "timestamp"})
 """The keys every line has, by which the format is recognised."""
@@ -83,19 +61,19 @@ class _Fact(NamedTuple):
 _line = msgspec.json.Decoder(_Line)
 
 
-def read(lines: Lines, options: Options) -> FileReading:
+def read(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
     """The events of every job in the file, each job a run."""
     runs: dict[str, set[_Fact]] = {}
     for number, content in lines:
         try:
             fact = _fact(_line.decode(content))
         except (ValueError, RecursionError) as error:
-            lines.skip(number, reason_of(error))
+            lines.skip(number, intake.reason_of(error))
             continue
         # A set, because what is said twice to the same microsecond was delivered twice; it happened once.
         runs.setdefault(options.run or fact.job_name, set()).add(fact)
-    events = (event for run, facts in runs.items() for event in _events(run, sorted(facts), options))
-    return FileReading("google-resiliency", lines, events)
+    found = (event for run, facts in runs.items() for event in _events(run, sorted(facts), options))
+    return intake.FileReading("google-resiliency", lines, found)
 
 
 def _fact(line: _Line) -> _Fact:
@@ -103,10 +81,10 @@ def _fact(line: _Line) -> _Fact:
         raise ValueError(f"event_type {line.event_type[:40]!r} is not one of {', '.join(_TYPES)}")
     if not line.job_name:
         raise ValueError("job_name is empty")
-    require_name("job_name", line.job_name)
+    intake.require_name("job_name", line.job_name)
     key = _NUMBER_KEY.get(line.event_type)
     number = 0 if key is None else _whole(key, line.step if key == "step" else line.node_rank)
-    return _Fact(time_ns(line.timestamp), _ORDER[line.event_type], number, line.job_name)
+    return _Fact(intake.time_ns(line.timestamp), _ORDER[line.event_type], number, line.job_name)
 
 
 def _whole(key: str, value: float | None) -> int:
@@ -117,12 +95,12 @@ def _whole(key: str, value: float | None) -> int:
     return int(value)
 
 
-def _events(run: str, facts: list[_Fact], options: Options) -> Iterator[AnyEvent]:
+def _events(run: str, facts: list[_Fact], options: intake.Options) -> Iterator[events.AnyEvent]:
     node_orders = {_ORDER[name] for name, key in _NUMBER_KEY.items() if key == "node_rank"}
     gpus_per_node = options.gpus_per_node or GPUS_PER_NODE
     nodes = {fact.number for fact in facts if fact.order in node_orders}
     gpus = len(nodes) * gpus_per_node or options.gpus or 0
-    yield from declarations(run, facts[0].occurred_ns, options, _SOURCE, gpus=gpus, held=True)
+    yield from intake.declarations(run, facts[0].occurred_ns, options, _SOURCE, gpus=gpus, held=True)
     yield from _Story(run, gpus, gpus_per_node).told(facts)
 
 
@@ -143,17 +121,17 @@ class _Story:
         self._launching = False
         self._ended = True
 
-    def told(self, facts: Iterable[_Fact]) -> Iterator[AnyEvent]:
+    def told(self, facts: Iterable[_Fact]) -> Iterator[events.AnyEvent]:
         for fact in facts:
             match _TYPES[fact.order]:
                 case "user_scheduled":
-                    yield self._event(RunSubmitted, fact, gpus=self._gpus, name=fact.job_name)
+                    yield self._event(events.RunSubmitted, fact, gpus=self._gpus, name=fact.job_name)
                 case "job_started":
                     yield from self._node_started(fact)
                 case "checkpoint_loaded":
-                    yield self._event(CheckpointLoaded, fact, step=fact.number)
+                    yield self._event(events.CheckpointLoaded, fact, step=fact.number)
                 case "checkpoint_saved":
-                    yield self._event(CheckpointSaved, fact, step=fact.number)
+                    yield self._event(events.CheckpointSaved, fact, step=fact.number)
                 case "user_terminated":
                     yield self._over(fact, "stopped")
                 case "job_terminated":
@@ -161,14 +139,13 @@ class _Story:
             if _NUMBER_KEY.get(_TYPES[fact.order]) != "node_rank":
                 self._launching = False
 
-    def _event(self, kind: type[KnownEvent], fact: _Fact, **fields: Any) -> KnownEvent:
-        facts = said(self._run, tag_of(kind), fact.number, fact.job_name)
-        identity = event_id(_SOURCE, fact.occurred_ns, facts)
-        return kind(id=identity, occurred_ns=fact.occurred_ns, source=_SOURCE, run=self._run, **fields)
+    def _event(self, kind: type[events.KnownEvent], fact: _Fact, **fields: Any) -> events.KnownEvent:
+        facts = intake.said(self._run, events.tag_of(kind), fact.number, fact.job_name)
+        return intake.made(kind, _SOURCE, self._run, fact.occurred_ns, facts, **fields)
 
-    def _node_started(self, fact: _Fact) -> Iterator[AnyEvent]:
+    def _node_started(self, fact: _Fact) -> Iterator[events.AnyEvent]:
         if not self._launching or fact.number in self._launched:
-            started = self._event(RunStarted, fact, gpus=self._gpus, name=fact.job_name)
+            started = self._event(events.RunStarted, fact, gpus=self._gpus, name=fact.job_name)
             self._launch = (started.id, fact.occurred_ns)
             self._launched, self._ended = set(), False
             yield started
@@ -177,14 +154,14 @@ class _Story:
         launch_id, launch_ns = self._launch
         causes = (launch_id,) if fact.occurred_ns == launch_ns else ()  # else the clock tells the order
         node = f"node-{fact.number}"
-        yield self._event(MemberJoined, fact, subject=node, causes=causes, gpus=self._gpus_per_node)
+        yield self._event(events.MemberJoined, fact, subject=node, causes=causes, gpus=self._gpus_per_node)
 
-    def _node_terminated(self, fact: _Fact) -> Iterator[AnyEvent]:
-        lost = self._event(MemberLost, fact, subject=f"node-{fact.number}", reason="job_terminated")
+    def _node_terminated(self, fact: _Fact) -> Iterator[events.AnyEvent]:
+        lost = self._event(events.MemberLost, fact, subject=f"node-{fact.number}", reason="job_terminated")
         yield lost
         if fact.number in self._launched and not self._ended:
             yield self._over(fact, "failed", causes=(lost.id,))
 
-    def _over(self, fact: _Fact, outcome: Outcome, causes: tuple[str, ...] = ()) -> KnownEvent:
+    def _over(self, fact: _Fact, outcome: events.Outcome, causes: tuple[str, ...] = ()) -> events.KnownEvent:
         self._launching, self._ended = False, True
-        return self._event(RunEnded, fact, causes=causes, outcome=outcome, reason=_TYPES[fact.order])
+        return self._event(events.RunEnded, fact, causes=causes, outcome=outcome, reason=_TYPES[fact.order])

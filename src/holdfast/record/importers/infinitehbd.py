@@ -7,22 +7,13 @@ Every entry is read by itself, so parts of a trace may be imported in any order.
 
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from holdfast.record.errors import InputError
-from holdfast.record.events import ActionTaken, AnyEvent, CostRate, FaultObserved
-from holdfast.record.importers.intake import (
-    FileReading,
-    Lines,
-    Options,
-    declarations,
-    event_id,
-    reason_of,
-    require_name,
-    said,
-)
+from holdfast.record.events import ActionTaken, AnyEvent, CostRate, FaultObserved, KnownEvent
+from holdfast.record.importers import intake
 
 _SOURCE = "infinitehbd"
 KEYS = (b'"node_id"', b'"event_time"', b'"event_type"', b'"fault_type"')
@@ -84,19 +75,19 @@ def is_head(head: bytes) -> bool:
     return head.lstrip().startswith(b"[") and all(key in head for key in KEYS)
 
 
-def read(lines: Lines, options: Options) -> FileReading:
+def read(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
     """A fault and its drain for each that begins, a restore for each that ends, and the GPUs watched."""
-    return FileReading("infinitehbd", lines, _events(lines, _entries(lines), options))
+    return intake.FileReading("infinitehbd", lines, _events(lines, _entries(lines), options))
 
 
-def _entries(lines: Lines) -> list[tuple[int, bytes]]:
+def _entries(lines: intake.Lines) -> list[tuple[int, bytes]]:
     """The elements of the array, each with the number of the line on which it begins."""
     content = b"".join(_bounded(lines))
     try:
         elements = [bytes(element) for element in _elements.decode(content)]
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{lines.name} is not a whole JSON array: {reason_of(error)}.",
+            f"{lines.name} is not a whole JSON array: {intake.reason_of(error)}.",
             hint="Download it again: an array that was cut off cannot be read.",
         ) from None
     numbered, line, at = [], 1, 0
@@ -109,7 +100,7 @@ def _entries(lines: Lines) -> list[tuple[int, bytes]]:
     return numbered
 
 
-def _bounded(lines: Lines) -> Iterator[bytes]:
+def _bounded(lines: intake.Lines) -> Iterator[bytes]:
     size_bytes = 0
     for block in lines.blocks():
         size_bytes += len(block)
@@ -121,7 +112,9 @@ def _bounded(lines: Lines) -> Iterator[bytes]:
         yield block
 
 
-def _events(lines: Lines, entries: list[tuple[int, bytes]], options: Options) -> Iterator[AnyEvent]:
+def _events(
+    lines: intake.Lines, entries: list[tuple[int, bytes]], options: intake.Options
+) -> Iterator[AnyEvent]:
     """What is told of the nodes follows what the entries say: of a file without any, nothing is known."""
     run, gpus_per_node = options.run or "", options.gpus_per_node or GPUS_PER_NODE
     is_of_use = False
@@ -129,50 +122,35 @@ def _events(lines: Lines, entries: list[tuple[int, bytes]], options: Options) ->
         lines.count += 1
         try:
             entry = _entry.decode(element)
-            require_name("node_id", entry.node_id)
+            intake.require_name("node_id", entry.node_id)
             if b"\\u0000" in element:
                 raise ValueError("it holds a NUL character, which no text has")
         except (ValueError, RecursionError) as error:
-            lines.skip(line, reason_of(error))
+            lines.skip(line, intake.reason_of(error))
         else:
             is_of_use = True
             yield from _told(entry, run, gpus_per_node)
     if is_of_use:
         gpus = options.gpus or NODES * gpus_per_node
-        yield from declarations(run, BEGAN_NS, options, _SOURCE, gpus=gpus, held=True)
+        yield from intake.declarations(run, BEGAN_NS, options, _SOURCE, gpus=gpus, held=True)
         yield _watched_no_more(run)
 
 
 def _watched_no_more(run: str) -> CostRate:
     at_ns = BEGAN_NS + DAYS * DAY_MS * 10**6
-    identity = event_id(_SOURCE, at_ns, said(run, "cost.rate", "end"), rank=_Rank.END)
-    return CostRate(id=identity, occurred_ns=at_ns, source=_SOURCE, run=run, gpus=0)
+    facts = intake.said(run, "cost.rate", "end")
+    return intake.made(CostRate, _SOURCE, run, at_ns, facts, rank=_Rank.END, gpus=0)
 
 
 def _told(entry: _Entry, run: str, gpus_per_node: int) -> Iterator[AnyEvent]:
-    begins = entry.event_type == "fault_start"
+    begins, what = entry.event_type == "fault_start", entry.fault_type.description
     if begins:
-        yield FaultObserved(
-            id=_id(entry, run, _Rank.FAULT),
-            occurred_ns=entry.at_ns,
-            source=_SOURCE,
-            run=run,
-            subject=entry.node_id,
-            fault=entry.fault,
-            detail=entry.fault_type.description,
-        )
-    yield ActionTaken(
-        id=_id(entry, run, _Rank.DRAIN if begins else _Rank.RESTORE),
-        occurred_ns=entry.at_ns,
-        source=_SOURCE,
-        run=run,
-        subject=entry.node_id,
-        action="drain" if begins else "restore",
-        gpus=gpus_per_node,
-        reason=entry.fault,
-    )
+        yield _event(FaultObserved, entry, run, _Rank.FAULT, fault=entry.fault, detail=what)
+    action, rank = ("drain", _Rank.DRAIN) if begins else ("restore", _Rank.RESTORE)
+    yield _event(ActionTaken, entry, run, rank, action=action, gpus=gpus_per_node, reason=entry.fault)
 
 
-def _id(entry: _Entry, run: str, rank: _Rank) -> str:
-    facts = said(run, rank.name, entry.node_id, entry.fault, entry.fault_type.description)
-    return event_id(_SOURCE, entry.at_ns, facts, rank=rank)
+def _event(kind: type[KnownEvent], entry: _Entry, run: str, rank: _Rank, **fields: Any) -> KnownEvent:
+    node, what = entry.node_id, entry.fault_type.description
+    facts = intake.said(run, rank.name, node, entry.fault, what)
+    return intake.made(kind, _SOURCE, run, entry.at_ns, facts, rank=rank, subject=node, **fields)

@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TypeVar
 
 import msgspec
 
 from holdfast.record.errors import InputError
-from holdfast.record.events import NAME_CHARS_MAX, AnyEvent, CostRate, ReferenceDeclared
+from holdfast.record.events import NAME_CHARS_MAX, AnyEvent, CostRate, Event, ReferenceDeclared
 from holdfast.wording import many
 
 Format = Literal["journal", "google-resiliency", "infinitehbd", "sacct", "csv", "jsonl"]
+Made = TypeVar("Made", bound=Event)
 Watch = Callable[[int], None]
 """Told now and then how many bytes of a file were read."""
 
@@ -271,6 +272,14 @@ def said(*facts: str | int) -> bytes:
     return "\0".join(map(str, facts)).encode()
 
 
+def made(
+    kind: type[Made], source: str, run: str, at_ns: int, facts: bytes, *, rank: int = 0, **fields: Any
+) -> Made:
+    """An event of an importer's, known by these facts."""
+    identity = event_id(source, at_ns, facts, rank=rank)
+    return kind(id=identity, occurred_ns=at_ns, source=source, run=run, **fields)
+
+
 def declarations(
     run: str, at_ns: int, options: Options, source: str, *, gpus: int | None, held: bool = False
 ) -> Iterator[CostRate | ReferenceDeclared]:
@@ -280,30 +289,13 @@ def declarations(
     at the same moment would leave it to chance which of them counts.
     """
     if held and gpus:
-        yield CostRate(
-            id=event_id(source, at_ns, said(run, "cost.rate", "gpus")),
-            occurred_ns=at_ns,
-            source=source,
-            run=run,
-            gpus=gpus,
-        )
+        yield made(CostRate, source, run, at_ns, said(run, "cost.rate", "gpus"), gpus=gpus)
     if options.usd_per_gpu_hour is not None:
-        yield CostRate(
-            id=event_id(source, at_ns, said(run, "cost.rate", "usd")),
-            occurred_ns=at_ns,
-            source=source,
-            run=run,
-            usd_per_gpu_hour=float(options.usd_per_gpu_hour),
-        )
+        usd = float(options.usd_per_gpu_hour)
+        yield made(CostRate, source, run, at_ns, said(run, "cost.rate", "usd"), usd_per_gpu_hour=usd)
     if options.reference_step_s is not None:
-        yield ReferenceDeclared(
-            id=event_id(source, at_ns, said(run, "reference.declared")),
-            occurred_ns=at_ns,
-            source=source,
-            run=run,
-            step_ns=round(options.reference_step_s * 1e9),
-            gpus=gpus or None,
-        )
+        facts, step_ns = said(run, "reference.declared"), round(options.reference_step_s * 1e9)
+        yield made(ReferenceDeclared, source, run, at_ns, facts, step_ns=step_ns, gpus=gpus or None)
 
 
 _ISO = re.compile(

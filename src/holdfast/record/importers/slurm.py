@@ -17,28 +17,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.record import events
 from holdfast.record.errors import InputError
-from holdfast.record.events import (
-    AnyEvent,
-    FaultObserved,
-    GenerationOpened,
-    KnownEvent,
-    Outcome,
-    RunEnded,
-    RunStarted,
-    RunSubmitted,
-)
-from holdfast.record.importers.intake import (
-    GPUS_MAX,
-    FileReading,
-    Lines,
-    Options,
-    declarations,
-    event_id,
-    require_name,
-    said,
-    time_ns,
-)
+from holdfast.record.importers import intake
 
 _SOURCE = "sacct"
 _COMMAND = (
@@ -47,32 +28,19 @@ _COMMAND = (
 )
 """What to run for a file with everything that is read here."""
 
-OUTCOMES: dict[str, Outcome | None] = {
+_FAILED = ("FAILED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "OUT_OF_MEMORY", "SPECIAL_EXIT")
+_STOPPED = ("TIMEOUT", "DEADLINE", "CANCELLED", "REVOKED")
+"""Of which the limit was the user's own: nothing broke, and long runs are often cut into jobs this way."""
+_NOT_ENDED = (
+    *("REQUEUE_HOLD", "REQUEUE_FED", "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED"),
+    *("RESIZING", "SIGNALING", "STAGE_OUT", "COMPLETING"),
+)
+OUTCOMES: dict[str, events.Outcome | None] = {
     "COMPLETED": "completed",
-    "FAILED": "failed",
-    "NODE_FAIL": "failed",
-    "BOOT_FAIL": "failed",
-    "LAUNCH_FAILED": "failed",
-    "OUT_OF_MEMORY": "failed",
-    "SPECIAL_EXIT": "failed",
-    # The limit was the user's own: nothing broke, and long runs are often cut into jobs this way.
-    "TIMEOUT": "stopped",
-    "DEADLINE": "stopped",
-    "CANCELLED": "stopped",
-    "REVOKED": "stopped",
-    "PREEMPTED": "preempted",
-    "REQUEUED": "preempted",
-    "REQUEUE_HOLD": None,
-    "REQUEUE_FED": None,
-    "PENDING": None,
-    "CONFIGURING": None,
-    "RUNNING": None,
-    "SUSPENDED": None,
-    "STOPPED": None,
-    "RESIZING": None,
-    "SIGNALING": None,
-    "STAGE_OUT": None,
-    "COMPLETING": None,
+    **dict.fromkeys(_FAILED, "failed"),
+    **dict.fromkeys(_STOPPED, "stopped"),
+    **dict.fromkeys(("PREEMPTED", "REQUEUED"), "preempted"),
+    **dict.fromkeys(_NOT_ENDED),
 }
 """Slurm's job states and how an attempt in that state ended; None where it has not."""
 
@@ -157,14 +125,14 @@ def is_header(line: str) -> bool:
     return bool({"JobID", "JobIDRaw"} & _header(line).fields.keys())
 
 
-def read(lines: Lines, options: Options) -> FileReading:
+def read(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
     """The events of every job in the file, each job a run."""
     header = _usable(_header(lines.header().decode("utf-8", "replace")), lines.name)
     shelf = _Shelf()
     shelf.add_rows(_rows(lines, header, options))
     without = shelf.add_attempts(options.run)
-    events = (event for run, attempts in shelf.runs() for event in _events(run, attempts, options))
-    return FileReading("sacct", lines, events, runs_without_gpus=without)
+    found = (event for run, attempts in shelf.runs() for event in _events(run, attempts, options))
+    return intake.FileReading("sacct", lines, found, runs_without_gpus=without)
 
 
 class _Shelf:
@@ -204,7 +172,7 @@ class _Shelf:
             yield run, (_decoder.decode(packed) for _, packed in rows)
 
 
-def _rows(lines: Lines, header: _Header, options: Options) -> Iterator[_Row]:
+def _rows(lines: intake.Lines, header: _Header, options: intake.Options) -> Iterator[_Row]:
     """What can be used of the lines, in their order."""
     for number, values in _records(lines, header):
         try:
@@ -255,7 +223,7 @@ def _usable(header: _Header, name: str) -> _Header:
     return header
 
 
-def _records(lines: Lines, header: _Header) -> Iterator[tuple[int, list[str]]]:
+def _records(lines: intake.Lines, header: _Header) -> Iterator[tuple[int, list[str]]]:
     """The fields of each record and the number of its first line; what newlines broke up is put together."""
     held: list[tuple[int, str]] = []
     for number, content in lines:
@@ -276,7 +244,7 @@ def _records(lines: Lines, header: _Header) -> Iterator[tuple[int, list[str]]]:
     _give_up(lines, held, header)
 
 
-def _give_up(lines: Lines, held: list[tuple[int, str]], header: _Header) -> None:
+def _give_up(lines: intake.Lines, held: list[tuple[int, str]], header: _Header) -> None:
     for number, text in held:
         found = len(header.split(text))
         excuse = ": a name may hold the delimiter" if found > header.width else ""
@@ -284,7 +252,7 @@ def _give_up(lines: Lines, held: list[tuple[int, str]], header: _Header) -> None
     held.clear()
 
 
-def _row(header: _Header, values: list[str], options: Options) -> _Row:
+def _row(header: _Header, values: list[str], options: intake.Options) -> _Row:
     """What a record says; `ValueError` with the reason where that is of no use."""
 
     def field(*names: str) -> str:
@@ -303,8 +271,8 @@ def _row(header: _Header, values: list[str], options: Options) -> _Row:
     submit_ns, start_ns, end_ns = (_time_ns(name, field(name)) for name in ("Submit", "Start", "End"))
     nodes = field("NodeList")
     node = field("FailedNode") or ("" if nodes in _NO_NODES or re.search(r"[\[,]", nodes) else nodes)
-    require_name("JobID", job[1])
-    require_name("the node", node)
+    intake.require_name("JobID", job[1])
+    intake.require_name("the node", node)
     if state in _WAITING or (start_ns == end_ns and nodes == "None assigned"):
         start_ns = None  # It never got a node; some versions of Slurm put the time of the cancellation here.
     if submit_ns is start_ns is end_ns is None:
@@ -319,7 +287,7 @@ def _row(header: _Header, values: list[str], options: Options) -> _Row:
         start_ns=start_ns,
         end_ns=end_ns,
         gpus=gpus,
-        asked_gpus=min(_tres_gpus(requested), GPUS_MAX) or gpus,
+        asked_gpus=min(_tres_gpus(requested), intake.GPUS_MAX) or gpus,
         name=field("JobName"),
         team=field("Account", "User"),
         cluster=field("Cluster"),
@@ -329,18 +297,18 @@ def _row(header: _Header, values: list[str], options: Options) -> _Row:
 
 def _time_ns(name: str, text: str) -> int | None:
     try:
-        return None if text in _NO_TIME else time_ns(text)
+        return None if text in _NO_TIME else intake.time_ns(text)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _gpus(alloc_tres: str, alloc_gres: str, req_tres: str, nodes: str, options: Options) -> int:
+def _gpus(alloc_tres: str, alloc_gres: str, req_tres: str, nodes: str, options: intake.Options) -> int:
     """What was allocated, else what was asked for, else what the user says: accounting may not know GPUs."""
     gpus = _tres_gpus(alloc_tres) or _gres_gpus(alloc_gres) or _tres_gpus(req_tres)
     if not gpus and options.gpus_per_node:
         gpus = (_count(nodes) or 0) * options.gpus_per_node
     gpus = gpus or options.gpus or 0
-    if gpus > GPUS_MAX:
+    if gpus > intake.GPUS_MAX:
         raise ValueError(f"{gpus} GPUs are more than anybody has")
     return gpus
 
@@ -415,37 +383,38 @@ def _end_order(row: _Row) -> float:
     return float("inf") if row.end_ns is None else row.end_ns
 
 
-def _events(run: str, rows: Iterable[_Row], options: Options) -> Iterator[AnyEvent]:
+def _events(run: str, rows: Iterable[_Row], options: intake.Options) -> Iterator[events.AnyEvent]:
     """Every attempt at the run; rows: in order of time."""
     for number, row in enumerate(rows):
         if number == 0:
-            yield from declarations(run, row.first_ns, options, _SOURCE, gpus=row.gpus)
+            yield from intake.declarations(run, row.first_ns, options, _SOURCE, gpus=row.gpus)
         yield from _begun(run, row)
         outcome = OUTCOMES[row.state]
         if outcome is not None and row.end_ns is not None:
             yield from _ended(run, row, outcome, row.end_ns)
 
 
-def _event(kind: type[KnownEvent], run: str, row: _Row, rank: _Rank, at_ns: int, **fields: Any) -> KnownEvent:
-    identity = event_id(_SOURCE, at_ns, said(run, row.job, rank.name), rank=rank)
-    return kind(id=identity, occurred_ns=at_ns, source=_SOURCE, run=run, **fields)
+def _event(
+    kind: type[events.KnownEvent], run: str, row: _Row, rank: _Rank, at_ns: int, **fields: Any
+) -> events.KnownEvent:
+    return intake.made(kind, _SOURCE, run, at_ns, intake.said(run, row.job, rank.name), rank=rank, **fields)
 
 
-def _begun(run: str, row: _Row) -> Iterator[AnyEvent]:
+def _begun(run: str, row: _Row) -> Iterator[events.AnyEvent]:
     whose = {"name": row.name, "team": row.team, "cluster": row.cluster}
     if row.submit_ns is not None:
         asked = row.asked_gpus
-        yield _event(RunSubmitted, run, row, _Rank.SUBMISSION, row.submit_ns, gpus=asked, **whose)
+        yield _event(events.RunSubmitted, run, row, _Rank.SUBMISSION, row.submit_ns, gpus=asked, **whose)
     if row.start_ns is not None and row.resized:
-        yield _event(GenerationOpened, run, row, _Rank.RESIZE, row.start_ns, gpus=row.gpus)
+        yield _event(events.GenerationOpened, run, row, _Rank.RESIZE, row.start_ns, gpus=row.gpus)
     elif row.start_ns is not None:
-        yield _event(RunStarted, run, row, _Rank.START, row.start_ns, gpus=row.gpus, **whose)
+        yield _event(events.RunStarted, run, row, _Rank.START, row.start_ns, gpus=row.gpus, **whose)
 
 
-def _ended(run: str, row: _Row, outcome: Outcome, at_ns: int) -> Iterator[AnyEvent]:
+def _ended(run: str, row: _Row, outcome: events.Outcome, at_ns: int) -> Iterator[events.AnyEvent]:
     at_once = at_ns in (row.submit_ns, row.start_ns)
     if row.state in _FAULTS:
         rank = _Rank.FAULT_AT_ONCE if at_once else _Rank.FAULT
-        yield _event(FaultObserved, run, row, rank, at_ns, subject=row.node, fault=_FAULTS[row.state])
+        yield _event(events.FaultObserved, run, row, rank, at_ns, subject=row.node, fault=_FAULTS[row.state])
     rank = _Rank.END_AT_ONCE if at_once else _Rank.END
-    yield _event(RunEnded, run, row, rank, at_ns, outcome=outcome, reason=row.state)
+    yield _event(events.RunEnded, run, row, rank, at_ns, outcome=outcome, reason=row.state)

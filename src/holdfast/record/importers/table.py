@@ -11,29 +11,9 @@ from typing import Any, get_args
 
 import msgspec
 
+from holdfast.record import events
 from holdfast.record.errors import InputError
-from holdfast.record.events import (
-    KINDS,
-    SCHEMA,
-    AnyEvent,
-    CostRate,
-    GenerationOpened,
-    KnownEvent,
-    MemberJoined,
-    RunStarted,
-    decode,
-    encode,
-    kind_of,
-)
-from holdfast.record.importers.intake import (
-    FileReading,
-    Lines,
-    Options,
-    declarations,
-    event_id,
-    reason_of,
-    time_ns,
-)
+from holdfast.record.importers import intake
 from holdfast.record.untrusted import decoded
 
 _SOURCE = "table"
@@ -44,10 +24,10 @@ _LISTS = ("causes", "members")
 _RUNLESS = frozenset({"fault.observed", "action.taken", "cost.rate", "collective.timed", "correction"})
 """The kinds that may be about the cluster as a whole; every other kind is about a run."""
 
-_TYPES: dict[str, type[KnownEvent]] = dict(zip(KINDS, get_args(KnownEvent), strict=True))
+_TYPES: dict[str, type[events.KnownEvent]] = dict(zip(events.KINDS, get_args(events.KnownEvent), strict=True))
 """Each kind's own type: converting to it is many times faster than to the union of all."""
 
-_SIZING = (RunStarted, GenerationOpened, MemberJoined, CostRate)
+_SIZING = (events.RunStarted, events.GenerationOpened, events.MemberJoined, events.CostRate)
 """The kinds that tell how many GPUs a run has; a submission only asks for some."""
 
 _COLUMNS = frozenset({"time", "kind"}.union(*(kind.__struct_fields__ for kind in _TYPES.values())))
@@ -72,14 +52,14 @@ def is_header(line: str) -> bool:
     return not {"time", "occurred_ns", "kind"}.isdisjoint(columns(line))
 
 
-def read_csv(lines: Lines, options: Options) -> FileReading:
+def read_csv(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
     header = lines.header().decode("utf-8", "replace")
     names, delimiter = columns(header), _delimiter(header)
     _require_usable(names, lines.name, options)
     table = _Table(options)
     used = [(index, name) for index, name in enumerate(names) if name in _COLUMNS]
 
-    def event_in(content: bytes) -> AnyEvent:
+    def event_in(content: bytes) -> events.AnyEvent:
         text = content.decode("utf-8", "replace")
         cells = _cells(text, delimiter)
         if len(cells) != len(names):
@@ -92,19 +72,19 @@ def read_csv(lines: Lines, options: Options) -> FileReading:
         lines.replaced_count += "\ufffd" in text
         return event
 
-    return FileReading("csv", lines, table.told(lines, event_in))
+    return intake.FileReading("csv", lines, table.told(lines, event_in))
 
 
-def read_jsonl(lines: Lines, options: Options) -> FileReading:
+def read_jsonl(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
     table = _Table(options)
 
-    def event_in(content: bytes) -> AnyEvent:
+    def event_in(content: bytes) -> events.AnyEvent:
         row = decoded(_json_row, content)
         if _is_own(row):
-            return decode(content)
+            return events.decode(content)
         return table.event({name: value for name, value in row.items() if value is not None})
 
-    return FileReading("jsonl", lines, table.told(lines, event_in))
+    return intake.FileReading("jsonl", lines, table.told(lines, event_in))
 
 
 def _delimiter(header: str) -> str:
@@ -121,7 +101,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
         raise ValueError(f"it is not CSV: {error}") from None
 
 
-def _require_usable(names: list[str], name: str, options: Options) -> None:
+def _require_usable(names: list[str], name: str, options: intake.Options) -> None:
     if not {"time", "occurred_ns"} & set(names):
         raise InputError(
             f"{name} has no column `time`.", hint="Name the column with each line's time `time`."
@@ -168,12 +148,14 @@ UNFINISHED_NS_MAX = 30 * 86_400 * 10**9
 class _Table:
     """The events of a table; when each run in it begins, and for which of them it tells the GPUs."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: intake.Options) -> None:
         self._options = options
         self._first_ns: dict[str, int] = {}
         self._sized: set[str] = set()
 
-    def told(self, lines: Lines, event_in: Callable[[bytes], AnyEvent]) -> Iterator[AnyEvent]:
+    def told(
+        self, lines: intake.Lines, event_in: Callable[[bytes], events.AnyEvent]
+    ) -> Iterator[events.AnyEvent]:
         """The events in the lines, then what the options say about their runs."""
         last_ns: int | None = None
         for number, content in lines:
@@ -182,16 +164,18 @@ class _Table:
                 if lines.is_unfinished and last_ns is not None:
                     _require_near(event.occurred_ns, last_ns)
             except (ValueError, RecursionError) as error:
-                lines.skip(number, reason_of(error))
+                lines.skip(number, intake.reason_of(error))
             else:
                 last_ns = event.occurred_ns
                 self._note(event)
                 yield event
         for run, first_ns in self._first_ns.items():
             held = run not in self._sized
-            yield from declarations(run, first_ns, self._options, _SOURCE, gpus=self._options.gpus, held=held)
+            yield from intake.declarations(
+                run, first_ns, self._options, _SOURCE, gpus=self._options.gpus, held=held
+            )
 
-    def event(self, row: _Row) -> KnownEvent:
+    def event(self, row: _Row) -> events.KnownEvent:
         """The event in these fields; `ValueError` names the field that cannot be used."""
         if _is_own(row):
             return _converted(row)
@@ -201,17 +185,17 @@ class _Table:
             row["occurred_ns"] = _time_ns(row)
         row["run"] = self._options.run or row.get("run", "")
         row["id"] = "-"
-        row["schema"] = SCHEMA
+        row["schema"] = events.SCHEMA
         row.setdefault("source", _SOURCE)
         event = _converted(row)
-        if not event.run and kind_of(event) not in _RUNLESS:
+        if not event.run and events.kind_of(event) not in _RUNLESS:
             raise ValueError("run: it is missing, and `--run` is not given")
         # What two lines say in the same words is one event, so that parts of a log may overlap.
-        rank, step = _TIE_RANKS[kind_of(event)], getattr(event, "step", None) or 0
-        own_id = event_id(_SOURCE, event.occurred_ns, encode(event), rank=rank, step=step)
+        rank, step = _TIE_RANKS[events.kind_of(event)], getattr(event, "step", None) or 0
+        own_id = intake.event_id(_SOURCE, event.occurred_ns, events.encode(event), rank=rank, step=step)
         return msgspec.structs.replace(event, id=own_id)
 
-    def _note(self, event: AnyEvent) -> None:
+    def _note(self, event: events.AnyEvent) -> None:
         run = event.run
         if not run:
             return
@@ -231,18 +215,18 @@ def _time_ns(row: _Row) -> int:
     if "time" not in row:
         raise ValueError("time: it is missing")
     try:
-        return time_ns(str(row["time"]))
+        return intake.time_ns(str(row["time"]))
     except ValueError as error:
         raise ValueError(f"time: {error}") from None
 
 
-def _converted(row: _Row) -> KnownEvent:
-    if (kind := row.get("kind")) not in KINDS:
+def _converted(row: _Row) -> events.KnownEvent:
+    if (kind := row.get("kind")) not in events.KINDS:
         raise ValueError("kind: it is missing" if kind is None else f"kind: {kind!r} is unknown")
     try:
         event = msgspec.convert(row, _TYPES[kind], strict=False)
     except msgspec.ValidationError as error:
-        raise ValueError(reason_of(error)) from None
-    if event.schema > SCHEMA:
+        raise ValueError(intake.reason_of(error)) from None
+    if event.schema > events.SCHEMA:
         raise ValueError(f"schema: {event.schema} is newer than this version")
     return event

@@ -7,7 +7,7 @@ there is no source at all it raises `Unavailable`, and whoever asks goes on with
 from typing import Protocol
 
 from holdfast.record.errors import HoldfastError
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 
 class Unavailable(HoldfastError):

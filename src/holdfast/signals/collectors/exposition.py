@@ -9,14 +9,14 @@ pass for new ones.
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import Metric
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from holdfast.signals.catalogue import CATALOGUE, describe
 from holdfast.signals.collectors.redfish import as_densewatch
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 UP_METRIC = "holdfast_collector_up"
 COUNTER_SUFFIX = "_total"
@@ -60,7 +60,12 @@ def families(readings: Iterable[Reading]) -> Iterator[Metric]:
     for reading in [*filter(_has_form, given), *as_densewatch(given)]:
         if reading.value is not None:
             family = found.setdefault(reading.metric, _family(reading.metric))
-            family.add_sample(reading.metric, _labels(reading.labels), reading.value)
+            labels = {
+                name: value
+                for name, value in reading.labels.items()
+                if name != "instance" and _LABEL.fullmatch(name)
+            }
+            family.add_sample(reading.metric, labels, reading.value)
     yield from found.values()
 
 
@@ -76,7 +81,3 @@ def _family(name: str) -> Metric:
     if known.kind == "counter" and name.endswith(COUNTER_SUFFIX):
         return Metric(name.removesuffix(COUNTER_SUFFIX), help_text, "counter")
     return Metric(name, help_text, "unknown" if known.kind == "counter" else "gauge")
-
-
-def _labels(labels: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in labels.items() if name != "instance" and _LABEL.fullmatch(name)}

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from holdfast.record.clock import Clock
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.frame import Labels
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Labels, Reading
 
 PROC, SYS = Path("/proc"), Path("/sys")
 FILE_BYTES_MAX = 1 << 20

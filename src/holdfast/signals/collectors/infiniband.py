@@ -11,8 +11,7 @@ from pathlib import Path
 from holdfast.record.clock import Clock
 from holdfast.record.kernel import pci_address
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.frame import Labels
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Labels, Reading
 
 SYSFS = Path("/sys/class/infiniband")
 PREFIX = "node_infiniband_"

@@ -17,14 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.record.kernel import (
-    DIGITS_MAX,
-    LINE_BYTES_MAX,
-    is_kernel_facility,
-    parse_kmsg,
-    parse_xid,
-    pci_address,
-)
+from holdfast.record import kernel
 
 FUTURE_MAX = timedelta(days=1)
 """How far ahead of us a clock may be before a date without a year is taken for one of the year before."""
@@ -88,7 +81,7 @@ def parse_line(line: str | bytes, *, now_ns: int | None = None, zone: tzinfo | N
     now_ns: about when it was read, which gives syslog's dates their year. zone: of times that name none; None
     for this machine's own.
     """
-    text = line[:LINE_BYTES_MAX]
+    text = line[: kernel.LINE_BYTES_MAX]
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
     head = _head(text.rstrip("\r\n\x00 ").replace("\x00", "\ufffd"), _Reckoning(now_ns=now_ns, zone=zone))
@@ -135,7 +128,7 @@ _TAGGED = re.compile(r"([\w.:-]{1,255}) ([\w./-]{1,64}(?:\[\d{1,9}\])?): (.*)", 
 def _head(line: str, reckoning: _Reckoning) -> _Head:
     if line.startswith("{"):
         return _journal_head(line)
-    if record := parse_kmsg(line):
+    if record := kernel.parse_kmsg(line):
         by: Writer = "kernel" if record.is_kernels else "anybody"
         return _Head(text=record.text, uptime_s=record.uptime_s, by=by)
     for pattern, read in _HEADS:
@@ -145,7 +138,7 @@ def _head(line: str, reckoning: _Reckoning) -> _Head:
 
 
 def _uptime_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
-    by: Writer = "kernel" if is_kernel_facility(found[1] or "0") else "anybody"
+    by: Writer = "kernel" if kernel.is_kernel_facility(found[1] or "0") else "anybody"
     return _Head(text=found[3], uptime_s=float(found[2]), by=by)
 
 
@@ -195,7 +188,7 @@ def _tagged(rest: str, at_ns: int | None, priority: str | None = None) -> _Head:
     """
     tagged = _TAGGED.fullmatch(rest)
     host, tag, text = tagged.groups() if tagged else ("", "", rest)
-    is_kernels = tag == "kernel" and priority is not None and is_kernel_facility(priority)
+    is_kernels = tag == "kernel" and priority is not None and kernel.is_kernel_facility(priority)
     by: Writer = "kernel" if is_kernels else "anybody"
     within = _UPTIME.fullmatch(text)
     if within:
@@ -245,7 +238,7 @@ def _journal_writer(entry: _JournalEntry) -> Writer:
 
 
 def _whole(digits: str) -> int | None:
-    return int(digits) if re.fullmatch(rf"\d{{1,{DIGITS_MAX - 2}}}", digits, re.ASCII) else None
+    return int(digits) if re.fullmatch(rf"\d{{1,{kernel.DIGITS_MAX - 2}}}", digits, re.ASCII) else None
 
 
 def _date_ns(text: str, reckoning: _Reckoning) -> int | None:
@@ -304,7 +297,7 @@ def _event(head: _Head, *, source: Source) -> KernelEvent:
 
 
 def _xid(head: _Head) -> KernelEvent | None:
-    xid = parse_xid(head.text)
+    xid = kernel.parse_xid(head.text)
     if xid is None:
         return None
     return msgspec.structs.replace(
@@ -327,7 +320,7 @@ def _sxid(head: _Head) -> KernelEvent | None:
     return msgspec.structs.replace(
         _event(head, source="sxid"),
         code=int(found[2]),
-        device=pci_address(found[1]),
+        device=kernel.pci_address(found[1]),
         fatal=_fatal(text),
         link=_link(text),
     )
@@ -340,7 +333,7 @@ def _fabric_manager(head: _Head) -> KernelEvent | None:
     return msgspec.structs.replace(
         _event(head, source="sxid"),
         code=int(found[2]),
-        device=pci_address(found[3]),
+        device=kernel.pci_address(found[3]),
         fatal=not found[1],
         link=int(found[4]) if found[4] else None,
     )
@@ -353,12 +346,9 @@ def _mlx5(head: _Head) -> KernelEvent | None:
     sign = next((sign for sign, pattern in _MLX5_SIGNS if pattern.search(found[2])), "")
     if not sign:
         return None
-    return msgspec.structs.replace(_event(head, source="mlx5"), sign=sign, device=pci_address(found[1]))
-
-
-def _first_number(pattern: "re.Pattern[str]", text: str) -> int | None:
-    found = pattern.search(text)
-    return int(found[1]) if found else None
+    return msgspec.structs.replace(
+        _event(head, source="mlx5"), sign=sign, device=kernel.pci_address(found[1])
+    )
 
 
 def _fatal(text: str) -> bool | None:
@@ -368,8 +358,8 @@ def _fatal(text: str) -> bool | None:
 
 def _link(text: str) -> int | None:
     """-1 in the driver's text means that it is about no one link."""
-    number = _first_number(_LINK, text)
-    return None if number == -1 else number
+    found = _LINK.search(text)
+    return int(found[1]) if found and found[1] != "-1" else None
 
 
 def _recovery(text: str) -> Recovery:

@@ -11,8 +11,7 @@ import msgspec
 from holdfast.record.clock import Clock
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.redfish_service import ROOT, RedfishConnection, Resource, Service, Walk
-from holdfast.signals.frame import Labels
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Labels, Reading
 from holdfast.topology.names import unit_name
 
 MEMBERS_MAX = 64
@@ -23,16 +22,10 @@ VALUE_MAX = 1e30
 CONNECTORS = {"primary": "PrimaryCoolantConnectors", "secondary": "SecondaryCoolantConnectors"}
 """By the side that the label `side` names: the water of the facility, and the coolant of the racks."""
 CONNECTOR_PROPERTIES = (
-    "FlowLitersPerMinute",
-    "RatedFlowLitersPerMinute",
-    "SupplyTemperatureCelsius",
-    "ReturnTemperatureCelsius",
-    "DeltaTemperatureCelsius",
-    "SupplyPressurekPa",
-    "ReturnPressurekPa",
-    "DeltaPressurekPa",
-    "HeatRemovedkW",
-    "ValvePositionPercent",
+    *("FlowLitersPerMinute", "RatedFlowLitersPerMinute"),
+    *("SupplyTemperatureCelsius", "ReturnTemperatureCelsius", "DeltaTemperatureCelsius"),
+    *("SupplyPressurekPa", "ReturnPressurekPa", "DeltaPressurekPa"),
+    *("HeatRemovedkW", "ValvePositionPercent"),
 )
 PART_PROPERTIES = {
     "Pumps": ("PumpSpeedPercent",),

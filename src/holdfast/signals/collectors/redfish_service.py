@@ -13,19 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.signals import http_client
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.http_client import (
-    Access,
-    Failed,
-    HttpAnswer,
-    HttpClient,
-    Limits,
-    Manners,
-    TooLong,
-    UnsendableURL,
-    decoded,
-    shown,
-)
 
 REQUEST_TIMEOUT_S = 5.0
 """For a whole answer, also at login and logout."""
@@ -62,7 +51,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         """What it is called in messages; two services of one host are told apart by their ports."""
-        return f"Redfish at {self.name or shown(self.url).partition('://')[2]}"
+        return f"Redfish at {self.name or http_client.shown(self.url).partition('://')[2]}"
 
 
 class RedfishConnection:
@@ -70,7 +59,7 @@ class RedfishConnection:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._client: HttpClient | None = None
+        self._client: http_client.HttpClient | None = None
         self._session: str | None = None
         self._token: dict[str, str] = {}
 
@@ -98,7 +87,7 @@ class RedfishConnection:
             return
         if session and session.startswith(ROOT):
             # It forgets the session by itself too, but later.
-            with suppress(Failed):
+            with suppress(http_client.Failed):
                 client.ask("DELETE", session, headers=self._token)
         client.close()
 
@@ -106,23 +95,25 @@ class RedfishConnection:
         if self._client is None:
             service = self._service
             signed = {} if service.session else {"user": service.user, "password": service.password}
-            self._client = HttpClient(
+            self._client = http_client.HttpClient(
                 service.url,
                 what="Redfish",
-                limits=Limits(total_s=REQUEST_TIMEOUT_S, body_bytes_max=BODY_BYTES_MAX),
-                access=Access(headers={"Accept": "application/json", "OData-Version": "4.0"}, **signed),
+                limits=http_client.Limits(total_s=REQUEST_TIMEOUT_S, body_bytes_max=BODY_BYTES_MAX),
+                access=http_client.Access(
+                    headers={"Accept": "application/json", "OData-Version": "4.0"}, **signed
+                ),
                 # A proxy for the outside has no way to a cooling unit.
-                manners=Manners(verify=_verification(service)),
+                manners=http_client.Manners(verify=_verification(service)),
             )
         if self._service.session and self._session is None:
             self._log_in(self._client)
         return Walk(self._client, self._service.title, self._token)
 
-    def _log_in(self, client: HttpClient) -> None:
+    def _log_in(self, client: http_client.HttpClient) -> None:
         who = {"UserName": self._service.user, "Password": self._service.password}
         try:
             answer = client.ask("POST", SESSIONS, content=msgspec.json.encode(who), headers=_JSON)
-        except Failed as error:
+        except http_client.Failed as error:
             raise _unreachable(self._service.title, error) from None
         token = answer.headers.get("x-auth-token")
         if answer.status not in (HTTPStatus.OK, HTTPStatus.CREATED) or not token:
@@ -134,7 +125,7 @@ class RedfishConnection:
 class Walk:
     """The requests of one look at a service, and their bounds."""
 
-    def __init__(self, client: HttpClient, title: str, token: Mapping[str, str]) -> None:
+    def __init__(self, client: http_client.HttpClient, title: str, token: Mapping[str, str]) -> None:
         self._client = client
         self._title = title
         self._token = token
@@ -155,16 +146,16 @@ class Walk:
             raise Unavailable(f"{self._title} is too large or too slow to be read whole.")
         try:
             answer = self._client.ask("GET", path, headers=self._token, within_s=left_s)
-        except TooLong:
+        except http_client.TooLong:
             return {"@odata.id": path, "error": "too long"}
-        except UnsendableURL:
+        except http_client.UnsendableURL:
             return None
-        except Failed as error:
+        except http_client.Failed as error:
             raise _unreachable(self._title, error) from None
         return _resource(path, answer)
 
 
-def _resource(path: str, answer: HttpAnswer) -> Resource | None:
+def _resource(path: str, answer: http_client.HttpAnswer) -> Resource | None:
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise _Refused
     if answer.status == HTTPStatus.NOT_FOUND:
@@ -172,7 +163,7 @@ def _resource(path: str, answer: HttpAnswer) -> Resource | None:
     if answer.status != HTTPStatus.OK:
         return {"@odata.id": path, "error": f"HTTP {answer.status}"}
     try:
-        return decoded(answer.body, Resource)
+        return http_client.decoded(answer.body, Resource)
     except ValueError:
         return {"@odata.id": path, "error": "no JSON object"}
 
@@ -192,7 +183,7 @@ def _verification(service: Service) -> ssl.SSLContext | bool:
         ) from None
 
 
-def _unreachable(title: str, error: Failed) -> Unavailable:
+def _unreachable(title: str, error: http_client.Failed) -> Unavailable:
     return Unavailable(
         f"{title} does not answer: {error}.",
         hint="Is the address right, and does the service run?",

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.record.errors import HoldfastError
 from holdfast.signals.collectors import Collector
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 CLOSE_S_MAX = 8.0
 """For all collectors together: a logout of each, with room for a machine that is busy."""

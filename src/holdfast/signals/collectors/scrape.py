@@ -6,18 +6,9 @@ from collections.abc import Iterator
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.record.clock import Clock
+from holdfast.signals import http_client
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.http_client import (
-    ANONYMOUS,
-    Access,
-    Failed,
-    HttpClient,
-    Limits,
-    Manners,
-    checked,
-    shown,
-)
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 WAIT_S = 5.0
 """For the whole page: an exporter that drips is one that fails."""
@@ -34,18 +25,18 @@ class ScrapeCollector:
     place: its server, without what may be a secret in the URL
     """
 
-    def __init__(self, url: str, *, clock: Clock, access: Access = ANONYMOUS) -> None:
-        address = checked(url, what="--scrape")
-        self.place = shown(address)
+    def __init__(self, url: str, *, clock: Clock, access: http_client.Access = http_client.ANONYMOUS) -> None:
+        address = http_client.checked(url, what="--scrape")
+        self.place = http_client.shown(address)
         self.name = f"scrape {self.place}"
         self._instance = f"{address.host}:{address.port or _PORTS[address.scheme]}"
         self._clock = clock
-        self._client = HttpClient(
+        self._client = http_client.HttpClient(
             url,
             what="--scrape",
-            limits=Limits(total_s=WAIT_S, body_bytes_max=BYTES_MAX),
+            limits=http_client.Limits(total_s=WAIT_S, body_bytes_max=BYTES_MAX),
             access=access,
-            manners=Manners(redirects=True),
+            manners=http_client.Manners(redirects=True),
         )
 
     def collect(self) -> list[Reading]:
@@ -58,7 +49,7 @@ class ScrapeCollector:
     def _text(self) -> str:
         try:
             answer = self._client.ask()
-        except Failed as error:
+        except http_client.Failed as error:
             raise Unavailable(f"{self.place} does not answer: {error}.", hint=_HINT) from None
         if not answer.is_success:
             raise Unavailable(f"{self.place} answers {answer.status}.", hint=_HINT)

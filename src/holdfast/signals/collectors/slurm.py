@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import msgspec
@@ -16,7 +15,7 @@ import msgspec
 from holdfast.record.clock import Clock
 from holdfast.record.errors import InputError
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 from holdfast.topology.hostlist import expand
 
 COMMAND_TIMEOUT_S = 10.0
@@ -112,9 +111,8 @@ def parse_nodes(text: str) -> tuple[NodeState, ...]:
     """Of lines `node|state|reason`. A node has a line for each of its partitions, and counts once."""
     nodes: dict[str, NodeState] = {}
     for line in text.splitlines():
-        node, _, rest = line.partition("|")
-        state, bar, reason = rest.partition("|")
-        if node and bar:
+        node, state, reason = (*line.split("|", 2), "", "")[:3]
+        if node and line.count("|") > 1:
             told = "" if reason in ("none", "") else reason
             nodes[node] = NodeState(
                 node=node, state=state.rstrip(SUFFIXES).lower(), answers="*" not in state, reason=told
@@ -124,15 +122,9 @@ def parse_nodes(text: str) -> tuple[NodeState, ...]:
 
 def parse_jobs(text: str) -> tuple[JobPlacement, ...]:
     """Of lines `job|nodes|name`; a job that has no nodes is left out."""
-    return tuple(_placements(text))
-
-
-def _placements(text: str) -> Iterator[JobPlacement]:
-    for line in text.splitlines():
-        job, _, rest = line.partition("|")
-        nodes, bar, name = rest.partition("|")
-        if bar and (names := _names(nodes)):
-            yield JobPlacement(job=job.strip(), name=name, nodes=names)
+    lines = (line.split("|", 2) for line in text.splitlines() if line.count("|") > 1)
+    placed = ((job.strip(), name, _names(nodes)) for job, nodes, name in lines)
+    return tuple(JobPlacement(job=job, name=name, nodes=nodes) for job, name, nodes in placed if nodes)
 
 
 def parse_reservations(text: str) -> tuple[MaintenanceWindow, ...]:

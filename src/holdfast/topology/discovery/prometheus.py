@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.topology.hosts import Hosts
-from holdfast.topology.jobs import job_of
-from holdfast.topology.names import gpu_of, host_names_of, port_name, port_of
+from holdfast.topology.names import gpu_of, host_names_of, job_of, port_name, port_of
 from holdfast.topology.survey import Survey
 
 SOURCE = "Prometheus"

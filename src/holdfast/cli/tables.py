@@ -1,0 +1,42 @@
+"""Tables without lines, as the verbs print them."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.table import Column, Table
+
+GAP_CHARS = 2
+
+
+def word(heading: str = "", style: str = "") -> Column:
+    """A column of words that are not broken."""
+    return Column(heading, no_wrap=True, style=style)
+
+
+def figure(heading: str = "") -> Column:
+    return Column(heading, no_wrap=True, justify="right")
+
+
+def table(
+    *columns: Column | str,
+    rows: Iterable[Sequence[RenderableType]] = (),
+    header_style: str = "bold",
+    gap: int = GAP_CHARS,
+    width: int | None = None,
+) -> Table:
+    """These columns, a gap apart. A plain string heads one whose words may be broken; without any heading
+    there is no header.
+    """
+    has_header = any(column if isinstance(column, str) else column.header for column in columns)
+    shown = Table(
+        *columns,
+        box=None,
+        pad_edge=False,
+        padding=(0, gap, 0, 0),
+        show_header=has_header,
+        header_style=header_style,
+        width=width,
+    )
+    for row in rows:
+        shown.add_row(*row)
+    return shown

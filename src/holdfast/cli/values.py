@@ -1,0 +1,119 @@
+"""How the verbs are told numbers, durations and moments: as people or machines write them."""
+
+import math
+import re
+from collections.abc import Callable
+
+import click
+
+from holdfast.record.clock import SystemClock
+from holdfast.record.errors import InputError
+from holdfast.record.importers.intake import time_ns
+
+COUNT_MAX = 10**18
+_SCALES = {"m": 1e6, "b": 1e9, "t": 1e12}
+"""No k: for a sequence it would mean 1,024."""
+
+
+def count(text: str) -> int:
+    """A whole number as people write it: 512, 8,192, 70e9 or 70b."""
+    digits = text.lower().replace(",", "")
+    scale = _SCALES.get(digits[-1:], 1.0)
+    try:
+        number = float(digits[:-1] if scale > 1 else digits) * scale
+    except ValueError:
+        number = math.nan
+    if not 1 <= number <= COUNT_MAX:
+        raise click.BadParameter(f"{text!r} is not a count; write 512, 70e9 or 70b.")
+    if number != round(number):
+        raise click.BadParameter(f"{text!r} is not a whole number; write 12 or 13, not 12.5.")
+    return round(number)
+
+
+def number_between(low: float, high: float) -> Callable[[str], float]:
+    """A converter for numbers between these; unlike click's own it lets no `nan` through."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise click.BadParameter(f"{text} is not a number between {low:g} and {high:g}.")
+        return value
+
+    return number
+
+
+SECONDS_MIN, SECONDS_MAX = 1e-6, 1e9
+WINDOW_S_MAX = 6 * 3_600.0
+_UNITS_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+_DURATION = re.compile(rf"([0-9.]+(?:e-?[0-9]+)?) ?({'|'.join(_UNITS_S)})")
+
+
+def seconds(text: str) -> float:
+    """A time as people write it: 90, 90s, 5m, 3.1h, 2d, 250ms."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    try:
+        value_s = float(found[1]) * _UNITS_S[found[2]] if found else math.nan
+    except ValueError:
+        value_s = math.nan
+    if value_s != 0 and not SECONDS_MIN <= value_s <= SECONDS_MAX:
+        raise click.BadParameter(f"{text!r} is not a duration; write 90, 90s, 5m, 3.1h or 2d.")
+    return value_s
+
+
+def some_seconds(text: str) -> float:
+    """A time above 0."""
+    if (value_s := seconds(text)) == 0:
+        raise click.BadParameter(f"{text!r} must be above 0.")
+    return value_s
+
+
+def window_seconds(text: str) -> float:
+    """How far an assessment looks back: all it reads of that time is in memory at once."""
+    value_s = some_seconds(text)
+    if value_s > WINDOW_S_MAX:
+        raise InputError(
+            f"A window of {text} is too long: {WINDOW_S_MAX / 3_600:.0f}h is the most.",
+            hint="Look at an earlier time with --at.",
+        )
+    return value_s
+
+
+def seconds_with_unit(text: str) -> float:
+    """A time above 0 that people would count in hours as soon as in seconds, so that they must say which."""
+    value_s, number = some_seconds(text), text.strip()
+    if not number[-1].isalpha():
+        raise click.BadParameter(f"{number!r} has no unit: {number}h or {number}s?")
+    return value_s
+
+
+AHEAD_NS_MAX = 60 * 10**9
+"""How far a clock may be ahead of ours for its now not to be the future."""
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
+
+def moment_ns(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """The callback of an option that takes a moment: ISO 8601, or a number since 1970.
+
+    A day is its midnight in UTC.
+    """
+    if text is None:
+        return None
+    try:
+        return time_ns(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
+    except ValueError as error:
+        raise InputError(
+            f"{parameter.opts[0]}: {error}.", hint="Write it as 2026-01-31 or 2026-01-31T12:00:00Z."
+        ) from None
+
+
+def past_moment_ns(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """The callback of an option that takes a moment at which something can have been seen."""
+    at_ns = moment_ns(context, parameter, text)
+    if at_ns is not None and at_ns > SystemClock().now_ns() + AHEAD_NS_MAX:
+        raise InputError(
+            f"{parameter.opts[0]}: {text} is in the future.", hint="Leave it out to look at now."
+        )
+    return at_ns

@@ -1,0 +1,188 @@
+"""What a flight recorder tells of a hang, in sentences, and as evidence of its incident."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast import wording
+from holdfast.detect.standstill import Place, Standing, Standstill
+from holdfast.diagnose.incident import Evidence, Incident
+from holdfast.signals.flight_dumps import CodeLine
+
+METRIC = "flight recorder"
+WEIGHT = 1.0
+"""In bans: ranks that stand in a collective are not a run that evaluates or saves."""
+EARLIER_NS_MAX = 120 * 10**9
+"""By how much ranks may have entered the collective before the last step was seen: scrapes come late, and
+clocks differ."""
+RANKS_CHARS_MAX = 60
+LINES_SHOWN_MAX = 4
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0, 2-7`; cut where there are too many."""
+    parts: list[str] = []
+    for first, last in _stretches(sorted(ranks)):
+        parts.append(str(first) if first == last else f"{first}-{last}")
+    told = ", ".join(parts)
+    if len(told) > RANKS_CHARS_MAX:
+        told = f"{told[:RANKS_CHARS_MAX].rpartition(',')[0]}, … ({len(ranks):,} in all)"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {told}"
+
+
+def _stretches(ranks: Iterable[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for rank in ranks:
+        if found and rank == found[-1][1] + 1:
+            found[-1] = found[-1][0], rank
+        else:
+            found.append((rank, rank))
+    return found
+
+
+def call_text(place: Place) -> str:
+    """`all_reduce #5 of group default_pg`."""
+    return f"{place.call} #{place.seq} of group {place.group}"
+
+
+def place_text(place: Place) -> str:
+    """Where some ranks are, without their program's lines."""
+    if not place.call:
+        return "in no call that the dump has"
+    return f"after {call_text(place)}, its last" if place.is_finished else f"in {call_text(place)}"
+
+
+def line_text(line: CodeLine) -> str:
+    return f"{line.function}, {line.file}:{line.line}"
+
+
+def sentence(one: Standstill) -> str:
+    """Who stands in what, and who is not in it, in one sentence."""
+    inside, count = one.inside, len(one.inside.ranks)
+    who = f"All {one.size:,} ranks" if count == one.size else f"{count:,} of {wording.many(one.size, 'rank')}"
+    if one.kind == "unknown":
+        who = wording.opening(ranks_text(inside.ranks))
+    stand = "stands" if count == 1 else "stand"
+    since = wording.stamp(one.since_ns) if one.since_ns > 0 else "an unknown time"
+    told = f"{who} {stand} in {call_text(inside)}{_sizes(inside)} since {since}"
+    if one.timed_out:
+        told += ", which has timed out"
+    missing = _missing(one)
+    return f"{told}; {'; '.join(missing)}." if missing else f"{told}, and it does not end."
+
+
+def _missing(one: Standstill) -> list[str]:
+    other = [place for place in one.others if _is_instead(place, one)]
+    parts = [f"{ranks_text(place.ranks)} entered {place.call}{_sizes(place)} instead" for place in other]
+    if one.kind == "not-started":
+        parts.append(f"the GPU of {ranks_text(one.holding)} has not begun it")
+    if one.kind == "unknown":
+        parts.append("the dumps do not say which other ranks are in this group")
+    if one.absent:
+        parts.append(f"{ranks_text(one.absent)} {'has' if len(one.absent) == 1 else 'have'} not entered it")
+    if one.undumped:
+        parts.append(f"there is no dump of {ranks_text(one.undumped)}")
+    return parts
+
+
+def _is_instead(place: Place, one: Standstill) -> bool:
+    """Whether these ranks are in the group's same number, but in something else or with other sizes."""
+    return one.kind == "other" and (place.group, place.seq) == (one.inside.group, one.inside.seq)
+
+
+def _sizes(place: Place) -> str:
+    told = [f"{place.elements:,} elements"] if place.elements else []
+    told += [" and ".join(place.types)] if place.types else []
+    return f" ({', '.join(told)})" if told else ""
+
+
+def summary(told: Standing) -> str:
+    """The most telling standstill in a sentence; or that nobody stands in any."""
+    if told.standstills:
+        return sentence(told.standstills[0])
+    if told.undumped:
+        return f"No rank stands in a collective, and there is no dump of {ranks_text(told.undumped)}."
+    return "No rank stands in a collective: each has finished all that it has entered."
+
+
+def action(told: Standing) -> str:
+    """What to do first."""
+    if told.circular:
+        return (
+            "The ranks wait for each other: compare in which order they call the collectives of these groups."
+        )
+    if not told.standstills:
+        if told.undumped:
+            return f"Look at {ranks_text(told.undumped)}: the process died, or its node cannot be reached."
+        return "Look at what the ranks do between collectives: their stacks (py-spy dump) tell it."
+    one = told.standstills[0]
+    who = ranks_text(one.holding)
+    match one.kind:
+        case "other":
+            return f"Find where {who} left the others' path through the program; the lines below are where."
+        case "absent" if set(one.holding) == set(one.undumped):
+            return f"Look at {who}: the process died, or its node cannot be reached."
+        case "absent":
+            return f"Look at {who}: take a stack (py-spy dump) and check the node; the others only wait."
+        case "not-started":
+            return f"Look at the GPU of {who}: work before this collective does not end there."
+        case "everybody":
+            return "Look at links, ports and GPUs between these ranks: all are in it, and no data move."
+        case "unknown":
+            return "Find out which other ranks are in this group, and look at those that are not in the call."
+
+
+def as_json(told: Standing) -> dict[str, object]:
+    """All of it, and the sentences that people get."""
+    return {"summary": summary(told), "action": action(told), **msgspec.structs.asdict(told)}
+
+
+def is_of(incident: Incident, told: Standing, at_ns: int) -> bool:
+    """Whether the dumps are of this hang, as it is at this time, and not of an earlier one or a later."""
+    if not told.standstills:
+        return False
+    return incident.began_ns - EARLIER_NS_MAX <= told.standstills[0].since_ns <= at_ns
+
+
+def is_open_hang(incident: Incident) -> bool:
+    return incident.cause.mechanism == "hang" and incident.ended_ns is None
+
+
+def with_standing(incidents: Iterable[Incident], told: Standing | None, at_ns: int) -> tuple[Incident, ...]:
+    """The same, with what the flight recorder tells as evidence of those that are hangs."""
+    return tuple(
+        _told(one, told) if told is not None and is_open_hang(one) and is_of(one, told, at_ns) else one
+        for one in incidents
+    )
+
+
+def _decides(told: Standing) -> str:
+    """Whose stack is still to be taken."""
+    unknown = [rank for rank in told.holding if rank not in told.stacks]
+    return f"A stack (py-spy dump) of {ranks_text(unknown)}." if unknown else ""
+
+
+def _told(incident: Incident, told: Standing) -> Incident:
+    first = told.standstills[0]
+    where = [
+        f"{ranks_text(place.ranks)}: {place_text(place)}"
+        + "".join(f"; {line_text(line)}" for line in place.lines[:1])
+        for place in first.others
+    ]
+    where += [
+        f"{ranks_text([rank])} is now at {line_text(lines[0])}, by its stack"
+        for rank, lines in told.stacks.items()
+    ]
+    evidence = [
+        Evidence(text=sentence(first).rstrip("."), weight=WEIGHT, metric=METRIC, since_ns=None),
+        *(Evidence(text=text, weight=0.0, metric=METRIC) for text in where),
+    ]
+    odds = 10.0**WEIGHT * incident.confidence / max(1e-9, incident.quality - incident.confidence)
+    return msgspec.structs.replace(
+        incident,
+        evidence=(*incident.evidence, *evidence),
+        confidence=incident.quality * odds / (1.0 + odds),
+        what=f"{incident.what}; {summary(told).rstrip('.')}",
+        action=action(told),
+        decides=_decides(told) or incident.decides,
+    )

@@ -1,0 +1,296 @@
+"""The dumps of torch's flight recorder: which collectives each rank has entered, finished and stands in.
+
+torch writes one file a rank, pickled or as JSON, when a collective times out or somebody asks for it. Only
+what a comparison of ranks needs is kept of each: thousands of ranks have millions of calls. Reading is all
+that happens here; `detect.standstill` compares.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.record.untrusted import UNDECODABLE
+from holdfast.signals.plain_pickle import NotPlain, decode
+
+USUAL_PREFIXES = ("nccl_trace_rank_", "comm_lib_trace_rank_")
+"""What torch names its files, unless TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE says so."""
+MAJOR = "2"
+"""Of the format; torch raises it when fields change their meaning."""
+FILE_BYTES_MAX = 64 * 2**20
+"""2,000 calls, as many as torch keeps, are 300 kB."""
+RANKS_MAX = 65_536
+CALLS_MAX = 100_000
+KEPT_MAX = 16
+"""Calls of a group that a rank has finished, and as many that it has not: the newest, and the oldest."""
+LINES_MAX, SIZES_MAX, DIMENSIONS_MAX, CHARS_MAX = 64, 64, 16, 256
+TORCH = re.compile(r"(?:^|/)torch/|^<frozen ")
+"""Files of torch itself: where in them a rank is says nothing."""
+
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})(\.(?:json|pkl|pickle))?")
+_LISTED = re.compile(r"\[?[\d,\s]*\]?")
+
+State = Literal["scheduled", "started", "finished"]
+
+
+class CodeLine(msgspec.Struct, frozen=True, gc=False):
+    """Where in a program: the innermost comes first."""
+
+    function: str
+    file: str
+    line: int
+
+
+class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry: a collective, or a send or receive, that a rank has called.
+
+    group        the process group's name, as torch numbers or hashes it; `purpose` what its maker calls it
+    seq          which collective of the group it is; of a send or receive, which of those of this rank
+    name         such as `all_reduce`, without the backend
+    inputs, outputs   how many elements each tensor has
+    timed_out    given up by torch, and not finished
+    lines        of the program that called it, without torch's own
+    """
+
+    group: str
+    purpose: str
+    seq: int
+    order: int
+    name: str
+    backend: str
+    state: State
+    is_p2p: bool
+    timed_out: bool
+    created_ns: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    types: tuple[str, ...]
+    lines: tuple[CodeLine, ...]
+
+
+class FlightDump(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank's file says.
+
+    calls     in the order in which they were made, of each group those that a comparison needs
+    members   by group, the ranks in it, where that is said
+    reached   by group, the last collective that was entered
+    """
+
+    rank: int
+    calls: tuple[RecordedCall, ...]
+    members: dict[str, tuple[int, ...]]
+    reached: dict[str, int]
+
+
+class FlightDumps(msgspec.Struct, frozen=True, kw_only=True):
+    """unreadable: by rank, what is wrong with its file."""
+
+    dumps: tuple[FlightDump, ...]
+    unreadable: dict[int, str]
+
+
+class _Malformed(ValueError):
+    """It can be decoded, and is no dump."""
+
+
+def read_dumps(place: Path) -> FlightDumps:
+    """All ranks' dumps in a folder, or with the beginning of their names (`DIR/PREFIX`)."""
+    files = _files(place)
+    interned: dict[object, Any] = {}
+    dumps, unreadable = [], {}
+    for rank in sorted(files):
+        try:
+            dumps.append(parse_dump(rank, _content(files[rank]), interned))
+        except (OSError, ValueError) as error:
+            unreadable[rank] = str(error)
+    if not dumps:
+        rank = min(unreadable)
+        raise InputError(
+            f"{files[rank]} is not a dump of torch's flight recorder: {unreadable[rank]}.",
+            hint="Give the folder, or DIR/PREFIX, of files such as nccl_trace_rank_0.",
+        )
+    return FlightDumps(dumps=tuple(dumps), unreadable=unreadable)
+
+
+def _files(place: Path) -> dict[int, Path]:
+    is_folder = place.is_dir()
+    folder, begins = (place, "") if is_folder else (place.parent, place.name)
+    try:
+        listed = [path for path in folder.iterdir() if path.name.startswith(begins)]
+    except OSError:
+        raise InputError(f"Cannot read {folder}.", hint="Name the folder of the dumps.") from None
+    series: dict[tuple[str, str], dict[int, Path]] = {}
+    for path in listed:
+        found = _NUMBERED.fullmatch(path.name)
+        if found and path.is_file():
+            series.setdefault((found[1], found[3] or ""), {})[int(found[2])] = path
+    if not series:
+        raise InputError(
+            f"{place} has no dump of torch's flight recorder.",
+            hint="Give the folder, or DIR/PREFIX, of files such as nccl_trace_rank_0.",
+        )
+    usual = [key for key in sorted(series) if key[0] in USUAL_PREFIXES] if is_folder else []
+    named = usual or [key for key in sorted(series) if key[0] == begins] or sorted(series)
+    if len(named) > 1 and len({key[0] for key in named}) > 1:
+        examples = " or ".join(str(folder / prefix) for prefix, _ in named[:2])
+        raise InputError(f"{place} has several series of files.", hint=f"Name one: {examples}.")
+    files = series[named[0]]
+    if len(files) > RANKS_MAX:
+        raise InputError(f"{place} has {len(files):,} files; at most {RANKS_MAX:,} are read.")
+    return files
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        content = stream.read(FILE_BYTES_MAX + 1)
+    if len(content) > FILE_BYTES_MAX:
+        raise ValueError(f"it has more than {FILE_BYTES_MAX:,} bytes")
+    return content
+
+
+def parse_dump(rank: int, content: bytes, interned: dict[object, Any] | None = None) -> FlightDump:
+    """Raises `ValueError`. interned: what is the same in many ranks' dumps is kept once."""
+    try:
+        said = msgspec.json.decode(content) if content.lstrip()[:1] == b"{" else decode(content)
+    except NotPlain:
+        raise
+    except UNDECODABLE:
+        raise _Malformed("its JSON is damaged") from None
+    if not isinstance(said, dict) or not isinstance(said.get("version"), str):
+        raise _Malformed("it has no version")
+    version = said["version"]
+    if version.partition(".")[0] != MAJOR:
+        raise _Malformed(f"its version is {version[:CHARS_MAX]!r}, and {MAJOR}.x is known")
+    entries = _list(said.get("entries", []))
+    if len(entries) > CALLS_MAX:
+        raise _Malformed(f"it has more than {CALLS_MAX:,} entries")
+    calls = _in_order([_call(entry, {} if interned is None else interned) for entry in entries])
+    return FlightDump(
+        rank=rank,
+        calls=_kept(calls),
+        members=_members(_dict(said.get("pg_config", {}))),
+        reached=_reached(entries, calls, _dict(said.get("pg_status", {}))),
+    )
+
+
+def _call(entry: object, interned: dict[object, Any]) -> RecordedCall:
+    told = _dict(entry)
+    group, purpose = (_text(one) for one in (*_list(told.get("process_group"))[:2], "", "")[:2])
+    backend, _, name = _text(told.get("profiling_name")).rpartition(":")
+    is_p2p = told.get("is_p2p") is True or name.startswith(("send", "recv"))
+    is_retired = told.get("retired") is True
+    # Gloo never says that a call was completed; it retires it then. NCCL's watchdog retires what it gave up.
+    is_finished = told.get("state") == "completed" or (is_retired and backend != "nccl")
+    lines = tuple(_line(one, interned) for one in _list(told.get("frames", []))[:LINES_MAX])
+    own = tuple(line for line in lines if line is not None)
+    types = (*_list(told.get("input_dtypes", [])), *_list(told.get("output_dtypes", [])))
+    return RecordedCall(
+        group=group,
+        purpose="" if purpose == "undefined" else purpose,
+        seq=_whole(told.get("p2p_seq_id" if is_p2p else "collective_seq_id")),
+        order=_whole(told.get("op_id", 0)),
+        name=name,
+        backend=backend,
+        state="finished" if is_finished else "started" if told.get("state") == "started" else "scheduled",
+        is_p2p=is_p2p,
+        timed_out=is_retired and not is_finished,
+        created_ns=_whole(told.get("time_created_ns", 0)),
+        inputs=_sizes(told.get("input_sizes", [])),
+        outputs=_sizes(told.get("output_sizes", [])),
+        types=tuple(sorted({_text(one) for one in types[:SIZES_MAX]})),
+        lines=interned.setdefault(own, own),
+    )
+
+
+def _line(frame: object, interned: dict[object, Any]) -> CodeLine | None:
+    told = _dict(frame)
+    line = CodeLine(_text(told.get("name")), _text(told.get("filename")), _whole(told.get("line", 0)))
+    return None if TORCH.search(line.file) else interned.setdefault(line, line)
+
+
+def _in_order(calls: list[RecordedCall]) -> list[RecordedCall]:
+    """NCCL's calls of a group finish in order, and a dump may be made before all are seen to have."""
+    finished: dict[str, int] = {}
+    for call in calls:
+        if call.state == "finished" and call.backend == "nccl" and not call.is_p2p:
+            finished[call.group] = max(call.seq, finished.get(call.group, 0))
+    return [
+        msgspec.structs.replace(call, state="finished", timed_out=False)
+        if call.state != "finished" and not call.is_p2p and call.seq < finished.get(call.group, 0)
+        else call
+        for call in calls
+    ]
+
+
+def _kept(calls: Iterable[RecordedCall]) -> tuple[RecordedCall, ...]:
+    """Of each group the newest that are finished and the oldest that are not, and the newest of all."""
+    series: dict[tuple[str, bool, bool], list[tuple[int, RecordedCall]]] = {}
+    for place, call in enumerate(calls):
+        is_finished = call.state == "finished"
+        series.setdefault((call.group, call.is_p2p, is_finished), []).append((place, call))
+    kept: dict[int, RecordedCall] = {}
+    for (_, _, is_finished), found in series.items():
+        kept.update(found[-KEPT_MAX:] if is_finished else (*found[:KEPT_MAX], found[-1]))
+    return tuple(kept[place] for place in sorted(kept))
+
+
+def _members(config: Mapping[Any, Any]) -> dict[str, tuple[int, ...]]:
+    """torch writes the ranks as text, `[0, 1, 2]`. Gloo names no group, and leaves it empty."""
+    found = {}
+    for name, told in list(config.items())[:CALLS_MAX]:
+        ranks = _dict(told).get("ranks")
+        if isinstance(ranks, str) and _LISTED.fullmatch(ranks):
+            numbers = re.findall(r"\d{1,9}", ranks)
+            if 0 < len(numbers) <= RANKS_MAX:
+                found[_text(name)] = tuple(map(int, numbers))
+    return found
+
+
+def _reached(
+    entries: Iterable[object], calls: Iterable[RecordedCall], status: Mapping[Any, Any]
+) -> dict[str, int]:
+    """By the calls, and by what is said of each group, which dumps of unfinished calls alone need."""
+    found: dict[str, int] = {}
+    for entry, call in zip(entries, calls, strict=True):
+        told = status.get(str(_whole(_dict(entry).get("pg_id", -1))), {})
+        last = _whole(_dict(told).get("last_enqueued_collective", -1))
+        seq = -1 if call.is_p2p else call.seq
+        found[call.group] = max(seq, last, found.get(call.group, -1))
+    return found
+
+
+def _dict(value: object) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise _Malformed("it is not built as a dump is")
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise _Malformed("it is not built as a dump is")
+    return value  # type: ignore[return-value]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _Malformed("it has something else where a name should be")
+    return value[:CHARS_MAX].encode("utf-8", "replace").decode()
+
+
+def _whole(value: object) -> int:
+    """JSON has some numbers as text."""
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+        raise _Malformed("it has something else where a number should be")
+    return value
+
+
+def _sizes(value: object) -> tuple[int, ...]:
+    return tuple(
+        math.prod(_whole(one) for one in _list(shape)[:DIMENSIONS_MAX]) for shape in _list(value)[:SIZES_MAX]
+    )

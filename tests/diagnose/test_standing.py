@@ -1,0 +1,137 @@
+"""What dumps tell, in sentences, and as evidence of an incident that is a hang."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from holdfast.detect.standstill import Place, Standing, Standstill
+from holdfast.diagnose.incident import Incident
+from holdfast.diagnose.standing import action, as_json, ranks_text, sentence, summary, with_standing
+from holdfast.signals.flight_dumps import CodeLine
+
+Make = Callable[..., Incident]
+S = 10**9
+BEGAN_NS = 1_772_442_000 * S
+AT_NS = BEGAN_NS + 300 * S
+INSIDE = Place(
+    ranks=(0, 2, 3),
+    call="all_reduce",
+    group="default_pg",
+    seq=812,
+    is_finished=False,
+    elements=4_096,
+    types=("BFloat16",),
+    lines=(CodeLine("train_step", "train.py", 88),),
+)
+LOADING = msgspec.structs.replace(
+    INSIDE, ranks=(1,), seq=811, is_finished=True, lines=(CodeLine("backward", "train.py", 80),)
+)
+STANDSTILL = Standstill(
+    kind="absent",
+    inside=INSIDE,
+    others=(LOADING,),
+    absent=(1,),
+    holding=(1,),
+    undumped=(),
+    size=4,
+    since_ns=BEGAN_NS + S,
+    timed_out=False,
+)
+TOLD = Standing(ranks=4, standstills=(STANDSTILL,), idle=(), undumped=(), unreadable={}, circular=False)
+
+
+def with_(**changes: object) -> Standing:
+    return msgspec.structs.replace(TOLD, standstills=(msgspec.structs.replace(STANDSTILL, **changes),))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([3], "rank 3"),
+        ([7, 0, 2, 3, 4], "ranks 0, 2-4, 7"),
+        (
+            range(0, 4_096, 2),
+            "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, … (2,048 in all)",
+        ),
+    ],
+)
+def test_ranks_are_written_as_stretches(ranks: list[int], text: str) -> None:
+    assert ranks_text(ranks) == text
+
+
+def test_a_sentence_names_the_collective_and_who_is_not_in_it() -> None:
+    assert summary(TOLD) == (
+        "3 of 4 ranks stand in all_reduce #812 of group default_pg (4,096 elements, BFloat16) since "
+        "2026-03-02 09:00:01Z; rank 1 has not entered it."
+    )
+    assert action(TOLD).startswith("Look at rank 1: take a stack")
+    assert as_json(TOLD)["summary"] == summary(TOLD)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ({"undumped": (1,), "absent": (), "others": ()}, "; there is no dump of rank 1."),
+        (
+            {
+                "kind": "other",
+                "absent": (),
+                "others": (msgspec.structs.replace(LOADING, seq=812, elements=9),),
+            },
+            "; rank 1 entered all_reduce (9 elements, BFloat16) instead.",
+        ),
+        ({"kind": "not-started", "absent": ()}, "; the GPU of rank 1 has not begun it."),
+        (
+            {"kind": "everybody", "absent": (), "others": (), "holding": (), "timed_out": True},
+            ", which has timed out, and it does not end.",
+        ),
+    ],
+)
+def test_what_holds_them_up_is_said(changes: dict[str, object], ends: str) -> None:
+    told = with_(**changes)
+    assert sentence(told.standstills[0]).endswith(ends)
+    assert action(told)
+
+
+def test_that_nobody_stands_is_said_and_so_is_who_left_no_dump() -> None:
+    nobody = msgspec.structs.replace(TOLD, standstills=())
+    assert summary(nobody) == "No rank stands in a collective: each has finished all that it has entered."
+    died = msgspec.structs.replace(nobody, undumped=(3,))
+    assert summary(died) == "No rank stands in a collective, and there is no dump of rank 3."
+    assert action(died) == "Look at rank 3: the process died, or its node cannot be reached."
+
+
+def test_a_hang_has_it_as_evidence(incident: Make) -> None:
+    hang = incident(mechanism="hang", began_ns=BEGAN_NS, confidence=0.6, quality=0.8)
+    (told,) = with_standing([hang], TOLD, AT_NS)
+    assert told.evidence[: len(hang.evidence)] == hang.evidence
+    first, second = told.evidence[len(hang.evidence) :]
+    assert (first.text, first.weight) == (summary(TOLD).rstrip("."), 1.0)
+    assert second.text == "rank 1: after all_reduce #811 of group default_pg, its last; backward, train.py:80"
+    # Odds of 0.6 to 0.2 become ten times as large, of the 0.8 that the telemetry is trusted with.
+    assert told.confidence == pytest.approx(0.8 * 30 / 31)
+    assert told.decides == "A stack (py-spy dump) of rank 1."
+    assert told.action == action(TOLD)
+
+
+def test_with_a_stack_it_says_where_the_rank_is_now(incident: Make) -> None:
+    looked = msgspec.structs.replace(TOLD, stacks={1: (CodeLine("load_batch", "loader.py", 33),)})
+    hang = incident(mechanism="hang", began_ns=BEGAN_NS)
+    (told,) = with_standing([hang], looked, AT_NS)
+    assert told.evidence[-1].text == "rank 1 is now at load_batch, loader.py:33, by its stack"
+    assert told.decides == hang.decides
+
+
+@pytest.mark.parametrize(
+    "since_ns", [BEGAN_NS - 3_600 * S, AT_NS + S], ids=["an earlier hang", "a later one"]
+)
+def test_dumps_of_another_hang_are_no_evidence(incident: Make, since_ns: int) -> None:
+    hang = incident(mechanism="hang", began_ns=BEGAN_NS)
+    assert with_standing([hang], with_(since_ns=since_ns), AT_NS) == (hang,)
+
+
+def test_other_incidents_stay_as_they_are(incident: Make) -> None:
+    others = (incident(), incident(mechanism="hang", ended_ns=AT_NS))
+    assert with_standing(others, TOLD, AT_NS) == others
+    assert with_standing(others, None, AT_NS) == others

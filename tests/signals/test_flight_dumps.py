@@ -1,0 +1,156 @@
+"""Dumps of the flight recorder: read as torch means them, refused in a sentence where they are none."""
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from flight_entries import dump, entry, write
+
+from holdfast.record.errors import InputError
+from holdfast.signals.flight_dumps import (
+    FILE_BYTES_MAX,
+    KEPT_MAX,
+    CodeLine,
+    parse_dump,
+    read_dumps,
+)
+
+WORLD = {"0": [0, 1, 2]}
+
+
+def parsed(said: object) -> object:
+    return parse_dump(0, pickle.dumps(said, 2))
+
+
+def test_a_call_has_what_torch_says_of_it() -> None:
+    found = parse_dump(7, pickle.dumps(dump([entry(seq=3)], WORLD), 2))
+    (call,) = found.calls
+    assert (found.rank, found.members, found.reached) == (7, {"0": (0, 1, 2)}, {"0": 3})
+    assert (call.backend, call.name, call.seq, call.group, call.purpose) == (
+        "nccl",
+        "all_reduce",
+        3,
+        "0",
+        "default_pg",
+    )
+    assert (call.inputs, call.outputs, call.types) == ((16,), (16,), ("Float",))
+    assert call.lines == (CodeLine("train_step", "train.py", 43),), "without torch's own"
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "retired", "is_finished", "timed_out"),
+    [
+        ("nccl:all_reduce", "completed", True, True, False),
+        ("nccl:all_reduce", "started", False, False, False),
+        ("nccl:all_reduce", "started", True, False, True),
+        ("gloo:all_reduce", "scheduled", True, True, False),
+        ("gloo:all_reduce", "scheduled", False, False, False),
+    ],
+)
+def test_gloo_retires_what_is_finished_and_nccl_what_it_gave_up(
+    name: str, state: str, *, retired: bool, is_finished: bool, timed_out: bool
+) -> None:
+    (call,) = parse_dump(0, pickle.dumps(dump([entry(name, 1, state, retired=retired)], WORLD), 2)).calls
+    assert (call.state == "finished", call.timed_out) == (is_finished, timed_out)
+
+
+def test_a_later_call_of_nccl_that_is_finished_shows_that_the_earlier_are() -> None:
+    calls = [entry(seq=1), entry(seq=2, state="completed"), entry(seq=3)]
+    found = parse_dump(0, pickle.dumps(dump(calls, WORLD), 2))
+    assert [call.state for call in found.calls] == ["finished", "finished", "started"]
+
+
+def test_json_says_the_same_without_stacks() -> None:
+    said = dump([{**entry(seq=2), "frames": []}], WORLD)
+    said["pg_status"] = {"0": {"last_enqueued_collective": 2}}
+    as_text = json.loads(json.dumps(said))
+    as_text["pg_status"]["0"]["last_enqueued_collective"] = "2"
+    assert parse_dump(0, json.dumps(as_text).encode()) == parsed(said)
+
+
+def test_a_dump_of_unfinished_calls_alone_still_says_how_far_the_rank_came() -> None:
+    said = dump([entry(seq=9, group=("1", "tp"))], WORLD, pg_status={"0": {"last_enqueued_collective": 12}})
+    assert parse_dump(0, pickle.dumps(said, 2)).reached == {"1": 12}
+
+
+def test_of_thousands_of_calls_those_are_kept_that_tell_where_the_rank_stands() -> None:
+    done = [entry(seq=number, state="completed") for number in range(1, 2001)]
+    waiting = [entry(seq=number, state="scheduled") for number in range(2001, 2501)]
+    calls = parse_dump(0, pickle.dumps(dump([*done, *waiting], WORLD), 2)).calls
+    assert [call.seq for call in calls] == [
+        *range(2001 - KEPT_MAX, 2001),
+        *range(2001, 2001 + KEPT_MAX),
+        2500,
+    ]
+
+
+def test_values_that_refer_to_each_other_are_not_walked_through() -> None:
+    """A list of lists of the same list: a few bytes that would take for ever to walk through."""
+    sizes: list[object] = [8]
+    for _ in range(40):
+        sizes = [sizes] * 1_000
+    said = dump([entry(input_sizes=sizes)], WORLD)
+    with pytest.raises(ValueError, match="where a number should be"):
+        parsed(said)
+    looped: list[object] = []
+    looped.append(looped)
+    for key in ("process_group", "frames", "pg_id", "input_dtypes", "profiling_name"):
+        with pytest.raises(ValueError, match="it "):
+            parsed(dump([entry(**{key: looped})] if key != "process_group" else [entry(group=looped)], WORLD))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "damaged"),
+        (b"\x00\x01", "more than plain values"),
+        (b'{"version": "2.10", "entries": [', "JSON is damaged"),
+        (b'{"entries": []}', "no version"),
+        (b'{"version": "3.0"}', "version is '3.0'"),
+        (b'{"version": "2.1", "entries": 5}', "not built as a dump"),
+        (b'{"version": "2.1", "entries": [{"process_group": ["0", 1]}]}', "where a name should be"),
+        (pickle.dumps({"version": "2.10", "entries": [os.getcwd]}), "more than plain values"),
+    ],
+)
+def test_what_is_no_dump_is_refused_in_a_sentence(content: bytes, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=complaint) as raised:
+        read_dumps(write(tmp_path / "d", {0: content}))
+    assert "nccl_trace_rank_0 is not a dump of torch's flight recorder" in raised.value.sentence
+
+
+def test_one_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    good = dump([entry()], WORLD)
+    found = read_dumps(write(tmp_path / "d", {0: good, 1: b"", 2: good}))
+    assert [one.rank for one in found.dumps] == [0, 2]
+    assert found.unreadable == {1: "it is damaged at byte 0"}
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    folder = write(tmp_path / "d", {0: dump([entry()], WORLD), 1: b""})
+    os.truncate(folder / "nccl_trace_rank_1", FILE_BYTES_MAX + 1)
+    assert "has more than" in read_dumps(folder).unreadable[1]
+
+
+def test_dumps_are_found_among_other_files_and_by_a_prefix(tmp_path: Path) -> None:
+    folder = write(tmp_path / "d", {0: dump([entry()], WORLD), 1: dump([entry()], WORLD)})
+    write(folder, {5: b"of something else"}, prefix="core.")
+    write(folder, {4: dump([entry()], WORLD)}, prefix="mine-")
+    os.mkfifo(folder / "nccl_trace_rank_9")
+    assert [one.rank for one in read_dumps(folder).dumps] == [0, 1]
+    assert [one.rank for one in read_dumps(folder / "mine-").dumps] == [4]
+
+
+def test_which_of_several_series_is_asked_for(tmp_path: Path) -> None:
+    folder = write(tmp_path / "d", {0: dump([entry()], WORLD)}, prefix="a_")
+    write(folder, {0: dump([entry()], WORLD)}, prefix="b_")
+    with pytest.raises(InputError, match="several series") as raised:
+        read_dumps(folder)
+    assert raised.value.hint == f"Name one: {folder}/a_ or {folder}/b_."
+
+
+@pytest.mark.parametrize("name", ["", "nowhere/", "nccl_trace_rank_"])
+def test_a_folder_without_dumps_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        read_dumps(tmp_path / name / "x" if name.endswith("/") else tmp_path / name)
