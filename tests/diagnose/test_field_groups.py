@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 import pytest
-from field_cluster import HOSTS, NODES, RUN, STEP_S, Field, answers, the
+from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers, the
 
 STEP = "holdfast_run_step_seconds"
 COMPUTE, EXCHANGE = "holdfast_member_compute_seconds", "holdfast_member_exchange_seconds"
@@ -158,6 +158,26 @@ def test_hosts_ports_that_all_hang_on_one_leaf_tell_of_it() -> None:
     field.change(SYMBOLS, 45, LEAF_0, plus=300)
     assert answers(field.look(without=[SWITCH])) == [("link-errors", "leaf-0")]
     assert answers(field.look()) == [("link-errors", "leaf-0")]
+
+
+@pytest.mark.parametrize("ports", [("0", "2"), ("0", "1", "2", "3")])
+def test_a_leaf_is_told_beside_a_gpu_that_throttles_since_the_same_moment(ports: Sequence[str]) -> None:
+    """With default exporters alone: hosts count errors, and nobody shows whose exchange is late."""
+    field = Field(HOURS)
+    field.slower(1.25, 45)
+    field.change("DCGM_FI_DEV_SM_CLOCK", 45, ["gpu-012.3"], by=0.75)
+    field.change("DCGM_FI_DEV_GPU_TEMP", 45, ["gpu-012.3"], plus=20)
+    throttles = ("gpu-throttle", "gpu-012.3")
+    assert answers(field.look(DEFAULT_ON)) == [throttles]
+    behind = [f"{host}/mlx5_{port}" for host in LEAF_0 for port in ports]
+    field.change(SYMBOLS, 45, behind, plus=100)
+    assert answers(field.look(DEFAULT_ON)) == [throttles, ("link-errors", "leaf-0")]
+    other = Field(HOURS)
+    other.slower(1.25, 45)
+    other.change("DCGM_FI_DEV_SM_CLOCK", 45, ["gpu-012.3"], by=0.75)
+    other.change("DCGM_FI_DEV_GPU_TEMP", 45, ["gpu-012.3"], plus=20)
+    other.change(SYMBOLS, 25, behind[::2], plus=100)
+    assert answers(other.look(DEFAULT_ON)) == [throttles]
 
 
 def test_of_all_that_send_again_those_that_do_by_far_the_most_tell_of_their_leaf() -> None:

@@ -4,6 +4,7 @@ Everything is a few passes over one array of time by series, in single precision
 hour take some milliseconds. Only series in which something was found are looked at one by one.
 """
 
+from functools import lru_cache
 from itertools import repeat
 
 import msgspec
@@ -56,7 +57,7 @@ def past_rows(values: Floats) -> Rows:
     Of a short time it is nearly all but the last ones.
     """
     series = values.shape[1]
-    known = np.isfinite(values[:, _some(series)]).sum(axis=1) if series else np.zeros(len(values))
+    known = np.isfinite(values.take(_some(series), axis=1)).sum(axis=1) if series else np.zeros(len(values))
     begun = int(np.argmax(2 * known >= known.max())) if len(known) else 0
     count = len(values) - begun
     past = max(round(count * PAST_SHARE), min(PAST_ROWS_MIN, count - 2))
@@ -87,6 +88,7 @@ def spread(values: Floats, middle: Floats, rows: Rows | None = None) -> float:
     return float(np.median(away)) * MAD_TO_SIGMA if len(away) else 0.0
 
 
+@lru_cache(maxsize=64)
 def _some(count: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, min(count, SAMPLE_MAX)).astype(np.int64))
 

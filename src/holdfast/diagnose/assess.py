@@ -31,8 +31,11 @@ BANS_MIN = 0.3
 """That it is none of the known causes is given two to one: a cause that is less likely is not named."""
 BANS_EARLY_MIN = 1.0
 """While the run is not slower yet, ten to one: a warning must be worth it."""
-BANS_BESIDE_MIN, BANS_APART_MIN = 0.15, 0.7
-"""Beside another cause that slows the run: where it began with that, and where it did not."""
+BANS_BESIDE_MIN, BANS_SWITCH_MIN, BANS_APART_MIN = 0.15, -0.1, 0.7
+"""Beside another cause that slows the run: where it began with that; of a switch, where half of its ports did
+and no other; where it did not.
+"""
+SWITCHES = frozenset({"leaf", "spine"})
 BESIDE = frozenset({"nvlink", "pcie-width", "link-errors", "memory-errors", "gpu-fault", "cpu-contention"})
 """Causes that the members' times do not show while they wait for something slower."""
 HELD_UP = frozenset({STOPPED, "slow-step", "wandering", *STALLS})
@@ -205,8 +208,10 @@ def _is_beside(each: Hypothesis, named: Sequence[Incident], case: RunFindings) -
     if any(each.subject in case.near(one.cause.subject) or _is_same_host(each, one) for one in slow):
         return False
     shown = [one.since_ns for one in each.explains if one.sign in each.mechanism.shows and not one.until_ns]
-    is_together = any(abs(at_ns - one.began_ns) <= TOGETHER_NS for at_ns in shown for one in slow)
-    return bool(shown) and each.bans >= (BANS_BESIDE_MIN if is_together else BANS_APART_MIN)
+    if not any(abs(at_ns - one.began_ns) <= TOGETHER_NS for at_ns in shown for one in slow):
+        return bool(shown) and each.bans >= BANS_APART_MIN
+    is_switch = each.subject in case.topology and case.topology.kind(each.subject) in SWITCHES
+    return each.bans >= (BANS_SWITCH_MIN if is_switch else BANS_BESIDE_MIN)
 
 
 def _is_same_host(each: Hypothesis, named: Incident) -> bool:
