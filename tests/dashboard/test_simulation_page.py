@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from quantity import sampled
 
 from holdfast import wording
 from holdfast.cli.simulate import command as simulate
@@ -304,13 +305,18 @@ def test_rates_prices_and_crews_of_ones_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "is_theirs"),
-    [
-        ("", True),
-        ("--gpus 16384 --days 54", True),
-        ("--gpus 8192", False),
-        ("--days 53", False),
-        ("--rates rates.json", False),
-    ],
+    sampled(
+        [
+            ("", True),
+            ("--gpus 16384 --days 54", True),
+            ("--gpus 1024", False),
+            ("--gpus 8192", False),
+            ("--days 1", False),
+            ("--days 53", False),
+            ("--rates rates.json", False),
+        ],
+        [("--gpus 16384 --days 54", True), ("--gpus 1024", False), ("--days 1", False)],
+    ),
 )
 def test_only_their_own_cluster_is_held_against_what_its_owners_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, is_theirs: bool

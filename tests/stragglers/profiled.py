@@ -2,7 +2,7 @@
 
 First in the forward pass, in which it computes more, then with its data, for which it sleeps; the traces are
 in FOLDER/forward and FOLDER/data. How slow follows from how long plain steps take here, so that it shows on a
-busy machine as well, and is in FOLDER/extra_s. The ranks are forks of one process, so that torch is loaded once.
+busy machine as well, and is in FOLDER/extra_s. The ranks are forks of one process: torch is loaded once.
 """
 
 import os

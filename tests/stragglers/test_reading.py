@@ -205,7 +205,9 @@ def test_a_slow_rank_in_real_traces(profiled: Path, where: str) -> None:
     }
     reduction = next(one for one in analysis.operations if one.type == "all-reduce")
     assert reduction.is_communication
-    assert reduction.ideal_s < analysis.step_s / 2, "waiting for the slow rank is not the all-reduce's own time"
+    assert reduction.ideal_s < analysis.step_s / 2, (
+        "waiting for the slow rank is not the all-reduce's own time"
+    )
 
 
 def test_one_rank_alone_and_packed(profiled: Path, tmp_path: Path) -> None:
