@@ -1,5 +1,5 @@
-"""How much a tier tries: of a property's examples `make quick` takes a fifth, `make test` half, `make soak` ten
-times as many; of the cases of a test `make test` may take some, and `make soak` has the others.
+"""How much a tier tries: of a property's examples `make quick` takes a fifth, `make test` half, `make soak`
+ten times as many; of the cases of a test `make test` may take some, and `make soak` has the others.
 """
 
 from collections.abc import Collection, Iterable
