@@ -28,7 +28,7 @@ from holdfast.twin.sweep import Comparison, Figures, Spread, summarise
 pytestmark = pytest.mark.slow
 
 PAGE_BYTES_MAX = 100_000
-BROWSER_S_MAX = 60
+BROWSER_S_MAX = 300
 VOID = {"meta"}
 HOUR_NS = 3_600 * 10**9
 EVIL = "<script>alert(1)</script>"
@@ -426,7 +426,7 @@ def test_counts_are_drawn_within_their_axis(count: float) -> None:
     assert 0 <= axis.percent(count) <= 100
 
 
-@pytest.mark.parametrize("width_px", [320, 390, 1_280])
+@pytest.mark.parametrize("width_px", sampled([320, 390, 1_280], [320, 1_280]))
 @pytest.mark.parametrize("name", [None, "x" * 500], ids=["ordinary names", "names without a space"])
 def test_the_page_fits(
     browser: str, tmp_path: Path, many: Comparison, width_px: int, name: str | None
