@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 import pytest
 from hypothesis import settings
-from quantity import QUICK, SOAK, examples
+from quantity import QUICK, SOAK, USUAL, examples
 from servers import INSTALL, daemon, find, need
 from waiting import free_port, until
 
@@ -72,14 +72,16 @@ PartitionName=all Nodes=ALL Default=YES
 
 # How long an example takes says how busy the machine is, and nothing about what is tested.
 # A verdict must not depend on luck: examples are the same each time where it counts, and new elsewhere.
-settings.register_profile("unhurried", deadline=None, derandomize="HOLDFAST_NO_SKIP" in os.environ)
+settings.register_profile(
+    USUAL, deadline=None, max_examples=examples(100, USUAL), derandomize="HOLDFAST_NO_SKIP" in os.environ
+)
 for profile in (QUICK, SOAK):
     settings.register_profile(profile, deadline=None, max_examples=examples(100, profile))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--hypothesis-profile"):
-        settings.load_profile("unhurried")
+        settings.load_profile(USUAL)
     # Whoever was started in the background may ignore Ctrl-C, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Where none may write bytecode, each of the hundreds of interpreters that are started would compile all.

@@ -58,7 +58,9 @@ def test_a_diagnosis_of_something_else_is_wrong_in_everything() -> None:
     wrong = msgspec.structs.replace(
         played, truth=msgspec.structs.replace(other, began_ns=played.truth.began_ns)
     )
-    found = papers._Examiner(wrong, Paper(scenario="leaf-congestion", seed=SEED, gpus=GPUS)).marks()
+    examiner = papers._Examiner(wrong, Paper(scenario="leaf-congestion", seed=SEED, gpus=GPUS))
+    examiner.times_ns = examiner.times_ns[::6]  # until what never comes it would look at every scrape
+    found = examiner.marks()
     assert found.said
     assert (found.right, found.named, found.domain_right, found.owner_right) == (0, False, False, False)
     assert found.detect_s is not None

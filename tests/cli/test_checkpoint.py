@@ -4,10 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
+from holdfast.cli.checkpoint import export
+from holdfast.cli.checkpoint import list as list_
+from holdfast.record.errors import InputError
 from holdfast.train.checkpoint import DirectoryCheckpoints
+
+pytestmark = pytest.mark.slow
 
 WEIGHT = torch.arange(6.0).reshape(2, 3)
 
@@ -38,7 +44,11 @@ def test_a_run_is_listed_with_what_cannot_be_trusted(holdfast: Callable[..., Any
     assert [row.split()[0] for row in rows] == ["10", "20", "30"]
     assert [row.split("Z  ")[1][:3] for row in rows] == ["yes", "yes", "no:"]
     assert "bytes instead of" in rows[2]
-    assert [row["step"] for row in holdfast("checkpoint", "list", str(folder), "--json").json] == [10, 20, 30]
+
+
+def test_a_directory_is_listed_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    list_.command.main([str(folder), "--json"], standalone_mode=False)
+    assert [row["step"] for row in msgspec.json.decode(capsys.readouterr().out)] == [10, 20, 30]
 
 
 def test_a_run_is_exported_from_its_newest_sound_one(
@@ -69,13 +79,24 @@ def test_a_run_is_exported_from_its_newest_sound_one(
         (("small", "--to", "none/m.pt"), "Cannot write none/m.pt: No such file or directory"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.* An older one is taken")
 @pytest.mark.usefixtures("folder")
 def test_a_mistake_is_one_sentence_and_a_hint(
-    holdfast: Callable[..., Any], arguments: tuple[str, ...], sentence: str
+    arguments: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = holdfast("checkpoint", "export", *arguments)
-    assert refused.code == 2
-    assert refused.out == ""
-    told, hint = refused.err.splitlines()[-2:]
-    assert sentence in told
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    with pytest.raises(InputError) as refused:
+        export.command.main(list(arguments), standalone_mode=False)
+    assert sentence in refused.value.sentence
+    assert "\n" not in refused.value.sentence
+    assert refused.value.hint
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_mistake_is_told_on_standard_error(holdfast: Callable[..., Any]) -> None:
+    refused = holdfast("checkpoint", "export", "small", "--to", "weights")
+    assert (refused.code, refused.out) == (2, "")
+    told, hint = refused.err.splitlines()
+    assert "does not say which format" in told
     assert hint.startswith("  hint: ")

@@ -24,7 +24,7 @@ from holdfast.signals.frame import Reading
 from holdfast.signals.store import SignalStore
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 30.0
+WAIT_S = 90.0
 XID = "[  1.5] NVRM: Xid (PCI:0000:9b:00): {}, pid=1, name=python, text"
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from quantity import sampled
 from waiting import free_port, until
 
 import holdfast as package
@@ -147,9 +148,7 @@ def ray_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(
-    params=["one process", "two processes", "Ray", pytest.param("Ray from elsewhere", marks=pytest.mark.soak)]
-)
+@pytest.fixture
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
     if "Ray" not in request.param:
         return Place(processes=1 if request.param == "one process" else 2)
@@ -175,6 +174,9 @@ def short(policy_name: str, seed: int) -> Task:
     return Task(study=study, policy=chosen_policy, seed=seed)
 
 
+SOAKED = [pytest.param(name, marks=pytest.mark.soak) for name in ("one process", "Ray from elsewhere")]
+
+
 def swept(tasks: list[Task], place: Place) -> list[Any]:
     return list(sweep(tasks, processes=place.processes, ray_address=place.ray_address))
 
@@ -184,20 +186,6 @@ def played() -> list[tuple[Task, Any]]:
     """Tasks, and what each comes to; so many that two processes take them in pairs, and one is left over."""
     tasks = [short(name, seed) for name, seeds in (("holdfast", 9), ("restart", 8)) for seed in range(seeds)]
     return [(one, play(one)) for one in tasks]
-
-
-def test_the_figures_are_the_same_in_the_same_order_everywhere(
-    place: Place, played: list[tuple[Task, Any]]
-) -> None:
-    tasks, figures = zip(*played, strict=True)
-    assert swept(list(tasks), place) == list(figures)
-
-
-def test_an_error_in_a_task_is_raised_as_itself(place: Place) -> None:
-    tasks = [short("restart", seed) for seed in (1, 2, -1, 3, -1)]
-    with pytest.raises(ValueError, match=r"^expected non-negative integer") as raised:
-        swept(tasks, place)
-    assert type(raised.value) is ValueError
 
 
 @pytest.fixture
@@ -230,25 +218,18 @@ WORKERS_OF_A_POOL = "spawn_main"
 WORKERS_OF_RAY = "ray::play_batch"
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_pool_leaves_no_process(
-    begun: Callable[..., "subprocess.Popen[str]"], how: signal.Signals
+# Tests of the Ray cluster follow one another, so that one worker has them all and starts it once.
+
+
+@pytest.mark.parametrize("place", [*SOAKED, "two processes", "Ray"], indirect=True)
+def test_the_figures_are_the_same_in_the_same_order_everywhere(
+    place: Place, played: list[tuple[Task, Any]]
 ) -> None:
-    command = begun(*MANY)
-    until(lambda: len(named(command.pid, WORKERS_OF_A_POOL)) == 2)
-    interrupt(command, how)
-    until(lambda: not session(command.pid))
-    assert_ended(command, how)
+    tasks, figures = zip(*played, strict=True)
+    assert swept(list(tasks), place) == list(figures)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param(signal.SIGINT, marks=pytest.mark.soak),
-        signal.SIGTERM,
-        pytest.param(signal.SIGKILL, marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.parametrize("how", sampled([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], [signal.SIGTERM]))
 def test_an_interrupted_driver_leaves_no_process_here_or_on_the_cluster(
     begun: Callable[..., "subprocess.Popen[str]"], ray_cluster: Cluster, how: signal.Signals
 ) -> None:
@@ -257,6 +238,25 @@ def test_an_interrupted_driver_leaves_no_process_here_or_on_the_cluster(
     interrupt(command, how)
     until(lambda: not session(command.pid))
     until(lambda: not named(ray_cluster.head, WORKERS_OF_RAY))
+    assert_ended(command, how)
+
+
+@pytest.mark.parametrize("place", ["Ray", "two processes", *SOAKED], indirect=True)
+def test_an_error_in_a_task_is_raised_as_itself(place: Place) -> None:
+    tasks = [short("restart", seed) for seed in (1, 2, -1, 3, -1)]
+    with pytest.raises(ValueError, match=r"^expected non-negative integer") as raised:
+        swept(tasks, place)
+    assert type(raised.value) is ValueError
+
+
+@pytest.mark.parametrize("how", sampled([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], [signal.SIGINT]))
+def test_an_interrupted_pool_leaves_no_process(
+    begun: Callable[..., "subprocess.Popen[str]"], how: signal.Signals
+) -> None:
+    command = begun(*MANY)
+    until(lambda: len(named(command.pid, WORKERS_OF_A_POOL)) == 2)
+    interrupt(command, how)
+    until(lambda: not session(command.pid))
     assert_ended(command, how)
 
 

@@ -19,7 +19,7 @@ from holdfast.ledger.reporting import report
 from holdfast.record.importers import Options, import_file
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "google-70b-112-nodes-events.jsonl"
-BROWSER_S_MAX = 60
+BROWSER_S_MAX = 300
 SMALL_PHONE_PX = 320
 PHONE_PX = 390
 DESK_PX = 1_280

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from quantity import sampled
 
 from holdfast import wording
 from holdfast.cli.simulate import command as simulate
@@ -27,7 +28,7 @@ from holdfast.twin.sweep import Comparison, Figures, Spread, summarise
 pytestmark = pytest.mark.slow
 
 PAGE_BYTES_MAX = 100_000
-BROWSER_S_MAX = 60
+BROWSER_S_MAX = 300
 VOID = {"meta"}
 HOUR_NS = 3_600 * 10**9
 EVIL = "<script>alert(1)</script>"
@@ -304,13 +305,18 @@ def test_rates_prices_and_crews_of_ones_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "is_theirs"),
-    [
-        ("", True),
-        ("--gpus 16384 --days 54", True),
-        ("--gpus 8192", False),
-        ("--days 53", False),
-        ("--rates rates.json", False),
-    ],
+    sampled(
+        [
+            ("", True),
+            ("--gpus 16384 --days 54", True),
+            ("--gpus 1024", False),
+            ("--gpus 8192", False),
+            ("--days 1", False),
+            ("--days 53", False),
+            ("--rates rates.json", False),
+        ],
+        [("--gpus 16384 --days 54", True), ("--gpus 1024", False), ("--days 1", False)],
+    ),
 )
 def test_only_their_own_cluster_is_held_against_what_its_owners_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, is_theirs: bool
@@ -420,7 +426,7 @@ def test_counts_are_drawn_within_their_axis(count: float) -> None:
     assert 0 <= axis.percent(count) <= 100
 
 
-@pytest.mark.parametrize("width_px", [320, 390, 1_280])
+@pytest.mark.parametrize("width_px", sampled([320, 390, 1_280], [320, 1_280]))
 @pytest.mark.parametrize("name", [None, "x" * 500], ids=["ordinary names", "names without a space"])
 def test_the_page_fits(
     browser: str, tmp_path: Path, many: Comparison, width_px: int, name: str | None

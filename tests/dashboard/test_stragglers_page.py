@@ -16,7 +16,7 @@ from holdfast.stragglers.trace import read_table
 
 DATA = Path(__file__).parents[1] / "data" / "straggler"
 PAGE_BYTES_MAX = 100_000
-BROWSER_S_MAX = 120
+BROWSER_S_MAX = 300
 EVIL = "<script>alert(1)</script>"
 
 AROUND = """<!doctype html><meta charset="utf-8">

@@ -30,7 +30,7 @@ def alerts_of(bodies: list[Any]) -> list[tuple[str, str, str]]:
 
 
 def known(url: str) -> list[Any]:
-    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=5) as answer:
+    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=60) as answer:
         found: list[Any] = json.load(answer)
     return found
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from field_cluster import DEFAULT_ON, EVERY_S, HOSTS, NODES, RUN, STEP_S, TOPOLOGY, Field, S, answers, the
+from quantity import sampled
 
 from holdfast.detect.scene import Healthy
 from holdfast.diagnose.assess import CLUSTER, Inquiry, assess
@@ -195,7 +196,9 @@ def test_the_cause_is_named_with_all_telemetry_and_with_default_exporters(
             assert one.slowdown == pytest.approx(SLOWDOWNS[make], rel=0.03)
 
 
-@pytest.mark.parametrize("make", [port_errors, hot_gpu, failing_filer], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", sampled([port_errors, hot_gpu, failing_filer], [port_errors]), ids=lambda make: make.__name__
+)
 def test_the_answer_is_the_same_after_ten_minutes_and_after_three_hours(
     make: Callable[[float], Field],
 ) -> None:
@@ -208,7 +211,9 @@ def test_the_answer_is_the_same_after_ten_minutes_and_after_three_hours(
         assert one.ended_ns is None
 
 
-@pytest.mark.parametrize("make", [port_errors, hot_gpu, swapping], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", sampled([port_errors, hot_gpu, swapping], [hot_gpu]), ids=lambda make: make.__name__
+)
 def test_more_telemetry_never_makes_the_answer_worse(make: Callable[[float], Field]) -> None:
     """Sources are taken away one after the other: the answer stays, or becomes unknown, and stays so."""
     field = make(12)
@@ -226,7 +231,7 @@ def test_more_telemetry_never_makes_the_answer_worse(make: Callable[[float], Fie
 # -- what is healthy -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", sampled([1, 2, 3], [1]))
 def test_healthy_hours_are_clean(seed: int) -> None:
     """At the power limit, with an old XID on one GPU in eighty, and half of the first rows empty."""
     field = Field(hours=2.5, seed=seed)

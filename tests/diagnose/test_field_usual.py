@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers, the, topology
+from quantity import sampled
 
 from holdfast.detect.mounts import REQUESTS, RESPONSE, SENT
 from holdfast.detect.pace import LANES
@@ -113,7 +114,7 @@ def by_turns(ago_min: float, pause_s: float, *, collected: bool) -> Field:
     return field
 
 
-@pytest.mark.parametrize("ago_min", [10, 180])
+@pytest.mark.parametrize("ago_min", sampled([10, 180], [10]))
 def test_members_that_collect_garbage_by_turns_are_told_from_uneven_sequences(ago_min: float) -> None:
     for collected, mechanism in ((True, "garbage-collection"), (False, "sequence-length")):
         one = the(by_turns(ago_min, 2.0, collected=collected).look())

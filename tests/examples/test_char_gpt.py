@@ -1,19 +1,25 @@
 """The example as a user runs it: alone, and as the demo does, through faults. The weights are the same."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from quantity import sampled
 
 pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "char_gpt"
 WAIT_S = 300
-SMALL = ("--steps", "115", "--batch", "1", "--context", "16", "--layers", "1", "--width", "16")
-"""A model that costs nothing, and a few steps more than the demo's faults need."""
+SMALL = ("--batch", "1", "--context", "16", "--layers", "1", "--width", "16")
+"""A model that costs nothing."""
+STEPS = 115
+"""A few more than the demo's faults need."""
+SOONER = 10
 
 
 def python(*words: object, home: Path) -> "subprocess.CompletedProcess[str]":
@@ -30,19 +36,40 @@ def python(*words: object, home: Path) -> "subprocess.CompletedProcess[str]":
     return done
 
 
-def test_faults_leave_no_trace_in_the_weights(tmp_path: Path) -> None:
-    alone = python(EXAMPLE / "train.py", *SMALL, "--out", tmp_path / "alone.pt", home=tmp_path)
-    lines = alone.stdout.splitlines()
-    assert [line.split(":")[0] for line in lines[:3]] == ["step 50", "step 100", "step 115"]
-    assert lines[3].startswith("loss on text it has not seen: ")
-    assert lines[4].startswith("ROSALIND\t")
+def example(folder: Path, sooner: int) -> Path:
+    """The example, or a copy whose faults strike so many times sooner."""
+    if sooner == 1:
+        return EXAMPLE
+    copy = Path(shutil.copytree(EXAMPLE, folder / "example"))
+    faults = copy / "faults.toml"
+    text, count = re.subn(
+        r"^step = (\d+)$",
+        lambda found: f"step = {int(found[1]) // sooner}",
+        faults.read_text(),
+        flags=re.MULTILINE,
+    )
+    assert count == 2
+    faults.write_text(text)
+    return copy
 
-    demo = python(EXAMPLE / "demo.py", tmp_path / "demo", *SMALL, home=tmp_path)
+
+@pytest.mark.parametrize("sooner", sampled([1, SOONER], [SOONER]))
+def test_faults_leave_no_trace_in_the_weights(tmp_path: Path, sooner: int) -> None:
+    steps, folder = STEPS // sooner, example(tmp_path, sooner)
+    small = ("--steps", steps, *SMALL)
+    alone = python(folder / "train.py", *small, "--out", tmp_path / "alone.pt", home=tmp_path)
+    *losses, unseen, rosalind = alone.stdout.splitlines()[: 3 + steps // 50]
+    told = [step for step in range(1, steps + 1) if step % 50 == 0 or step == steps]
+    assert [line.split(":")[0] for line in losses] == [f"step {step}" for step in told]
+    assert unseen.startswith("loss on text it has not seen: ")
+    assert rosalind.startswith("ROSALIND\t")
+
+    demo = python(folder / "demo.py", tmp_path / "demo", *small, home=tmp_path)
     assert "n0.1 lost (SIGKILL)" in demo.stderr
     assert "node n1 lost" in demo.stderr
     assert "They are the same, bit by bit." in demo.stderr
     assert "Run disturbed" in demo.stdout
-    assert lines[3] in demo.stdout + demo.stderr
+    assert unseen in demo.stdout + demo.stderr
     assert (tmp_path / "demo" / "report.html").is_file()
 
     expected, trained = (

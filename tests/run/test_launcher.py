@@ -31,7 +31,9 @@ pytestmark = pytest.mark.slow
 
 WAIT_S = 60.0
 ATTEMPTS_MAX = 10
-STOP_S_MAX = 10.0
+STOP_S_MAX = 60.0
+GRACE = ("--shutdown-timeout", "300")
+"""Far longer than any of them may take to end, on however busy a machine."""
 """How long a signal may take to end a run of scripts that do as they are told."""
 TOKEN = "a token for tests"
 
@@ -244,7 +246,7 @@ def test_a_script_that_raises_has_its_traceback_printed_once(start: Start) -> No
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
 )
 def test_a_signal_ends_everything(start: Start, number: signal.Signals, code: int) -> None:
-    launched = start("--nproc-per-node", "2", "--nodes", "2", "--run", "stopped", script=SLEEPS)
+    launched = start("--nproc-per-node", "2", "--nodes", "2", "--run", "stopped", *GRACE, script=SLEEPS)
     launched.until_printed("pid", 4)
     agents, port = launched.agents(), port_of(launched)
     assert len(agents) == 2
@@ -262,14 +264,14 @@ def test_a_signal_ends_everything(start: Start, number: signal.Signals, code: in
 
 
 def test_a_second_signal_waits_for_nobody(start: Start) -> None:
-    launched = start("--nproc-per-node", "2", script=DEAF)
+    launched = start("--nproc-per-node", "2", *GRACE, script=DEAF)
     launched.until_printed("pid", 2)
     launched.process.terminate()
     launched.until_said("stopping")
     begun_s = time.monotonic()
     launched.process.terminate()
     assert launched.wait() == 143
-    assert time.monotonic() - begun_s < STOP_S_MAX / 2
+    assert time.monotonic() - begun_s < STOP_S_MAX
     assert not any(map(is_alive, launched.pids()))
 
 

@@ -38,7 +38,7 @@ from holdfast.run.wire import (
 pytestmark = pytest.mark.slow
 
 TOKEN = "a-token-for-tests"
-WAIT_S = 30.0
+WAIT_S = 60.0
 INTERRUPTS = 150
 FD_SETSIZE = 1024
 """select() knows no descriptor beyond it."""

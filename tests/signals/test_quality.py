@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from quantity import sampled
 
 from holdfast.drills.scenarios import SCENARIOS, play
 from holdfast.drills.telemetry import CLEAN, Dirt
@@ -357,18 +358,17 @@ def test_what_the_twin_spoils_is_found_and_nothing_else(
     assert right.mean() > 0.97
 
 
-def test_one_metric_of_16384_gpus_is_quick() -> None:
+@pytest.mark.parametrize("name", sampled((TEMPERATURE, POWER, VIOLATION, WAIT), (VIOLATION,)))
+def test_one_metric_of_16384_gpus_is_quick(name: str) -> None:
     """The figures are those of docs/signals.md; this bound holds on a busy machine as well."""
-    telemetry = play("cooling-pump", 1, layout=Layout(gpus=16_384)).telemetry
-    for name in (TEMPERATURE, POWER, VIOLATION, WAIT):
-        frame = telemetry.sample(name)
-        assert frame.values.shape == (180, 16_384)
-        times_s = []
-        for _ in range(3):
-            begun = time.process_time()
-            per_second(inspect(frame).frame)
-            times_s.append(time.process_time() - begun)
-        assert min(times_s) < LARGE_SECONDS_MAX, name
+    frame = play("cooling-pump", 1, layout=Layout(gpus=16_384)).telemetry.sample(name)
+    assert frame.values.shape == (180, 16_384)
+    times_s = []
+    for _ in range(3):
+        begun = time.process_time()
+        per_second(inspect(frame).frame)
+        times_s.append(time.process_time() - begun)
+    assert min(times_s) < LARGE_SECONDS_MAX
 
 
 @pytest.mark.parametrize(("total", "flaws"), [(True, 1), (False, 0)])

@@ -22,7 +22,7 @@ from holdfast.stragglers.trace import Trace
 from holdfast.stragglers.verdict import judge
 from holdfast.stragglers.whatif import analyse
 
-PROFILED_S_MAX = 100
+PROFILED_S_MAX = 600
 Rows = list[dict[str, Any]]
 
 
@@ -198,14 +198,16 @@ def test_a_slow_rank_in_real_traces(profiled: Path, where: str) -> None:
     assert [worker.rank for worker in trace.workers] == [0, 1, 2]
     assert (verdict.kind, verdict.workers) == ("worker", ("rank 1",)), verdict.sentence
     assert analysis.operations[0].type == where
-    assert analysis.step_s >= 0.04
+    assert analysis.step_s >= float((profiled / "extra_s").read_text())
     assert analysis.step_s == pytest.approx(analysis.recorded_s, rel=0.25)
     assert {"forward", "backward", "optimizer-step", "data", "all-reduce"} <= {
         o.type for o in analysis.operations
     }
     reduction = next(one for one in analysis.operations if one.type == "all-reduce")
     assert reduction.is_communication
-    assert reduction.ideal_s < 0.02, "waiting for the slow rank is not the all-reduce's own time"
+    assert reduction.ideal_s < analysis.step_s / 2, (
+        "waiting for the slow rank is not the all-reduce's own time"
+    )
 
 
 def test_one_rank_alone_and_packed(profiled: Path, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ class Ranks:
     @property
     def wake_s_max(self) -> float:
         """The longest that an abort may take to wake whoever waits, who would wait for minutes without."""
-        return 5.0
+        return 30.0
 
     def run(self, scenario: Scenario, size: int, **arguments: Any) -> list[Any]:
         """What the scenario returned on each rank."""

@@ -29,7 +29,7 @@ pytestmark = [
 
 WORKERS = min(2, len(os.sched_getaffinity(0)))
 """torch warns of more processes than cores, and warnings are errors."""
-SAMPLE_S = 60
+SAMPLE_S = 270
 GONE_S_MAX = SAMPLE_S / 3
 """DataLoader's own processes look for their parent between two samples."""
 

@@ -220,7 +220,7 @@ class Page:
     """A run's metrics, by name and member."""
 
     def __init__(self, url: str) -> None:
-        with urllib.request.urlopen(url, timeout=10) as page:  # on loopback
+        with urllib.request.urlopen(url, timeout=60) as page:  # on loopback
             text = page.read().decode()
         self.values = {
             (sample.name, sample.labels.get("member", "")): sample.value

@@ -13,6 +13,7 @@ from torch import nn
 
 import holdfast.train as hf
 from holdfast.record.errors import InputError
+from holdfast.train import whole_file as module
 from holdfast.train.opening import checkpoints_in, to_safetensors, to_torch
 from holdfast.train.whole_file import whole_file
 
@@ -163,12 +164,12 @@ def test_best_keeps_what_was_best_and_no_nan(tmp_path: Path) -> None:
 
 def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(tmp_path: Path) -> None:
     path = tmp_path / "best.pt"
-    code = (
-        "import os, pathlib, signal, sys; from holdfast.train.whole_file import whole_file\n"
+    code = (  # the module alone: with its package comes torch
+        "import os, pathlib, runpy, signal, sys; whole_file = runpy.run_path(sys.argv[2])['whole_file']\n"
         "with whole_file(pathlib.Path(sys.argv[1])) as file:\n"
         "    file.write(b'half'); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    killed = subprocess.run([sys.executable, "-c", code, path, module.__file__], check=False)
     assert killed.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
     assert left.name.endswith(".part")

@@ -64,7 +64,7 @@ class Move:
             return transfer.send(
                 group, self._route, state, 7, numbers, lambda header: self._tell(group.rank, header)
             )
-        headers = [self._told[source, group.rank].get(timeout=20) for source in self._route.sources]
+        headers = [self._told[source, group.rank].get(timeout=90) for source in self._route.sources]
         try:
             return transfer.receive(group, self._route, state, headers)
         except GroupBroken as broken:

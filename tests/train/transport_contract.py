@@ -10,7 +10,7 @@ import transport_scenarios as scenarios
 from forked_ranks import Ranks
 
 RACES = 16
-GIVE_UP_S_MAX = 5.0
+GIVE_UP_S_MAX = 30.0
 """From the moment at which a group is not wanted any more to the end of making it, on a busy machine."""
 KILL_S = 0.25
 """How long something large is exchanged before a peer is killed."""

@@ -4,6 +4,7 @@ from statistics import fmean
 
 import msgspec
 import pytest
+from quantity import sampled
 
 from holdfast.economics.cadence.expectation import ettr
 from holdfast.twin import outlook
@@ -36,7 +37,10 @@ def simulated_goodput(of: Study, under: Policy, seeds: int) -> float:
 
 @pytest.mark.parametrize(
     ("name", "days", "seeds", "published"),
-    [("llama3-405b", 54, 2, 0.90), ("rsc-1", 30, 4, None), ("byterobust-9600", 30, 2, 0.97)],
+    sampled(
+        [("llama3-405b", 54, 2, 0.90), ("rsc-1", 30, 4, None), ("byterobust-9600", 30, 2, 0.97)],
+        [("byterobust-9600", 30, 2, 0.97)],
+    ),
 )
 def test_the_owners_practice(name: str, days: float, seeds: int, published: float | None) -> None:
     """Within a point of each other; Llama 3 above its 90 %, ByteRobust at its 97 %."""
@@ -50,7 +54,7 @@ def test_the_owners_practice(name: str, days: float, seeds: int, published: floa
         assert foreseen == pytest.approx(published, abs=0.01)
 
 
-@pytest.mark.parametrize("name", ["restart", "spares", "snapshots"])
+@pytest.mark.parametrize("name", sampled(["restart", "spares", "snapshots"], ["snapshots"]))
 def test_restarting_policies(name: str) -> None:
     of = study("rsc-1", 20)
     under = policy(name, of.job.gpus, 64)
@@ -58,7 +62,7 @@ def test_restarting_policies(name: str) -> None:
     assert simulated_goodput(of, under, 4) == pytest.approx(foreseen, abs=0.015)
 
 
-@pytest.mark.parametrize("name", ["holdfast", "holdfast-static", "replicas"])
+@pytest.mark.parametrize("name", sampled(["holdfast", "holdfast-static", "replicas"], ["holdfast"]))
 def test_elastic_policies(name: str) -> None:
     of = study("byterobust-9600", 10)
     under = policy(name, of.job.gpus, 32)
@@ -66,10 +70,13 @@ def test_elastic_policies(name: str) -> None:
     assert simulated_goodput(of, under, 2) == pytest.approx(foreseen, abs=0.005)
 
 
-def test_kokolis_within_two_points_where_his_assumptions_hold() -> None:
+@pytest.mark.parametrize("seeds", sampled([1, 3], [1]))
+def test_kokolis_within_two_points_where_his_assumptions_hold(seeds: int) -> None:
     """RSC-2 at 1,024 GPUs: a failure in three days, a checkpoint an hour, five minutes to restart."""
     of, practice = study("rsc-2-1024", 300), preset("rsc-2-1024").practice
-    assert simulated_goodput(of, practice, 3) == pytest.approx(ettr(outlook.setting(of, practice)), abs=0.02)
+    assert simulated_goodput(of, practice, seeds) == pytest.approx(
+        ettr(outlook.setting(of, practice)), abs=0.02
+    )
 
 
 def test_kokolis_is_four_points_off_at_16384_gpus() -> None:

@@ -1,6 +1,7 @@
 """The twin against what was published: interruptions, effective time, the closed form where it holds."""
 
 import pytest
+from quantity import sampled
 from scipy import stats
 
 from holdfast.economics.cadence.expectation import Setting, ettr
@@ -28,16 +29,18 @@ def played(of: Preset, by: Policy, seed: int, days: float) -> Figures:
     return figures
 
 
-def test_llama_3s_interruptions_and_effective_time() -> None:
+@pytest.mark.parametrize("seed", sampled([1, 2], [1]))
+def test_llama_3s_interruptions_and_effective_time(seed: int) -> None:
     llama = preset("llama3-405b")
     low, high = stats.poisson.interval(0.99, 419)
-    for seed in (1, 2):
-        figures = played(llama, llama.practice, seed, 54)
-        assert low <= figures.interruptions <= high
-        assert figures.effective_time > 0.90
+    figures = played(llama, llama.practice, seed, 54)
+    assert low <= figures.interruptions <= high
+    assert figures.effective_time > 0.90
 
 
-@pytest.mark.parametrize(("name", "rate"), [("rsc-1-1024", 6.50), ("rsc-2-1024", 2.34)])
+@pytest.mark.parametrize(
+    ("name", "rate"), sampled([("rsc-1-1024", 6.50), ("rsc-2-1024", 2.34)], [("rsc-2-1024", 2.34)])
+)
 def test_the_closed_form_where_it_holds(name: str, rate: float) -> None:
     of = preset(name)
     setting = Setting(nodes=128, failures_per_1000_node_days=rate, restart_s=300, interval_s=3_600)
@@ -50,11 +53,11 @@ def test_byterobust_comes_to_its_97_per_cent() -> None:
     assert played(of, of.practice, 1, 60).effective_time == pytest.approx(0.97, abs=0.01)
 
 
-def test_holdfasts_policy_loses_less_than_a_restart_on_every_seed() -> None:
+@pytest.mark.parametrize("seed", sampled([1, 2, 3], [1]))
+def test_holdfasts_policy_loses_less_than_a_restart_on_every_seed(seed: int) -> None:
     llama = preset("llama3-405b")
-    for seed in (1, 2, 3):
-        lost = [
-            played(llama, policy(name, llama.job.gpus, 32), seed, 7).lost_gpu_hours
-            for name in ("restart", "holdfast")
-        ]
-        assert lost[1] < lost[0]
+    lost = [
+        played(llama, policy(name, llama.job.gpus, 32), seed, 7).lost_gpu_hours
+        for name in ("restart", "holdfast")
+    ]
+    assert lost[1] < lost[0]
