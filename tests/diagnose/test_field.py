@@ -378,11 +378,12 @@ def stand(field: Field, rows: slice) -> None:
 
 @pytest.mark.parametrize("without", [(), (TENSOR,)])
 def test_a_run_with_long_steps_stands_as_soon_as_all_of_its_gpus_do(without: tuple[str, ...]) -> None:
-    """Half a minute after they stopped, when the next step is not even due."""
+    """After a minute, which a first save may take, and long before the next step is late."""
     field = long_steps()
-    end = field.rows - 1  # the last step was shown 45 s ago
+    end = field.rows - 1
+    stand(field, slice(end - 3, None))
     assert answers(field.look(DEFAULT_ON, at_row=end, without=without)) == []
-    stand(field, slice(end - 2, None))
+    stand(field, slice(end - 5, end - 3))
     one = the(field.look(DEFAULT_ON, at_row=end, without=without))
     assert (one.cause.mechanism, one.cause.subject) == ("hang", RUN)
     assert one.confidence > 0.9

@@ -42,8 +42,8 @@ pytestmark = pytest.mark.slow
 TOKEN = "a token for tests"
 WAIT_S = 60.0
 POLL_INTERVAL_S = 0.01
-EXIT_SEEN_S_MAX = 10.0
-"""Typically a few milliseconds; generous, because machines that test are busy."""
+EXIT_SEEN_S_MAX = 1.0
+"""Typically a few milliseconds. Of several attempts one must be so quick: machines that test are busy."""
 
 Kind = TypeVar("Kind", bound=AnyMessage)
 
@@ -232,7 +232,7 @@ def test_the_death_of_a_worker_is_told_at_once() -> None:
                 ended = await here.next(WorkerExited, member)
                 took_s.append(time.monotonic() - begun_s)
                 assert (ended.code, ended.signal) == (None, signal.SIGKILL)
-            assert sorted(took_s)[2] < EXIT_SEEN_S_MAX
+            assert min(took_s) < EXIT_SEEN_S_MAX
 
     run(test)
 

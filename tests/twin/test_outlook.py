@@ -54,7 +54,7 @@ def test_the_owners_practice(name: str, days: float, seeds: int, published: floa
         assert foreseen == pytest.approx(published, abs=0.01)
 
 
-@pytest.mark.parametrize("name", sampled(["restart", "spares", "snapshots"], ["snapshots"]))
+@pytest.mark.parametrize("name", sampled(["restart", "spares", "snapshots"], ["restart"]))
 def test_restarting_policies(name: str) -> None:
     of = study("rsc-1", 20)
     under = policy(name, of.job.gpus, 64)

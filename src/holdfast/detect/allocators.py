@@ -62,7 +62,7 @@ def _past(look: Look, run: str, pace: Pace, every: Panel) -> Floats:
         end_ns = onset_ns - round(margin_of(pace, onset_ns) * 1e9)
         early = look.panels.of_run(METRIC, run, (end_ns - round(PAST_S * 1e9), end_ns), as_rate=True)
         past = None if early is None else _sum(early.values)
-    if past is None:
+    if past is None or np.isfinite(past).sum() < compare.PAST_KNOWN_MIN:
         past = every.values[compare.past_rows(every.values)]
     return past[np.isfinite(past)]
 

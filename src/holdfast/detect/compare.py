@@ -116,8 +116,7 @@ def lasting(
     # By series: whether it is in a stretch, and whether that counts yet; for how many rows it has not been
     # wrong, for how many observations it has been without a break, and how much more often than right.
     is_in, counts = np.zeros((2, len(columns)), np.bool_)
-    quiet, row_count, more = np.zeros((3, len(columns)), np.int16)
-    first, noticed = np.zeros((2, len(columns)), np.int32)
+    quiet, row_count, more, first, noticed = np.zeros((5, len(columns)), np.int32)
     found: list[FindingStretch] = []
     # By row: what was last wrong at least so many rows ago is over.
     gone = np.arange(len(times_ns)) - np.searchsorted(times_ns, times_ns - round(bridge_s * 1e9))

@@ -47,6 +47,8 @@ MEMBER_STEPS, MEMBER_COMPUTE = "holdfast_member_steps_total", "holdfast_member_c
 MEMBER_WAITING, MEMBER_IN_STEP = "holdfast_member_waiting", "holdfast_member_in_step"
 HOLDS_UP = "the others wait, and it does not"
 FIRST_SHARE_MAX = 0.5
+FIRST_PAUSE_S = 60.0
+"""GPUs that stand for no longer may do so for a save, where none was seen before."""
 CONFIRMED, LIKELY = 0.97, 0.6
 
 
@@ -119,6 +121,8 @@ def _stands_still(look: Look, pace: Pace, scene: Scene) -> bool:
     if known_s < KNOWN_S or is_pause or pace.step_s is None:
         return False
     pause_s = USUAL_TIMES * max(0.0, _longest_pause_s(pace) - pace.step_s)
+    if pause_s < SHORTEST_S:
+        pause_s = FIRST_PAUSE_S  # it may save for the first time
     for metric, idle_share in ACTIVITY.items():
         if (share := _shares(look, metric, scene.run)) is not None:
             times_ns, shares = share

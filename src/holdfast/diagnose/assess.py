@@ -32,8 +32,8 @@ BANS_MIN = 0.3
 BANS_EARLY_MIN = 1.0
 """While the run is not slower yet, ten to one: a warning must be worth it."""
 BANS_BESIDE_MIN, BANS_SWITCH_MIN, BANS_APART_MIN = 0.15, -0.1, 0.7
-"""Beside another cause that slows the run: where it began with that; of a switch, where half of its ports did
-and no other; where it did not.
+"""Beside another cause that slows the run: where it began with that; of a switch, which half of its ports are
+enough for, though that is less likely than not by itself; where it did not begin with it.
 """
 SWITCHES = frozenset({"leaf", "spine"})
 BESIDE = frozenset({"nvlink", "pcie-width", "link-errors", "memory-errors", "gpu-fault", "cpu-contention"})

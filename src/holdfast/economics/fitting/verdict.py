@@ -16,6 +16,7 @@ CONFIDENCE = 0.95
 DRAWS, DRAWS_MIN = 999, 99
 NUMBERS_MAX = 20_000_000
 """How many numbers a test may draw; for a large sample it makes do with fewer draws."""
+NUMBERS_AT_ONCE_MAX = 1_000_000
 CHANCE_MAX = 0.01
 """What chance brings about less often than this is not taken for chance: one fit asks about ten questions."""
 
@@ -56,7 +57,17 @@ def closeness(
     what is known: by the distance of samples which do come from one (Lilliefors 1967, 1969).
     """
     draws = max(DRAWS_MIN, min(DRAWS, NUMBERS_MAX // sample.size))
-    found = stats.goodness_of_fit(
-        distribution, sample, known_params=known, statistic="ks", n_mc_samples=draws, random_state=rng
-    )
-    return Closeness(distance=float(found.statistic), p_value=float(found.pvalue))
+    at_once = max(1, NUMBERS_AT_ONCE_MAX // sample.size)  # scipy has all of them in memory
+    distance, further = 0.0, 0
+    for first in range(0, draws, at_once):
+        found = stats.goodness_of_fit(
+            distribution,
+            sample,
+            known_params=known,
+            statistic="ks",
+            n_mc_samples=min(at_once, draws - first),
+            random_state=rng,
+        )
+        distance = float(found.statistic)
+        further += int((found.null_distribution >= distance).sum())
+    return Closeness(distance=distance, p_value=(further + 1) / (draws + 1))
