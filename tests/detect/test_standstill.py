@@ -159,6 +159,17 @@ def test_a_receive_whose_sender_does_something_else_is_told_with_where_that_is()
     assert (second.kind, second.inside.ranks) == ("everybody", (5, 6))
 
 
+def test_a_pipeline_whose_batches_have_ended_does_not_stand() -> None:
+    """torch says "scheduled" of what is in a batch, for ever."""
+    done = entry("nccl:coalesced", 1, "completed", is_p2p=True, p2p_seq_id=1)
+    sent = [entry("nccl:send 0->1", 1, "scheduled"), entry("nccl:recv 0<-1", 1, "scheduled"), done]
+    taken = [entry("nccl:recv 1<-0", 1, "scheduled"), entry("nccl:send 1->0", 1, "scheduled"), done]
+    assert judged({0: sent, 1: taken}, {"0": [0, 1]}).standstills == ()
+    stuck = [*taken[:2], {**done, "state": "started", "retired": False}]
+    told = judged({0: sent, 1: stuck}, {"0": [0, 1]})
+    assert [one.inside.ranks for one in told.standstills] == [(1,), (1,)]
+
+
 def test_coalesced_calls_are_compared_one_by_one() -> None:
     """Two reductions share a number; rank 2 has made them in the other order."""
     small, large = entry(op_id=1, input_sizes=[[4]]), entry(op_id=2, input_sizes=[[64]])

@@ -62,6 +62,43 @@ def test_a_later_call_of_nccl_that_is_finished_shows_that_the_earlier_are() -> N
     assert [call.state for call in found.calls] == ["finished", "finished", "started"]
 
 
+@pytest.mark.parametrize(
+    ("closing", "retired", "told"),
+    [
+        ("completed", True, ("finished", False)),
+        ("started", False, ("started", False)),
+        ("scheduled", False, ("scheduled", False)),
+        ("started", True, ("started", True)),
+    ],
+)
+def test_calls_of_a_batch_end_with_the_one_that_closes_it(
+    closing: str, *, retired: bool, told: tuple[str, bool]
+) -> None:
+    """torch leaves each of them as scheduled: pytorch issue 137969."""
+    calls = [
+        entry("nccl:send 0->1", 4, "scheduled"),
+        entry("nccl:recv 0<-1", 4, "scheduled"),
+        entry("nccl:coalesced", 4, closing, retired=retired, is_p2p=True, p2p_seq_id=4),
+    ]
+    found = parse_dump(0, pickle.dumps(dump(calls, WORLD), 2)).calls
+    assert [(call.state, call.timed_out) for call in found] == [told] * 3
+
+
+def test_a_batch_that_was_not_closed_is_unfinished_whatever_others_did() -> None:
+    """Another number, another group and a collective of the same number are other batches."""
+    pair = ("1", "pp")
+    calls = [
+        entry("nccl:send 0->1", 3, "scheduled", group=pair),
+        entry("nccl:send 0->1", 2, "scheduled"),
+        entry("nccl:coalesced", 3, "completed", is_p2p=True, p2p_seq_id=3),
+        entry("nccl:all_gather_into_tensor_coalesced", 2, "completed"),
+        entry("nccl:_all_gather_base", 2, "scheduled"),
+        entry("nccl:recv 0<-1", 4, "scheduled"),
+    ]
+    found = parse_dump(0, pickle.dumps(dump(calls, WORLD), 2)).calls
+    assert [call.state == "finished" for call in found] == [False, False, True, True, True, False]
+
+
 def test_json_says_the_same_without_stacks() -> None:
     said = dump([{**entry(seq=2), "frames": []}], WORLD)
     said["pg_status"] = {"0": {"last_enqueued_collective": 2}}

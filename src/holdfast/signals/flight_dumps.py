@@ -28,6 +28,8 @@ CALLS_MAX = 100_000
 KEPT_MAX = 16
 """Calls of a group that a rank has finished, and as many that it has not: the newest, and the oldest."""
 LINES_MAX, SIZES_MAX, DIMENSIONS_MAX, CHARS_MAX = 64, 64, 16, 256
+CLOSES_BATCH = "coalesced"
+"""How the name of the entry ends that closes a batch, such as that of `batch_isend_irecv`."""
 TORCH = re.compile(r"(?:^|/)torch/|^<frozen ")
 """Files of torch itself: where in them a rank is says nothing."""
 
@@ -169,7 +171,7 @@ def parse_dump(rank: int, content: bytes, interned: dict[object, Any] | None = N
     entries = _list(said.get("entries", []))
     if len(entries) > CALLS_MAX:
         raise _Malformed(f"it has more than {CALLS_MAX:,} entries")
-    briefs = _in_order([_brief(entry) for entry in entries])
+    briefs = _in_order(_batched([_brief(entry) for entry in entries]))
     shared = {} if interned is None else interned
     return FlightDump(
         rank=rank,
@@ -237,6 +239,20 @@ def _line(frame: object, interned: dict[object, Any]) -> CodeLine | None:
     told = _dict(frame)
     line = CodeLine(_text(told.get("name")), _text(told.get("filename")), _whole(told.get("line", 0)))
     return None if TORCH.search(line.file) else interned.setdefault(line, line)
+
+
+def _batched(calls: list[_Brief]) -> list[_Brief]:
+    """The calls of a batch share a number. torch watches only the one that closes it: the others stay as they
+    were when they were made, and end as that one does.
+    """
+    closing = {
+        (call.group, call.is_p2p, call.seq): call for call in calls if call.name.endswith(CLOSES_BATCH)
+    }
+    found = []
+    for call in calls:
+        last = closing.get((call.group, call.is_p2p, call.seq), call)
+        found.append(call._replace(state=last.state, is_retired=last.is_retired))
+    return found
 
 
 def _in_order(calls: list[_Brief]) -> list[_Brief]:
