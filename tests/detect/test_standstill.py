@@ -159,6 +159,17 @@ def test_a_receive_whose_sender_does_something_else_is_told_with_where_that_is()
     assert (second.kind, second.inside.ranks) == ("everybody", (5, 6))
 
 
+@pytest.mark.parametrize("names", [("send 0->1", "send 1->0"), ("recv 0<-1", "recv 1<-0")])
+def test_two_that_both_send_or_both_receive_wait_for_each_other(names: tuple[str, str]) -> None:
+    told = judged({rank: [entry(f"nccl:{name}")] for rank, name in enumerate(names)}, {"0": [0, 1]})
+    assert told.circular
+    assert [one.kind for one in told.standstills] == ["absent"] * 2
+    assert {one.inside.call: (one.inside.ranks, one.absent) for one in told.standstills} == {
+        names[0]: ((0,), (1,)),
+        names[1]: ((1,), (0,)),
+    }
+
+
 def test_a_pipeline_whose_batches_have_ended_does_not_stand() -> None:
     """torch says "scheduled" of what is in a batch, for ever."""
     done = entry("nccl:coalesced", 1, "completed", is_p2p=True, p2p_seq_id=1)

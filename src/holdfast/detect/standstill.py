@@ -22,7 +22,7 @@ SAME_INPUTS = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "redu
 SAME_OUTPUTS = frozenset({"all_gather"})
 """Collectives for which all ranks' inputs, or all their outputs, have as many elements together."""
 
-_ENDS = re.compile(r"(?:send|recv) (\d{1,9})(?:->|<-)(\d{1,9})")
+_ENDS = re.compile(r"(?:send|recv) (\d{1,9})(->|<-)(\d{1,9})")
 _DECORATION = re.compile(r"^_|_oop$|_base$|_coalesced$|_into_tensor(?=_|$)|_tensor(?=_|$)")
 
 Kind = Literal["absent", "other", "not-started", "everybody", "unknown"]
@@ -74,7 +74,7 @@ class RanksStanding(msgspec.Struct, frozen=True, kw_only=True):
     standstills  those first that do not come of another one
     idle         where ranks are that stand in no call, if nobody does
     undumped     ranks of which there is no dump that can be read; unreadable: why not, where there is a file
-    circular     ranks wait for each other, in calls of several groups
+    circular     ranks wait for each other, in different calls
     stacks       by rank, where its main thread is, where somebody has looked
     """
 
@@ -206,7 +206,7 @@ def _collective(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Stan
 
 
 def _transfers(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Standstill]:
-    """Sends and receives that have not ended, each with its other end."""
+    """Sends and receives that have not ended, each with its other end: by who sends, and who receives."""
     waiting: dict[tuple[int, int], dict[int, RecordedCall]] = {}
     for rank in group.members:
         for call in dumps[rank].calls if rank in dumps else ():
@@ -216,9 +216,10 @@ def _transfers(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Stand
                 and group.holds(call)
                 and (ends := _ENDS.match(call.name))
             ):
-                pair = sorted((int(ends[1]), int(ends[2])))
-                if pair[1] < len(group.members):
-                    waiting.setdefault((pair[0], pair[1]), {}).setdefault(rank, call)
+                own, other = int(ends[1]), int(ends[3])
+                if max(own, other) < len(group.members):
+                    way = (own, other) if ends[2] == "->" else (other, own)
+                    waiting.setdefault(way, {}).setdefault(rank, call)
     for places, calls in waiting.items():
         both = [group.members[place] for place in places]
         missing = [rank for rank in both if rank not in calls]

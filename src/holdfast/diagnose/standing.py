@@ -109,7 +109,7 @@ def action(told: RanksStanding) -> str:
     """What to do first."""
     if told.circular:
         return (
-            "The ranks wait for each other: compare in which order they call the collectives of these groups."
+            "The ranks wait for each other: compare in which order they call collectives, sends and receives."
         )
     if not told.standstills:
         if told.undumped:
