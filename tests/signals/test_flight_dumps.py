@@ -10,6 +10,7 @@ from flight_entries import dump, entry, write
 
 from holdfast.record.errors import InputError
 from holdfast.signals.flight_dumps import (
+    APART_NS_MAX,
     FILE_BYTES_MAX,
     KEPT_MAX,
     CodeLine,
@@ -162,6 +163,30 @@ def test_one_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -
     found = read_dumps(write(tmp_path / "d", {0: good, 1: b"", 2: good}))
     assert [one.rank for one in found.dumps] == [0, 2]
     assert found.unreadable == {1: "it is damaged at byte 0"}
+
+
+def test_a_dump_that_an_earlier_hang_has_left_is_not_used(tmp_path: Path) -> None:
+    """Ranks 0 and 1 stand since noon. 2 is of a hang an hour before; 3 is late, and 4 says no times."""
+    noon_ns = 1_794_916_800 * 10**9
+
+    def of(*times_ns: int) -> object:
+        calls = [entry(seq=number, time_created_ns=time_ns) for number, time_ns in enumerate(times_ns, 1)]
+        return dump(calls, WORLD)
+
+    early_ns = noon_ns - APART_NS_MAX
+    folder = write(
+        tmp_path / "d",
+        {
+            0: of(noon_ns, noon_ns + 7_200 * 10**9),
+            1: of(noon_ns + 1),
+            2: of(noon_ns - 7_200 * 10**9, early_ns - 1),
+            3: of(early_ns),
+            4: of(0),
+        },
+    )
+    found = read_dumps(folder)
+    assert [one.rank for one in found.dumps] == [0, 1, 3, 4]
+    assert found.unreadable == {2: "it is of another time"}
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:

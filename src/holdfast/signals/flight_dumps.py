@@ -28,6 +28,9 @@ CALLS_MAX = 100_000
 KEPT_MAX = 16
 """Calls of a group that a rank has finished, and as many that it has not: the newest, and the oldest."""
 LINES_MAX, SIZES_MAX, DIMENSIONS_MAX, CHARS_MAX = 64, 64, 16, 256
+APART_NS_MAX = 300 * 10**9
+"""torch writes over files and deletes none. A dump that ends by more than this before the newest one begins is
+left of an earlier hang; a rank that is only late has calls in common with the others, or nearly."""
 CLOSES_BATCH = "coalesced"
 """How the name of the entry ends that closes a batch, such as that of `batch_isend_irecv`."""
 TORCH = re.compile(r"(?:^|/)torch/|^<frozen ")
@@ -81,16 +84,19 @@ class FlightDump(msgspec.Struct, frozen=True, kw_only=True):
     calls     in the order in which they were made, of each group those that a comparison needs
     members   by group, the ranks in it, where that is said
     reached   by group, the last collective that was entered
+    first_ns, last_ns   when the first and the last of all its calls were made; 0 where that is not said
     """
 
     rank: int
     calls: tuple[RecordedCall, ...]
     members: dict[str, tuple[int, ...]]
     reached: dict[str, int]
+    first_ns: int = 0
+    last_ns: int = 0
 
 
 class FlightDumps(msgspec.Struct, frozen=True, kw_only=True):
-    """unreadable: by rank, what is wrong with its file."""
+    """unreadable: by rank, why its file is not used."""
 
     dumps: tuple[FlightDump, ...]
     unreadable: dict[int, str]
@@ -116,7 +122,12 @@ def read_dumps(place: Path) -> FlightDumps:
             f"{files[rank]} is not a dump of torch's flight recorder: {unreadable[rank]}.",
             hint="Give the folder, or DIR/PREFIX, of files such as nccl_trace_rank_0.",
         )
-    return FlightDumps(dumps=tuple(dumps), unreadable=unreadable)
+    began_ns = max(dumps, key=lambda dump: dump.last_ns).first_ns
+    old = {dump.rank for dump in dumps if 0 < dump.last_ns < began_ns - APART_NS_MAX}
+    return FlightDumps(
+        dumps=tuple(dump for dump in dumps if dump.rank not in old),
+        unreadable=unreadable | dict.fromkeys(sorted(old), "it is of another time"),
+    )
 
 
 def _files(place: Path) -> dict[int, Path]:
@@ -173,11 +184,14 @@ def parse_dump(rank: int, content: bytes, interned: dict[object, Any] | None = N
         raise _Malformed(f"it has more than {CALLS_MAX:,} entries")
     briefs = _in_order(_batched([_brief(entry) for entry in entries]))
     shared = {} if interned is None else interned
+    made_ns = [time_ns for entry in entries if (time_ns := _whole(entry.get("time_created_ns", 0))) > 0]
     return FlightDump(
         rank=rank,
         calls=tuple(_call(entries[place], briefs[place], shared) for place in _kept(briefs)),
         members=_members(_dict(said.get("pg_config", {}))),
         reached=_reached(entries, briefs, _dict(said.get("pg_status", {}))),
+        first_ns=min(made_ns, default=0),
+        last_ns=max(made_ns, default=0),
     )
 
 
