@@ -216,3 +216,33 @@ def test_which_of_several_series_is_asked_for(tmp_path: Path) -> None:
 def test_a_folder_without_dumps_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError):
         read_dumps(tmp_path / name / "x" if name.endswith("/") else tmp_path / name)
+
+
+def test_one_of_the_files_stands_for_its_whole_series(tmp_path: Path) -> None:
+    folder = write(tmp_path / "d", {rank: dump([entry()], WORLD) for rank in (0, 1, 2, 10)})
+    write(folder, {1: dump([entry()], WORLD), 7: dump([entry()], WORLD)}, prefix="mine-")
+    (folder / "nccl_trace_rank_5.json").write_text("{}", encoding="utf-8")
+    assert [one.rank for one in read_dumps(folder / "nccl_trace_rank_1").dumps] == [0, 1, 2, 10]
+    assert [one.rank for one in read_dumps(folder / "mine-7").dumps] == [1, 7]
+
+
+@pytest.mark.parametrize("refused", ["d", "nccl_trace_rank_0"])
+def test_a_folder_that_may_not_be_looked_into_is_a_mistake_in_a_sentence(
+    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "d", {0: dump([entry()], WORLD)})
+    look = Path.stat
+
+    def stat(path: Path, **how: bool) -> os.stat_result:
+        if path.name == refused:
+            raise PermissionError(13, "Permission denied")
+        return look(path, **how)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(InputError, match="Cannot read "):
+        read_dumps(folder)
+
+
+def test_a_name_that_is_too_long_is_a_mistake_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Cannot read "):
+        read_dumps(tmp_path / ("x" * 300))

@@ -29,8 +29,9 @@ KEPT_MAX = 16
 """Calls of a group that a rank has finished, and as many that it has not: the newest, and the oldest."""
 LINES_MAX, SIZES_MAX, DIMENSIONS_MAX, CHARS_MAX = 64, 64, 16, 256
 APART_NS_MAX = 300 * 10**9
-"""torch writes over files and deletes none. A dump that ends by more than this before the newest one begins is
-left of an earlier hang; a rank that is only late has calls in common with the others, or nearly."""
+"""torch writes over files and deletes none. A dump that ends by more than this before the newest begins is
+left of an earlier hang; a rank that is only late has calls in common with the others, or nearly.
+"""
 CLOSES_BATCH = "coalesced"
 """How the name of the entry ends that closes a batch, such as that of `batch_isend_irecv`."""
 TORCH = re.compile(r"(?:^|/)torch/|^<frozen ")
@@ -107,7 +108,9 @@ class _Malformed(ValueError):
 
 
 def read_dumps(place: Path) -> FlightDumps:
-    """All ranks' dumps in a folder, or with the beginning of their names (`DIR/PREFIX`)."""
+    """All ranks' dumps in a folder, or with the beginning of their names (`DIR/PREFIX`), or those that one of
+    them belongs to.
+    """
     files = _files(place)
     interned: dict[object, Any] = {}
     dumps, unreadable = [], {}
@@ -131,31 +134,40 @@ def read_dumps(place: Path) -> FlightDumps:
 
 
 def _files(place: Path) -> dict[int, Path]:
-    is_folder = place.is_dir()
-    folder, begins = (place, "") if is_folder else (place.parent, place.name)
     try:
-        listed = [path for path in folder.iterdir() if path.name.startswith(begins)]
+        series, begins = _series(place)
     except OSError:
-        raise InputError(f"Cannot read {folder}.", hint="Name the folder of the dumps.") from None
-    series: dict[tuple[str, str], dict[int, Path]] = {}
-    for path in listed:
-        found = _NUMBERED.fullmatch(path.name)
-        if found and path.is_file():
-            series.setdefault((found[1], found[3] or ""), {})[int(found[2])] = path
+        raise InputError(f"Cannot read {place}.", hint="Name the folder of the dumps.") from None
     if not series:
         raise InputError(
             f"{place} has no dump of torch's flight recorder.",
             hint="Give the folder, or DIR/PREFIX, of files such as nccl_trace_rank_0.",
         )
-    usual = [key for key in sorted(series) if key[0] in USUAL_PREFIXES] if is_folder else []
+    usual = [] if begins else [key for key in sorted(series) if key[0] in USUAL_PREFIXES]
     named = usual or [key for key in sorted(series) if key[0] == begins] or sorted(series)
     if len(named) > 1 and len({key[0] for key in named}) > 1:
+        folder = next(iter(series[named[0]].values())).parent
         examples = " or ".join(str(folder / prefix) for prefix, _ in named[:2])
         raise InputError(f"{place} has several series of files.", hint=f"Name one: {examples}.")
     files = series[named[0]]
     if len(files) > RANKS_MAX:
         raise InputError(f"{place} has {len(files):,} files; at most {RANKS_MAX:,} are read.")
     return files
+
+
+def _series(place: Path) -> tuple[dict[tuple[str, str], dict[int, Path]], str]:
+    """Numbered files, by what is before and after the number, and the beginning of their names that was asked
+    for: that of a file's whole series, if it is one of the files.
+    """
+    folder, begins, ends = (place, "", None) if place.is_dir() else (place.parent, place.name, None)
+    if (one := _NUMBERED.fullmatch(begins)) and place.is_file():
+        begins, ends = one[1], one[3] or ""
+    series: dict[tuple[str, str], dict[int, Path]] = {}
+    for path in folder.iterdir():
+        found = _NUMBERED.fullmatch(path.name) if path.name.startswith(begins) else None
+        if found and (ends is None or (found[1], found[3] or "") == (begins, ends)) and path.is_file():
+            series.setdefault((found[1], found[3] or ""), {})[int(found[2])] = path
+    return series, begins
 
 
 def _content(path: Path) -> bytes:
