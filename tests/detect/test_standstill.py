@@ -120,6 +120,13 @@ def test_ranks_that_wait_for_each_other_are_told_of() -> None:
     assert [one.holding for one in told.standstills] == [(1,), (0,)]
 
 
+def test_dumps_that_list_the_same_ranks_are_of_one_group_whoever_read_them() -> None:
+    read = [parse_dump(rank, pickle.dumps(dump([entry()], {"0": [0, 1]}), 2)) for rank in (0, 1)]
+    assert read[0].members["0"] is not read[1].members["0"]
+    (one,) = standing(FlightDumps(dumps=tuple(read), unreadable={})).standstills
+    assert one.inside.ranks == (0, 1)
+
+
 def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
     """As torch names groups that were split from one: rank 3 is missing in one half, nobody in the other."""
     half = ("5", "mesh_tp")

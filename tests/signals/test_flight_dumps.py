@@ -246,3 +246,19 @@ def test_a_folder_that_may_not_be_looked_into_is_a_mistake_in_a_sentence(
 def test_a_name_that_is_too_long_is_a_mistake_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Cannot read "):
         read_dumps(tmp_path / ("x" * 300))
+
+
+def test_what_all_ranks_list_is_kept_once(tmp_path: Path) -> None:
+    """Each dump has the whole world: parsed for each, the work and the memory would be quadratic."""
+    world = {"0": range(500), "1": range(0, 500, 2)}
+    found = read_dumps(write(tmp_path / "d", {rank: dump([entry()], world) for rank in range(20)}))
+    assert found.dumps[0].members == {"0": tuple(range(500)), "1": tuple(range(0, 500, 2))}
+    assert len({id(dump.members["0"]) for dump in found.dumps}) == 1
+    assert len({id(dump.members["1"]) for dump in found.dumps}) == 1
+
+
+@pytest.mark.parametrize("ranks", ["", "[]", "[0, x]", 5, None])
+def test_a_list_of_ranks_that_is_none_names_nobody(ranks: object) -> None:
+    said = dump([entry()], {})
+    said["pg_config"] = {"0": {"ranks": ranks}, "1": {"ranks": "[3,4]"}}
+    assert parse_dump(0, pickle.dumps(said, 2)).members == {"1": (3, 4)}

@@ -114,7 +114,8 @@ class _Shape(NamedTuple):
 def standing(found: FlightDumps) -> RanksStanding:
     """Purely: the same dumps give the same answer. The work grows with the calls that were kept."""
     dumps = {dump.rank: dump for dump in found.dumps}
-    told = {rank for dump in found.dumps for members in dump.members.values() for rank in members}
+    listed = {id(members): members for dump in found.dumps for members in dump.members.values()}
+    told = {rank for members in listed.values() for rank in members}
     world = tuple(sorted({*dumps, *told, *found.unreadable}))
     busy = {rank for rank, dump in dumps.items() if any(call.state != "finished" for call in dump.calls)}
     stands: list[Standstill] = []
@@ -145,18 +146,23 @@ def _comes_from_another(one: Standstill, busy: set[int]) -> bool:
 
 def _groups(dumps: Mapping[int, FlightDump], world: tuple[int, ...]) -> list[_Group]:
     """Groups that were split from others may share a name, and differ by their ranks."""
-    callers: dict[_Group, set[int]] = {}
+    callers: dict[tuple[str, str, int], set[int]] = {}
+    declared: dict[int, tuple[int, ...]] = {}
+    same: dict[tuple[int, ...], tuple[int, ...]] = {}
     for rank, dump in dumps.items():
         for name, purpose in dict.fromkeys((call.group, call.purpose) for call in dump.calls):
-            declared = dump.members.get(name, ())
-            callers.setdefault(_Group(name, purpose, declared), set()).add(rank)
+            # Ranks share what they list: to compare it for each of them would be quadratic.
+            listed = dump.members.get(name, ())
+            if id(listed) not in declared:
+                declared[id(listed)] = same.setdefault(listed, listed)
+            callers.setdefault((name, purpose, id(declared[id(listed)])), set()).add(rank)
     return [
-        group
-        if group.members
-        else group._replace(members=world)
-        if group.purpose == WORLD
-        else group._replace(members=tuple(sorted(ranks)), is_known=False)
-        for group, ranks in callers.items()
+        _Group(name, purpose, members)
+        if (members := declared[place])
+        else _Group(name, purpose, world)
+        if purpose == WORLD
+        else _Group(name, purpose, tuple(sorted(ranks)), is_known=False)
+        for (name, purpose, place), ranks in callers.items()
     ]
 
 

@@ -23,7 +23,8 @@ MAJOR = "2"
 """Of the format; torch raises it when fields change their meaning."""
 FILE_BYTES_MAX = 64 * 2**20
 """2,000 calls, as many as torch keeps, are 300 kB."""
-RANKS_MAX = 65_536
+RANKS_MAX = 32_768
+"""So many were tried, with two calls each."""
 CALLS_MAX = 100_000
 KEPT_MAX = 16
 """Calls of a group that a rank has finished, and as many that it has not: the newest, and the oldest."""
@@ -200,7 +201,7 @@ def parse_dump(rank: int, content: bytes, interned: dict[object, Any] | None = N
     return FlightDump(
         rank=rank,
         calls=tuple(_call(entries[place], briefs[place], shared) for place in _kept(briefs)),
-        members=_members(_dict(said.get("pg_config", {}))),
+        members=_members(_dict(said.get("pg_config", {})), shared),
         reached=_reached(entries, briefs, _dict(said.get("pg_status", {}))),
         first_ns=min(made_ns, default=0),
         last_ns=max(made_ns, default=0),
@@ -306,15 +307,22 @@ def _kept(calls: Iterable[_Brief]) -> list[int]:
     return sorted(kept)
 
 
-def _members(config: Mapping[Any, Any]) -> dict[str, tuple[int, ...]]:
-    """torch writes the ranks as text, `[0, 1, 2]`. Gloo names no group, and leaves it empty."""
+def _members(config: Mapping[Any, Any], interned: dict[object, Any]) -> dict[str, tuple[int, ...]]:
+    """torch writes the ranks as text, `[0, 1, 2]`. Gloo names no group, and leaves it empty.
+
+    Every rank's dump lists all the ranks: the same text is taken apart once, and what it says is kept once.
+    """
     found = {}
     for name, told in list(config.items())[:CALLS_MAX]:
         ranks = _dict(told).get("ranks")
-        if isinstance(ranks, str) and _LISTED.fullmatch(ranks):
-            numbers = re.findall(r"\d{1,9}", ranks)
-            if 0 < len(numbers) <= RANKS_MAX:
-                found[_text(name)] = tuple(map(int, numbers))
+        if isinstance(ranks, str):
+            members = interned.get(ranks)
+            if members is None:
+                numbers = re.findall(r"\d{1,9}", ranks) if _LISTED.fullmatch(ranks) else []
+                listed = tuple(map(int, numbers)) if len(numbers) <= RANKS_MAX else ()
+                members = interned[ranks] = interned.setdefault(listed, listed)
+            if members:
+                found[_text(name)] = members
     return found
 
 
