@@ -21,8 +21,10 @@ USUAL_PREFIXES = ("nccl_trace_rank_", "comm_lib_trace_rank_")
 """What torch names its files, unless TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE says so."""
 MAJOR = "2"
 """Of the format; torch raises it when fields change their meaning."""
-FILE_BYTES_MAX = 64 * 2**20
-"""2,000 calls, as many as torch keeps, are 300 kB."""
+FILE_BYTES_MAX = 8 * 2**20
+"""2,000 calls, as many as torch keeps by default, are 0.4 MB, and 1.3 MB as JSON. The worst that was tried
+took 300 MB of memory.
+"""
 RANKS_MAX = 32_768
 """So many were tried, with two calls each."""
 CALLS_MAX = 100_000
