@@ -97,6 +97,7 @@ def test_a_rank_without_a_dump_is_waited_for() -> None:
     told = judged({0: [entry(retired=True)], 2: [entry()]}, {"0": [0, 1, 2, 3]}, unreadable=[3])
     (one,) = told.standstills
     assert (one.kind, one.holding, one.undumped, one.timed_out) == ("absent", (1, 3), (1, 3), True)
+    assert one.unreadable == (3,)
     assert (told.ranks, told.undumped, told.unreadable) == (4, (1, 3), {3: "it is damaged"})
 
 

@@ -52,7 +52,8 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     inside    the ranks that are in it; `others` where those are that should be and are not
     absent    the ranks that have not entered it, by their dumps
     holding   the ranks that these wait for; of several, those that stand in nothing themselves
-    undumped  ranks of the group of which there is no dump that can be read
+    undumped  ranks of the group of which there is no dump that can be used
+    unreadable   those of them that have a file
     size      how many ranks the group has, as far as is known; for a send or receive, two
     since_ns  when the first rank entered it
     """
@@ -66,6 +67,7 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     since_ns: int
     timed_out: bool
+    unreadable: tuple[int, ...] = ()
 
 
 class RanksStanding(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +75,7 @@ class RanksStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     standstills  those first that do not come of another one
     idle         where ranks are that stand in no call, if nobody does
-    undumped     ranks of which there is no dump that can be read; unreadable: why not, where there is a file
+    undumped     ranks of which there is no dump that can be used; unreadable: why not, where there is a file
     circular     ranks wait for each other, in different calls
     stacks       by rank, where its main thread is, where somebody has looked
     """
@@ -120,8 +122,9 @@ def standing(found: FlightDumps) -> RanksStanding:
     busy = {rank for rank, dump in dumps.items() if any(call.state != "finished" for call in dump.calls)}
     stands: list[Standstill] = []
     for group in _groups(dumps, world):
-        stands += (_blaming(one, busy) for one in _collective(group, dumps))
-        stands += (_blaming(one, busy) for one in _transfers(group, dumps))
+        for one in (*_collective(group, dumps), *_transfers(group, dumps)):
+            unreadable = tuple(rank for rank in one.undumped if rank in found.unreadable)
+            stands.append(_blaming(msgspec.structs.replace(one, unreadable=unreadable), busy))
     stands.sort(key=lambda one: (_comes_from_another(one, busy), one.since_ns, one.inside.group))
     return RanksStanding(
         ranks=len(world),
