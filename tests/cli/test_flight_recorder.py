@@ -135,6 +135,54 @@ def test_a_hang_that_a_step_log_shows_gets_the_collective_as_evidence(
     assert "The signals do not show that llama stands." in before.out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--record",),
+        ("--at", "2026-11-17T04:00:00Z"),
+        ("--gpus", "8"),
+        ("--window", "1h"),
+        ("--topology", "cluster.toml"),
+        ("--prices", "prices.toml"),
+        ("--signals", "."),
+        ("--store", "elsewhere.db"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_is_about_a_run_needs_one(holdfast: Holdfast, tmp_path: Path, words: tuple[str, ...]) -> None:
+    folder = write(tmp_path / "dumps", {0: dump([entry()], {"0": [0, 1]})})
+    for name in ("cluster.toml", "prices.toml", "elsewhere.db"):
+        (tmp_path / name).touch()
+    given = [str(tmp_path / word) if word.endswith((".toml", ".db")) else word for word in words]
+    done = holdfast("diagnose", "--flight-recorder", str(folder), *given)
+    assert (done.code, done.out) == (2, "")
+    assert f"{words[0]} is about a run, and none is named." in done.err
+    assert "Name the RUN." in done.err
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_dumps_are_shown_although_nothing_is_known_of_the_run(
+    holdfast: Holdfast, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    folder = write(tmp_path / "dumps", {0: dump([entry()], {"0": [0, 1]})})
+    done = holdfast("diagnose", "llama", "--flight-recorder", str(folder), *form)
+    assert done.code == 2
+    assert "1 of 2 ranks stands in all_reduce #1" in done.out
+    assert done.err
+
+
+def test_a_pipeline_that_works_passes_the_check(holdfast: Holdfast, tmp_path: Path) -> None:
+    """Its sends and receives are in batches, of which torch marks only the closing entry as completed."""
+    closing = entry("nccl:coalesced", 1, "completed", is_p2p=True, p2p_seq_id=1)
+    ends = ("nccl:send 0->1", "nccl:recv 1<-0")
+    dumps = {
+        rank: dump([entry(name, 1, "scheduled"), closing], {"0": [0, 1]}) for rank, name in enumerate(ends)
+    }
+    done = holdfast("diagnose", "--flight-recorder", str(write(tmp_path / "dumps", dumps)), "--check")
+    assert done.code == 0
+    assert "No rank stands in a collective" in done.out
+
+
 class Touching:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -161,7 +209,7 @@ def test_a_name_in_a_dump_cannot_command_the_terminal(holdfast: Holdfast, tmp_pa
     assert "\x1b[2J" not in holdfast("diagnose", "--flight-recorder", str(folder)).out
 
 
-@pytest.mark.parametrize("name", ["", "missing"])
+@pytest.mark.parametrize("name", ["", "missing", "x" * 300], ids=["none", "missing", "too-long"])
 def test_a_folder_without_dumps_is_a_mistake_in_a_sentence(
     holdfast: Holdfast, tmp_path: Path, name: str
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_rank_without_a_dump_is_waited_for() -> None:
     told = judged({0: [entry(retired=True)], 2: [entry()]}, {"0": [0, 1, 2, 3]}, unreadable=[3])
     (one,) = told.standstills
     assert (one.kind, one.holding, one.undumped, one.timed_out) == ("absent", (1, 3), (1, 3), True)
+    assert one.unreadable == (3,)
     assert (told.ranks, told.undumped, told.unreadable) == (4, (1, 3), {3: "it is damaged"})
 
 
@@ -118,6 +119,13 @@ def test_ranks_that_wait_for_each_other_are_told_of() -> None:
     told = judged({0: [entry(group=("1", "dp"))], 1: [entry(group=("2", "tp"))]}, groups)
     assert told.circular
     assert [one.holding for one in told.standstills] == [(1,), (0,)]
+
+
+def test_dumps_that_list_the_same_ranks_are_of_one_group_whoever_read_them() -> None:
+    read = [parse_dump(rank, pickle.dumps(dump([entry()], {"0": [0, 1]}), 2)) for rank in (0, 1)]
+    assert read[0].members["0"] is not read[1].members["0"]
+    (one,) = standing(FlightDumps(dumps=tuple(read), unreadable={})).standstills
+    assert one.inside.ranks == (0, 1)
 
 
 def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
@@ -157,6 +165,28 @@ def test_a_receive_whose_sender_does_something_else_is_told_with_where_that_is()
     )
     assert (first.others[0].call, first.others[0].seq) == ("all_reduce", 1)
     assert (second.kind, second.inside.ranks) == ("everybody", (5, 6))
+
+
+@pytest.mark.parametrize("names", [("send 0->1", "send 1->0"), ("recv 0<-1", "recv 1<-0")])
+def test_two_that_both_send_or_both_receive_wait_for_each_other(names: tuple[str, str]) -> None:
+    told = judged({rank: [entry(f"nccl:{name}")] for rank, name in enumerate(names)}, {"0": [0, 1]})
+    assert told.circular
+    assert [one.kind for one in told.standstills] == ["absent"] * 2
+    assert {one.inside.call: (one.inside.ranks, one.absent) for one in told.standstills} == {
+        names[0]: ((0,), (1,)),
+        names[1]: ((1,), (0,)),
+    }
+
+
+def test_a_pipeline_whose_batches_have_ended_does_not_stand() -> None:
+    """torch says "scheduled" of what is in a batch, for ever."""
+    done = entry("nccl:coalesced", 1, "completed", is_p2p=True, p2p_seq_id=1)
+    sent = [entry("nccl:send 0->1", 1, "scheduled"), entry("nccl:recv 0<-1", 1, "scheduled"), done]
+    taken = [entry("nccl:recv 1<-0", 1, "scheduled"), entry("nccl:send 1->0", 1, "scheduled"), done]
+    assert judged({0: sent, 1: taken}, {"0": [0, 1]}).standstills == ()
+    stuck = [*taken[:2], {**done, "state": "started", "retired": False}]
+    told = judged({0: sent, 1: stuck}, {"0": [0, 1]})
+    assert [one.inside.ranks for one in told.standstills] == [(1,), (1,)]
 
 
 def test_coalesced_calls_are_compared_one_by_one() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.detect.standstill import Place, RanksStanding, Standstill
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.standing import action, as_json, ranks_text, sentence, summary, with_standing
+from holdfast.diagnose.standing import action, as_json, is_of, ranks_text, sentence, summary, with_standing
 from holdfast.signals.flight_dumps import CodeLine
 
 Make = Callable[..., Incident]
@@ -74,6 +74,10 @@ def test_a_sentence_names_the_collective_and_who_is_not_in_it() -> None:
     [
         ({"undumped": (1,), "absent": (), "others": ()}, "; there is no dump of rank 1."),
         (
+            {"undumped": (1,), "unreadable": (1,), "absent": (), "others": ()},
+            "; the dump of rank 1 cannot be used.",
+        ),
+        (
             {
                 "kind": "other",
                 "absent": (),
@@ -100,6 +104,45 @@ def test_that_nobody_stands_is_said_and_so_is_who_left_no_dump() -> None:
     died = msgspec.structs.replace(nobody, undumped=(3,))
     assert summary(died) == "No rank stands in a collective, and there is no dump of rank 3."
     assert action(died) == "Look at rank 3: the process died, or its node cannot be reached."
+
+
+def test_a_rank_whose_dump_cannot_be_used_is_not_said_to_have_died() -> None:
+    both = with_(undumped=(1, 3), unreadable=(3,), absent=(), others=(), holding=(1, 3))
+    assert summary(both).endswith("; there is no dump of rank 1; the dump of rank 3 cannot be used.")
+    died, damaged = action(both).split(". ")
+    assert died == "Look at rank 1: the process died, or its node cannot be reached"
+    assert damaged.startswith("Get the dump of rank 3 again, or a stack")
+    nobody = msgspec.structs.replace(
+        TOLD, standstills=(), undumped=(2, 3), unreadable={2: "it is damaged", 3: "it is damaged"}
+    )
+    assert summary(nobody) == "No rank stands in a collective, and the dumps of ranks 2-3 cannot be used."
+    assert action(nobody).startswith("Get the dumps of ranks 2-3 again")
+
+
+@pytest.mark.parametrize(
+    ("inside", "size", "begins"),
+    [
+        ((0,), 1, "The only rank stands in "),
+        ((0,), 2, "1 of 2 ranks stands in "),
+        ((0, 1), 2, "All 2 ranks stand in "),
+    ],
+)
+def test_one_rank_stands_and_several_stand(inside: tuple[int, ...], size: int, begins: str) -> None:
+    told = with_(size=size, inside=msgspec.structs.replace(INSIDE, ranks=inside))
+    assert summary(told).startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("others_ns", "is_told"),
+    [((0,), True), ((BEGAN_NS - 3_600 * S, BEGAN_NS + S), True), ((BEGAN_NS - 3_600 * S,), False)],
+    ids=["says no time", "the second is of the hang", "none is"],
+)
+def test_dumps_are_of_a_hang_if_any_standstill_may_be(
+    incident: Make, others_ns: tuple[int, ...], *, is_told: bool
+) -> None:
+    stands = tuple(msgspec.structs.replace(STANDSTILL, since_ns=since_ns) for since_ns in others_ns)
+    told = msgspec.structs.replace(TOLD, standstills=stands)
+    assert is_of(incident(mechanism="hang", began_ns=BEGAN_NS), told, AT_NS) is is_told
 
 
 def test_a_hang_has_it_as_evidence(incident: Make) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantity import examples
 
+from holdfast.signals import plain_pickle
 from holdfast.signals.plain_pickle import NotPlain, decode
 
 plain = st.recursive(
@@ -105,3 +106,18 @@ def test_a_pickle_that_is_cut_off_is_refused_wherever_that_is() -> None:
     for length in range(len(content)):
         with pytest.raises(NotPlain):
             decode(content[:length])
+
+
+@pytest.mark.parametrize("opcode", [b"}", b"(", b")", b"]\x94", b"N"])
+def test_small_values_without_end_are_refused_before_they_fill_the_memory(
+    opcode: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_pickle, "STEPS_MAX", 1_000)
+    with pytest.raises(NotPlain, match="more than 1,000 values"):
+        decode(b"\x80\x02" + opcode * 1_000)
+
+
+def test_repetitions_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = pickle.dumps(["all_reduce"] * 5_000, 2)
+    monkeypatch.setattr(plain_pickle, "STEPS_MAX", 100)
+    assert decode(content) == ["all_reduce"] * 5_000

@@ -51,6 +51,8 @@ FRESH_NS_MAX = 600 * 10**9
 """A run of which something was recorded within this time is looked at as it is now, else as it was last; one
 that has ended as it was then.
 """
+OF_DUMPS = frozenset({"flight_recorder", "check", "as_json"})
+"""The options that mean something where dumps are all there is."""
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,11 +96,16 @@ def command(given: _Flags) -> int:
     told = None if given.flight_recorder is None else _standing(given.flight_recorder)
     if told is not None and given.run is None and not given.signals.logged_runs:
         return _dumps_alone(told, given)
-    answer = _answered(given, told)
-    remark_on_topology(given.topology_path)
-    is_open = any(incident.ended_ns is None for incident in answer.incidents)
-    if given.check and not is_open and not answer.sees_run:
-        raise InputError(answer.blindness, hint="Look at another time with --at, or wider with --window.")
+    try:
+        answer = _answered(given, told)
+        remark_on_topology(given.topology_path)
+        is_open = any(incident.ended_ns is None for incident in answer.incidents)
+        if given.check and not is_open and not answer.sees_run:
+            raise InputError(answer.blindness, hint="Look at another time with --at, or wider with --window.")
+    except InputError:
+        if told is not None:
+            _show_dumps(told, given)
+        raise
     if given.as_json:
         print_json(_as_json(answer, told))
     else:
@@ -115,11 +122,21 @@ def _standing(place: Path) -> RanksStanding:
 
 def _dumps_alone(told: RanksStanding, given: _Flags) -> int:
     """Without a run: dumps do not say which one they are of."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        is_typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if is_typed and name not in OF_DUMPS:
+            raise InputError(f"{parameter.opts[0]} is about a run, and none is named.", hint="Name the RUN.")
+    _show_dumps(told, given)
+    return int(given.check and bool(told.standstills or told.undumped))
+
+
+def _show_dumps(told: RanksStanding, given: _Flags) -> None:
     if given.as_json:
         print_json({"flight_recorder": as_json(told)})
     else:
         show_standing(told)
-    return int(given.check and bool(told.standstills or told.undumped))
 
 
 def _remark(answer: DiagnoseAnswer, told: RanksStanding) -> str:

@@ -48,7 +48,7 @@ def show_standing(told: RanksStanding, *, remark: str = "") -> None:
         for line in lines[:LINES_SHOWN_MAX]:
             console.print(printable(f"  {line_text(line)}"))
     for rank, why in list(told.unreadable.items())[:UNREADABLE_SHOWN_MAX]:
-        console.print(printable(f"The dump of {ranks_text([rank])} cannot be read: {why}."), style="yellow")
+        console.print(printable(f"The dump of {ranks_text([rank])} cannot be used: {why}."), style="yellow")
 
 
 def _show_places(console: Console, places: tuple[Place, ...]) -> None:

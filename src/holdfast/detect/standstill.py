@@ -22,7 +22,7 @@ SAME_INPUTS = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "redu
 SAME_OUTPUTS = frozenset({"all_gather"})
 """Collectives for which all ranks' inputs, or all their outputs, have as many elements together."""
 
-_ENDS = re.compile(r"(?:send|recv) (\d{1,9})(?:->|<-)(\d{1,9})")
+_ENDS = re.compile(r"(?:send|recv) (\d{1,9})(->|<-)(\d{1,9})")
 _DECORATION = re.compile(r"^_|_oop$|_base$|_coalesced$|_into_tensor(?=_|$)|_tensor(?=_|$)")
 
 Kind = Literal["absent", "other", "not-started", "everybody", "unknown"]
@@ -52,7 +52,8 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     inside    the ranks that are in it; `others` where those are that should be and are not
     absent    the ranks that have not entered it, by their dumps
     holding   the ranks that these wait for; of several, those that stand in nothing themselves
-    undumped  ranks of the group of which there is no dump that can be read
+    undumped  ranks of the group of which there is no dump that can be used
+    unreadable   those of them that have a file
     size      how many ranks the group has, as far as is known; for a send or receive, two
     since_ns  when the first rank entered it
     """
@@ -66,6 +67,7 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     since_ns: int
     timed_out: bool
+    unreadable: tuple[int, ...] = ()
 
 
 class RanksStanding(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +75,8 @@ class RanksStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     standstills  those first that do not come of another one
     idle         where ranks are that stand in no call, if nobody does
-    undumped     ranks of which there is no dump that can be read; unreadable: why not, where there is a file
-    circular     ranks wait for each other, in calls of several groups
+    undumped     ranks of which there is no dump that can be used; unreadable: why not, where there is a file
+    circular     ranks wait for each other, in different calls
     stacks       by rank, where its main thread is, where somebody has looked
     """
 
@@ -114,13 +116,15 @@ class _Shape(NamedTuple):
 def standing(found: FlightDumps) -> RanksStanding:
     """Purely: the same dumps give the same answer. The work grows with the calls that were kept."""
     dumps = {dump.rank: dump for dump in found.dumps}
-    told = {rank for dump in found.dumps for members in dump.members.values() for rank in members}
+    listed = {id(members): members for dump in found.dumps for members in dump.members.values()}
+    told = {rank for members in listed.values() for rank in members}
     world = tuple(sorted({*dumps, *told, *found.unreadable}))
     busy = {rank for rank, dump in dumps.items() if any(call.state != "finished" for call in dump.calls)}
     stands: list[Standstill] = []
     for group in _groups(dumps, world):
-        stands += (_blaming(one, busy) for one in _collective(group, dumps))
-        stands += (_blaming(one, busy) for one in _transfers(group, dumps))
+        for one in (*_collective(group, dumps), *_transfers(group, dumps)):
+            unreadable = tuple(rank for rank in one.undumped if rank in found.unreadable)
+            stands.append(_blaming(msgspec.structs.replace(one, unreadable=unreadable), busy))
     stands.sort(key=lambda one: (_comes_from_another(one, busy), one.since_ns, one.inside.group))
     return RanksStanding(
         ranks=len(world),
@@ -145,18 +149,23 @@ def _comes_from_another(one: Standstill, busy: set[int]) -> bool:
 
 def _groups(dumps: Mapping[int, FlightDump], world: tuple[int, ...]) -> list[_Group]:
     """Groups that were split from others may share a name, and differ by their ranks."""
-    callers: dict[_Group, set[int]] = {}
+    callers: dict[tuple[str, str, int], set[int]] = {}
+    declared: dict[int, tuple[int, ...]] = {}
+    same: dict[tuple[int, ...], tuple[int, ...]] = {}
     for rank, dump in dumps.items():
         for name, purpose in dict.fromkeys((call.group, call.purpose) for call in dump.calls):
-            declared = dump.members.get(name, ())
-            callers.setdefault(_Group(name, purpose, declared), set()).add(rank)
+            # Ranks share what they list: to compare it for each of them would be quadratic.
+            listed = dump.members.get(name, ())
+            if id(listed) not in declared:
+                declared[id(listed)] = same.setdefault(listed, listed)
+            callers.setdefault((name, purpose, id(declared[id(listed)])), set()).add(rank)
     return [
-        group
-        if group.members
-        else group._replace(members=world)
-        if group.purpose == WORLD
-        else group._replace(members=tuple(sorted(ranks)), is_known=False)
-        for group, ranks in callers.items()
+        _Group(name, purpose, members)
+        if (members := declared[place])
+        else _Group(name, purpose, world)
+        if purpose == WORLD
+        else _Group(name, purpose, tuple(sorted(ranks)), is_known=False)
+        for (name, purpose, place), ranks in callers.items()
     ]
 
 
@@ -206,7 +215,7 @@ def _collective(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Stan
 
 
 def _transfers(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Standstill]:
-    """Sends and receives that have not ended, each with its other end."""
+    """Sends and receives that have not ended, each with its other end: by who sends, and who receives."""
     waiting: dict[tuple[int, int], dict[int, RecordedCall]] = {}
     for rank in group.members:
         for call in dumps[rank].calls if rank in dumps else ():
@@ -216,9 +225,10 @@ def _transfers(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Stand
                 and group.holds(call)
                 and (ends := _ENDS.match(call.name))
             ):
-                pair = sorted((int(ends[1]), int(ends[2])))
-                if pair[1] < len(group.members):
-                    waiting.setdefault((pair[0], pair[1]), {}).setdefault(rank, call)
+                own, other = int(ends[1]), int(ends[3])
+                if max(own, other) < len(group.members):
+                    way = (own, other) if ends[2] == "->" else (other, own)
+                    waiting.setdefault(way, {}).setdefault(rank, call)
     for places, calls in waiting.items():
         both = [group.members[place] for place in places]
         missing = [rank for rank in both if rank not in calls]

@@ -1,6 +1,6 @@
 """What a flight recorder tells of a hang, in sentences, and as evidence of its incident."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -59,7 +59,9 @@ def line_text(line: CodeLine) -> str:
 def sentence(one: Standstill) -> str:
     """Who stands in what, and who is not in it, in one sentence."""
     inside, count = one.inside, len(one.inside.ranks)
-    who = f"All {one.size:,} ranks" if count == one.size else f"{count:,} of {wording.many(one.size, 'rank')}"
+    who = f"{'All' if count == one.size else f'{count:,} of'} {wording.many(one.size, 'rank')}"
+    if one.size == 1:
+        who = "The only rank"
     if one.kind == "unknown":
         who = wording.opening(ranks_text(inside.ranks))
     stand = "stands" if count == 1 else "stand"
@@ -80,9 +82,20 @@ def _missing(one: Standstill) -> list[str]:
         parts.append("the dumps do not say which other ranks are in this group")
     if one.absent:
         parts.append(f"{ranks_text(one.absent)} {'has' if len(one.absent) == 1 else 'have'} not entered it")
-    if one.undumped:
-        parts.append(f"there is no dump of {ranks_text(one.undumped)}")
+    return [*parts, *_without(one.undumped, one.unreadable)]
+
+
+def _without(undumped: Sequence[int], unreadable: Collection[int]) -> list[str]:
+    """A rank whose file cannot be used is not one that left none."""
+    none = [rank for rank in undumped if rank not in unreadable]
+    parts = [f"there is no dump of {ranks_text(none)}"] if none else []
+    if damaged := [rank for rank in undumped if rank in unreadable]:
+        parts.append(f"the {_dumps(damaged)} cannot be used")
     return parts
+
+
+def _dumps(ranks: Sequence[int]) -> str:
+    return f"{'dump' if len(ranks) == 1 else 'dumps'} of {ranks_text(ranks)}"
 
 
 def _is_instead(place: Place, one: Standstill) -> bool:
@@ -101,7 +114,9 @@ def summary(told: RanksStanding) -> str:
     if told.standstills:
         return sentence(told.standstills[0])
     if told.undumped:
-        return f"No rank stands in a collective, and there is no dump of {ranks_text(told.undumped)}."
+        return (
+            f"No rank stands in a collective, and {', and '.join(_without(told.undumped, told.unreadable))}."
+        )
     return "No rank stands in a collective: each has finished all that it has entered."
 
 
@@ -109,11 +124,11 @@ def action(told: RanksStanding) -> str:
     """What to do first."""
     if told.circular:
         return (
-            "The ranks wait for each other: compare in which order they call the collectives of these groups."
+            "The ranks wait for each other: compare in which order they call collectives, sends and receives."
         )
     if not told.standstills:
         if told.undumped:
-            return f"Look at {ranks_text(told.undumped)}: the process died, or its node cannot be reached."
+            return _find_out(told.undumped, told.unreadable)
         return "Look at what the ranks do between collectives: their stacks (py-spy dump) tell it."
     one = told.standstills[0]
     who = ranks_text(one.holding)
@@ -121,7 +136,7 @@ def action(told: RanksStanding) -> str:
         case "other":
             return f"Find where {who} left the others' path through the program; the lines below are where."
         case "absent" if set(one.holding) == set(one.undumped):
-            return f"Look at {who}: the process died, or its node cannot be reached."
+            return _find_out(one.undumped, one.unreadable)
         case "absent":
             return f"Look at {who}: take a stack (py-spy dump) and check the node; the others only wait."
         case "not-started":
@@ -132,16 +147,28 @@ def action(told: RanksStanding) -> str:
             return "Find out which other ranks are in this group, and look at those that are not in the call."
 
 
+def _find_out(undumped: Sequence[int], unreadable: Collection[int]) -> str:
+    """What to do about ranks of which nothing is known."""
+    none = [rank for rank in undumped if rank not in unreadable]
+    parts = [f"Look at {ranks_text(none)}: the process died, or its node cannot be reached."] if none else []
+    if damaged := [rank for rank in undumped if rank in unreadable]:
+        parts.append(f"Get the {_dumps(damaged)} again, or a stack (py-spy dump), if the process still runs.")
+    return " ".join(parts)
+
+
 def as_json(told: RanksStanding) -> dict[str, object]:
     """All of it, and the sentences that people get."""
     return {"summary": summary(told), "action": action(told), **msgspec.structs.asdict(told)}
 
 
 def is_of(incident: Incident, told: RanksStanding, at_ns: int) -> bool:
-    """Whether the dumps are of this hang, as it is at this time, and not of an earlier one or a later."""
-    if not told.standstills:
-        return False
-    return incident.began_ns - EARLIER_NS_MAX <= told.standstills[0].since_ns <= at_ns
+    """Whether the dumps are of this hang, as it is at this time, and not of an earlier one or a later.
+    Those that say no time are believed.
+    """
+    times_ns = [one.since_ns for one in told.standstills]
+    return any(
+        since_ns <= 0 or incident.began_ns - EARLIER_NS_MAX <= since_ns <= at_ns for since_ns in times_ns
+    )
 
 
 def is_open_hang(incident: Incident) -> bool:

@@ -21,13 +21,22 @@ USUAL_PREFIXES = ("nccl_trace_rank_", "comm_lib_trace_rank_")
 """What torch names its files, unless TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE says so."""
 MAJOR = "2"
 """Of the format; torch raises it when fields change their meaning."""
-FILE_BYTES_MAX = 64 * 2**20
-"""2,000 calls, as many as torch keeps, are 300 kB."""
-RANKS_MAX = 65_536
+FILE_BYTES_MAX = 8 * 2**20
+"""2,000 calls, as many as torch keeps by default, are 0.4 MB, and 1.3 MB as JSON. The worst that was tried
+took 300 MB of memory.
+"""
+RANKS_MAX = 32_768
+"""So many were tried, with two calls each."""
 CALLS_MAX = 100_000
 KEPT_MAX = 16
 """Calls of a group that a rank has finished, and as many that it has not: the newest, and the oldest."""
 LINES_MAX, SIZES_MAX, DIMENSIONS_MAX, CHARS_MAX = 64, 64, 16, 256
+APART_NS_MAX = 300 * 10**9
+"""torch writes over files and deletes none. A dump that ends by more than this before the newest begins is
+left of an earlier hang; a rank that is only late has calls in common with the others, or nearly.
+"""
+CLOSES_BATCH = "coalesced"
+"""How the name of the entry ends that closes a batch, such as that of `batch_isend_irecv`."""
 TORCH = re.compile(r"(?:^|/)torch/|^<frozen ")
 """Files of torch itself: where in them a rank is says nothing."""
 
@@ -79,16 +88,19 @@ class FlightDump(msgspec.Struct, frozen=True, kw_only=True):
     calls     in the order in which they were made, of each group those that a comparison needs
     members   by group, the ranks in it, where that is said
     reached   by group, the last collective that was entered
+    first_ns, last_ns   when the first and the last of all its calls were made; 0 where that is not said
     """
 
     rank: int
     calls: tuple[RecordedCall, ...]
     members: dict[str, tuple[int, ...]]
     reached: dict[str, int]
+    first_ns: int = 0
+    last_ns: int = 0
 
 
 class FlightDumps(msgspec.Struct, frozen=True, kw_only=True):
-    """unreadable: by rank, what is wrong with its file."""
+    """unreadable: by rank, why its file is not used."""
 
     dumps: tuple[FlightDump, ...]
     unreadable: dict[int, str]
@@ -99,7 +111,9 @@ class _Malformed(ValueError):
 
 
 def read_dumps(place: Path) -> FlightDumps:
-    """All ranks' dumps in a folder, or with the beginning of their names (`DIR/PREFIX`)."""
+    """All ranks' dumps in a folder, or with the beginning of their names (`DIR/PREFIX`), or those that one of
+    them belongs to.
+    """
     files = _files(place)
     interned: dict[object, Any] = {}
     dumps, unreadable = [], {}
@@ -114,35 +128,49 @@ def read_dumps(place: Path) -> FlightDumps:
             f"{files[rank]} is not a dump of torch's flight recorder: {unreadable[rank]}.",
             hint="Give the folder, or DIR/PREFIX, of files such as nccl_trace_rank_0.",
         )
-    return FlightDumps(dumps=tuple(dumps), unreadable=unreadable)
+    began_ns = max(dumps, key=lambda dump: dump.last_ns).first_ns
+    old = {dump.rank for dump in dumps if 0 < dump.last_ns < began_ns - APART_NS_MAX}
+    return FlightDumps(
+        dumps=tuple(dump for dump in dumps if dump.rank not in old),
+        unreadable=unreadable | dict.fromkeys(sorted(old), "it is of another time"),
+    )
 
 
 def _files(place: Path) -> dict[int, Path]:
-    is_folder = place.is_dir()
-    folder, begins = (place, "") if is_folder else (place.parent, place.name)
     try:
-        listed = [path for path in folder.iterdir() if path.name.startswith(begins)]
+        series, begins = _series(place)
     except OSError:
-        raise InputError(f"Cannot read {folder}.", hint="Name the folder of the dumps.") from None
-    series: dict[tuple[str, str], dict[int, Path]] = {}
-    for path in listed:
-        found = _NUMBERED.fullmatch(path.name)
-        if found and path.is_file():
-            series.setdefault((found[1], found[3] or ""), {})[int(found[2])] = path
+        raise InputError(f"Cannot read {place}.", hint="Name the folder of the dumps.") from None
     if not series:
         raise InputError(
             f"{place} has no dump of torch's flight recorder.",
             hint="Give the folder, or DIR/PREFIX, of files such as nccl_trace_rank_0.",
         )
-    usual = [key for key in sorted(series) if key[0] in USUAL_PREFIXES] if is_folder else []
+    usual = [] if begins else [key for key in sorted(series) if key[0] in USUAL_PREFIXES]
     named = usual or [key for key in sorted(series) if key[0] == begins] or sorted(series)
     if len(named) > 1 and len({key[0] for key in named}) > 1:
+        folder = next(iter(series[named[0]].values())).parent
         examples = " or ".join(str(folder / prefix) for prefix, _ in named[:2])
         raise InputError(f"{place} has several series of files.", hint=f"Name one: {examples}.")
     files = series[named[0]]
     if len(files) > RANKS_MAX:
         raise InputError(f"{place} has {len(files):,} files; at most {RANKS_MAX:,} are read.")
     return files
+
+
+def _series(place: Path) -> tuple[dict[tuple[str, str], dict[int, Path]], str]:
+    """Numbered files, by what is before and after the number, and the beginning of their names that was asked
+    for: that of a file's whole series, if it is one of the files.
+    """
+    folder, begins, ends = (place, "", None) if place.is_dir() else (place.parent, place.name, None)
+    if (one := _NUMBERED.fullmatch(begins)) and place.is_file():
+        begins, ends = one[1], one[3] or ""
+    series: dict[tuple[str, str], dict[int, Path]] = {}
+    for path in folder.iterdir():
+        found = _NUMBERED.fullmatch(path.name) if path.name.startswith(begins) else None
+        if found and (ends is None or (found[1], found[3] or "") == (begins, ends)) and path.is_file():
+            series.setdefault((found[1], found[3] or ""), {})[int(found[2])] = path
+    return series, begins
 
 
 def _content(path: Path) -> bytes:
@@ -169,13 +197,16 @@ def parse_dump(rank: int, content: bytes, interned: dict[object, Any] | None = N
     entries = _list(said.get("entries", []))
     if len(entries) > CALLS_MAX:
         raise _Malformed(f"it has more than {CALLS_MAX:,} entries")
-    briefs = _in_order([_brief(entry) for entry in entries])
+    briefs = _in_order(_batched([_brief(entry) for entry in entries]))
     shared = {} if interned is None else interned
+    made_ns = [time_ns for entry in entries if (time_ns := _whole(entry.get("time_created_ns", 0))) > 0]
     return FlightDump(
         rank=rank,
         calls=tuple(_call(entries[place], briefs[place], shared) for place in _kept(briefs)),
-        members=_members(_dict(said.get("pg_config", {}))),
+        members=_members(_dict(said.get("pg_config", {})), shared),
         reached=_reached(entries, briefs, _dict(said.get("pg_status", {}))),
+        first_ns=min(made_ns, default=0),
+        last_ns=max(made_ns, default=0),
     )
 
 
@@ -239,6 +270,20 @@ def _line(frame: object, interned: dict[object, Any]) -> CodeLine | None:
     return None if TORCH.search(line.file) else interned.setdefault(line, line)
 
 
+def _batched(calls: list[_Brief]) -> list[_Brief]:
+    """The calls of a batch share a number. torch watches only the one that closes it: the others stay as they
+    were when they were made, and end as that one does.
+    """
+    closing = {
+        (call.group, call.is_p2p, call.seq): call for call in calls if call.name.endswith(CLOSES_BATCH)
+    }
+    found = []
+    for call in calls:
+        last = closing.get((call.group, call.is_p2p, call.seq), call)
+        found.append(call._replace(state=last.state, is_retired=last.is_retired))
+    return found
+
+
 def _in_order(calls: list[_Brief]) -> list[_Brief]:
     """NCCL's calls of a group finish in order, and a dump may be made before all are seen to have."""
     finished: dict[str, int] = {}
@@ -264,15 +309,22 @@ def _kept(calls: Iterable[_Brief]) -> list[int]:
     return sorted(kept)
 
 
-def _members(config: Mapping[Any, Any]) -> dict[str, tuple[int, ...]]:
-    """torch writes the ranks as text, `[0, 1, 2]`. Gloo names no group, and leaves it empty."""
+def _members(config: Mapping[Any, Any], interned: dict[object, Any]) -> dict[str, tuple[int, ...]]:
+    """torch writes the ranks as text, `[0, 1, 2]`. Gloo names no group, and leaves it empty.
+
+    Every rank's dump lists all the ranks: the same text is taken apart once, and what it says is kept once.
+    """
     found = {}
     for name, told in list(config.items())[:CALLS_MAX]:
         ranks = _dict(told).get("ranks")
-        if isinstance(ranks, str) and _LISTED.fullmatch(ranks):
-            numbers = re.findall(r"\d{1,9}", ranks)
-            if 0 < len(numbers) <= RANKS_MAX:
-                found[_text(name)] = tuple(map(int, numbers))
+        if isinstance(ranks, str):
+            members = interned.get(ranks)
+            if members is None:
+                numbers = re.findall(r"\d{1,9}", ranks) if _LISTED.fullmatch(ranks) else []
+                listed = tuple(map(int, numbers)) if len(numbers) <= RANKS_MAX else ()
+                members = interned[ranks] = interned.setdefault(listed, listed)
+            if members:
+                found[_text(name)] = members
     return found
 
 

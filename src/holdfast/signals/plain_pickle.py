@@ -1,14 +1,16 @@
 """Pickles of plain values: dicts, lists, tuples, strings, numbers, booleans and None, and nothing else.
 
 Python's own unpickler calls what the data name, and a few bytes can make it reserve gigabytes. This one knows
-the opcodes that plain values need and no others: there is none that names or calls anything, and what is
-read takes memory in proportion to the input.
+the opcodes that plain values need and no others: there is none that names or calls anything. An opcode of one
+byte can take 72 bytes of memory; so the opcodes are counted, besides those that repeat what was said before.
 """
 
 import struct
 from collections.abc import Callable
 from typing import Any
 
+STEPS_MAX = 2_000_000
+"""Opcodes, but for repetitions. The calls of a rank take 53 each, and torch keeps 2,000 by default."""
 DEFECTS = (IndexError, KeyError, TypeError, AttributeError, struct.error, ValueError)
 """What goes wrong inside for data that are cut off or make no sense."""
 
@@ -20,7 +22,7 @@ class NotPlain(ValueError):
 def decode(content: bytes) -> object:
     """What was pickled. Raises `NotPlain`."""
     machine = _Machine(content)
-    memo, stack, at = machine.memo, machine.stack, 0
+    memo, stack, at, steps = machine.memo, machine.stack, 0, 0
     try:
         while (code := content[at]) != _STOP:
             # Half of the opcodes of a dump repeat what was said before: no call for these.
@@ -31,10 +33,14 @@ def decode(content: bytes) -> object:
                 stack.append(memo[_LONG.unpack_from(content, at + 1)[0]])
                 at += 5
             else:
+                if (steps := steps + 1) > STEPS_MAX:
+                    raise NotPlain(f"it has more than {STEPS_MAX:,} values")
                 machine.at = at + 1
                 _OPCODES[code](machine)
                 stack, at = machine.stack, machine.at
         (value,) = stack
+    except NotPlain:
+        raise
     except KeyError:
         raise NotPlain(f"byte {at} asks for more than plain values") from None
     except DEFECTS:

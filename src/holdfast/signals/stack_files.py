@@ -15,10 +15,10 @@ _LINE = re.compile(r"\s+(\S.{0,255}?) \(([^()]{1,1024}):(\d{1,9})\)")
 
 def read_stacks(place: Path, ranks: Iterable[int]) -> dict[int, tuple[CodeLine, ...]]:
     """Where these ranks' main threads are, by files in the folder of the dumps; of those that have one."""
-    folder = place if place.is_dir() else place.parent
     found = {}
     for rank in list(ranks)[:FILES_MAX]:
         try:
+            folder = place if place.is_dir() else place.parent
             with (folder / f"stack_rank_{rank}.txt").open("rb") as stream:
                 content = stream.read(FILE_BYTES_MAX)
         except OSError:
