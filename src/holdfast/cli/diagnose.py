@@ -140,7 +140,7 @@ def _show_dumps(told: RanksStanding, given: _Flags) -> None:
 
 
 def _remark(answer: DiagnoseAnswer, told: RanksStanding) -> str:
-    """Why the dumps are no evidence of a hang that is found, where they are not."""
+    """Why the dumps do not count as evidence of the hang; empty where they do."""
     hangs = list(filter(is_open_hang, answer.incidents))
     if not hangs:
         return f"The signals do not show that {answer.run} stands."

@@ -15,7 +15,7 @@ from holdfast.detect.finding import Method
 from holdfast.detect.signs import MEANINGS, Sign
 
 SIGMAS = 6.0
-"""Among a million readings of half an hour, nobody may be so far off by chance."""
+"""So high that chance does not reach it among the million readings of half an hour."""
 
 View = Literal["value", "rate"]
 

@@ -26,8 +26,8 @@ _ENDS = re.compile(r"(?:send|recv) (\d{1,9})(->|<-)(\d{1,9})")
 _DECORATION = re.compile(r"^_|_oop$|_base$|_coalesced$|_into_tensor(?=_|$)|_tensor(?=_|$)")
 
 Kind = Literal["absent", "other", "not-started", "everybody", "unknown"]
-"""Why it does not end: some ranks have not entered it; some have entered something else; some have it in
-their queue, behind work of their GPU; all are in it, and nothing moves; or nobody says who belongs there."""
+"""Why it does not end: some ranks have not entered it; some have entered another call; some GPUs have queued
+it behind other work; all ranks are in it and nothing moves; or the dumps do not name the group's ranks."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +52,8 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     inside    the ranks that are in it; `others` where those are that should be and are not
     absent    the ranks that have not entered it, by their dumps
     holding   the ranks that these wait for; of several, those that stand in nothing themselves
-    undumped  ranks of the group of which there is no dump that can be used
-    unreadable   those of them that have a file
+    undumped  the group's ranks without a usable dump
+    unreadable   those of them that have a damaged file
     size      how many ranks the group has, as far as is known; for a send or receive, two
     since_ns  when the first rank entered it
     """
@@ -74,8 +74,8 @@ class RanksStanding(msgspec.Struct, frozen=True, kw_only=True):
     """All that the dumps tell.
 
     standstills  those first that do not come of another one
-    idle         where ranks are that stand in no call, if nobody does
-    undumped     ranks of which there is no dump that can be used; unreadable: why not, where there is a file
+    idle         where the ranks are, if no rank stands in a call
+    undumped     ranks without a usable dump; unreadable: why a file cannot be used
     circular     ranks wait for each other, in different calls
     stacks       by rank, where its main thread is, where somebody has looked
     """
