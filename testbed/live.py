@@ -118,6 +118,9 @@ def judge(services: Services, fault: Fault, pace: Pace) -> Verdict:
         is_right=found and named and cause["mechanism"] in fault.mechanisms,
     )
     say(f"{fault.name}: {'right' if verdict.is_right else 'WRONG'}: {verdict.found}, {top['what']}")
+    if not verdict.is_right:
+        for evidence in top["evidence"]:
+            say(f"{fault.name}:   {evidence['weight']:+.1f} {evidence['text']}")
     return verdict
 
 

@@ -16,8 +16,9 @@ from quantity import sampled
 
 from holdfast import wording
 from holdfast.cli.simulate import command as simulate
-from holdfast.dashboard import charts, simulation_charts
+from holdfast.dashboard import simulation_charts
 from holdfast.dashboard.simulation_page import render
+from holdfast.dashboard.template import BAR_PERCENT_MIN
 from holdfast.economics.pricing.prices import GIVEN
 from holdfast.ledger.categories import Category
 from holdfast.twin.failures import FailureClass, Hazards, Kind
@@ -229,7 +230,7 @@ def test_bars_have_one_scale_and_are_as_long_as_the_losses(many: Comparison) -> 
         for strip in strips
     ]
     lost = [PAID_GPU_HOURS - one.partition_gpu_hours["useful"] for one in many.policies]
-    assert ends == pytest.approx([100 * value / max(lost) for value in lost], abs=charts.BAR_PERCENT_MIN)
+    assert ends == pytest.approx([100 * value / max(lost) for value in lost], abs=BAR_PERCENT_MIN)
 
 
 def test_all_figures_are_there_in_one_unit_a_row(many: Comparison) -> None:

@@ -240,6 +240,7 @@ def test_changes_of_many_series_are_those_of_each_alone() -> None:
     assert all(28 <= row <= 33 for row in rows[::2].tolist())
 
 
+@pytest.mark.slow
 def test_a_window_may_have_more_rows_than_a_short_number() -> None:
     rows = 40_000
     text = HEALTHY * 5 + WRONG * 5 + HEALTHY * (rows - 10)

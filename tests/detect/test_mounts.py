@@ -22,14 +22,20 @@ Made = Callable[..., list[Frame]]
 def mounted(framed: Callable[..., Frame]) -> Made:
     """The three counters of a mount's clients, from their rates: asked and again a second, seconds each."""
 
-    def make(asked: Floats, response_s: Floats, again: Floats, *, operation: str = "READ") -> list[Frame]:
-        labels = [
-            {"mountaddr": "fs-0000", "operation": operation, "instance": f"{client}:9100"}
-            for client in CLIENTS
-        ]
+    def make(
+        asked: Floats,
+        response_s: Floats,
+        again: Floats,
+        *,
+        operation: str = "READ",
+        every_s: float = SCRAPE_S,
+        **called: str,
+    ) -> list[Frame]:
+        called = called or {"mountaddr": "fs-0000"}
+        labels = [{**called, "operation": operation, "instance": f"{client}:9100"} for client in CLIENTS]
         rates = {REQUESTS: asked, RESPONSE: asked * response_s, SENT: asked + again}
         return [
-            framed(metric, 1e6 + np.cumsum(rate * SCRAPE_S, axis=0), CLIENTS, labels=labels)
+            framed(metric, 1e6 + np.cumsum(rate * every_s, axis=0), CLIENTS, labels=labels, every_s=every_s)
             for metric, rate in rates.items()
         ]
 
@@ -65,6 +71,26 @@ def test_a_mount_that_answers_late(operation: str, sign: str, mounted: Made, loo
     assert found[sign].until_ns is None
     assert found[sign].value == pytest.approx(3 * RESPONSE_S, rel=0.05)
     assert found[sign].usual == pytest.approx(RESPONSE_S, rel=0.05)
+
+
+@pytest.mark.parametrize(("server", "subject"), [("fs-0000", "fs-0000"), ("filer-9", "10.0.0.9")])
+def test_a_filer_is_called_as_the_topology_calls_it(
+    server: str, subject: str, mounted: Made, looked: Looked
+) -> None:
+    asked, response_s, again = usual()
+    response_s[SINCE:] *= 3
+    frames = mounted(asked, response_s, again, export=f"{server}:/train", mountaddr="10.0.0.9")
+    assert found_in(looked(*frames))["slow-reads"].subject == subject
+
+
+@pytest.mark.parametrize(("lasts", "signs"), [(3, set()), (8, {"slow-writes"})])
+def test_a_hiccup_of_seconds_is_not_a_slow_mount(
+    lasts: int, signs: set[str], mounted: Made, looked: Looked
+) -> None:
+    asked, response_s, again = usual()
+    response_s[SINCE : SINCE + lasts] *= 10
+    frames = mounted(asked, response_s, again, operation="WRITE", every_s=1.0)
+    assert set(found_in(looked(*frames, window_s=ROWS))) == signs
 
 
 def test_one_client_that_is_slow_is_not_its_mount(mounted: Made, looked: Looked) -> None:

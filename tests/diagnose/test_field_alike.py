@@ -8,9 +8,12 @@ import pytest
 from field_cluster import DEFAULT_ON, EVERY_S, GPUS, HOSTS, NODES, RUN, STEP_S, Field, answers, the, topology
 from quantity import sampled
 
+pytestmark = pytest.mark.slow
+
 STEP = "holdfast_run_step_seconds"
 COLLECTOR = "holdfast_member_gc_seconds_total"
 RETRIES = "holdfast_member_alloc_retries_total"
+BUFFER = "DCGM_FI_DEV_FB_USED"
 INLET, SUPPLY = "redfish_chassis_temperature_celsius", "SupplyTemperatureCelsius"
 SWITCH = "infiniband_switch_port_symbol_error_total"
 PRESSURE = "node_pressure_cpu_waiting_seconds_total"
@@ -61,7 +64,7 @@ def test_retries_of_the_allocator_tell_fragmentation_from_uneven_sequences(
     assert {each.cause.mechanism: each.confidence for each in one.alternatives}["sequence-length"] < 0.05
 
 
-@pytest.mark.parametrize(("per_s", "pause_s"), [(0.005, 0.4), (0.01, 0.3)])
+@pytest.mark.parametrize(("per_s", "pause_s"), [(0.008, 0.4), (0.01, 0.3)])
 def test_retries_that_grew_before_the_window_began_are_fragmentation(per_s: float, pause_s: float) -> None:
     """Steps show it so late that the window's first third has half of the retries already."""
     field = by_turns(per_s, pause_s)
@@ -71,10 +74,86 @@ def test_retries_that_grew_before_the_window_began_are_fragmentation(per_s: floa
     assert one.confidence > 0.9
 
 
+def slowly(
+    final: float, grows_min: float, ago_min: float, retry_s: float, power: float, always: float
+) -> Field:
+    """All members have retries, more and more often for some time, and steps are longer by that at last."""
+    field = Field(5.5)
+    compute = field.members("compute", 4.6)
+    field.members("exchange", 1.2, 0.02)
+    row = field.row(ago_min)
+    grown = np.clip(np.arange(field.rows - row) * EVERY_S / 60 / grows_min, 0, 1) ** power
+    field.values[compute][row:] += final * STEP_S * grown[:, None]
+    field.values[STEP][row:, 0] += final * STEP_S * grown
+    often = np.full((field.rows, NODES), always)
+    often[row:] += (final / retry_s * grown / NODES)[:, None]
+    field.put(RETRIES, field.dice.poisson(often * EVERY_S) / EVERY_S, list(HOSTS), LABELS)
+    return field
+
+
+@pytest.mark.parametrize(("final", "ago_min"), [(0.1, 100), (0.1, 200), (0.15, 100)])
+def test_retries_that_stand_out_long_after_steps_became_longer_are_fragmentation(
+    final: float, ago_min: float
+) -> None:
+    """At first they are too few to be told from chance, and hours later the minutes between are not read."""
+    field = slowly(final, 120, ago_min, 0.8, 2.0, 0.002)
+    for without in ((), ("holdfast_member_compute_seconds", "holdfast_member_exchange_seconds")):
+        assert answers(field.look(without=without)) == [("fragmentation", RUN)]
+
+
+@pytest.mark.parametrize("ago_min", range(20, 44, 4))
+def test_the_first_to_stand_out_is_not_a_slow_node_where_all_become_slower(ago_min: float) -> None:
+    """All by the same and more and more; nobody's allocator tells of it."""
+    field = slowly(0.12, 60, ago_min, 0.8, 1.0, 0.0)
+    field.values[RETRIES][:] = 0.0
+    assert "slow-node" not in [mechanism for mechanism, _ in answers(field.look())]
+
+
 def test_retries_that_there_always_were_leave_it_with_the_sequences() -> None:
     field = by_turns(0.02, 0.6)
     field.values[RETRIES] += field.dice.poisson(0.01 * EVERY_S, (field.rows, NODES)) / EVERY_S
     assert answers(field.look()) == [("sequence-length", RUN)]
+
+
+@pytest.mark.parametrize("ago_min", [10, 45, 180])
+@pytest.mark.parametrize("at_min", [4, 9])
+def test_retries_of_one_moment_do_not_tell_why_steps_are_longer(ago_min: float, at_min: float) -> None:
+    """All members have them after an evaluation; there was none in the minutes before the run was slower."""
+    field = Field(5.5)
+    field.slower(1.2, ago_min)
+    field.put(RETRIES, np.zeros((field.rows, NODES)), list(HOSTS), LABELS)
+    field.values[RETRIES][field.row(at_min)] = 1 / EVERY_S
+    assert answers(field.look()) == [("unknown", RUN)]
+
+
+def filled(ago_min: float, grows_min: float) -> Field:
+    """Steps become longer by a fifth within so much time, and a tenth more memory is used; nobody counts
+    retries.
+    """
+    field = slowly(0.2, grows_min, ago_min, 0.8, 1.0, 0.0)
+    row = field.row(ago_min)
+    grown = np.clip(np.arange(field.rows - row) * EVERY_S / 60 / grows_min, 0, 1)[:, None]
+    field.values[BUFFER][row:] *= 1 + 0.1 * grown
+    del field.values[RETRIES]
+    return field
+
+
+@pytest.mark.parametrize("ago_min", [45, 180])
+def test_memory_that_fills_up_as_steps_become_longer_is_fragmentation(ago_min: float) -> None:
+    one = the(filled(ago_min, 80).look())
+    assert (one.cause.mechanism, one.cause.subject, one.verdict) == ("fragmentation", RUN, "not-hardware")
+    assert one.confidence > 0.6
+
+
+@pytest.mark.parametrize("ago_min", [12, 45, 180])
+def test_more_memory_at_once_is_of_steps_that_have_more_to_do(ago_min: float) -> None:
+    assert answers(filled(ago_min, EVERY_S / 60).look()) == [("unknown", RUN)]
+
+
+def test_memory_that_fills_up_and_slows_nobody_is_no_incident() -> None:
+    field = Field(HOURS)
+    field.values[BUFFER] *= np.linspace(1, 1.15, field.rows)[:, None]
+    assert answers(field.look()) == []
 
 
 def test_more_retries_that_slow_nobody_are_no_incident() -> None:
@@ -238,6 +317,64 @@ def test_warm_coolant_of_a_site_with_loops_of_coolant_is_no_warm_air() -> None:
     assert answers(field.look(without=[INLET])) == [("coolant-supply", "site-0")]
 
 
+def warmed(more: str, hosts: tuple[str, ...], ago_min: float, felt_min: float) -> Field:
+    """These hosts' GPUs become hotter from then on, most of it within minutes. From 20 K on they throttle,
+    which keeps them at their limit, and steps become longer.
+    """
+    field = Field(HOURS)
+    field.topology = topology(4, 8, more)
+    first, felt = field.row(ago_min), field.row(felt_min)
+    at = (first, (2 * first + felt) / 3, felt, felt + 40)
+    warmer = np.interp(np.arange(field.rows), at, (0.0, 18.0, 20.0, 21.0))[:, None]
+    slower = np.interp(np.arange(field.rows), (felt, felt + 40), (1.0, 0.88))[:, None]
+    for metric in ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP"):
+        field.values[metric][:, field.of(metric, *hosts)] += warmer
+    for metric in ("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE"):
+        field.values[metric][:, field.of(metric, *hosts)] *= slower
+    field.values[STEP] /= slower
+    return field
+
+
+@pytest.mark.parametrize("felt_min", [10, 19, 25])
+@pytest.mark.parametrize(("hosts", "subject"), [(HOSTS, "site-0"), (HOSTS[4:8], "rack-1")])
+def test_air_that_became_warm_before_steps_became_longer_is_no_power_cap(
+    hosts: tuple[str, ...], subject: str, felt_min: float
+) -> None:
+    """The window begins when GPUs are hot already and steps are as quick as ever."""
+    look = warmed(UNITS["all for all"] + SITE, hosts, felt_min + 25, felt_min).look(DEFAULT_ON)
+    assert answers(look) == [("air-cooling", subject)]
+
+
+def test_a_rack_whose_power_is_held_down_by_turns_is_told_by_its_peers() -> None:
+    """For seventeen minutes, then not for three. What was before is no better known than the window."""
+    field = Field(HOURS)
+    for ago_min, until_min in ((75, 58), (55, 38), (35, 18), (15, 0)):
+        rows = slice(field.row(ago_min), field.row(until_min))
+        field.values[STEP][rows] *= 1.2
+        for metric, by in (("DCGM_FI_DEV_SM_CLOCK", 0.75), ("DCGM_FI_DEV_POWER_USAGE", 0.55)):
+            field.values[metric][rows, field.of(metric, *HOSTS[4:8])] *= by
+    assert answers(field.look(DEFAULT_ON)) == [("power-cap", "rack-1")]
+
+
+LOOPS = "loops:\n  cdu-[0-1]: 2 each\ncircuits:\n  water-0: all\n"
+
+
+@pytest.mark.parametrize("by_chance", [(), ("gpu-012.3",)])
+def test_one_hot_loop_of_two_is_not_the_water_of_both(by_chance: tuple[str, ...]) -> None:
+    """Whether its coolant is too warm or too little nobody measures; another GPU's clock is low by chance."""
+    field = warmed(LOOPS, HOSTS[:8], 45, 30)
+    field.change("DCGM_FI_DEV_SM_CLOCK", 30, by_chance, by=0.9)
+    one = the(field.look(DEFAULT_ON))
+    assert one.cause.subject == "cdu-0"
+    assert one.cause.mechanism in ("coolant-flow", "coolant-supply")
+    assert one.confidence < 0.6
+
+
+def test_hot_loops_of_one_circuit_are_its_water() -> None:
+    one = the(warmed(LOOPS, HOSTS, 45, 30).look(DEFAULT_ON))
+    assert (one.cause.mechanism, one.cause.subject) == ("coolant-supply", "water-0")
+
+
 # -- a spine -------------------------------------------------------------------------------------------
 
 SPINES = "spines:\n  spine-[0-1]: all\n"
@@ -359,7 +496,7 @@ def test_a_node_is_a_node_though_the_pipeline_has_as_many_stages_as_there_are_no
 
 def test_a_node_that_only_waits_is_not_the_slow_one() -> None:
     """Others pause by turns for 45 minutes, and it happens to wait at last; it computes as ever."""
-    assert answers(by_turns(0.005, 0.5).look()) == [("unknown", RUN)]
+    assert "slow-node" not in [mechanism for mechanism, _ in answers(by_turns(0.005, 0.5).look())]
 
 
 def test_a_slow_node_whose_machine_is_not_measured_is_less_sure() -> None:

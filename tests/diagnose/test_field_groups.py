@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers, the
 
+pytestmark = pytest.mark.slow
+
 STEP = "holdfast_run_step_seconds"
 COMPUTE, EXCHANGE = "holdfast_member_compute_seconds", "holdfast_member_exchange_seconds"
 PRESSURE = "node_pressure_cpu_waiting_seconds_total"

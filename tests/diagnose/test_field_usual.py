@@ -321,6 +321,15 @@ def test_a_local_disk_that_filled_up_over_hours_is_no_slow_filer(
     assert answers(field.look(default)) == [("local-disk", "gpu-003")]
 
 
+def test_one_host_that_waits_for_io_is_no_slow_filer_however_many_members_it_has() -> None:
+    """All hosts read from the filer, and the others do not wait."""
+    field = Field()
+    field.topology = topology(members={f"{host}.{gpu}": host for host in HOSTS for gpu in range(8)})
+    field.slower(1.1, 10)
+    field.change("node_pressure_io_waiting_seconds_total", 10, ["gpu-003"], plus=0.15)
+    assert answers(field.look(DEFAULT_ON)) == [("unknown", RUN)]
+
+
 # -- what changed, and since when ----------------------------------------------------------------------
 
 

@@ -135,6 +135,15 @@ def test_bans_are_the_prior_and_the_evidence() -> None:
     assert one.bans == pytest.approx(PRIOR + sum(evidence.weight for evidence in one.evidence))
 
 
+def test_a_node_that_is_late_by_a_tenth_of_it_does_not_hold_steps_up() -> None:
+    """All wait for their data, and one of them computes a little longer besides."""
+    waits = [finding("late-data", member(number), since_s=120, value=1.2, usual=0.1) for number in range(32)]
+    much, little = (finding("late-compute", member(5), value=value, usual=5.0) for value in (5.9, 5.1))
+    assert named(ranked([much, SLOW])[0]) == ("slow-node", "n5")
+    assert the([little, SLOW], "slow-node", "n5").bans < 0
+    assert named(ranked([*waits, little, SLOW])[0]) == ("data-loader", RUN)
+
+
 def test_the_cause_beneath_exactly_the_late_members_wins() -> None:
     first, *others = ranked([*BRAKED_RACK, *late(range(4, 8)), SLOW])
     assert named(first) == ("power-brake", "shelf1")
@@ -175,6 +184,35 @@ def test_what_began_with_the_symptom_is_likelier_its_cause_than_what_came_after_
         return the([*signs, *late(range(4, 8), since_s=500)], "cpu-contention", "rack1").bans
 
     assert bans(480) == bans(520) > bans(200) > bans(1_000)
+
+
+def test_what_was_there_when_anybody_first_looked_did_not_come_after_the_symptom() -> None:
+    """Two of its GPUs show it again later; when it began nobody saw."""
+    held = [
+        *(
+            finding("low-power", f"n{number}.0", since_s=900 if number < 6 else 2_000)
+            for number in range(4, 8)
+        ),
+        finding("slow-step", RUN, since_s=600, value=7.0, usual=6.0),
+    ]
+    case = RunFindings(held, TOPOLOGY, SCENE, from_ns=890 * S)
+    cap = next(one for one in hypotheses(case) if named(one) == ("power-cap", "rack1"))
+    texts = [evidence.text for evidence in cap.evidence]
+    assert "it has been so for as long as the run has been slower" in texts
+    assert not any("after the first symptom" in text for text in texts)
+
+
+def test_one_gpu_that_seems_no_hotter_does_not_argue_against_warm_air_at_all_others() -> None:
+    """Its sensor may be stuck. That half of them are no hotter is another matter."""
+
+    def against(cool: range) -> float:
+        hot = [finding(sign, f"n{number}.0") for number in range(NODES) for sign in ("hot-gpu", "low-clock")]
+        held = [finding("low-power", f"n{number}.0") for number in cool]
+        warm = the([*hot, *held, SLOW], "air-cooling", "water")
+        return next(one.weight for one in warm.evidence if one.metric == "metric-of-low-power")
+
+    assert -0.1 < against(range(1)) < 0
+    assert against(range(16)) == pytest.approx(-0.5 * 0.95)
 
 
 def test_flow_and_supply_are_told_apart_by_their_own_signs() -> None:

@@ -9,6 +9,7 @@ from holdfast.signals.frame import Frame, Reading
 from holdfast.signals.incremental import OVERLAP_NS, IncrementalSource
 from holdfast.signals.prometheus import Prometheus, Raw
 
+SERVERS = [pytest.param(name, marks=pytest.mark.server) for name in ("prometheus", "victoria")]
 S = 10**9
 STEP_NS = 10 * S
 TEMP, ENERGY = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
@@ -29,7 +30,7 @@ class Counted(Prometheus):
 
 
 @pytest.mark.parametrize("metric", [TEMP, ENERGY])
-@pytest.mark.parametrize("server", ["prometheus", "victoria"])
+@pytest.mark.parametrize("server", SERVERS)
 def test_every_look_sees_what_a_whole_one_would(
     request: pytest.FixtureRequest, history: tuple[Reading, ...], server: str, metric: str
 ) -> None:

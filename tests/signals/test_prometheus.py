@@ -19,13 +19,14 @@ from holdfast.signals.quality import inspect
 from holdfast.signals.source import SourceError
 
 METRIC = "DCGM_FI_DEV_GPU_TEMP"
+SERVERS = [pytest.param(name, marks=pytest.mark.server) for name in ("prometheus", "victoria")]
 SECOND_NS = 10**9
 STEP_NS = 10 * SECOND_NS
 WINDOW_NS = (1_700_000_000 * SECOND_NS, 1_700_000_060 * SECOND_NS)
 EMPTY = b'{"status":"success","data":{"resultType":"matrix","result":[]}}'
 
 
-@pytest.fixture(params=["prometheus", "victoria"])
+@pytest.fixture(params=SERVERS)
 def url(request: pytest.FixtureRequest) -> str:
     found: str = request.getfixturevalue(request.param)
     return found

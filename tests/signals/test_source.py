@@ -37,11 +37,12 @@ class TwinSource:
         return frame if len(frame.times_ns) else None
 
 
+SERVERS = [pytest.param(name, marks=pytest.mark.server) for name in ("prometheus", "victoria")]
 Filled = tuple[Source, tuple[int, int]]
 """A source, and the window in which it has something."""
 
 
-@pytest.fixture(params=["prometheus", "victoria", "store", "twin"])
+@pytest.fixture(params=[*SERVERS, "store", "twin"])
 def filled(request: pytest.FixtureRequest, history: tuple[Reading, ...], tmp_path: Path) -> Iterator[Filled]:
     if request.param == "twin":
         telemetry = play("quiet", 1).telemetry
@@ -52,7 +53,7 @@ def filled(request: pytest.FixtureRequest, history: tuple[Reading, ...], tmp_pat
         yield source, window_of(history)
 
 
-@pytest.fixture(params=["prometheus", "victoria", "store"])
+@pytest.fixture(params=[*SERVERS, "store"])
 def known(request: pytest.FixtureRequest, history: tuple[Reading, ...], tmp_path: Path) -> Iterator[Source]:
     """Those that can be given a history."""
     with opened(request, history, tmp_path) as source:

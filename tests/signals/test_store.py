@@ -120,6 +120,7 @@ def test_a_coarser_rhythm_gets_a_coarser_grid(tmp_path: Path) -> None:
     assert np.isfinite(frame.values).all()
 
 
+@pytest.mark.slow
 def test_killed_while_writing_it_loses_nothing_that_was_safe_and_is_read_meanwhile(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:

@@ -19,8 +19,8 @@ RANKS = 3
 SLOW = 1
 STEPS = 4
 PLAIN_STEPS = 8
-EXTRA_S_MIN, EXTRA_S_MAX = 0.04, 3.0
-EXTRA_OF_STEP = 3
+EXTRA_S_MIN, EXTRA_S_MAX = 0.4, 3.0
+EXTRA_OF_STEP = 5
 
 
 def data_parallel() -> nn.Module:

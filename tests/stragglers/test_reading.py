@@ -189,6 +189,7 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["forward", "data"])
 def test_a_slow_rank_in_real_traces(profiled: Path, where: str) -> None:
     trace = read_trace(profiled / where)
@@ -210,6 +211,7 @@ def test_a_slow_rank_in_real_traces(profiled: Path, where: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_one_rank_alone_and_packed(profiled: Path, tmp_path: Path) -> None:
     source = profiled / "forward" / "trace-1.json"
     packed = tmp_path / "anything.json.gz"
@@ -219,6 +221,7 @@ def test_one_rank_alone_and_packed(profiled: Path, tmp_path: Path) -> None:
     assert analysis.workers[0].name == "rank 1"
 
 
+@pytest.mark.slow
 def test_two_files_of_one_rank(profiled: Path, tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         shutil.copy(profiled / "forward" / "trace-0.json", tmp_path / name)
@@ -226,6 +229,7 @@ def test_two_files_of_one_rank(profiled: Path, tmp_path: Path) -> None:
         read_trace(tmp_path)
 
 
+@pytest.mark.slow
 def test_clocks_that_differ(profiled: Path, tmp_path: Path) -> None:
     """A collective ends everywhere at once, so a clock that is ahead is seen and set right."""
     expected = analyse(read_trace(profiled / "forward"))

@@ -210,6 +210,7 @@ def test_a_mistake_is_one_sentence_with_its_line_and_a_hint(text: str, sentence:
     assert hint in told.value.hint
 
 
+@pytest.mark.slow
 def test_a_short_text_cannot_stand_for_a_huge_one() -> None:
     rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
@@ -254,6 +255,7 @@ def hundred_thousand() -> str:
     return text
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_gpus_load_in_seconds() -> None:
     begun = time.process_time()
     topology = described(hundred_thousand()).topology

@@ -50,6 +50,7 @@ def test_what_is_no_list_is_refused_with_an_example(text: str) -> None:
     assert "n[00-15,20]" in told.value.hint
 
 
+@pytest.mark.slow
 def test_a_list_that_stands_for_too_many_is_refused() -> None:
     with pytest.raises(InputError, match="more than 2,000,000 names"):
         expand("n[0-9999][0-9999]")

@@ -13,7 +13,17 @@ import msgspec
 from markupsafe import Markup
 
 from holdfast import wording
-from holdfast.dashboard.template import joined, number
+from holdfast.dashboard.template import (
+    BAR_PERCENT_MIN,
+    across,
+    beside,
+    column,
+    joined,
+    number,
+    side_by_side,
+    upright,
+    visible,
+)
 from holdfast.economics.pricing.layers import LAYER_TITLES, LayerKey
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Course, IncidentReport, MeasuredFigure, Report
@@ -26,9 +36,6 @@ STACK = (
     Category.UNATTRIBUTED,
 )
 """What lies on what: useful at the bottom, where it is easiest to read; the unexplained on top."""
-
-BAR_PERCENT_MIN = 0.25
-"""A bar is never thinner: what is not zero is seen."""
 
 GAUGE_ROOM = 1.15
 """A gauge ends this much beyond what it shows."""
@@ -71,60 +78,38 @@ def fall(css: str, left_percent: float, width_percent: float, *, first: bool, la
     """
     right_percent = left_percent + width_percent
     return Markup('<svg class="fall" aria-hidden="true">{}{}{}</svg>').format(
-        Markup("") if first else _lead(right_percent, "0", "50%"),
-        Markup("") if last else _lead(right_percent if first else left_percent, "50%", "100%"),
+        Markup("") if first else upright("lead", right_percent, bottom="50%"),
+        Markup("") if last else upright("lead", right_percent if first else left_percent, "50%"),
         Markup('<rect class="{}" x="{:.2f}%" y="18%" width="{:.2f}%" height="64%"/>').format(
-            css, left_percent, _visible(width_percent)
+            css, left_percent, visible(width_percent)
         ),
-    )
-
-
-def _lead(at_percent: float, top: str, bottom: str) -> Markup:
-    return Markup('<line class="lead" x1="{0:.2f}%" x2="{0:.2f}%" y1="{1}" y2="{2}"/>').format(
-        at_percent, top, bottom
     )
 
 
 def strip(parts: dict[str, int], whole_gpu_ns: int) -> Markup:
     """A thin bar of these parts side by side, as long as their share in the whole."""
-    rects, left = [], 0.0
-    for category in Category:
-        width = 100 * parts.get(category.key, 0) / max(1, whole_gpu_ns)
-        if width:
-            rects.append(
-                Markup('<rect class="{}" x="{:.2f}%" width="{:.2f}%" height="100%"/>').format(
-                    mark(category), left, _visible(width)
-                )
-            )
-        left += width
-    return Markup('<svg class="strip" aria-hidden="true">{}</svg>').format(joined(rects))
+    found = ((category, parts.get(category.key, 0)) for category in Category)
+    whole = max(1, whole_gpu_ns)
+    return side_by_side("strip", ((css_class(one), 100 * part / whole, "") for one, part in found if part))
 
 
 def stack(usd: Mapping[LayerKey, float | None], whole_usd: float) -> Markup:
     """The layers of a cost side by side, as long as their share in the whole; each can be pointed at."""
-    rects, left = [], 0.0
-    for key, amount in usd.items():
-        if not amount:
-            continue
-        width = 100 * amount / whole_usd
-        rects.append(
-            Markup(
-                '<rect class="mark l-{}" x="{:.2f}%" width="{:.2f}%" height="100%"><title>{}</title></rect>'
-            ).format(key, left, _visible(width), f"{LAYER_TITLES[key]}: {wording.usd(amount)}")
-        )
-        left += width
-    return Markup('<svg class="stack" aria-hidden="true">{}</svg>').format(joined(rects))
+    return side_by_side(
+        "stack",
+        (
+            (f"l-{key}", 100 * amount / whole_usd, f"{LAYER_TITLES[key]}: {wording.usd(amount)}")
+            for key, amount in usd.items()
+            if amount
+        ),
+    )
 
 
 def gauge(figure: MeasuredFigure) -> Markup:
     """A measured number as a bar, its reference as a line across."""
     measured, reference = figure.measured, figure.reference
     end = GAUGE_ROOM * max(measured, reference or 0.0) or 1.0
-    line = Markup("")
-    if reference is not None:
-        line = Markup('<line class="reference" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%"/>').format(
-            100 * reference / end
-        )
+    line = "" if reference is None else upright("reference", 100 * reference / end)
     return Markup(
         '<svg class="gauge" aria-hidden="true"><rect class="rail" y="25%" width="100%" height="50%"/>'
         '<rect class="mark c-useful" y="25%" width="{:.2f}%" height="50%"/>{}</svg>'
@@ -226,11 +211,7 @@ class _CourseChart:
             from_ns, to_ns = self.edges_ns[first], self.edges_ns[last]
             left, right = (self._percent(edge_ns) / 100 * PLOT_WIDTH for edge_ns in (from_ns, to_ns))
             title = f"{wording.span(from_ns, to_ns)}: {_summary(buckets[first:last])}"
-            columns.append(
-                Markup('<rect class="column" x="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-                    number(left), number(right - left), PLOT_HEIGHT, title
-                )
-            )
+            columns.append(column(left, right, PLOT_HEIGHT, title))
         return joined(columns)
 
     # -- the incidents -----------------------------------------------------------------------------
@@ -288,18 +269,10 @@ class _CourseChart:
         return self.plot_top + PLOT_HEIGHT * (1 - gpus / self.peak)
 
     def _grid(self) -> Markup:
-        return joined(
-            Markup('<line class="grid" x1="0" x2="100%" y1="{0:.1f}" y2="{0:.1f}"/>').format(self._y(gpus))
-            for gpus in self.levels
-        )
+        return joined(across("grid", self._y(gpus)) for gpus in self.levels)
 
     def _y_axis(self) -> Markup:
-        labels = joined(
-            Markup('<text x="100%" dx="-8" y="{:.1f}" dy="4" text-anchor="end">{:,}</text>').format(
-                self._y(gpus), gpus
-            )
-            for gpus in self.levels
-        )
+        labels = joined(beside(self._y(gpus), f"{gpus:,}") for gpus in self.levels)
         return Markup('<svg class="y-axis" height="{}" aria-hidden="true">{}</svg>').format(
             self.height, labels
         )
@@ -329,9 +302,7 @@ class _CourseChart:
             )
             for index, line in enumerate(lines)
         )
-        return Markup('<line class="notch" x1="{0:.2f}%" x2="{0:.2f}%" y1="{1}" y2="{2}"/>{3}').format(
-            at, base, base + 5, texts
-        )
+        return upright("notch", at, base, base + 5) + texts
 
 
 def _edges_ns(course: Course, end_ns: int) -> list[int]:
@@ -372,7 +343,3 @@ def _summary(buckets: Sequence[dict[str, int]]) -> str:
         if sums[category]
     ]
     return ", ".join(shares) or "nothing paid for"
-
-
-def _visible(width_percent: float) -> float:
-    return max(BAR_PERCENT_MIN, width_percent) if width_percent else 0.0

@@ -12,7 +12,7 @@ import msgspec
 from markupsafe import Markup
 
 from holdfast import wording
-from holdfast.dashboard.template import joined, number
+from holdfast.dashboard.template import across, beside, column, joined, number, side_by_side, upright, visible
 from holdfast.economics.finance.ownership import OwnOrRent
 from holdfast.economics.finance.trend import SpendStretch, Trend
 from holdfast.wording.units import HOUR_NS
@@ -23,8 +23,6 @@ HOURLY_HEIGHT = 110
 CHOICE_HEIGHT = 260
 TOP_ROOM = 24
 AXIS_HEIGHT = 26
-BAR_PERCENT_MIN = 0.25
-"""A bar is never thinner: what is not zero is seen."""
 LEVELS = 5
 TICKS_MAX = 5
 COSTLY_MAX = 2.0
@@ -64,49 +62,27 @@ class PlotArea(msgspec.Struct, frozen=True, kw_only=True):
 
     def scale(self, unit: str, levels: Mapping[float, float]) -> Markup:
         """The vertical axis, in a column of its own. levels: where they are, and what is written there."""
-        texts = joined(
-            Markup('<text x="100%" dx="-8" y="{:.1f}" dy="4" text-anchor="end">{}</text>').format(
-                self.y(level), _level(shown)
-            )
-            for level, shown in levels.items()
-        )
+        texts = joined(beside(self.y(level), _level(shown)) for level, shown in levels.items())
         return Markup(
             '<svg class="y-axis" height="{}" aria-hidden="true">{}'
             '<text x="100%" dx="-8" y="10" text-anchor="end">{}</text></svg>'
         ).format(self.height + TOP_ROOM + AXIS_HEIGHT, texts, unit)
 
     def grid(self, levels: Sequence[float]) -> Markup:
-        return joined(
-            Markup('<line class="rule" x1="0" x2="100%" y1="{0:.1f}" y2="{0:.1f}"/>').format(self.y(level))
-            for level in levels
-        )
+        return joined(across("rule", self.y(level)) for level in levels)
 
 
 def strip(parts: Iterable[tuple[str, float]]) -> Markup:
     """Shares of one whole, side by side, each with its classes."""
-    rects, left = [], 0.0
-    for css, share in parts:
-        rects.append(
-            Markup('<rect class="mark {}" x="{:.2f}%" width="{:.2f}%" height="100%"/>').format(
-                css, 100 * left, max(BAR_PERCENT_MIN, 100 * share)
-            )
-        )
-        left += share
-    return Markup('<svg class="whole" aria-hidden="true">{}</svg>').format(joined(rects))
+    return side_by_side("whole", ((css, 100 * share, "") for css, share in parts))
 
 
 def bar(css: str, share: float, line: float | None = None) -> Markup:
     """A share as a bar on a rail, and a line across it where it should be."""
-    mark = Markup('<rect class="mark {}" y="20%" width="{:.2f}%" height="60%"/>').format(
-        css, max(BAR_PERCENT_MIN, 100 * share) if share > 0 else 0.0
-    )
-    target = Markup("")
-    if line is not None:
-        target = Markup('<line class="reference" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%"/>').format(
-            100 * line
-        )
-    rail = Markup('<rect class="rail" y="20%" width="100%" height="60%"/>')
-    return Markup('<svg class="share" aria-hidden="true">{}{}{}</svg>').format(rail, mark, target)
+    return Markup(
+        '<svg class="share" aria-hidden="true"><rect class="rail" y="20%" width="100%" height="60%"/>'
+        '<rect class="mark {}" y="20%" width="{:.2f}%" height="60%"/>{}</svg>'
+    ).format(css, visible(100 * share), "" if line is None else upright("reference", 100 * line))
 
 
 # -- spend against progress ------------------------------------------------------------------------------
@@ -149,7 +125,7 @@ def hourly(trend: Trend) -> Markup:
     titles = [_hourly_title(one, cost) for one, cost in zip(stretches, costs, strict=True)]
     inside = _bars(plot, edges, bars) + _columns(plot, edges, titles)
     best = trend.rise.best.usd_per_useful_gpu_hour if trend.rise.best else None
-    over = plot.grid(levels) + (_across(plot, best) if best else Markup(""))
+    over = plot.grid(levels) + (across("level", plot.y(best)) if best else Markup(""))
     drawn = plot.drawn(inside, over, _moments(plot, stretches), "What a useful GPU-hour cost over time")
     return _with_scale(_money_scale(plot, levels), drawn)
 
@@ -173,7 +149,7 @@ def goodput(trend: Trend, target: float | None) -> Markup:
     ]
     inside = _bars(plot, edges, bars) + _columns(plot, edges, titles)
     levels = [0.0, 25.0, 50.0, 75.0, 100.0]
-    over = plot.grid(levels) + (Markup("") if target is None else _across(plot, 100 * target))
+    over = plot.grid(levels) + (Markup("") if target is None else across("level", plot.y(100 * target)))
     drawn = plot.drawn(inside, over, _moments(plot, stretches), "Goodput over time against its target")
     return _with_scale(plot.scale("%", {level: level for level in levels}), drawn)
 
@@ -222,13 +198,8 @@ def _bars(plot: PlotArea, edges: Sequence[float], bars: Sequence[tuple[float, st
 
 
 def _columns(plot: PlotArea, edges: Sequence[float], titles: Sequence[str]) -> Markup:
-    """What can be pointed at."""
-    return joined(
-        Markup('<rect class="column" x="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-            number(left), number(right - left), plot.height, title
-        )
-        for left, right, title in zip(edges, edges[1:], titles, strict=False)
-    )
+    places = zip(edges, edges[1:], titles, strict=False)
+    return joined(column(left, right, plot.height, title) for left, right, title in places)
 
 
 def _moments(plot: PlotArea, stretches: Sequence[SpendStretch]) -> list[Markup]:
@@ -246,15 +217,8 @@ def _moments(plot: PlotArea, stretches: Sequence[SpendStretch]) -> list[Markup]:
 def _below(plot: PlotArea, at_percent: float, text: str) -> Markup:
     anchor = "start" if at_percent < 5 else "end" if at_percent > 95 else "middle"
     base = TOP_ROOM + plot.height
-    return Markup(
-        '<line class="notch" x1="{0:.2f}%" x2="{0:.2f}%" y1="{1}" y2="{2}"/>'
-        '<text x="{0:.2f}%" y="{3}" text-anchor="{4}">{5}</text>'
-    ).format(at_percent, base, base + 5, base + 19, anchor, text)
-
-
-def _across(plot: PlotArea, value: float) -> Markup:
-    """A line at this value."""
-    return Markup('<line class="level" x1="0" x2="100%" y1="{0:.1f}" y2="{0:.1f}"/>').format(plot.y(value))
+    label = Markup('<text x="{:.2f}%" y="{}" text-anchor="{}">{}</text>')
+    return upright("notch", at_percent, base, base + 5) + label.format(at_percent, base + 19, anchor, text)
 
 
 def _at_end(plot: PlotArea, value: float, text: str, *, below: bool) -> Markup:
@@ -278,7 +242,7 @@ def choice(found: OwnOrRent) -> Markup:
         f"{number(PLOT_WIDTH * share)} {plot.y(cost) - TOP_ROOM:.1f}" for share, cost in visible
     )
     inside = Markup('<path class="line own" d="M{}"/>').format(points)
-    over = plot.grid(levels) + _across(plot, rent) + _utilisation(plot, found)
+    over = plot.grid(levels) + across("level", plot.y(rent)) + _utilisation(plot, found)
     over += _at_end(plot, rent, "rented", below=rent < lowest)
     over += _at_end(plot, lowest, "owned", below=lowest <= rent)
     labels = [_below(plot, percent, f"{percent} %") for percent in range(0, 101, 20)]
@@ -299,9 +263,7 @@ def _upright(plot: PlotArea, share: float, text: str, css: str, *, y: int) -> Ma
     """A line at this utilisation, with its name on the side where there is room."""
     at = 100 * share
     anchor, shift = ("end", -6) if at > 50 else ("start", 6)
-    line = Markup('<line class="level {0}" x1="{1:.2f}%" x2="{1:.2f}%" y1="{2}" y2="{3}"/>').format(
-        css, at, TOP_ROOM, TOP_ROOM + plot.height
-    )
+    line = upright(f"level {css}", at, TOP_ROOM, TOP_ROOM + plot.height)
     name = Markup('<text class="named" x="{:.2f}%" dx="{}" y="{}" text-anchor="{}">{} {:.0f} %</text>')
     return line + name.format(at, shift, y, anchor, text, at)
 

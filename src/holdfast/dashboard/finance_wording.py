@@ -146,7 +146,6 @@ def verdict(found: Rise) -> str:
 
 
 def rise(found: Rise) -> str:
-    """How that is known."""
     if found.latest is None or found.best is None:
         return f"{wording.opening(found.reason)}."
     best = wording.usd(found.best.usd_per_useful_gpu_hour or 0.0)

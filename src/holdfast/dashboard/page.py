@@ -9,13 +9,12 @@ from functools import cache
 
 import msgspec
 from jinja2 import Template
-from markupsafe import Markup
 
 from holdfast import __version__, wording
 from holdfast.dashboard import charts
 from holdfast.dashboard.template import template
 from holdfast.economics.pricing.cost import LEDGER, run_cost
-from holdfast.economics.pricing.layers import IncidentLine, Input, LayerKey, RunCost
+from holdfast.economics.pricing.layers import RunCost
 from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report
@@ -47,31 +46,6 @@ class _Headline(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     more: str = ""
     known: bool = False
-
-
-class _Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What is drawn of a run's cost: its stack, those of its costliest incidents, and every input once.
-
-    set_back: the loss as progress. whole_usd, incident_usd: how long the bars are, all layers side by side
-    """
-
-    run: RunCost
-    set_back: str
-    largest_usd: float
-    layers_usd: dict[LayerKey, float | None]
-    whole_usd: float
-    incidents: tuple[IncidentLine, ...]
-    incident_usd: float
-    inputs: tuple[Input, ...]
-
-
-class _Fall(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the waterfall. category: None for what was paid for."""
-
-    category: Category | None
-    label: str
-    gpu_ns: int
-    bar: Markup
 
 
 def render(report: Report, prices: Prices = DEFAULTS) -> str:
@@ -145,13 +119,13 @@ def _headline(report: Report, amounts: wording.Amounts) -> _Headline:
     )
 
 
-def _waterfall(report: Report) -> list[_Fall]:
-    """From what was paid for, loss by loss, the largest first, down to what was useful."""
+def _waterfall(report: Report) -> list[dict[str, object]]:
+    """From what was paid for (without a category), loss by loss, the largest first, to what was useful."""
     paid = report.paid_gpu_ns
     if not paid:
         return []
     whole = charts.fall("mark paid", 0.0, 100.0, first=True, last=False)
-    falls = [_Fall(category=None, label="Paid for", gpu_ns=paid, bar=whole)]
+    falls: list[dict[str, object]] = [{"category": None, "label": "Paid for", "gpu_ns": paid, "bar": whole}]
     remaining = paid
     for category in (*_losses(report), Category.USEFUL):
         part = _part(report, category)
@@ -163,27 +137,31 @@ def _waterfall(report: Report) -> list[_Fall]:
             first=False,
             last=category == Category.USEFUL,
         )
-        falls.append(_Fall(category=category, label=wording.opening(category.label), gpu_ns=part, bar=bar))
+        label = wording.opening(category.label)
+        falls.append({"category": category, "label": label, "gpu_ns": part, "bar": bar})
     return falls
 
 
-def _cost(cost: RunCost) -> _Cost:
+def _cost(cost: RunCost) -> dict[str, object]:
+    """What is drawn of a run's cost: its stack, those of its costliest incidents, and every input once.
+
+    set_back: the loss as progress. whole_usd, incident_usd: how long the bars are, all layers side by side
+    """
     total, shown = cost.total, cost.incidents[:STACKS_SHOWN_MAX]
     progress = total.progress
     amounts = [layer.usd or 0.0 for layer in total.layers]
     inputs = {one.name: one for layer in total.layers for one in layer.inputs if one.source != LEDGER}
-    return _Cost(
-        run=cost,
-        set_back=wording.set_back(progress.run_hours, progress.steps, progress.tokens)
-        if progress.run_hours
-        else "",
-        largest_usd=max(amounts),
-        layers_usd={layer.key: layer.usd for layer in total.layers},
-        whole_usd=sum(amounts),
-        incidents=shown,
-        incident_usd=max((sum(usd or 0.0 for usd in line.usd.values()) for line in shown), default=0.0),
-        inputs=tuple(inputs.values()),
-    )
+    hours = progress.run_hours
+    return {
+        "run": cost,
+        "set_back": wording.set_back(hours, progress.steps, progress.tokens) if hours else "",
+        "largest_usd": max(amounts),
+        "layers_usd": {layer.key: layer.usd for layer in total.layers},
+        "whole_usd": sum(amounts),
+        "incidents": shown,
+        "incident_usd": max((sum(usd or 0.0 for usd in line.usd.values()) for line in shown), default=0.0),
+        "inputs": tuple(inputs.values()),
+    }
 
 
 @cache

@@ -10,7 +10,7 @@ import msgspec
 from markupsafe import Markup
 
 from holdfast.dashboard.finance_charts import round_levels
-from holdfast.dashboard.template import joined
+from holdfast.dashboard.template import joined, upright
 from holdfast.twin.sweep import Spread
 
 COUNTS_ROOM = 1.02
@@ -47,8 +47,7 @@ def axis_of_counts(spreads: Iterable[Spread]) -> Axis:
 
 def whisker(axis: Axis, spread: Spread, css: str, expected: Spread | None = None) -> Markup:
     """The middle as a dot, P10 to P90 as a line through it; behind them what was to be expected."""
-    rule = Markup('<line class="rule" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%"/>')
-    parts = [rule.format(axis.percent(value)) for value, _ in axis.labels]
+    parts = [upright("rule", axis.percent(value)) for value, _ in axis.labels]
     if expected is not None:
         parts.append(_expected(axis, expected))
     if spread.p10 < spread.p90:
@@ -68,10 +67,8 @@ def scale(axis: Axis) -> Markup:
 
 def _expected(axis: Axis, expected: Spread) -> Markup:
     left, middle, right = (axis.percent(value) for value in (expected.p10, expected.p50, expected.p90))
-    return Markup(
-        '<rect class="expected" x="{0:.2f}%" width="{1:.2f}%" height="100%"/>'
-        '<line class="reference" x1="{2:.2f}%" x2="{2:.2f}%" y1="0" y2="100%"/>'
-    ).format(left, right - left, middle)
+    rect = Markup('<rect class="expected" x="{:.2f}%" width="{:.2f}%" height="100%"/>')
+    return rect.format(left, right - left) + upright("reference", middle)
 
 
 def _reach(axis: Axis, spread: Spread, css: str) -> Markup:

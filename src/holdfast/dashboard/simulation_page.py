@@ -11,7 +11,6 @@ from functools import cache, partial
 
 import msgspec
 from jinja2 import Template
-from markupsafe import Markup
 from scipy import stats
 
 from holdfast import __version__, wording
@@ -28,16 +27,6 @@ LOSS_SHARE_NAMED_MIN = 0.05
 """What is less of a policy's loss than this is not named there; the table has it."""
 
 _LOSSES = tuple(category for category in Category if category != Category.USEFUL)
-
-
-class _Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the losses of a policy go, the mean of its runs. share: of all that was paid for."""
-
-    policy: Summary
-    lost_gpu_hours: float
-    share: float
-    largest: str
-    drawn: Markup
 
 
 MONEY = "money"
@@ -69,19 +58,11 @@ _FIGURES = (
 _LARGE = ((1e9, "billion"), (1e6, "million"))
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of every policy."""
-
-    label: str
-    meaning: str
-    words: Callable[[float], str]
-    cells: Sequence[tuple[Summary, Spread]]
-
-
 def render(compared: Comparison) -> str:
     """The whole page."""
     best, expected = _best(compared), _expected_interruptions(compared)
     reported = {figure.name: figure for figure in compared.reported}
+    others = [one for one in compared.policies if one.policy != best.policy]
     paid_gpu_hours = max(one.paid_gpu_hours.p90 for one in compared.policies)
     return _template().render(
         version=__version__,
@@ -91,7 +72,7 @@ def render(compared: Comparison) -> str:
         reported_effective_time=reported.get("effective_time"),
         first=compared.policies[0],
         best=best,
-        alike=[one for one in compared.policies if one.policy != best.policy and _is_alike(one, best)],
+        alike=[one for one in others if one.saved_gpu_hours == best.saved_gpu_hours],
         saved_gpus=best.saved_gpu_hours.p50 / (HOURS_PER_DAY * compared.days),
         is_price_assumed=not compared.price_source.startswith(GIVEN),
         amounts=wording.Amounts(round(paid_gpu_hours * HOUR_NS)),
@@ -114,23 +95,20 @@ def _best(compared: Comparison) -> Summary:
     return best if best.saved_gpu_hours.p50 > 0 else compared.policies[0]
 
 
-def _is_alike(one: Summary, other: Summary) -> bool:
-    return one.saved_gpu_hours == other.saved_gpu_hours
-
-
 # -- where the losses go ---------------------------------------------------------------------------------
 
 
-def _bar(policy: Summary, whole_gpu_hours: float) -> _Bar:
+def _bar(policy: Summary, whole_gpu_hours: float) -> dict[str, object]:
+    """Where the losses of a policy go, the mean of its runs. share: of all that was paid for."""
     lost = _lost_gpu_hours(policy)
     parts = {category.key: _gpu_ns(policy.partition_gpu_hours[category.key]) for category in _LOSSES}
-    return _Bar(
-        policy=policy,
-        lost_gpu_hours=lost,
-        share=lost / (sum(policy.partition_gpu_hours.values()) or 1.0),
-        largest=_largest(policy, lost),
-        drawn=charts.strip(parts, _gpu_ns(whole_gpu_hours)),
-    )
+    return {
+        "policy": policy,
+        "lost_gpu_hours": lost,
+        "share": lost / (sum(policy.partition_gpu_hours.values()) or 1.0),
+        "largest": _largest(policy, lost),
+        "drawn": charts.strip(parts, _gpu_ns(whole_gpu_hours)),
+    }
 
 
 def _largest(policy: Summary, lost_gpu_hours: float) -> str:
@@ -152,16 +130,12 @@ def _gpu_ns(gpu_hours: float) -> int:
 # -- all figures -----------------------------------------------------------------------------------------
 
 
-def _row(figure: _Figure, summaries: Sequence[Summary]) -> _Row:
-    """All in one unit, that of the largest, so that they can be compared at a glance."""
+def _row(figure: _Figure, summaries: Sequence[Summary]) -> dict[str, object]:
+    """One figure of every policy, all in the unit of the largest, so that they compare at a glance."""
     cells = [(one, getattr(one, figure.field)) for one in summaries]
     unit, words = _written(figure.unit, max(abs(end) for _, one in cells for end in (one.p10, one.p90)))
-    return _Row(
-        label=f"{figure.label}, {unit}" if unit else figure.label,
-        meaning=figure.meaning,
-        words=words,
-        cells=cells,
-    )
+    label = f"{figure.label}, {unit}" if unit else figure.label
+    return {"label": label, "meaning": figure.meaning, "words": words, "cells": cells}
 
 
 def _written(unit: str, largest: float) -> tuple[str, Callable[[float], str]]:

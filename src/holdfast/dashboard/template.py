@@ -1,4 +1,6 @@
-"""How a page is made: one file with its style and script in it, and the wording of all pages at hand."""
+"""How a page is made: one file with its style and script in it, the wording of all pages at hand, and the
+marks that charts consist of.
+"""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +13,8 @@ from markupsafe import Markup
 
 from holdfast import wording
 
+BAR_PERCENT_MIN = 0.25
+"""A bar is never thinner: what is not zero is seen."""
 _WORDING = {name: said for name, said in vars(wording).items() if callable(said)}
 """How all pages write figures: each of them may be called, and be a filter."""
 
@@ -48,3 +52,38 @@ def joined(parts: Iterable[Markup]) -> Markup:
 def number(value: float) -> str:
     """A coordinate of an SVG, to a tenth."""
     return f"{round(value, 1):g}"
+
+
+def visible(width_percent: float) -> float:
+    return max(BAR_PERCENT_MIN, width_percent) if width_percent > 0 else 0.0
+
+
+def side_by_side(css: str, parts: Iterable[tuple[str, float, str]]) -> Markup:
+    """Bars beside each other: the class of each, its width in percent, and its title."""
+    rects, left = [], 0.0
+    for own, width, title in parts:
+        told = Markup("<title>{}</title>").format(title) if title else ""
+        rect = Markup('<rect class="mark {}" x="{:.2f}%" width="{:.2f}%" height="100%">{}</rect>')
+        rects.append(rect.format(own, left, visible(width), told))
+        left += width
+    return Markup('<svg class="{}" aria-hidden="true">{}</svg>').format(css, joined(rects))
+
+
+def upright(css: str, at_percent: float, top: int | str = 0, bottom: int | str = "100%") -> Markup:
+    line = Markup('<line class="{0}" x1="{1:.2f}%" x2="{1:.2f}%" y1="{2}" y2="{3}"/>')
+    return line.format(css, at_percent, top, bottom)
+
+
+def across(css: str, y: float) -> Markup:
+    return Markup('<line class="{0}" x1="0" x2="100%" y1="{1:.1f}" y2="{1:.1f}"/>').format(css, y)
+
+
+def column(left: float, right: float, height: int, title: str) -> Markup:
+    """What can be pointed at."""
+    rect = Markup('<rect class="column" x="{}" width="{}" height="{}"><title>{}</title></rect>')
+    return rect.format(number(left), number(right - left), height, title)
+
+
+def beside(y: float, text: str) -> Markup:
+    """What stands at a level of a vertical axis."""
+    return Markup('<text x="100%" dx="-8" y="{:.1f}" dy="4" text-anchor="end">{}</text>').format(y, text)

@@ -1,7 +1,7 @@
-"""Retries of the GPUs' memory allocators, over all members of a run: a retry of one makes the others wait.
+"""The GPUs' memory allocators, over all of a run: what they try again, and what they take more and more of.
 
-A member has one now and then, so that hardly any shows two scrapes in a row with some; of the run there are
-enough.
+A member has a retry now and then, so that hardly any shows two scrapes in a row with some; of the run there
+are enough, and a retry of one makes the others wait. A steady run takes all its memory in its first steps.
 """
 
 from collections.abc import Iterator
@@ -14,15 +14,26 @@ from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.pace import Pace, margin_of, onset_of
 from holdfast.detect.panel import PAST_S, Panel
-from holdfast.detect.rules import SIGNS, Rule
+from holdfast.detect.rules import SIGMAS, SIGNS, Rule
 from holdfast.detect.stretches import findings
 from holdfast.signals.frame import Floats
 
 METRIC = "holdfast_member_alloc_retries_total"
-MEAN_S, MEAN_PARTS = 300.0, 4
-"""A mean over so long, but over no more than a quarter of a short window."""
+USED = "DCGM_FI_DEV_FB_USED"
+FILLED_SHARE = 0.02
+"""Of the memory that was used before: by so much more it may have become harder to find some in one piece."""
+JUMP_SHARE, MORE_ROWS = 0.5, 5
+"""Of what more is used now: what came from one scrape to the next is of a step that has more to do."""
+MEANS = ((300.0, 4), (900.0, 2))
+"""Means over so long, but over no more than this part of a short window. Few retries that take long are more
+than before only over the longer time.
+"""
 PER_STEP_MIN = 0.05
 """Fewer retries cost too little to matter: each takes a second at most."""
+SPREAD_PARTS, SPREAD_SHARE = 3, 0.5
+"""So much of the least there must be more in each of so many parts of that time: an evaluation makes retries
+of all members at once, and then none.
+"""
 TIMES_MIN = 1.5
 """Of what is usual: some runs always have a few."""
 
@@ -38,19 +49,45 @@ def _retries(look: Look) -> Iterator[Finding]:
     past = _past(look, scene.run, pace, every)
     if len(past) < compare.PAST_KNOWN_MIN:
         return
-    rows = compare.rows_in(every.times_ns, MEAN_S)
-    rows = min(rows, max(1, len(every.times_ns) // MEAN_PARTS))
-    lasts_s = rows * MEAN_S / compare.rows_in(every.times_ns, MEAN_S)
+    found: tuple[Finding, ...] = ()
+    for mean_s, parts in MEANS:
+        rows = min(compare.rows_in(every.times_ns, mean_s), max(1, len(every.times_ns) // parts))
+        found = tuple(_more(every, past, pace.step_s, rows))
+        if any(one.until_ns is None for one in found):
+            break
+    # What is over is not why steps still take longer.
+    is_slow = onset_of(pace, look.panels.window_ns) is not None
+    yield from (one for one in found if one.until_ns is None or not is_slow)
+
+
+def _more(every: Panel, past: Floats, step_s: float, rows: int) -> Iterator[Finding]:
+    """More retries than in the past, as a mean over so many rows."""
+    row_s = float(np.median(np.diff(every.times_ns))) / 1e9
     usual = max(0.0, float(past.mean()))
     # What comes by chance scatters by the root of its number; of none at all, as if there had been one.
-    chance = float(np.sqrt(max(usual, 1 / lasts_s) / lasts_s))
+    once = 1 / (row_s * min(rows, len(past)))
+    chance = float(np.sqrt(max(usual, once) / (row_s * rows)))
     noise = max(chance, float(past.std()) * float(np.sqrt(1 / rows + 1 / len(past))))
-    least = max(PER_STEP_MIN / pace.step_s, (TIMES_MIN - 1) * usual, compare.MEAN_SIGMAS * noise)
+    least = max(PER_STEP_MIN / step_s, (TIMES_MIN - 1) * usual, compare.MEAN_SIGMAS * noise)
     means = msgspec.structs.replace(every, values=compare.rolling(every.values, rows), single=every.values)
     with np.errstate(invalid="ignore"):
         wrong = means.values - usual > least
+        wrong &= _in_every_part(every.values, rows) - usual > SPREAD_SHARE * least
     rule = Rule(sign="alloc-retries", metric=METRIC, unit="/s", note=SIGNS["alloc-retries"])
-    yield from findings(rule, means, wrong, np.full(1, usual, np.float32), np.full(1, least, np.float32))
+    bridge_s = max(compare.BRIDGE_S, row_s * rows / SPREAD_PARTS)
+    expected, enough = np.full(1, usual, np.float32), np.full(1, least, np.float32)
+    yield from findings(rule, means, wrong, expected, enough, bridge_s)
+
+
+def _in_every_part(values: Floats, rows: int) -> Floats:
+    """By row: the least mean of the parts of so many rows up to it; NaN where they are not there yet."""
+    length = max(1, rows // SPREAD_PARTS)
+    least = means = compare.rolling(values, length)
+    for part in range(1, min(rows, SPREAD_PARTS)):
+        earlier = np.full_like(means, np.nan)
+        earlier[part * length :] = means[: -part * length]
+        least = np.minimum(least, earlier)
+    return least
 
 
 def _past(look: Look, run: str, pace: Pace, every: Panel) -> Floats:
@@ -85,4 +122,28 @@ def _sum(rates: Floats) -> Floats:
     return np.where(count > 0, mean * rates.shape[1], np.nan).astype(np.float32)
 
 
+def _filling(look: Look) -> Iterator[Finding]:
+    """Ever more memory in use on the GPUs of a run, bit by bit."""
+    panel = None if look.scene is None else look.panels.value(USED)
+    if panel is None or look.scene is None:
+        return
+    columns = [n for n, gpu in enumerate(panel.subjects) if look.run_of(gpu) == look.scene.run]
+    if not columns:
+        return
+    every = _over_all(panel.some(np.array(columns)), look.scene.run).scaled(1 / len(columns))
+    values, usual = every.values[:, 0], float(every.usual[0])
+    more = float(np.nanmedian(values[-MORE_ROWS:])) - usual if np.isfinite(values[-MORE_ROWS:]).any() else 0.0
+    steps = np.diff(values)
+    if every.gap is not None:
+        steps[every.gap - 1] = np.nan  # Nobody saw how that came.
+    with np.errstate(invalid="ignore"):
+        if (steps > JUMP_SHARE * more).any():
+            return
+        least = max(FILLED_SHARE * usual, SIGMAS * every.scatter)
+        wrong = every.values - usual > least
+    rule = Rule(sign="filling-buffer", metric=USED, unit="MiB", note=SIGNS["filling-buffer"])
+    yield from findings(rule, every, wrong, every.usual, np.full(1, least, np.float32))
+
+
 ALLOCATORS = FunctionDetector((Sense("alloc-retries", (METRIC,)),), _retries)
+BUFFERS = FunctionDetector((Sense("filling-buffer", (USED,)),), _filling)

@@ -53,6 +53,7 @@ RUNS: tuple[Detector, ...] = (
     hangs.HANGS,
     symptoms.SYMPTOMS,
     allocators.ALLOCATORS,
+    allocators.BUFFERS,
     changes.CHANGES,
     checkpoints.CHECKPOINTS,
 )
@@ -104,12 +105,12 @@ def detect(
     suspect = {flaw.subject for flaw in contradictions}
     is_out = _out(topology, [one for scene in scenes for one in scene.out], window_ns[1])
 
-    hosts = _hosts(topology, scenes)
+    hosts, mounts = _hosts(topology, scenes), frozenset(topology.names("mount"))
     kept: dict[str, tuple[Finding, ...]] = {}
 
     def found(detectors: Iterable[Detector], scene: Scene | None) -> tuple[Finding, ...]:
         pace = None if scene is None else paces.get(scene.run)
-        look = Look(panels=panels, scene=scene, pace=pace, xids=xids, hosts=hosts, kept=kept)
+        look = Look(panels=panels, scene=scene, pace=pace, xids=xids, hosts=hosts, mounts=mounts, kept=kept)
         every: Iterator[Finding] = chain.from_iterable(one.find(look) for one in detectors)
         if is_out is not None:
             every = filterfalse(is_out, every)
@@ -128,12 +129,15 @@ def detect(
 
 
 def _onset_ns(paces: Mapping[str, Pace], window_ns: tuple[int, int], since_ns: int | None) -> int | None:
-    """Since when something has been wrong, where the window's first third does not show what was before."""
+    """Since when something has been wrong, where the window's first third does not show what was before: what
+    slows steps at last may have been on its way for longer.
+    """
     known_ns = window_ns[0] + round(compare.PAST_SHARE * (window_ns[1] - window_ns[0]))
-    onsets = [since_ns]
+    onsets = [] if since_ns is None or since_ns >= known_ns else [since_ns]
     for pace in paces.values():
-        onsets += [onset_of(pace, window_ns), stands_since(pace, window_ns)]
-    return min((one for one in onsets if one is not None and one < known_ns), default=None)
+        begun = (onset_of(pace, window_ns), stands_since(pace, window_ns))
+        onsets += [one for one in begun if one is not None and one - margin_of(pace, one) * 1e9 < known_ns]
+    return min(onsets, default=None)
 
 
 def _believed(scene: Scene, pace: Pace | None) -> Scene:

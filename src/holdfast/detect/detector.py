@@ -29,8 +29,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What detectors see of one moment. scene: the run that is looked at, and `pace` its steps as far as
     the signals tell of any; None for machines.
 
-    hosts: whose run a host is in, where that is known: GPUs of one run do the same work. kept:
-    findings that several looks at one moment have in common.
+    hosts: whose run a host is in, where that is known: GPUs of one run do the same work. mounts: the filers
+    that the topology knows. kept: findings that several looks at one moment have in common.
     """
 
     panels: Panels
@@ -38,6 +38,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     pace: Pace | None = None
     xids: Overrides = NO_OVERRIDES
     hosts: Mapping[str, str] = NO_HOSTS
+    mounts: frozenset[str] = frozenset()
     kept: dict[str, tuple[Finding, ...]] = {}
     columns: dict[tuple[str, ...], tuple[NDArray[np.int64], ...]] = {}
 

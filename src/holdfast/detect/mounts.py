@@ -1,6 +1,6 @@
 """How long a mount takes to answer, over all of its clients: what no single client's counters tell."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -26,7 +26,8 @@ REQUESTS_PER_S_MIN = 1.0
 """Fewer requests say nothing about a mount."""
 SLOWER_SHARE, SLOWER_S = 0.5, 0.003
 """A busy disk takes a millisecond or two more now and then."""
-ROWS_MIN = 2
+ROWS_MIN, LASTS_S_MIN = 2, 5.0
+"""So many scrapes and so long it has to be slow: of scrapes that are seconds apart, two are a hiccup."""
 BRIDGE_S = 900.0
 """A mount is asked now and then, as for checkpoints: until it is asked again, what was goes on."""
 BUSY_TIMES, BUSY_PER_S = 2.0, 50.0
@@ -57,7 +58,7 @@ def _mount_findings(look: Look) -> Iterator[Finding]:
         return
     window_ns = look.panels.window_ns
     past_ns = round(window_ns[0] + compare.PAST_SHARE * (window_ns[1] - window_ns[0]))
-    for mount in _mounts(requests, response, sent):
+    for mount in _mounts(requests, response, sent, look.mounts):
         if len(mount.times_ns) > ROWS_MIN:
             yield from _slow(mount, max(ROWS_MIN, int(np.searchsorted(mount.times_ns, past_ns))))
             yield from _resent(mount)
@@ -71,7 +72,7 @@ def _crowded(look: Look, asked: Panel) -> Iterator[Finding]:
     groups: dict[str, list[int]] = {}
     for column, labels in enumerate(asked.labels):
         if asked.subjects[column] not in look.hosts:
-            groups.setdefault(labels.get("mountaddr", ""), []).append(column)
+            groups.setdefault(_name_of(labels, look.mounts), []).append(column)
     for name, columns in groups.items():
         panel = Panel(
             metric=REQUESTS,
@@ -92,10 +93,11 @@ def _crowded(look: Look, asked: Panel) -> Iterator[Finding]:
         yield from findings(rule, panel, wrong, panel.usual, least.astype(np.float32), BRIDGE_S)
 
 
-def _mounts(asked: Panel, response: Panel, sent: Panel | None) -> Iterator[_Mount]:
+def _mounts(asked: Panel, response: Panel, sent: Panel | None, known: Collection[str]) -> Iterator[_Mount]:
+    """known: the filers that the topology has."""
     waited = _at_times_of(asked, response)
     tried = None if sent is None else _at_times_of(asked, sent)
-    for key, columns in _groups(asked).items():
+    for key, columns in _groups(asked, known).items():
         total = np.nansum(asked.values[:, columns], axis=1)
         waits = np.nansum(_same(waited, asked, columns), axis=1)
         sends = total if tried is None else np.nansum(_same(tried, asked, columns), axis=1)
@@ -135,11 +137,17 @@ def _at_times_of(other: Panel, panel: Panel) -> Panel:
     return msgspec.structs.replace(panel, times_ns=other.times_ns, values=values)
 
 
-def _groups(panel: Panel) -> dict[tuple[str, str], list[int]]:
+def _name_of(labels: Mapping[str, str], known: Collection[str]) -> str:
+    """What the topology calls the filer: by the name that it is mounted by, or else its address."""
+    server = labels.get("export", "").rpartition(":/")[0]
+    return server if server in known else labels.get("mountaddr", "")
+
+
+def _groups(panel: Panel, known: Collection[str]) -> dict[tuple[str, str], list[int]]:
     groups: dict[tuple[str, str], list[int]] = {}
     for column, labels in enumerate(panel.labels):
         if labels.get("operation") in SIGN_OF:
-            groups.setdefault((labels.get("mountaddr", ""), labels["operation"]), []).append(column)
+            groups.setdefault((_name_of(labels, known), labels["operation"]), []).append(column)
     return groups
 
 
@@ -161,7 +169,8 @@ def _slow(mount: _Mount, past: int) -> Iterator[Finding]:
     usual = compare.usual(known, rows)
     scatter = SIGMAS * compare.spread(known, usual, rows)
     least = np.maximum(SLOWER_SHARE * usual, max(scatter, SLOWER_S)).astype(np.float32)
-    rule = Rule(sign=sign, metric=RESPONSE, unit="s", note=SIGNS[sign], scrapes=2)
+    scrapes = max(ROWS_MIN, compare.rows_in(mount.times_ns, LASTS_S_MIN))
+    rule = Rule(sign=sign, metric=RESPONSE, unit="s", note=SIGNS[sign], scrapes=scrapes)
     yield from _found(rule, mount, mount.response_s, usual, least)
 
 

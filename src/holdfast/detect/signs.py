@@ -6,7 +6,13 @@ _Cooling = Literal["leak", "low-flow", "pump-strained", "slow-fan", "warm-inlet"
 _Power = Literal["failed-supply", "low-limit", "low-power", "power-throttle"]
 _Heat = Literal["heating", "hot-gpu", "low-clock", "thermal-throttle"]
 _GpuMemory = Literal[
-    "alloc-retries", "full-buffer", "lost-rows", "memory-errors", "remapped-rows", "uncorrected-errors"
+    "alloc-retries",
+    "filling-buffer",
+    "full-buffer",
+    "lost-rows",
+    "memory-errors",
+    "remapped-rows",
+    "uncorrected-errors",
 ]
 _GpuLink = Literal["bus-replays", "narrow-bus", "nvlink-errors", "slow-nvlink"]
 _Driver = Literal["memory-xid", "nvlink-xid", "xid"]
@@ -58,6 +64,7 @@ MEANINGS: dict[Sign, str] = {
     "low-memory": "hardly any memory is left",
     "full-table": "the table of connections is full",
     "alloc-retries": "the allocator has to free memory and try again",
+    "filling-buffer": "the GPUs' memory fills up bit by bit",
     "full-buffer": "hardly any of the GPU's memory is left",
     "changed": "other software runs",
     "creeping": "steps become longer and longer",

@@ -29,6 +29,8 @@ PEERS_SHARE = 0.05
 LATE_MEAN_S, LATE_MEAN_PARTS, LATE_MEAN_STEPS_MIN = 300.0, 4, 6
 """A mean over so long, of a short window over no more than a quarter, and over so many steps at least."""
 LATE_MEAN_SHARE = 0.5
+ALL_LATE_SHARE = 0.5
+"""Of what a member is late by: most others are late by more, and it is not late by itself."""
 LATE_LAST_STEPS, MOSTLY = 12, 0.5
 EARLIER_NS = 60 * 10**9
 """Who was late as a mean for so much longer is late by what steps take on average."""
@@ -79,8 +81,8 @@ def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Findi
     besides = {
         one.subject: one for one in on_average if one.since_ns < since_ns.get(one.subject, one.since_ns + 1)
     }
-    yield from (one for one in single if one.subject not in besides)
-    yield from besides.values()
+    late = (*(one for one in single if one.subject not in besides), *besides.values())
+    yield from _apart(late, members, usual) if part == "compute" else late
     if part == "compute":
         chance = float(np.sqrt(2 * np.log(len(members.subjects) / WANDERING_CHANCE)))
         enough = max(LATE_SHARE * step_s, chance * members.scatter)
@@ -88,6 +90,31 @@ def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Findi
         always = {*besides, *_always_late(single, members)}
         others = np.array([n for n, name in enumerate(members.subjects) if name not in always], np.int64)
         yield from wandering(members.some(others), usual[others], enough, run)
+
+
+def _apart(late: Sequence[Finding], members: Panel, usual: Floats) -> Iterator[Finding]:
+    """Without those that are late by hardly more than all others are. Where steps become longer for all,
+    somebody is the first to stand out from noise, and somebody the last: that does not say where it is. Where
+    most stand out at once, all of them count.
+    """
+    place = {name: column for column, name in enumerate(members.subjects)}
+    away = members.values - usual
+    rows = np.flatnonzero(np.isfinite(away).any(axis=1))
+    # Of two members the quicker one is the other.
+    middle = (np.isfinite(away[rows]).sum(axis=1) - 1) // 2
+    times_ns, most = members.times_ns[rows], np.sort(away[rows], axis=1)[np.arange(len(rows)), middle]
+    lasting = [one for one in late if one.until_ns is None]
+    over = [one for one in late if one.until_ns is not None]
+    for group in (lasting, over):
+        are_most = len({one.subject for one in group}) > LATE_MEAN_SHARE * len(place)
+        for one in group:
+            first = int(np.searchsorted(times_ns, one.since_ns))
+            end = len(rows) if one.until_ns is None else int(np.searchsorted(times_ns, one.until_ns, "right"))
+            own = away[rows[first:end], place[one.subject]]
+            own = own[np.isfinite(own)]
+            is_like_all = len(own) and np.median(most[first:end]) > ALL_LATE_SHARE * np.median(own)
+            if are_most or not is_like_all:
+                yield one
 
 
 def _always_late(single: Iterable[Finding], members: Panel) -> set[str]:

@@ -52,7 +52,7 @@ WARMER_K = 4.0
 """From so much more heat on it is not for want of power that a clock is low."""
 VIOLATION_LEAST = 0.05
 EVENTS_LEAST = 0.6
-PEERS_CLOCK_SHARE, PEERS_VIOLATION, PEERS_K = 0.06, 0.2, 8.0
+PEERS_CLOCK_SHARE, PEERS_POWER_SHARE, PEERS_VIOLATION, PEERS_K = 0.06, 0.15, 0.2, 8.0
 PEERS_MIN = 4
 PEERS_NVLINK = 0.7
 NVLINK_SHARE = 0.25
@@ -158,7 +158,8 @@ def _low_power(look: Look, clocks: Panel, clocks_usual: Floats) -> Iterator[Find
     power = look.panels.value(POWER)
     if power is None or power.subjects != clocks.subjects or len(power.times_ns) != len(clocks.times_ns):
         return
-    power, usual, noise = averaged(_at_work(look, power), POWER_SHARE)
+    means = averaged(_at_work(look, power), POWER_SHARE)
+    power, noise, usual = means.panel, means.noise, _or_peers(look, means, PEERS_POWER_SHARE, -1)
     enough = np.maximum(compare.MEAN_SIGMAS * noise, POWER_SHARE * np.abs(usual)).astype(np.float32)
     with np.errstate(invalid="ignore"):
         held = clocks.values < (1 - CLOCK_SHARE) * clocks_usual
@@ -172,8 +173,9 @@ def _warmer(look: Look, panel: Panel) -> NDArray[np.bool_]:
     heat = look.panels.value(TEMPERATURE)
     if heat is None or heat.subjects != panel.subjects or len(heat.times_ns) != len(panel.times_ns):
         return np.zeros(panel.values.shape, np.bool_)
+    usual = _or_peers(look, Means(heat, heat.usual, 0.0), PEERS_K, 1, is_share=False)
     with np.errstate(invalid="ignore"):
-        warmer: NDArray[np.bool_] = heat.values - heat.usual > WARMER_K
+        warmer: NDArray[np.bool_] = heat.values - usual > WARMER_K
     return warmer
 
 

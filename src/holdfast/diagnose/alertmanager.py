@@ -8,7 +8,6 @@ a minute. What could not be delivered is part of the next attempt, and the watch
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Self
 from urllib.parse import quote
 
 import msgspec
@@ -19,6 +18,7 @@ from holdfast.diagnose.lifecycle import IncidentChange
 from holdfast.diagnose.sending import backoff_s, client, post
 from holdfast.diagnose.wording import moment
 from holdfast.record.clock import Clock, SystemClock
+from holdfast.record.closing import Closable
 from holdfast.signals.http_client import ANONYMOUS, Access, shown
 from holdfast.signals.prometheus import place
 from holdfast.wording.units import SECOND_NS
@@ -46,7 +46,7 @@ class _Posted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     generator_url: str = msgspec.field(default="", name="generatorURL")
 
 
-class Alertmanager:
+class Alertmanager(Closable):
     """Keeps one Alertmanager informed. An `AlertOutlet`, which is told of all that is open, and returns."""
 
     def __init__(
@@ -118,12 +118,6 @@ class Alertmanager:
         self.stop()
         self._thread.join(max(0.0, self._leave_s - time.monotonic()))
         self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _send_on(self) -> None:
         failures, wait_s = 0, self._every_s

@@ -47,8 +47,10 @@ BARE = "slow-node"
 STAGE = "pipeline-stage"
 CALIBRATION_POWER, CALIBRATION_ODDS = 1.2, 6.0
 """From odds to confidence, set by hand: of 48 answers between 0.7 and 0.9, with odds of 3, all were right."""
-ALIKE_SHARES = 0.99
-"""Of the best one's: a rival with so much is as likely, such as the other one of two spines."""
+ALIKE_SHARES = 0.8
+"""Of the best one's: a rival with so much, a tenth of a ban less, is as likely, such as the other one of two
+spines. One GPU whose clock is low by chance makes that much of a difference.
+"""
 GROWN_CONFIDENCE = 0.3
 """That anything is wrong, where steps may just have more to do than before."""
 NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})

@@ -1,5 +1,6 @@
 """What cools a machine, air or coolant, and whose air it is."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from holdfast.diagnose.run_findings import RunFindings
@@ -7,6 +8,8 @@ from holdfast.topology.graph import Topology
 
 AIR_WORDS = ("air", "crac", "crah", "ahu")
 """In the name of what cools: it blows."""
+HARDLY_SHARE = 0.25
+"""Of what depends on the other loops of a circuit: if no more shows a sign, that is chance or a neighbour."""
 
 
 class CooledBy(NamedTuple):
@@ -41,3 +44,23 @@ def shared_air(case: RunFindings, found: list[str]) -> list[str]:
     named = set(sites or (shared if len(shared) == 1 else ()))
     dropped = {run, *shared} - named if named else set(shared)
     return [name for name in kept if name not in dropped]
+
+
+def apart(case: RunFindings, found: Collection[str], signs: Collection[str]) -> list[str]:
+    """Without circuits of which one loop shows all that is seen, and the others hardly anything: whatever is
+    wrong with that loop, the water of all of them is not.
+    """
+    shown = [sign for sign in signs if case.has(sign)]
+    return [name for name in found if not any(_is_alone(case, loop, name, shown) for loop in found)]
+
+
+def _is_alone(case: RunFindings, loop: str, circuit: str, signs: Collection[str]) -> bool:
+    if loop not in case.topology.dependents(circuit):
+        return False
+    for sign in signs:
+        own, whole = case.fit(sign, loop), case.fit(sign, circuit)
+        if own is None or whole is None or own.reached >= whole.reached or not case.stands_out(sign, own):
+            return False
+        if whole.hit - own.hit > HARDLY_SHARE * (whole.reached - own.reached):
+            return False
+    return True

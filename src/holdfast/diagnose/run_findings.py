@@ -315,11 +315,13 @@ class RunFindings:
             among = self.members if kind == "member" and self.members else None
             found = self.topology.common_causes(of_kind, among)
             if kind == "node" and (on_them := self._members_on(of_kind)):
-                # A mount is its clients' members', not their nodes'.
+                # A mount is its clients' members', not their nodes'; what shows the sign are nodes.
                 over = self.topology.common_causes(on_them, self.members)
                 found = (*found, *(shared for shared in over if shared.kind == "mount"))
             for shared in found:
                 fit = SignFit(hit=shared.hit, reached=shared.reached, total=total)
+                if kind == "node" and shared.kind == "mount":
+                    fit = self._fit_of_nodes(shared.subject, of_kind, total)
                 of_kind_above = fits.setdefault(shared.kind, {})
                 if shared.subject in subjects:
                     # It shows the sign itself; what depends on it shows it for its sake.
@@ -332,6 +334,10 @@ class RunFindings:
     @cached_property
     def _nodes_of(self) -> dict[str, tuple[str, ...]]:
         return self.topology.causes_of_each(self.members, "node")
+
+    def _fit_of_nodes(self, mount: str, shown: Sequence[str], total: int) -> SignFit:
+        nodes = {node for on in self._nodes_of.values() for node in on} & self.beneath_of(mount)
+        return SignFit(hit=len(nodes.intersection(shown)), reached=len(nodes), total=total)
 
     def _members_on(self, nodes: Collection[str]) -> list[str]:
         wanted = set(nodes)

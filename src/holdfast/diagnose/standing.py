@@ -8,6 +8,7 @@ from holdfast import wording
 from holdfast.detect.standstill import Place, RanksStanding, Standstill
 from holdfast.diagnose.incident import Evidence, Incident
 from holdfast.signals.flight_dumps import CodeLine
+from holdfast.topology.hostlist import fold
 
 METRIC = "flight recorder"
 WEIGHT = 1.0
@@ -21,23 +22,10 @@ LINES_SHOWN_MAX = 4
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 0, 2-7`; cut where there are too many."""
-    parts: list[str] = []
-    for first, last in _stretches(sorted(ranks)):
-        parts.append(str(first) if first == last else f"{first}-{last}")
-    told = ", ".join(parts)
+    told = fold(map(str, ranks)).strip("[]").replace(",", ", ")
     if len(told) > RANKS_CHARS_MAX:
         told = f"{told[:RANKS_CHARS_MAX].rpartition(',')[0]}, … ({len(ranks):,} in all)"
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {told}"
-
-
-def _stretches(ranks: Iterable[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for rank in ranks:
-        if found and rank == found[-1][1] + 1:
-            found[-1] = found[-1][0], rank
-        else:
-            found.append((rank, rank))
-    return found
 
 
 def call_text(place: Place) -> str:
@@ -121,7 +109,6 @@ def summary(told: RanksStanding) -> str:
 
 
 def action(told: RanksStanding) -> str:
-    """What to do first."""
     if told.circular:
         return (
             "The ranks wait for each other: compare in which order they call collectives, sends and receives."

@@ -8,7 +8,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Self
 
 import msgspec
 
@@ -16,6 +15,7 @@ from holdfast.diagnose.alerts import Alert, alert
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import IncidentChange
 from holdfast.diagnose.sending import backoff_s, client, post
+from holdfast.record.closing import Closable
 from holdfast.record.events import IncidentState
 from holdfast.signals.http_client import ANONYMOUS, Access, shown
 
@@ -45,7 +45,7 @@ def message(change: IncidentChange) -> WebhookMessage:
     )
 
 
-class Webhook:
+class Webhook(Closable):
     """Delivers changes to one URL. An `AlertOutlet`: `changed` returns at once."""
 
     def __init__(
@@ -84,12 +84,6 @@ class Webhook:
         if self._thread.is_alive():
             self._tell(f"{self._name} is too slow: {self._waiting.qsize() + 1:,} messages were dropped.")
         self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _deliver_on(self) -> None:
         while True:

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.stages import part_of
-from holdfast.diagnose.cooled import cooling_of, shared_air
+from holdfast.diagnose.cooled import apart, cooling_of, shared_air
 from holdfast.diagnose.incident import Evidence
 from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism, Origin
 from holdfast.diagnose.own import ANSWERED, HOST_OWN, RESENT
@@ -59,6 +59,8 @@ DECIDED_WEIGHT = 0.8
 DECIDED_NS = 300 * 10**9
 REGULAR_WEIGHT = 0.8
 SIZE_WEIGHT = 0.3
+LITTLE_SHARE, LITTLE_WEIGHT = 1 / 3, -1.0
+"""Of what steps are longer by: whoever is late by less does not hold them up so much."""
 ELSEWHERE = -0.5
 """One of its kind shows the sign, and it is not this one."""
 SIGNLESS = -0.7
@@ -78,6 +80,7 @@ CLOCK_BOUND = (0.4, 1.1)
 WATER_WEIGHT, AIR_WEIGHT = -1.0, -2.0
 WARM, WARM_AIR_WEIGHT = "warm-supply", 2.0
 AIR_COOLED = frozenset({"air-cooling"})
+HALL = frozenset({"cooling", "power"})
 WATER_COOLED = frozenset({"coolant-flow", "coolant-supply"})
 TOLD_BY = {
     "slow-step": ("the run's step time", "training"),
@@ -169,6 +172,8 @@ class _Weighing:
                         found[subject] = None
         if mechanism.name in AIR_COOLED:
             return shared_air(self.case, list(found))
+        if mechanism.name in WATER_COOLED:
+            return apart(self.case, found, needs)
         if "member" in mechanism.origin.kinds:
             return self._nodes_first(found)
         if PORT_OWN.isdisjoint(needs):
@@ -231,10 +236,14 @@ class _Weighing:
                 yield _seen(seen, -weight * max(finding.confidence for finding in seen), None)
 
     def _reach_of(self, sign: str, mechanism: Mechanism, subject: str) -> float:
-        """How far what argues against a cause of the whole run is found: one host of many that is short of
-        something, or one GPU that is slow, does not say why all have what they have.
+        """How far what argues against a cause of the whole run, or of a part of the hall, is found: one host
+        of many that is short of something, or one GPU that is slow, does not say why all have what they have.
         """
-        fit = self.case.over_run(sign) if subject == self.case.scene.run else None
+        fit = None
+        if subject == self.case.scene.run:
+            fit = self.case.over_run(sign)
+        elif mechanism.origin.domain in HALL:
+            fit = self.case.fit(sign, subject)
         is_wide = sign in HOST_OWN or len(mechanism.origin.kinds) > 1
         return 1.0 if fit is None or not is_wide else min(1.0, fit.recall / FOLLOWS_RECALL)
 
@@ -266,10 +275,18 @@ class _Weighing:
         else:
             text = "no reading of the node, or of what it depends on, is unusual"
             yield Evidence(text=text, weight=NOTHING_SHOWS)
-        slow = [one.since_ns for one in self.case.of("slow-step")]
-        late = [one.since_ns for sign in LATE for one in self.case.at(sign, node)]
-        if slow and late and min(abs(one - min(slow)) for one in late) <= TOGETHER_NS:
+        slow = self.case.of("slow-step")
+        late = [one for sign in LATE for one in self.case.at(sign, node)]
+        if not slow or not late:
+            return
+        began_ns = min(one.since_ns for one in slow)
+        if min(abs(one.since_ns - began_ns) for one in late) <= TOGETHER_NS:
             yield Evidence(text="it has been late since the run became slower", weight=SINCE_WEIGHT)
+        own_s = max((one.value - one.usual for one in late if one.sign != "late-data"), default=0.0)
+        steps_s = max(one.value - one.usual for one in slow)
+        if own_s < LITTLE_SHARE * steps_s:
+            text = f"it is late by {own_s:.2g} s, and steps take {steps_s:.2g} s longer"
+            yield Evidence(text=text, weight=LITTLE_WEIGHT)
 
     def _medium(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """Whether what cools it carries air or water, and whether this would come of that."""
@@ -411,13 +428,14 @@ class _Weighing:
         effects = [one.since_ns for sign in slow for one in self.case.of(sign)]
         if not causes or not effects:
             return
-        if max(causes) <= self.case.from_ns + UNSEEN_NS:
-            if self.case.from_ns and min(effects) <= self.case.from_ns + UNSEEN_NS:
+        first_ns = min(effects)
+        nearest_ns = min(causes, key=lambda at_ns: abs(at_ns - first_ns))
+        if nearest_ns <= self.case.from_ns + UNSEEN_NS:
+            if self.case.from_ns and first_ns <= self.case.from_ns + UNSEEN_NS:
                 weight = ALWAYS_WEIGHT * self._best_share(mechanism, signs, subject)
                 yield Evidence(text="it has been so for as long as the run has been slower", weight=weight)
             return
-        first_ns = min(effects)
-        lead_ns = first_ns - min(causes, key=lambda at_ns: abs(at_ns - first_ns))
+        lead_ns = first_ns - nearest_ns
         # What creeps is seen by one sensor long before another.
         loose_ns = (
             round(CREEPING_SHARE * (self.case.latest_ns - first_ns)) if self.case.has("creeping") else 0
@@ -427,7 +445,7 @@ class _Weighing:
             # One of a hundred GPUs that began together is no likelier than the others.
             weight = TOGETHER_WEIGHT * self._best_share(mechanism, signs, subject)
             yield Evidence(text="it began when the run became slower", weight=weight)
-        elif lead_ns < -max(AFTER_NS, loose_ns):
+        elif lead_ns < -max(AFTER_NS, loose_ns) and not mechanism.grows:
             text = f"it began {-lead_ns / 1e9:.0f} s after the first symptom"
             yield Evidence(text=text, weight=AFTER_WEIGHT)
         elif lead_ns > 0:

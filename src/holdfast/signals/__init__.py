@@ -1,10 +1,8 @@
-"""Readings as frames of time by subject, where they come from, and how far they can be trusted.
+"""Readings as frames of time by subject, where they come from, and how far they can be trusted."""
 
-These are the public names of the room. Each is imported when it is first asked for.
-"""
-
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from holdfast.faces import face
 
 if TYPE_CHECKING:
     from holdfast.signals.catalogue import CATALOGUE
@@ -26,9 +24,4 @@ _HOMES = {
 }
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        home = next((home for home, names in _HOMES.items() if name in names), None)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"holdfast.signals.{home}"), name)
+    __getattr__ = face(__name__, _HOMES)

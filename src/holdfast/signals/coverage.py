@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 import msgspec
 import numpy as np
 
+from holdfast import wording
 from holdfast.signals.quality import TRUST, Flaw
 from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology, in_order
@@ -32,12 +33,10 @@ def coverage(topology: Topology, run: str, hosts: Collection[str]) -> Coverage:
         return Coverage()
     share = len(dark) / len(nodes)
     many = f"all {len(nodes):,}" if share == 1.0 else f"{len(dark):,} of the {len(nodes):,}"
-    text = f"There is no telemetry of {many} nodes of {run} ({_fold(dark)})."
+    text = f"There is no telemetry of {many} nodes of {run} ({wording.short(fold(dark), NAMES_CHARS_MAX)})."
     if strays := in_order({*hosts} - _at_work(topology)):
-        text += (
-            f" There is telemetry of {_fold(strays)}, which no run uses. If these are the same machines, "
-            "their names differ: `holdfast doctor` shows which."
-        )
+        text += f" There is telemetry of {wording.short(fold(strays), NAMES_CHARS_MAX)}, which no run uses."
+        text += " If these are the same machines, their names differ: `holdfast doctor` shows which."
     return Coverage(trust=1.0 - (1.0 - TRUST["names"]) * share, flaw=_flaw(run, text))
 
 
@@ -48,11 +47,6 @@ def _at_work(topology: Topology) -> set[str]:
 
 def _flaw(run: str, text: str) -> Flaw:
     return Flaw(kind="names", subject=run, metric="", since_ns=None, text=text)
-
-
-def _fold(names: list[str]) -> str:
-    text = fold(names)
-    return text if len(text) <= NAMES_CHARS_MAX else f"{text[: NAMES_CHARS_MAX - 1]}…"
 
 
 OFFSETS = ("node_timex_offset_seconds", "chrony_tracking_last_offset_seconds")

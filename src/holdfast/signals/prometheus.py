@@ -9,12 +9,13 @@ halves.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.record.closing import Closable
 from holdfast.signals import http_client
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Frame, Labels
@@ -87,7 +88,7 @@ class _TooMuch(SourceError):
     """The server will not give so much at once."""
 
 
-class Prometheus:
+class Prometheus(Closable):
     """A server by its URL, up to where `/api/v1` begins.
 
     step_s: of the frames' grid. where: labels that all series must have, where one server has several
@@ -119,12 +120,6 @@ class Prometheus:
 
     def close(self) -> None:
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def metrics(self) -> tuple[str, ...]:
         """Of the hours before: a server keeps names for as long as the last sample that had them."""

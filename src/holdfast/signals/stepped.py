@@ -53,7 +53,6 @@ class WithSteps(ABC):
 
     @property
     def source(self) -> Source:
-        """The source beneath."""
         return self._source
 
     def metrics(self) -> tuple[str, ...]:

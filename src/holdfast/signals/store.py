@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import duckdb
 import msgspec
 import numpy as np
 
+from holdfast.record.closing import Closable
 from holdfast.record.errors import StoreError
 from holdfast.record.files import make_private_directory, sync
 from holdfast.signals.catalogue import describe
@@ -53,7 +54,7 @@ class _Segment(msgspec.Struct, frozen=True, kw_only=True):
     merges: int
 
 
-class SignalStore:
+class SignalStore(Closable):
     """Signals in a directory, which is made where it is missing."""
 
     def __init__(self, path: str | Path, *, step_s: float = STEP_S) -> None:
@@ -71,12 +72,6 @@ class SignalStore:
 
     def close(self) -> None:
         self._engine.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def append(self, readings: Iterable[Reading]) -> None:
         """Keep these, all of them or none. When it returns they are on disk."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.record.clock import SystemClock
-from holdfast.record.errors import InputError
+from holdfast.record.files import contents
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.redfish_access import redfish_service
 from holdfast.signals.collectors.redfish_service import RedfishConnection, Service
@@ -38,12 +38,12 @@ class Systems(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def surveys(systems: Systems) -> list[Survey]:
-    """What each of them says."""
     found = []
     if systems.slurm:
         found.append(_ask_slurm())
     if systems.kubernetes:
-        found.append(kubernetes.survey(_contents(systems.kubernetes)))
+        hint = "Write them with `kubectl get nodes -o json`."
+        found.append(kubernetes.survey(contents(systems.kubernetes, what="nodes", hint=hint)))
     if systems.prometheus:
         found.append(_ask_prometheus(systems.prometheus, systems.at_ns))
     if systems.signals is not None:
@@ -84,13 +84,3 @@ def _ask_prometheus(url: str, at_ns: int | None) -> Survey:
 def _window_ns(at_ns: int | None) -> tuple[int, int]:
     now_ns = SystemClock().now_ns() if at_ns is None else at_ns
     return now_ns - SERIES_WITHIN_NS, now_ns
-
-
-def _contents(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"The nodes cannot be read from {path}: {error.strerror}.",
-            hint="Write them with `kubectl get nodes -o json`.",
-        ) from None

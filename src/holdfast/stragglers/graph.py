@@ -438,7 +438,6 @@ def _numbered(keys: Ints) -> Ints:
 
 
 def _first(keys: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Each key with the first of its rows."""
     found, at = np.unique(keys, return_index=True)
     return found, rows[at]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.record.errors import InputError
+from holdfast.record.files import parsed
 from holdfast.stragglers.trace import Trace
 
 
@@ -22,20 +23,18 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_meta(path: Path) -> Meta:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The job's meta file {path} cannot be read: {error}.", hint=_HINT) from None
+    return parsed(path, _meta, what="job's meta file", hint=_HINT)
+
+
+def _meta(text: str) -> Meta:
     from holdfast.topology import document
 
     try:
-        said = document.read(text).data
-        if not said:
-            raise InputError("It says nothing.")
-        return msgspec.convert(said, Meta)
+        if said := document.read(text).data:
+            return msgspec.convert(said, Meta)
+        raise InputError("It says nothing.")
     except (InputError, msgspec.ValidationError) as error:
-        sentence = str(error).removesuffix(".")
-        raise InputError(f"{path} does not describe a job: {sentence}.", hint=_HINT) from None
+        raise InputError(f"It does not describe a job: {str(error).rstrip('.')}.", hint=_HINT) from None
 
 
 def gaps(meta: Meta, trace: Trace) -> list[str]:

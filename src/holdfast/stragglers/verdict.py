@@ -51,7 +51,6 @@ class StragglerVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(analysis: Analysis) -> StragglerVerdict:
-    """The verdict on these figures."""
     if analysis.slowdown < SLOWDOWN_MIN:
         return _none(analysis)
     if _explains(analysis.m_w):

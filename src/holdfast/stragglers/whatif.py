@@ -126,7 +126,6 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def analyse(trace: Trace) -> Analysis:
-    """All figures of the trace."""
     simulated = _Simulated(trace)
     broad = _Broad(simulated)
     scores = broad.scores()
@@ -278,7 +277,6 @@ def _batches(trace: Trace) -> Iterator[slice]:
 
 
 def _ideals_s(trace: Trace, durations_s: Floats) -> Floats:
-    """The ideal duration of each type."""
     order = np.argsort(trace.kind, kind="stable")
     bounds = np.searchsorted(trace.kind[order], np.arange(len(trace.kinds) + 1))
     ordered = durations_s[order]

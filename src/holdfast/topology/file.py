@@ -5,14 +5,13 @@ is made. `file_format` has what may be written.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from difflib import get_close_matches
 from functools import cached_property
 from importlib import resources
 from itertools import islice
 
 import msgspec
 
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, nearest
 from holdfast.record.importers.intake import time_ns
 from holdfast.topology import document, file_format
 from holdfast.topology.assemble import assemble, matching
@@ -294,8 +293,6 @@ def _mistake(line: int, sentence: str, hint: str) -> InputError:
 
 
 def _unknown(line: int, name: str, known: Collection[str]) -> InputError:
-    near = get_close_matches(
-        name, list(islice(known, NAMES_COMPARED_MAX)), n=1, cutoff=file_format.KEY_LIKENESS_MIN
-    )
-    hint = f"Did you mean {near[0]!r}?" if near else "Describe it first, or check the spelling."
+    compared, otherwise = list(islice(known, NAMES_COMPARED_MAX)), "Describe it first, or check the spelling."
+    hint = nearest(name, compared, otherwise, likeness=file_format.KEY_LIKENESS_MIN, quote="'")
     return _mistake(line, f"{name!r} is not described", hint)

@@ -6,12 +6,11 @@ against these types.
 
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import msgspec
 
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, nearest
 from holdfast.topology.document import Document, Place
 from holdfast.topology.graph import KINDS, Kind
 
@@ -145,9 +144,11 @@ def _worded(message: str, key: str, place: Place) -> tuple[str, str]:
     """msgspec's message as a sentence, and what to do."""
     if unknown := _UNKNOWN.fullmatch(message):
         known = _known_keys(place)
-        near = get_close_matches(unknown[1], known, n=1, cutoff=KEY_LIKENESS_MIN)
-        where = f"`{key}` has" if len(place) > 1 else "A topology has"
-        hint = f"Did you mean `{near[0]}`?" if near else f"Known are {', '.join(known)}."
+        where, others = (
+            f"`{key}` has" if len(place) > 1 else "A topology has",
+            f"Known are {', '.join(known)}.",
+        )
+        hint = nearest(unknown[1], known, others, likeness=KEY_LIKENESS_MIN, quote="`")
         return f"{where} no key `{unknown[1]}`", hint
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
         return f"`{key}` lacks `{missing[1]}`", "docs/topology.md says what belongs there."

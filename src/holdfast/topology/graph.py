@@ -10,7 +10,6 @@ Nothing here reads a file or asks a system; `file` and `discovery` do, and fill 
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import islice, pairwise
 from typing import Literal, NamedTuple, get_args
 
@@ -18,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, nearest
 from holdfast.topology import arrays
 
 Facility = Literal["circuit", "loop", "shelf", "rack"]
@@ -453,5 +452,4 @@ def _likely(name: str, known: Collection[str]) -> str:
     """A hint where a known name looks like this one; empty where none does."""
     alike = (other for other in known if abs(len(other) - len(name)) <= LIKENESS_LENGTHS_MAX)
     candidates = list(islice(alike, LIKENESS_NAMES_MAX))
-    near = get_close_matches(name, candidates, n=1, cutoff=LIKENESS_MIN)
-    return f"Did you mean {near[0]!r}?" if near else ""
+    return nearest(name, candidates, "", likeness=LIKENESS_MIN, quote="'")

@@ -253,6 +253,7 @@ def test_a_service_without_anything_to_read_says_so(serve: Serve, resources: Any
         collect(serve(tree(**resources)))
 
 
+@pytest.mark.slow
 def test_a_service_that_never_ends_is_left(serve: Serve) -> None:
     asked = []
 

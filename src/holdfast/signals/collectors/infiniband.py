@@ -6,7 +6,10 @@ driver refuses to show is news too. Counters that stopped at their width are lef
 
 import re
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
+
+import msgspec
 
 from holdfast.record.clock import Clock
 from holdfast.record.kernel import pci_address
@@ -24,63 +27,10 @@ WORD_BYTES = 4
 BYTES_PER_GIGABIT = 125_000_000
 MS_PER_SECOND = 1000
 
-_COUNTERS = {
-    "VL15_dropped": "vl15_dropped_total",
-    "excessive_buffer_overrun_errors": "excessive_buffer_overrun_errors_total",
-    "link_downed": "link_downed_total",
-    "link_error_recovery": "link_error_recovery_total",
-    "local_link_integrity_errors": "local_link_integrity_errors_total",
-    "multicast_rcv_packets": "multicast_packets_received_total",
-    "multicast_xmit_packets": "multicast_packets_transmitted_total",
-    "port_rcv_constraint_errors": "port_constraint_errors_received_total",
-    "port_rcv_data": "port_data_received_bytes_total",
-    "port_rcv_discards": "port_discards_received_total",
-    "port_rcv_errors": "port_errors_received_total",
-    "port_rcv_packets": "port_packets_received_total",
-    "port_rcv_remote_physical_errors": "port_receive_remote_physical_errors_total",
-    "port_rcv_switch_relay_errors": "port_receive_switch_relay_errors_total",
-    "port_xmit_constraint_errors": "port_constraint_errors_transmitted_total",
-    "port_xmit_data": "port_data_transmitted_bytes_total",
-    "port_xmit_discards": "port_discards_transmitted_total",
-    "port_xmit_packets": "port_packets_transmitted_total",
-    "port_xmit_wait": "port_transmit_wait_total",
-    "symbol_error": "symbol_error_total",
-    "unicast_rcv_packets": "unicast_packets_received_total",
-    "unicast_xmit_packets": "unicast_packets_transmitted_total",
-}
-_HW_COUNTERS = {
-    "duplicate_request": "duplicate_requests_packets_total",
-    "implied_nak_seq_err": "implied_nak_seq_errors_total",
-    "lifespan": "lifespan_seconds",
-    "local_ack_timeout_err": "local_ack_timeout_errors_total",
-    "np_cnp_sent": "np_cnp_packets_sent_total",
-    "np_ecn_marked_roce_packets": "np_ecn_marked_roce_packets_received_total",
-    "out_of_buffer": "out_of_buffer_drops_total",
-    "out_of_sequence": "out_of_sequence_packets_received_total",
-    "packet_seq_err": "packet_sequence_errors_total",
-    "req_cqe_error": "req_cqes_errors_total",
-    "req_cqe_flush_error": "req_cqes_flush_errors_total",
-    "req_remote_access_errors": "req_remote_access_errors_total",
-    "req_remote_invalid_request": "req_remote_invalid_request_errors_total",
-    "resp_cqe_error": "resp_cqes_errors_total",
-    "resp_cqe_flush_error": "resp_cqes_flush_errors_total",
-    "resp_local_length_error": "resp_local_length_errors_total",
-    "resp_remote_access_errors": "resp_remote_access_errors_total",
-    "rnr_nak_retry_err": "rnr_nak_retry_packets_received_total",
-    "roce_adp_retrans": "roce_adp_retransmits_total",
-    "roce_adp_retrans_to": "roce_adp_retransmits_timeout_total",
-    "roce_slow_restart": "roce_slow_restart_used_total",
-    "roce_slow_restart_cnps": "roce_slow_restart_cnps_total",
-    "roce_slow_restart_trans": "roce_slow_restart_total",
-    "rp_cnp_handled": "rp_cnp_packets_handled_total",
-    "rp_cnp_ignored": "rp_cnp_ignored_packets_received_total",
-    "rx_atomic_requests": "rx_atomic_requests_total",
-    "rx_dct_connect": "rx_dct_connect_requests_total",
-    "rx_icrc_encapsulated": "rx_icrc_encapsulated_errors_total",
-    "rx_read_requests": "rx_read_requests_total",
-    "rx_write_requests": "rx_write_requests_total",
-}
-FOLDERS = {"counters": _COUNTERS, "hw_counters": _HW_COUNTERS}
+FOLDERS = msgspec.toml.decode(
+    files("holdfast.signals.collectors").joinpath("infiniband.toml").read_bytes(),
+    type=dict[str, dict[str, str]],
+)
 """The files of a port's two folders, and node_exporter's names for what they count."""
 _STATES = {"state": "state_id", "phys_state": "physical_state_id"}
 _IN_WORDS = {"port_rcv_data", "port_xmit_data"}

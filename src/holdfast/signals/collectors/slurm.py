@@ -65,8 +65,6 @@ class MaintenanceWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlurmView(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it, at one time."""
-
     nodes: tuple[NodeState, ...] = ()
     jobs: tuple[JobPlacement, ...] = ()
     maintenance: tuple[MaintenanceWindow, ...] = ()
