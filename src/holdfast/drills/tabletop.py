@@ -31,8 +31,6 @@ GENERAL_QUESTIONS = (
 
 
 class StoryLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the story."""
-
     at_ns: int
     what: str
 

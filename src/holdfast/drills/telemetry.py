@@ -168,7 +168,7 @@ def _gauge(metric: ShownMetric, truth: Floats, rng: np.random.Generator) -> Floa
         values *= rng.normal(1.0, sensor.spread, (1, values.shape[1])).astype(np.float32)
     if sensor.noise:
         values += sensor.noise * rng.standard_normal(values.shape, np.float32)
-    return _rounded(values, sensor.quantum)
+    return np.round(values / sensor.quantum) * sensor.quantum if sensor.quantum else values
 
 
 def _counter(metric: ShownMetric, truth: Floats, rng: np.random.Generator) -> Floats:
@@ -176,10 +176,6 @@ def _counter(metric: ShownMetric, truth: Floats, rng: np.random.Generator) -> Fl
     if metric.sensor.start:
         values += rng.uniform(0, metric.sensor.start, values.shape[1])
     return np.floor(values) if metric.sensor.quantum >= 1 else values
-
-
-def _rounded(values: Floats, quantum: float) -> Floats:
-    return np.round(values / quantum) * quantum if quantum else values
 
 
 def _begin_again(values: Floats, down: NDArray[np.bool_]) -> None:

@@ -22,8 +22,9 @@ def topology_of(casting: Cast, run: str) -> Topology:
 
 def topology_file(casting: Cast, run: str) -> str:
     layout = casting.layout
+    node = {"gpus": layout.gpus_per_node, "ports": f"mlx5_[0-{layout.gpus_per_node - 1}]"}
     plan: dict[str, object] = {
-        "nodes": {_names("node", range(layout.nodes)): _built(layout)},
+        "nodes": {_names("node", range(layout.nodes)): node},
         "racks": {_all(layout, "rack"): f"{layout.nodes_per_rack} each"},
         "shelves": {_all(layout, "shelf"): "1 each"},
         "loops": {_all(layout, "loop"): f"{layout.racks_per_loop} each"},
@@ -42,10 +43,6 @@ def topology_file(casting: Cast, run: str) -> str:
         }
         plan["subjects"] = dict(_paths(casting))
     return yaml.safe_dump(plan, sort_keys=False)
-
-
-def _built(layout: Layout) -> dict[str, object]:
-    return {"gpus": layout.gpus_per_node, "ports": f"mlx5_[0-{layout.gpus_per_node - 1}]"}
 
 
 def _all(layout: Layout, domain: Domain) -> str:

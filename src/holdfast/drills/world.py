@@ -52,8 +52,6 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision that is in the record."""
-
     at_ns: int
     action: str
     subject: str

@@ -50,6 +50,7 @@ class Fold(Attempts):
         self.held_up: list[HeldUp] = []
         self.loaded_step_min: int | None = None
         self.saves = Saves()
+        self.skipped: dict[int, int] = {}  # lanes that nobody computed, by step
         self._calm = False  # see `_is_calm`
         self._useful_step = _USEFUL_STEP  # the key of a step that is nothing but useful, less its bin
         self._reports_steps = False  # so that a checkpoint says nothing new about progress
@@ -61,6 +62,10 @@ class Fold(Attempts):
         if event.occurred_ns > self.accounts.now_ns:
             self.accounts.advance(event.occurred_ns)
         if type(event) is StepCommitted:
+            if event.skipped_lanes:
+                self.skipped[event.step] = len(event.skipped_lanes)
+            elif self.skipped:  # the run went back, and has done it again
+                self.skipped.pop(event.step, None)
             self._committed(event)
         elif type(event) is StepBegun and self._calm and event.step == self.progress.high + 1:
             self._launch.begun_step = event.step
@@ -94,7 +99,7 @@ class Fold(Attempts):
         twin = copied(
             self,
             *("accounts", "members", "progress", "counts", "declared", "saves", "moved", "unhindered"),
-            *("held_up", "stages", "gaps", "disorder", "_launch"),
+            *("held_up", "stages", "gaps", "disorder", "skipped", "_launch"),
         )
         twin.traffic = {key: copied(traffic) for key, traffic in self.traffic.items()}
         return twin

@@ -108,8 +108,6 @@ class BandwidthReference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedReferences(msgspec.Struct, frozen=True, kw_only=True):
-    """All of references.json."""
-
     sources: dict[str, PublicationSource]
     models: dict[str, KnownModel]
     mfu: tuple[MfuReference, ...]

@@ -17,6 +17,7 @@ SHOWN_MAX = 3
 def remarks(told: Report, fold: Fold) -> tuple[str, ...]:
     return (
         *_of_the_record(told, fold),
+        *_of_skipped_lanes(told, fold),
         *_of_the_reference(told),
         *gap_remarks(told),
         *_of_clocks(fold),
@@ -44,6 +45,19 @@ def _of_the_record(told: Report, fold: Fold) -> Iterator[str]:
             f"Counting GPUs, {100 * goodput.total:.2f} % of what was paid for was useful; "
             "the partition says where the rest went."
         )
+
+
+def _of_skipped_lanes(told: Report, fold: Fold) -> Iterator[str]:
+    if not fold.skipped:
+        return
+    counts, first, last = told.counts, min(fold.skipped), max(fold.skipped)
+    when = f"step {first}" if first == last else f"{counts.steps_short:,} steps from {first} to {last}"
+    lanes = f"{wording.many(counts.lanes_skipped, 'lane')} of {when}"
+    verb = "was" if counts.lanes_skipped == 1 else "were"
+    yield (
+        f"{lanes} {verb} skipped because replicas were missing; "
+        f"`holdfast run --skip-lanes {told.run}` repeats the run with the same bits."
+    )
 
 
 def _of_the_reference(told: Report) -> Iterator[str]:

@@ -52,7 +52,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """starts: launches in a row, nothing between them, count once. restarts: all launches but the first."""
+    """starts: launches in a row, nothing between them, count once. restarts: all launches but the first.
+    steps_short: those of which lanes were skipped, `lanes_skipped` together.
+    """
 
     starts: int
     launches: int
@@ -63,6 +65,8 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     members_lost: int
     incidents: int
     unknown_events: int
+    steps_short: int = 0
+    lanes_skipped: int = 0
 
 
 class ReferenceStretch(msgspec.Struct, frozen=True, kw_only=True):

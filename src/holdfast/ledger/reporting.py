@@ -69,6 +69,8 @@ def counted(fold: Fold) -> Counted:
         restarts=max(0, fold.counts.launches - 1),
         steps=fold.progress.kept(),
         incidents=len(fold.accounts.incidents),
+        steps_short=len(fold.skipped),
+        lanes_skipped=sum(fold.skipped.values()),
     )
 
 

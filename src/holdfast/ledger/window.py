@@ -211,7 +211,6 @@ def part_between(amount: int, begin: int, end: int, whole: int) -> int:
 
 
 def _gaps(gaps: Iterable[Gap], window: Window) -> tuple[Gap, ...]:
-    """What of the gaps lies in the window."""
     found = []
     for gap in gaps:
         from_ns, to_ns = window.clipped(gap.from_ns, gap.to_ns)

@@ -35,8 +35,10 @@ from holdfast.ledger.reporting import report
 from holdfast.ledger.runs import fold_run
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
+from holdfast.record.files import contents
 from holdfast.record.runs import find_run
 from holdfast.record.store import Store
+from holdfast.run.mesh import MeshShape
 from holdfast.twin import outlook
 from holdfast.twin.cluster import Layout
 from holdfast.twin.failures import Hazards
@@ -72,6 +74,7 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
     run: str | None
     gpus: int | None
     member_gpus: int | None
+    shard: str | None
     days: float | None
     steps: int | None
     step_s: float | None
@@ -94,8 +97,6 @@ class Assumed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Assumptions(list[Assumed]):
-    """What was assumed so far."""
-
     def add(self, what: str, value: str, source: str) -> None:
         self.append(Assumed(what=what, value=value, source=source))
 
@@ -104,6 +105,7 @@ class ForecastCase(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be foreseen. work_s: the time that is left to train if nothing ever happens.
 
     rate_spread: how uncertain the failure rate is, as in `Prospect`. start_ns: None where nobody said when.
+    mesh: how the members of a replica share the model, where that was said.
     """
 
     title: str
@@ -113,6 +115,7 @@ class ForecastCase(msgspec.Struct, frozen=True, kw_only=True):
     rate_spread: float
     start_ns: int | None
     assumed: tuple[Assumed, ...]
+    mesh: MeshShape = MeshShape()
 
 
 def case(
@@ -134,7 +137,7 @@ def case(
 
 
 def _from_preset(asked: RunFlags, prices: Prices) -> ForecastCase:
-    _refuse(asked, "--preset", "member_gpus", "chip", "steps", "step_s")
+    _refuse(asked, "--preset", "member_gpus", "shard", "chip", "steps", "step_s")
     of = preset(asked.preset or "")
     if asked.gpus is not None:
         of = resized(of, asked.gpus)
@@ -203,7 +206,7 @@ def _hazards(asked: RunFlags, layout: Layout, assumed: _Assumptions) -> tuple[Ha
     if asked.rates is not None:
         if asked.mtbf_s is not None:
             raise InputError("--rates and --mtbf both say how often it fails.", hint="Leave one of them out.")
-        return hazards_from(_bytes(asked.rates)), 0.0
+        return hazards_from(contents(asked.rates, what="rates", hint="Check the name.")), 0.0
     mixture = preset("llama3-405b").hazards.unplanned()
     assumed.add("kinds of failure", "as Llama 3 had", _RATE_SOURCE)
     if asked.mtbf_s is not None:
@@ -214,22 +217,26 @@ def _hazards(asked: RunFlags, layout: Layout, assumed: _Assumptions) -> tuple[Ha
     return mixture, RATE_SPREAD
 
 
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.", hint="Check the name.") from None
+def _mesh(asked: RunFlags) -> MeshShape:
+    if asked.shard is None:
+        return MeshShape()
+    _refuse(asked, "--shard", "member_gpus")
+    return MeshShape.parse(asked.shard)
 
 
 def _job(asked: RunFlags, gpus: int, chip: Chip, assumed: _Assumptions) -> Job:
-    member_gpus = asked.member_gpus or min(gpus, _layout(gpus).gpus_per_node)
+    per_node = min(gpus, _layout(gpus).gpus_per_node)
+    mesh = _mesh(asked)
+    if mesh.sizes:
+        mesh.check_fits(slots=per_node, nodes_min=gpus // per_node)
+    member_gpus = mesh.ranks if mesh.sizes else asked.member_gpus or per_node
     if gpus % member_gpus:
         near = max(1, round(gpus / member_gpus)) * member_gpus
         raise InputError(
             f"{gpus:,} GPUs are not a whole number of replicas of {member_gpus}.",
             hint=f"The nearest number of GPUs is {near:,}; or say with --member-gpus how many a replica has.",
         )
-    if asked.member_gpus is None:
+    if asked.member_gpus is None and asked.shard is None:
         assumed.add("a model replica", f"{member_gpus} GPUs", "a node; else say --member-gpus")
     members = gpus // member_gpus
     lanes = max(1 << (members - 1).bit_length(), min(LANES_MAX, 1 << (LANES_EACH * members - 1).bit_length()))
@@ -329,6 +336,7 @@ def _finished(of: _Started, assumed: _Assumptions) -> ForecastCase:
         rate_spread=of.rate_spread,
         start_ns=asked.start_ns if asked.start_ns is not None else of.start_ns,
         assumed=tuple(assumed),
+        mesh=_mesh(asked),
     )
 
 
@@ -357,7 +365,8 @@ def _policy(of: _Started, study: Study, assumed: _Assumptions) -> Policy:
         assumed.add("spare nodes", value, "repair times of InfiniteHBD's trace")
     if asked.policy is None and of.practice is not None:
         return msgspec.structs.replace(of.practice, spare_nodes=spares)
-    named = policy(asked.policy or "restart", study.job.gpus, spares)
+    usual = "restart" if asked.shard is None else "holdfast"
+    named = policy(asked.policy or usual, study.job.gpus, spares, is_sharded=_mesh(asked).ranks > 1)
     assumed.add("recovery", named.title, named.source)
     return msgspec.structs.replace(named, spare_nodes=spares)
 

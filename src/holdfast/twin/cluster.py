@@ -62,7 +62,6 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return node // self.size(domain)
 
     def nodes_of(self, domain: Domain, number: int) -> range:
-        """The nodes on it."""
         size = self.size(domain)
         return range(number * size, min((number + 1) * size, self.nodes))
 

@@ -45,7 +45,7 @@ class ElasticRun:
         self.ground, self.truth = ground, ground.truth
         self.policy, self.job = ground.policy, ground.job
         self.horizon_ns = ground.study.duration_ns
-        started_ns = _ns(self.policy.join_s + self.policy.regroup_s) + 2 * ground.job.step_ns
+        started_ns = ns(self.policy.join_s + self.policy.regroup_s) + 2 * ground.job.step_ns
         # A failure before the run exists would only delay it: it strikes as soon as there is a run.
         self._failures = [msgspec.structs.replace(one, at_ns=max(one.at_ns, started_ns)) for one in failures]
         self._upcoming = 0  # the first failure that has not struck yet
@@ -66,12 +66,12 @@ class ElasticRun:
         self._tick_ns: int | None = None
         self._target = 0
         checkpointing = self.job.checkpointing
-        self._interval_ns = _ns(self.policy.checkpoint_s or checkpointing.interval_s)
+        self._interval_ns = ns(self.policy.checkpoint_s or checkpointing.interval_s)
         self._save_ns = self._interval_ns
-        self._stall_ns = _ns(checkpointing.stall_s)
-        self._import_ns = _ns(self.policy.import_s)
-        self._ready_ns = _ns(self.policy.join_s - self.policy.import_s)
-        self._regroup_ns = _ns(self.policy.regroup_s)
+        self._stall_ns = ns(checkpointing.stall_s)
+        self._import_ns = ns(self.policy.import_s)
+        self._ready_ns = ns(self.policy.join_s - self.policy.import_s)
+        self._regroup_ns = ns(self.policy.regroup_s)
         self.state = membership.initial(
             membership.RunPolicy(
                 run=ground.study.name,
@@ -448,7 +448,7 @@ class ElasticRun:
         if failure.kind == "gray":
             self.ground.slow_down(failure, at_work)
             if at_work:
-                noticed_ns = now_ns + _ns(self.policy.gray_s)
+                noticed_ns = now_ns + ns(self.policy.gray_s)
                 self._agenda.plan(noticed_ns, partial(self._notice_slow, failure))
         elif failure.kind == "hang" and is_calm:
             self._hang(failure, present[0], now_ns)
@@ -456,7 +456,7 @@ class ElasticRun:
             self._fall_silent(failure, now_ns)
         elif self.policy.detect_s and is_calm:
             self._begin_silence()
-            self._agenda.plan(now_ns + _ns(self.policy.detect_s), partial(self._break, failure))
+            self._agenda.plan(now_ns + ns(self.policy.detect_s), partial(self._break, failure))
         else:
             self._break(failure, now_ns)
 
@@ -490,7 +490,7 @@ class ElasticRun:
         filled += self.ground.fleet.gather_vacancies(self.ground.study.nodes_per_member)
         for replica in dict.fromkeys([*replicas, *map(self.ground.replica_at, filled)]):
             if self.ground.is_whole(replica):
-                self._agenda.plan(now_ns + _ns(self.policy.swap_s), partial(self._replica_comes, replica))
+                self._agenda.plan(now_ns + ns(self.policy.swap_s), partial(self._replica_comes, replica))
 
     def _mend(self, now_ns: int) -> None:
         is_due = self.ground.is_mended(now_ns, self._agenda, self._mend)
@@ -551,7 +551,3 @@ class ElasticRun:
         machines = len(self.ground.fleet.at_work(failure))
         if not failure.is_transient and 0 < machines <= len(self.ground.fleet.spares):
             self._break(failure, now_ns)
-
-
-def _ns(seconds: float) -> int:
-    return round(seconds * SECOND_NS)

@@ -1,12 +1,13 @@
 """What can be foreseen of a case: its end by formula and by simulation, what helps, what bad GPUs cost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import numpy as np
 
 from holdfast import wording
 from holdfast.economics.cadence import expectation
+from holdfast.economics.sizing.coverage import ReplicaGrid, ReplicaLoss, losses
 from holdfast.record.errors import InputError
 from holdfast.twin import outlook
 from holdfast.twin.case import Assumed, ForecastCase
@@ -63,6 +64,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     done_ns  P10, P50 and P90 of the end, where a start was given
 
     twin_unfinished: simulated runs that were given up, counted as done then: the twin's days are too few.
+    losses: what replicas of several members survive under Holdfast, where `--shard` says what they are.
     """
 
     title: str
@@ -84,6 +86,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_gpu_hour: float
     is_rough: bool
     assumed: tuple[Assumed, ...]
+    losses: tuple[ReplicaLoss, ...] = ()
 
     @property
     def best(self) -> EndSpread:
@@ -98,6 +101,7 @@ def answer(of: ForecastCase, depth: Depth, play: Play) -> Forecast:
     unsure = msgspec.structs.replace(chance, rate_spread=of.rate_spread)
     is_near = by_formula.mean_s <= of.study.duration_ns / 1e9
     simulated = _simulated(of, depth, play) if depth.runs and is_near else []
+    ends_s = [end_s for end_s, _ in simulated]
     setting = outlook.setting(of.study, of.policy)
     found = Forecast(
         title=of.title,
@@ -108,17 +112,18 @@ def answer(of: ForecastCase, depth: Depth, play: Play) -> Forecast:
         mtbf_h=setting.mttf_s / 3_600,
         interruptions=by_formula.interruptions,
         ettr=expectation.ettr(setting) if of.policy.recovery == "restart" else None,
-        formula=_spread(by_formula),
-        unsure=_spread(_foreseen(unsure, of)) if of.rate_spread else None,
-        twin=_spread_of([run.end_s for run in simulated], of.work_s) if simulated else None,
+        formula=_spread_by_formula(by_formula),
+        unsure=_spread_by_formula(_foreseen(unsure, of)) if of.rate_spread else None,
+        twin=_spread(of.work_s, float(np.mean(ends_s)), np.quantile(ends_s, QUANTILES)) if ends_s else None,
         twin_runs=len(simulated),
-        twin_unfinished=sum(not run.is_done for run in simulated),
+        twin_unfinished=sum(not is_done for _, is_done in simulated),
         done_ns=None,
         worth=_worth(of),
         bad_gpus=_bad_gpus(of, depth),
         usd_per_gpu_hour=of.study.usd_per_gpu_hour,
         is_rough=by_formula.is_rough,
         assumed=of.assumed,
+        losses=_losses(of) if of.mesh.sizes and of.policy.name.startswith("holdfast") else (),
     )
     if of.start_ns is None:
         return found
@@ -140,47 +145,23 @@ def _foreseen(prospect: expectation.Prospect, of: ForecastCase) -> expectation.C
     return found
 
 
-def _spread(found: expectation.Completion) -> EndSpread:
-    return EndSpread(
-        goodput=found.work_s / found.mean_s,
-        mean_days=found.mean_s / DAY_S,
-        p10_days=found.p10_s / DAY_S,
-        p50_days=found.p50_s / DAY_S,
-        p90_days=found.p90_s / DAY_S,
-    )
+def _spread(work_s: float, mean_s: float, quantiles_s: Iterable[float]) -> EndSpread:
+    p10, p50, p90 = (float(one) / DAY_S for one in quantiles_s)
+    goodput, mean_days = work_s / mean_s, mean_s / DAY_S
+    return EndSpread(goodput=goodput, mean_days=mean_days, p10_days=p10, p50_days=p50, p90_days=p90)
 
 
-class _Simulated(msgspec.Struct, frozen=True, kw_only=True):
-    """When a simulated run ended, from its start, and whether all of its steps were done."""
-
-    end_s: float
-    is_done: bool
+def _spread_by_formula(found: expectation.Completion) -> EndSpread:
+    return _spread(found.work_s, found.mean_s, (found.p10_s, found.p50_s, found.p90_s))
 
 
-def _simulated(of: ForecastCase, depth: Depth, play: Play) -> list[_Simulated]:
+def _simulated(of: ForecastCase, depth: Depth, play: Play) -> list[tuple[float, bool]]:
+    """When each simulated run ended, from its start, and whether all of its steps were done."""
     seeds = range(depth.seed, depth.seed + depth.runs)
     tasks = [Task(study=of.study, policy=of.policy, seed=seed) for seed in seeds]
     gpus = of.study.job.gpus + of.policy.spare_nodes * of.study.layout.gpus_per_node
-    return [
-        _Simulated(
-            # Every GPU is paid for from the first moment to the last.
-            end_s=3_600 * figures.paid_gpu_hours / gpus,
-            is_done=figures.steps == of.study.job.steps_total,
-        )
-        for figures in play(tasks)
-    ]
-
-
-def _spread_of(ends_s: Sequence[float], work_s: float) -> EndSpread:
-    p10, p50, p90 = np.quantile(ends_s, QUANTILES) / DAY_S
-    mean_s = float(np.mean(ends_s))
-    return EndSpread(
-        goodput=work_s / mean_s,
-        mean_days=mean_s / DAY_S,
-        p10_days=float(p10),
-        p50_days=float(p50),
-        p90_days=float(p90),
-    )
+    # Every GPU is paid for from the first moment to the last.
+    return [(3_600 * one.paid_gpu_hours / gpus, one.steps == of.study.job.steps_total) for one in play(tasks)]
 
 
 def _worth(of: ForecastCase) -> tuple[expectation.Worth, ...]:
@@ -200,6 +181,20 @@ def _worth(of: ForecastCase) -> tuple[expectation.Worth, ...]:
     ]
     helpful = [one for one in found if one is not None and one.days_sooner > 0]
     return tuple(sorted(helpful, key=lambda one: -one.days_sooner))
+
+
+def _losses(of: ForecastCase) -> tuple[ReplicaLoss, ...]:
+    job, layout = of.study.job, of.study.layout
+    return losses(
+        ReplicaGrid(
+            replicas=job.members,
+            ranks=of.mesh.ranks,
+            gpus_per_node=min(job.gpus, layout.gpus_per_node),
+            nodes_per_rack=layout.nodes_per_rack,
+            spare_nodes=of.policy.spare_nodes,
+            lanes=job.lanes,
+        )
+    )
 
 
 def _bad_gpus(of: ForecastCase, depth: Depth) -> BadGpus:

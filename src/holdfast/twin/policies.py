@@ -6,13 +6,13 @@ are simulated with the same membership: it too drops who is lost and admits who 
 in the policy.
 """
 
-from difflib import get_close_matches
 from typing import Literal
 
 import msgspec
 import numpy as np
 
-from holdfast.record.errors import InputError
+from holdfast.economics.sizing.coverage import REFILL_S, SHELVE_S
+from holdfast.record.errors import InputError, nearest
 
 Recovery = Literal["restart", "elastic"]
 
@@ -103,17 +103,23 @@ RESHARD_S = 0.144
 """
 STANDBY_S = 1.36
 """A replacement of a dead worker on a GPU, measured by `holdfast bench gpu` (README)."""
+_WHOLE = (RESHARD_S, STANDBY_S, "holdfast bench recovery and bench gpu")
+_SHARDED = (SHELVE_S, REFILL_S, "holdfast bench sharded")
+"""The same two of replicas of several ranks, and where they come from."""
 SAME_BITS_SHARE = 0.01
 """What the same bits may cost under `holdfast-smaller`: a hundredth of the GPUs' time. Beyond it the batch
 shrinks."""
 
 
-def policies(gpus: int, spare_nodes: int) -> tuple[Policy, ...]:
-    """Every policy, as it would be on a cluster of this size with so many spare nodes."""
+def policies(gpus: int, spare_nodes: int, *, is_sharded: bool = False) -> tuple[Policy, ...]:
+    """Every policy, as it would be on a cluster of this size with so many spare nodes. is_sharded: a member
+    is a replica of several ranks (`holdfast run --shard`).
+    """
+    times = _SHARDED if is_sharded else _WHOLE
     hot, varied, holdfast = (
         hot_s(gpus),
         msgspec.structs.replace,
-        _holdfast(gpus, spare_nodes, rebalances=True),
+        _holdfast(gpus, spare_nodes, times, rebalances=True),
     )
     restart = Policy(
         name="restart",
@@ -173,9 +179,9 @@ def policies(gpus: int, spare_nodes: int) -> tuple[Policy, ...]:
             source="5.2 s until the others step again: holdfast bench recovery; NCCL initialisation "
             f"{group_s(gpus):.0f} s: {_META}",
         ),
-        _holdfast(gpus, spare_nodes, rebalances=False),
+        _holdfast(gpus, spare_nodes, times, rebalances=False),
         holdfast,
-        # Simulated only: `holdfast run` keeps the batch.
+        # Simulated only: a script chooses once, by `protect(on_shortage=...)`, for every shortage.
         varied(
             holdfast,
             name="holdfast-smaller",
@@ -185,30 +191,31 @@ def policies(gpus: int, spare_nodes: int) -> tuple[Policy, ...]:
     )
 
 
-def _holdfast(gpus: int, spare_nodes: int, *, rebalances: bool) -> Policy:
+def _holdfast(gpus: int, spare_nodes: int, times: tuple[float, float, str], *, rebalances: bool) -> Policy:
+    """times: until the others go on, until somebody has the place, and who measured both."""
+    reshard_s, standby_s, measured = times
     return Policy(
         name="holdfast" if rebalances else "holdfast-static",
         title="Holdfast" if rebalances else "Holdfast, without rebalancing",
         recovery="elastic",
         hang_s=None,
         gray_s=60 if rebalances else 6 * 3600.0,
-        regroup_s=RESHARD_S + group_s(gpus),
+        regroup_s=reshard_s + group_s(gpus),
         import_s=20,
-        join_s=20 + STANDBY_S + group_s(gpus),
+        join_s=20 + standby_s + group_s(gpus),
         swap_s=hot_s(gpus),
         spare_nodes=spare_nodes,
         checkpoint_s=4 * 3600,
         rebalances=rebalances,
-        source=f"{RESHARD_S} s and {STANDBY_S} s: holdfast bench recovery and bench gpu; NCCL initialisation "
+        source=f"{reshard_s} s and {standby_s} s: {measured}; NCCL initialisation "
         f"{group_s(gpus):.0f} s at this size on top: {_META}; a spare is brought in {hot_s(gpus):.0f} s: "
         f"{_BYTEROBUST}; waits: the production membership's own",
     )
 
 
-def policy(name: str, gpus: int, spare_nodes: int = 0) -> Policy:
-    known = {one.name: one for one in policies(gpus, spare_nodes)}
+def policy(name: str, gpus: int, spare_nodes: int = 0, *, is_sharded: bool = False) -> Policy:
+    known = {one.name: one for one in policies(gpus, spare_nodes, is_sharded=is_sharded)}
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
+        hint = nearest(name, known, f"There are {', '.join(known)}.")
         raise InputError(f"There is no policy {name!r}.", hint=hint)
     return known[name]

@@ -5,7 +5,6 @@ presets.toml has the failures of each as they were counted, its layout and job, 
 at the published TFLOP/s per GPU.
 """
 
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -14,7 +13,7 @@ import msgspec
 
 from holdfast.ledger.flops import Chip, model_flops_per_token
 from holdfast.ledger.references import published as published_references
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, nearest
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.twin.cluster import Layout
 from holdfast.twin.counts import Count, classes
@@ -64,11 +63,8 @@ def preset(name: str) -> Preset:
     """A published cluster by its name."""
     if published := _all().get(name):
         return published.preset(name)
-    near = get_close_matches(name, _all(), n=1, cutoff=0.3)
-    raise InputError(
-        f"There is no preset {name!r}.",
-        hint=f"Did you mean {near[0]}?" if near else f"There are {', '.join(_all())}.",
-    )
+    hint = nearest(name, _all(), f"There are {', '.join(_all())}.", likeness=0.3)
+    raise InputError(f"There is no preset {name!r}.", hint=hint)
 
 
 def resized(of: Preset, gpus: int) -> Preset:

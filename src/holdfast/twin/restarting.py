@@ -10,6 +10,7 @@ from functools import partial
 
 from holdfast.ledger.categories import Category
 from holdfast.record import events as ev
+from holdfast.run.waits import ns
 from holdfast.twin.agenda import Agenda
 from holdfast.twin.cluster import name
 from holdfast.twin.failures import Failure
@@ -40,9 +41,9 @@ class RestartingRun:
         self._is_held_up = False  # a launch waits for machines
         self._target = 0  # what was saved last, and can be gone back to
         self._stall_begun_ns: int | None = None
-        self._interval_ns = self._ns(interval_s(ground.study, self.policy))
+        self._interval_ns = ns(interval_s(ground.study, self.policy))
         self._next_save_ns = self._interval_ns
-        self._stall_ns = self._ns(self.job.checkpointing.stall_s)
+        self._stall_ns = ns(self.job.checkpointing.stall_s)
 
     def run(self) -> None:
         self.ground.declare()
@@ -60,10 +61,6 @@ class RestartingRun:
     @property
     def _is_complete(self) -> bool:
         return self.truth.step == self.job.steps_total
-
-    @staticmethod
-    def _ns(seconds: float) -> int:
-        return round(seconds * SECOND_NS)
 
     # ---- time --------------------------------------------------------------------------------------------
 
@@ -131,7 +128,7 @@ class RestartingRun:
         if self._stall_ns:
             self._stall_begun_ns = begun_ns
             self._agenda.plan_here(begun_ns + self._stall_ns, self._end_stall)
-        written_ns = begun_ns + self._stall_ns + self._ns(self.job.checkpointing.write_s)
+        written_ns = begun_ns + self._stall_ns + ns(self.job.checkpointing.write_s)
         self._agenda.plan_here(written_ns, partial(self._saved, step))
 
     def _end_stall(self, now_ns: int) -> None:
@@ -154,7 +151,7 @@ class RestartingRun:
         if failure.kind == "gray":
             ground.slow_down(failure, at_work)
             if at_work:
-                self._agenda.plan(now_ns + self._ns(self.policy.gray_s), partial(self._notice_slow, failure))
+                self._agenda.plan(now_ns + ns(self.policy.gray_s), partial(self._notice_slow, failure))
         elif not at_work or not self._is_up:
             # No member works on it: there is nothing to interrupt.
             if not failure.is_transient:
@@ -174,7 +171,7 @@ class RestartingRun:
         if not failure.is_transient:
             self._waiting += [(machine, failure.repair_ns) for machine in machines]
         wait_s = (self.policy.hang_s or 0.0) if failure.kind == "hang" else self.policy.detect_s
-        self._agenda.plan(min(now_ns + self._ns(wait_s), self.horizon_ns), partial(self._notice, failure))
+        self._agenda.plan(min(now_ns + ns(wait_s), self.horizon_ns), partial(self._notice, failure))
 
     def _charge_unfinished(self, now_ns: int) -> None:
         """What the run was in the middle of is lost."""
@@ -198,7 +195,7 @@ class RestartingRun:
         self.truth.stand(Category.DEAD_UNDETECTED, self._since_ns, now_ns)
         self._since_ns = now_ns
         self.ground.observe(now_ns, failure, failure.at_ns)
-        self._agenda.plan(now_ns + self._ns(self.policy.locate_s), partial(self._act, failure))
+        self._agenda.plan(now_ns + ns(self.policy.locate_s), partial(self._act, failure))
 
     def _act(self, failure: Failure, now_ns: int) -> None:
         """Whose fault it was is known: take it out, and ask for another launch."""
@@ -236,7 +233,7 @@ class RestartingRun:
     def _ask_for_launch(self, now_ns: int) -> None:
         self._is_held_up = bool(self.ground.fleet.vacant)
         if not self._is_held_up:
-            self._agenda.plan(now_ns + self._ns(self.policy.requeue_s), self._relaunch)
+            self._agenda.plan(now_ns + ns(self.policy.requeue_s), self._relaunch)
 
     def _relaunch(self, now_ns: int) -> None:
         if self.ground.fleet.vacant:  # somebody failed while the job was in the queue
@@ -254,7 +251,7 @@ class RestartingRun:
         self._is_up, self._since_ns = True, now_ns
         is_read = self._target > 0 and self.policy.snapshot_steps is None
         restore_s = self.job.checkpointing.restore_s if is_read else 0
-        self._agenda.plan_here(now_ns + self._ns(self.policy.restart_s + restore_s), self._begin_stepping)
+        self._agenda.plan_here(now_ns + ns(self.policy.restart_s + restore_s), self._begin_stepping)
 
     def _begin_stepping(self, now_ns: int) -> None:
         """From what was saved last, or from the beginning; the record must tell if that is behind."""

@@ -109,6 +109,8 @@ def test_tensor_parallelism_may_span_a_rack_that_nvlink_joins() -> None:
         (case_of(batch=16), Parallelism(tp=8, pp=8), "idle for 44 % of the time it computes"),
         (case_of("mixtral-8x7b"), Parallelism(tp=2, dp=32, ep=8), "goes over the network"),
         (case_of(lanes=32, gpus=24), Parallelism(dp=24, zero=0), "time of 2 lanes where 1.33 are the mean"),
+        (case_of(lanes=64), Parallelism(dp=64, zero=0), "64 lanes are few for 64 replicas"),
+        (case_of(batch=8, gpus=64), Parallelism(tp=1, pp=8, dp=8), "8 micro-batches are few for 8 replicas"),
         (case_of(batch=24), Parallelism(tp=4, pp=16, interleave=5), "not a multiple of PP 16"),
         (case_of(), Parallelism(tp=8, pp=2, dp=4, interleave=3), "do not divide into 6 interleaved stages"),
     ],
@@ -300,6 +302,50 @@ def test_members_with_the_whole_model_have_their_state_from_a_peer() -> None:
     assert (after.survives, after.dp, after.needs_saved) == (True, 24, False)
     # 64 lanes on 24 members: 3 for the busiest, where 2 were before.
     assert after.slowdown == pytest.approx(3 / 2, abs=0.01)
+
+
+def sharded(gpus: int = 64, lanes: int | None = 256, **settled: int) -> Sized:
+    """As `holdfast run --shard 8` has it."""
+    asked = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "interleave": 1, "zero": 3, "shard": 8, **settled}
+    return sized_as(case_of("llama3-8b", gpus=gpus, lanes=lanes), **asked)
+
+
+def test_a_replica_of_several_members_shares_the_state_among_its_own_ranks() -> None:
+    params = case_of("llama3-8b").shape.transformer().params
+    used = sharded().memory
+    assert used.optimizer_bytes == pytest.approx(12 * params / 8, rel=0.001)
+    # 256 lanes over 64 ranks are 4 on each, and so 3 sheets of what a rank has.
+    assert used.gradients_bytes == pytest.approx(3 * 4 * params / 8, rel=0.001)
+    assert sharded(gpus=128).memory.optimizer_bytes == used.optimizer_bytes
+    assert str(sharded().layout) == "TP1 PP1 DP64 SHARD8"
+
+
+def test_replicas_of_several_members_have_their_state_from_a_peer() -> None:
+    found = sharded()
+    assert [one.outcome for one in found.losses] == ["refilled", "shelved", "shelved"]
+    after = found.survival
+    assert (after.survives, after.dp, after.needs_saved, after.idle_gpus) == (True, 7, False, 0)
+    # 32 lanes of a replica on 7: 5 for the busiest, where 4 were before.
+    assert after.slowdown == pytest.approx(5 / 4, abs=0.01)
+    two_nodes = sharded(shard=16)
+    assert (two_nodes.survival.dp, two_nodes.survival.idle_gpus) == (3, 8)
+    assert sized_as(case_of("llama3-8b")).losses == ()
+
+
+@pytest.mark.parametrize(
+    ("settled", "reason"),
+    [
+        ({"shard": 3, "dp": 63}, "SHARD 3 is not a power of two"),
+        ({"shard": 16, "dp": 24, "gpus": 24}, "DP 24 does not divide into replicas over 16 ranks"),
+        ({"shard": 2, "tp": 2, "dp": 3, "gpus": 6}, "Replicas of 4 GPUs do not fit nodes of 6"),
+    ],
+)
+def test_replicas_that_do_not_fit_are_refused(settled: dict[str, int], reason: str) -> None:
+    layout = {name: count for name, count in settled.items() if name != "gpus"}
+    case = case_of("llama3-8b", gpus=settled.get("gpus", 64), lanes=256)
+    if settled.get("gpus") == 6:
+        case = msgspec.structs.replace(case, cluster=Cluster(chip="h100", gpus=6, gpus_per_node=6))
+    assert any(reason in one for one in refusals(case, msgspec.convert({**layout, "zero": 3}, Parallelism)))
 
 
 # ---- the data loader -------------------------------------------------------------------------------------

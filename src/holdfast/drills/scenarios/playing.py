@@ -2,7 +2,6 @@
 
 import tomllib
 import zlib
-from difflib import get_close_matches
 from importlib.resources import files
 
 import msgspec
@@ -21,7 +20,7 @@ from holdfast.drills.scenarios.truth import Surface, TrueCause, Truth
 from holdfast.drills.telemetry import Dirt, Telemetry
 from holdfast.drills.training import STEP_S
 from holdfast.drills.world import Lived, Script, cast, live
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, nearest
 from holdfast.record.events import KnownEvent
 from holdfast.twin.cluster import Layout
 from holdfast.wording.units import SECOND_NS
@@ -38,8 +37,7 @@ def find(name: str) -> Scenario:
     """The scenario of this name; `InputError` with the nearest one where there is none."""
     if name in SCENARIOS:
         return SCENARIOS[name]
-    near = get_close_matches(name, SCENARIOS, n=1)
-    hint = f"Did you mean {near[0]}?" if near else "There are: " + ", ".join(SCENARIOS) + "."
+    hint = nearest(name, SCENARIOS, f"There are: {', '.join(SCENARIOS)}.")
     raise InputError(f"There is no scenario {name!r}.", hint=hint)
 
 

@@ -152,7 +152,6 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def focus_csv(found: Invoice, months: Iterable[Month]) -> str:
-    """The invoice as CSV."""
     bounds = {month.name: month for month in months}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -7,13 +7,12 @@ small TOML file; what it does not say is taken from the record or the prices, or
 """
 
 import tomllib
-from difflib import get_close_matches
 from typing import Literal
 
 import msgspec
 
 from holdfast.economics.pricing.prices import KEY_LIKENESS_MIN, Priced, assumed, beyond, number
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, nearest
 
 HOURS_PER_YEAR = 8_766
 MONTHS_PER_YEAR = 12
@@ -228,10 +227,8 @@ def template() -> str:
 
 def _given(key: str, value: object) -> Priced:
     if key not in Terms.__struct_fields__:
-        near = get_close_matches(key, Terms.__struct_fields__, n=1, cutoff=KEY_LIKENESS_MIN)
-        hint = (
-            f"Did you mean `{near[0]}`?" if near else "`holdfast finance --example-own` prints all of them."
-        )
+        others = "`holdfast finance --example-own` prints all of them."
+        hint = nearest(key, Terms.__struct_fields__, others, likeness=KEY_LIKENESS_MIN, quote="`")
         raise InputError(f"The terms of owning have no key `{key:.40}`.", hint=hint)
     where = "the terms of owning"
     found = number(key, value, where)

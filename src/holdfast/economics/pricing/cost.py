@@ -63,7 +63,6 @@ class _Loss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def incident_cost(report: Report, name: str, prices: Prices) -> layers.IncidentCost:
-    """The cost of the incident of this name in the report."""
     incident = next((one for one in report.incidents if one.name == name), None)
     if incident is None:
         raise _no_incident(report, name)
@@ -88,7 +87,6 @@ def incident_cost(report: Report, name: str, prices: Prices) -> layers.IncidentC
 
 
 def run_cost(report: Report, prices: Prices) -> layers.RunCost:
-    """The cost of all that a run lost."""
     pricing = _Pricing(report, prices)
     losses = [pricing.loss(incident) for incident in report.incidents]
     within = _summed(losses)

@@ -1,20 +1,21 @@
 """What things cost: read from a small policy file, with a sourced default for what it does not say.
 
 Every price says where it comes from and whether it is assumed, so that whoever computes with it can show it.
-The file is TOML, its keys are the fields of `Prices`; docs/cost.md describes it. Nothing here does I/O.
+The file is TOML, its keys are the fields of `Prices`; docs/cost.md describes it, and the tables of its
+template are prices.toml beside this module, which does no other I/O.
 """
 
 import tomllib
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from fractions import Fraction
+from importlib.resources import files
 from math import prod
 
 import msgspec
 
 from holdfast.economics.pricing.rates import RATES, USD, PricedSubject, Rate, RateLine, read_rates, worth_usd
 from holdfast.ledger.flops import Chip, chip_named
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, nearest
 from holdfast.wording.units import HOURS_PER_DAY
 
 GIVEN = "the prices file"
@@ -289,49 +290,9 @@ def template() -> str:
         else:
             source, value = default.source, f"{default.value:g}"
         lines += ["", f"# {meaning}", f"# Assumed otherwise: {source}.", f"# {key} = {value}"]
-    return "\n".join((*lines, *_TEMPLATE_TABLES)) + "\n"
+    tables = files("holdfast.economics.pricing").joinpath("prices.toml").read_text("utf-8")
+    return "\n".join((*lines, tables))
 
-
-_TEMPLATE_TABLES = f"""
-# The share of all GPU-time that should be useful, 0 to 1.
-# goodput_target = 0.9
-
-# What may be spent in a month, in the currency of the report.
-# budget = 2_000_000
-
-# What the report is in. [{USD_PER}] below says what one of it is worth.
-# {CURRENCY} = "EUR"
-
-# The share of each team's GPU-time that should be useful, 0 to 1.
-# [{TEAM_TARGETS}]
-# pretraining = 0.9
-
-# What a team, or a project, may spend in a month.
-# [{TEAM_BUDGETS}]
-# pretraining = 1_500_000
-# [{PROJECT_BUDGETS}]
-# assistant = 500_000
-
-# How many steps a run is to do: then what it will cost in the end is forecast.
-# [{PLANNED_STEPS}]
-# pretrain-70b = 100_000
-
-# What every price of a GPU-hour is multiplied by.
-# [{FACTORS}]
-# tax = 1.19
-# overhead = 1.05
-
-# What one of a currency is worth in USD.
-# [{USD_PER}]
-# EUR = 1.08
-
-# Prices over time, for a run, team, cluster or chip, or for all. `to` is no part of the time.
-# [[{RATES}]]
-# per_gpu_hour = 2.5
-# kind = "reserved"
-# chip = "h100"
-# from = 2026-10-01
-# to = 2026-11-01""".split("\n")
 
 _LINES = {
     TEAM_TARGETS: "each team, as in `pretraining = 0.9`",
@@ -390,6 +351,5 @@ def _unknown(key: str) -> InputError:
         return InputError(
             f"`{key}` in the prices never had an effect, and is gone.", hint="Delete its line from the file."
         )
-    near = get_close_matches(key, _KEYS, n=1, cutoff=KEY_LIKENESS_MIN)
-    hint = f"Did you mean `{near[0]}`?" if near else f"Known are {', '.join(_KEYS)}."
+    hint = nearest(key, _KEYS, f"Known are {', '.join(_KEYS)}.", likeness=KEY_LIKENESS_MIN, quote="`")
     return InputError(f"The prices have no key `{key}`.", hint=hint)

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import msgspec
 
 from holdfast.ledger.flops import chip_named
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, nearest
 
 RATES = "rates"
 RATES_MAX = 20_000
@@ -66,8 +66,6 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PricedSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose price is asked for."""
-
     run: str = ""
     team: str = ""
     cluster: str = ""
@@ -168,8 +166,8 @@ def _rate(number: int, found: dict[str, object], usd_per: Mapping[str, float]) -
     where = f"Rate {number} in the prices"
     for key in found:
         if key not in _KEYS:
-            near = get_close_matches(key, _KEYS, n=1, cutoff=NAME_LIKENESS_MIN)
-            hint = f"Did you mean `{near[0]}`?" if near else f"Known are {', '.join(_KEYS)}."
+            known = f"Known are {', '.join(_KEYS)}."
+            hint = nearest(key, _KEYS, known, likeness=NAME_LIKENESS_MIN, quote="`")
             raise InputError(f"{where} has no key `{key:.40}`.", hint=hint)
     price = found.get("per_gpu_hour")
     if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price <= RATE_MAX:

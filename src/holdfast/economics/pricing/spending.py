@@ -83,7 +83,6 @@ class Bill:
         return self.under(*(category.key for category in categories))
 
     def under(self, *keys: str) -> Amount:
-        """What is on the bill under these keys."""
         return self._summed(entry for entry in self._gpu_ns if entry[1] in keys)
 
     def useful(self) -> Amount:

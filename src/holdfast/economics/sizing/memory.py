@@ -174,7 +174,7 @@ def _fullest(case: SizingCase, layout: Parallelism, count: _Count) -> MemoryUse:
 
 def _stage(case: SizingCase, layout: Parallelism, stage: int, count: _Count) -> MemoryUse:
     dense, experts = stage_params(case.shape, layout, stage)
-    sharers = layout.dp * layout.cp
+    sharers = layout.sharers
     shared = dense / sharers + experts * layout.expert_ways / (layout.tp * sharers)
     whole = dense + experts
     gradients = (shared if layout.zero >= 2 else whole) * case.training.gradient_bytes
@@ -202,7 +202,7 @@ def _sequences_bytes(case: SizingCase, layout: Parallelism) -> float:
 def _gathered_bytes(case: SizingCase, layout: Parallelism, stage: int, count: _Count) -> float:
     """Weights and gradients that ZeRO puts together; FSDP has table and head with theirs for a whole step."""
     shape = case.shape
-    if layout.dp * layout.cp == 1:
+    if layout.sharers == 1:
         return 0.0
     layer = (shape.attention_params + shape.shared_params) / layout.tp
     layer += shape.experts * shape.expert_params / layout.expert_ways

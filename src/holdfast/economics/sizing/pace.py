@@ -202,10 +202,11 @@ def _data_s(case: SizingCase, layout: Parallelism, count: int, micro_s: float) -
     """The exchange between replicas beyond what a micro-batch beside it hides, in `micro_s`; and the rest.
 
     With ZeRO 2 gradients are exchanged in every micro-batch, with ZeRO 3 weights too, and twice; else once a
-    step.
+    step. Where a copy of the model is on some of the ranks, its own exchange their parts of the gradients
+    with those of the other copies once a step.
     """
-    ranks = layout.dp * layout.cp
-    if ranks == 1:
+    ranks = layout.sharers
+    if layout.dp * layout.cp == 1:
         return 0.0, 0.0
     params = max(sum(stage_params(case.shape, layout, stage)) for stage in (0, layout.pp - 1))
     per_node = max(1, min(ranks, case.cluster.gpus_per_node // layout.tp))
@@ -218,8 +219,22 @@ def _data_s(case: SizingCase, layout: Parallelism, count: int, micro_s: float) -
         2: (gradients_s, weights_s),
         3: (gradients_s + 2 * weights_s, 0.0),
     }.get(layout.zero, (0.0, gradients_s + weights_s))
+    if layout.shard is not None:
+        once += _rail_s(case, layout, params)
     exposed_s = count * max(0.0, each - micro_s) + max(0.0, once - micro_s)
     return exposed_s, count * each + once - exposed_s
+
+
+def _rail_s(case: SizingCase, layout: Parallelism, params: float) -> float:
+    """The sum of a part's gradients over all copies of the model, scattered and gathered again."""
+    cluster = case.cluster
+    speed = _network_bytes_per_s(cluster) * max(
+        1, min(layout.copies, cluster.gpus_per_node // layout.copy_gpus)
+    )
+    if layout.gpus <= cluster.domain_gpus:
+        speed = _nvlink_bytes_per_s(cluster)
+    size = params / layout.sharers * case.training.gradient_bytes
+    return 2 * _others(layout.copies) * size / speed
 
 
 def _others(ranks: int) -> float:

@@ -31,6 +31,8 @@ Zero = Literal[0, 1, 2, 3]
 """What the data parallel ranks share out among them (ZeRO, Rajbhandari et al. 2020): 1 the optimizer's state,
 2 the gradients too, 3 the weights too, which is FSDP."""
 
+NODES_PER_RACK = 4
+"""Of eight GPUs each, with liquid cooling; what NVLink joins is in one rack, too."""
 HEADROOM_SHARE = 0.05
 """Of a GPU's memory, for what no formula has: the CUDA context, buffers of NCCL, fragmentation. Assumed: in
 the benchmarks that nanotron publishes (huggingface.co/nanotron) the allocator holds 1 to 7 % more than is in
@@ -50,6 +52,10 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     def domain_gpus(self) -> int:
         """GPUs that NVLink joins."""
         return nvlink_domain_gpus(self.chip, self.gpus_per_node)
+
+    @property
+    def nodes_per_rack(self) -> int:
+        return max(NODES_PER_RACK, self.domain_gpus // self.gpus_per_node)
 
     @property
     def usable_bytes(self) -> int:
@@ -104,6 +110,8 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
 
     interleave   stages of the pipeline that a GPU has; with several the bubble is smaller, and memory larger
     micro_batch  sequences that a replica computes at a time
+    shard        of the data parallel ranks, how many hold a copy of the model together, as with `holdfast run
+                 --shard`; None: the model is not shared out like that, but over all of them, if at all
     """
 
     tp: int = 1
@@ -115,6 +123,22 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: int = 1
     zero: Zero = 1
     recompute: Recompute = "selective"
+    shard: int | None = None
+
+    @property
+    def copy_gpus(self) -> int:
+        """GPUs that go together: of a replica and, under `shard`, of those that it shares the model with."""
+        return self.replica_gpus * (self.shard or 1)
+
+    @property
+    def copies(self) -> int:
+        """How many of these there are."""
+        return self.dp // (self.shard or 1)
+
+    @property
+    def sharers(self) -> int:
+        """Ranks over which ZeRO shares state out."""
+        return (self.shard or self.dp) * self.cp
 
     @property
     def replica_gpus(self) -> int:
@@ -132,6 +156,7 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         split = {"TP": self.tp, "CP": self.cp, "PP": self.pp, "DP": self.dp, "EP": self.ep}
+        split["SHARD"] = self.shard or 1
         return " ".join(
             f"{name}{ways}" for name, ways in split.items() if ways > 1 or name in ("TP", "PP", "DP")
         )

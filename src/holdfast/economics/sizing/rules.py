@@ -19,6 +19,7 @@ from holdfast.economics.sizing.parallelism import (
     imbalance,
     micro_batches,
 )
+from holdfast.wording.lanes import few_lanes
 
 BALANCE_MIN = 0.9
 """A deal of lanes that leaves members idle for more than a tenth of the step is warned of."""
@@ -34,6 +35,7 @@ def refusals(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     yield from _context(case, layout)
     yield from _experts(case, layout)
     yield from _world(case, layout)
+    yield from _copies(case, layout)
     yield from _batch(case, layout) if case.training.lanes is None else _lanes(case, layout)
 
 
@@ -75,6 +77,16 @@ def warnings(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     lanes = case.training.lanes
     if lanes is not None and balance(lanes, layout.dp) < BALANCE_MIN:
         yield lane_balance_sentence(lanes, layout.dp)
+    elif doubt := _few_parts(case, layout):
+        yield doubt
+
+
+def _few_parts(case: SizingCase, layout: Parallelism) -> str:
+    """Whether a lost replica's share is hard to share out. A pipeline's micro-batches count as lanes."""
+    if case.training.lanes is not None:
+        return few_lanes(case.training.lanes, layout.copies, layout.shard or 1)
+    parts = case.training.global_batch // layout.micro_batch
+    return few_lanes(parts, layout.dp, what="micro-batches") if layout.pp > 1 else ""
 
 
 def bubble_share(layout: Parallelism, count: int) -> float:
@@ -158,6 +170,21 @@ def _world(case: SizingCase, layout: Parallelism) -> Iterator[str]:
         )
 
 
+def _copies(case: SizingCase, layout: Parallelism) -> Iterator[str]:
+    """Of replicas of several members."""
+    if layout.shard is None:
+        return
+    if layout.shard & (layout.shard - 1):
+        yield f"SHARD {layout.shard} is not a power of two: gradients are added along a binary tree."
+    if layout.dp % layout.shard:
+        yield f"DP {layout.dp} does not divide into replicas over {layout.shard} ranks: each is whole."
+    if layout.copy_gpus % case.cluster.gpus_per_node and case.cluster.gpus_per_node % layout.copy_gpus:
+        yield (
+            f"Replicas of {layout.copy_gpus} GPUs do not fit nodes of {case.cluster.gpus_per_node}: make one "
+            "a multiple of the other."
+        )
+
+
 def _batch(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     together, batch = layout.dp * layout.micro_batch, case.training.global_batch
     if batch % together:
@@ -170,10 +197,10 @@ def _batch(case: SizingCase, layout: Parallelism) -> Iterator[str]:
 
 def _lanes(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     lanes, batch = case.training.lanes or 0, case.training.global_batch
-    if layout.replica_gpus > 1 or layout.ep > 1 or layout.zero:
+    if layout.shard is None and (layout.replica_gpus > 1 or layout.ep > 1 or layout.zero):
         yield (
             f"Lanes are dealt to members that hold the whole model each; {layout} with ZeRO {layout.zero} "
-            "splits it."
+            "splits it. --shard says how members hold it together."
         )
     if layout.dp > lanes:
         yield f"{layout.dp} members cannot share {lanes} lanes: each needs one at least."

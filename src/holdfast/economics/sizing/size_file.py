@@ -18,6 +18,7 @@ from holdfast.economics.sizing.parallelism import (
     Framework,
     SizingCase,
     Training,
+    Zero,
 )
 from holdfast.economics.sizing.rules import Loader
 from holdfast.economics.sizing.sizing import SizingQuestion, Wanted, suitable_batch
@@ -82,8 +83,6 @@ class TrainingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that was said."""
-
     model: ModelTable = ModelTable()
     cluster: ClusterTable = ClusterTable()
     training: TrainingTable = TrainingTable()
@@ -250,8 +249,10 @@ def _check_lanes(lanes: int | None) -> None:
 
 
 def _wanted(said: Wanted, training: Training) -> Wanted:
-    """With lanes every member holds the whole model; what a layout does not name is not split."""
-    if training.lanes is not None:
-        whole = Wanted(tp=1, pp=1, cp=1, ep=1, interleave=1, zero=0)
-        return _merged(whole, said)
+    """With lanes every member holds the whole model, or those of a replica together; what a layout does not
+    name is not split.
+    """
+    if training.lanes is not None or said.shard is not None:
+        zero: Zero = 3 if (said.shard or 1) > 1 else 0
+        return _merged(Wanted(tp=1, pp=1, cp=1, ep=1, interleave=1, zero=zero), said)
     return _merged(Wanted(cp=1), said) if said.is_layout else said

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.economics.sizing.coverage import ReplicaLoss
 from holdfast.economics.sizing.memory import (
     LOW_SHARE,
     MemoryRange,
@@ -31,7 +32,7 @@ from holdfast.economics.sizing.parallelism import (
     micro_batches,
 )
 from holdfast.economics.sizing.rules import Loader, loader_refusals, loader_warnings, refusals, warnings
-from holdfast.economics.sizing.survival import Survival, survival
+from holdfast.economics.sizing.survival import Survival, replica_losses, survival
 from holdfast.ledger.references import MfuReference, PublishedRate, published_rate
 from holdfast.record.errors import InputError
 from holdfast.wording.units import DAY_S
@@ -66,6 +67,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     micro_batch: Count | None = None
     zero: Zero | None = None
     recompute: Recompute | None = None
+    shard: Count | None = None
 
     @property
     def is_split(self) -> bool:
@@ -99,6 +101,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True):
     micro_batches  one after the other in a step
     memory_bytes   by formula; memory: its parts; memory_range: what published runs make of it
     may_run_out    whether the range reaches beyond the GPU's memory
+    losses         what is done about a lost rank, node and rack, with the replicas of `holdfast run --shard`
     """
 
     layout: Parallelism
@@ -111,6 +114,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True):
     days: float
     usd: float
     survival: Survival
+    losses: tuple[ReplicaLoss, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -225,7 +229,6 @@ def _has_layout(question: SizingQuestion, gpus: int) -> bool:
 
 
 def _rank(sized: Sized) -> tuple[float, bool, float, float, int]:
-    """As RANKED_BY says."""
     spent, after = sized.pace, sized.survival
     slowdown = after.slowdown if after.survives and after.slowdown is not None else inf
     return spent.step_s, sized.may_run_out, round(slowdown, 2), spent.busy_s, sized.memory_bytes
@@ -248,6 +251,7 @@ def _sized(question: SizingQuestion, layout: Parallelism, reference: MfuReferenc
         days=days,
         usd=days * 24 * case.cluster.paid_gpus * question.usd_per_gpu_hour,
         survival=after_loss,
+        losses=replica_losses(case, layout),
         warnings=(
             *warnings(case, layout),
             *_memory_warnings(case, span),
@@ -303,6 +307,7 @@ def _variants(question: SizingQuestion, split: Parallelism) -> Iterator[Parallel
                             micro_batch=micro_batch,
                             zero=zero,
                             recompute=recompute,
+                            shard=wanted.shard,
                         )
 
 
@@ -364,7 +369,8 @@ def _refusal(question: SizingQuestion) -> InputError:
         return InputError(sentence, hint=f"The nearest {verb} {_listed([f'{count:,}' for count in gpus])}.")
     if case.training.lanes is not None:
         return InputError(
-            sentence, hint="With lanes every member holds the whole model; without, it is split."
+            sentence,
+            hint="With lanes every member, or replica of --shard, holds the whole model and needs a lane.",
         )
     return InputError(
         sentence, hint="It takes a smaller model, shorter sequences, or a chip with more memory."
@@ -390,7 +396,7 @@ def _reason(question: SizingQuestion) -> str:
 def _nearest_batches(question: SizingQuestion) -> list[int]:
     """The next smaller and the next larger global batch; none where the batch is not what is wrong."""
     batch = question.case.training.global_batch
-    if question.has_free_batch or any(_is_lawful(question, layout) for layout in _layouts(question)):
+    if question.has_free_batch or not all(any(refusals(question.case, one)) for one in _layouts(question)):
         return []
     lanes = question.case.training.lanes
     each = {lanes} if lanes else {layout.dp * layout.micro_batch for layout in _layouts(question)}
@@ -401,10 +407,6 @@ def _nearest_batches(question: SizingQuestion) -> list[int]:
         for counts in (below, above)
     )
     return [other for other in found if other is not None]
-
-
-def _is_lawful(question: SizingQuestion, layout: Parallelism) -> bool:
-    return next(refusals(question.case, layout), None) is None
 
 
 def _fits_batch(question: SizingQuestion, batch: int) -> bool:

@@ -8,8 +8,8 @@ import msgspec
 from holdfast.economics.pricing.prices import DEFAULTS
 from holdfast.economics.sizing.parallelism import SizingCase, balance
 from holdfast.economics.sizing.rules import BALANCE_MIN, lane_balance_sentence
-from holdfast.economics.sizing.size_file import Request, read, understood
-from holdfast.economics.sizing.sizing import Sized, answer
+from holdfast.economics.sizing.size_file import Request, merged, read, understood
+from holdfast.economics.sizing.sizing import Sized, Wanted, answer
 from holdfast.ledger.references import PublishedRate
 from holdfast.record.errors import InputError
 from holdfast.record.files import parsed
@@ -40,12 +40,15 @@ def load_request(path: Path) -> Request:
 
 
 class Dimensions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `holdfast run` is about to start. cpus_per_node: of this machine, shared by its nodes."""
+    """What `holdfast run` is about to start. cpus_per_node: of this machine, shared by its nodes. layout: as
+    far as its flags say it.
+    """
 
     nodes_min: int
     nodes_max: int
     slots: int
     cpus_per_node: int
+    layout: Wanted = Wanted()
 
     @property
     def members(self) -> int:
@@ -67,10 +70,12 @@ def run_doubts(path: Path, planned: Dimensions) -> Iterator[str]:
     yield from answer(question).sized[0].warnings
     lanes = question.case.training.lanes
     fewer = {planned.nodes_max - 1, planned.nodes_min} & set(range(planned.nodes_min, planned.nodes_max))
-    counts = [nodes * planned.slots for nodes in sorted(fewer) if nodes]
+    each = (question.wanted.tp or 1) * (question.wanted.pp or 1)
+    counts = [nodes * planned.slots // each for nodes in sorted(fewer) if nodes]
     if lanes is not None:
-        worst = min(counts, key=lambda members: balance(lanes, members), default=planned.members)
-        if balance(lanes, worst) < min(BALANCE_MIN, balance(lanes, planned.members)):
+        members = planned.members // each
+        worst = min(counts, key=lambda members: balance(lanes, members), default=members)
+        if balance(lanes, worst) < min(BALANCE_MIN, balance(lanes, members)):
             yield f"With fewer nodes, {lane_balance_sentence(lanes, worst)}"
     elif counts:
         yield from _doubts_of_fewer(request, planned)
@@ -91,7 +96,9 @@ def _as_planned(request: Request, path: Path, planned: Dimensions) -> Request:
     if loader is not None and loader.cpus_per_node is None:
         loader = msgspec.structs.replace(loader, cpus_per_node=planned.cpus_per_node)
     cluster = msgspec.structs.replace(request.cluster, **brought)
-    return msgspec.structs.replace(request, cluster=cluster, loader=loader)
+    return merged(
+        msgspec.structs.replace(request, cluster=cluster, loader=loader), Request(layout=planned.layout)
+    )
 
 
 def _doubts_of_fewer(request: Request, planned: Dimensions) -> Iterator[str]:

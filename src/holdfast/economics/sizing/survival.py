@@ -8,6 +8,7 @@ import math
 
 import msgspec
 
+from holdfast.economics.sizing.coverage import ReplicaGrid, ReplicaLoss, losses
 from holdfast.economics.sizing.memory import memory_range
 from holdfast.economics.sizing.pace import pace
 from holdfast.economics.sizing.parallelism import Parallelism, SizingCase
@@ -35,6 +36,8 @@ class Survival(msgspec.Struct, frozen=True, kw_only=True):
 
 def survival(case: SizingCase, layout: Parallelism, reference: MfuReference) -> Survival:
     """Replicas are taken to be placed so that a node holds parts of as few as can be."""
+    if layout.shard is not None:
+        return _copies_left(case, layout, reference)
     lost = _replicas_lost(case, layout)
     left = max(0, layout.dp - lost)
     idle = min(lost, layout.dp) * layout.replica_gpus - min(case.cluster.gpus_per_node, layout.gpus)
@@ -62,6 +65,44 @@ def survival(case: SizingCase, layout: Parallelism, reference: MfuReference) -> 
         idle_gpus=max(0, idle),
         slowdown=slowdown,
         needs_saved=needs_saved,
+    )
+
+
+def replica_losses(case: SizingCase, layout: Parallelism) -> tuple[ReplicaLoss, ...]:
+    """What is done about a lost rank, node and rack; nothing unless the members of `holdfast run --shard` are
+    meant.
+    """
+    if layout.shard is None:
+        return ()
+    lanes = case.training.lanes
+    return losses(
+        ReplicaGrid(
+            replicas=layout.copies,
+            ranks=layout.copy_gpus,
+            gpus_per_node=case.cluster.gpus_per_node,
+            nodes_per_rack=case.cluster.nodes_per_rack,
+            spare_nodes=case.cluster.spare_nodes,
+            lanes=None if lanes is None else lanes // layout.shard,
+        )
+    )
+
+
+def _copies_left(case: SizingCase, layout: Parallelism, reference: MfuReference) -> Survival:
+    """The same of replicas of several members, whose parts have copies: nothing but the pace changes."""
+    found = replica_losses(case, layout)[1]
+    slowdown = found.slowdown
+    if found.outcome == "shelved":
+        after = msgspec.structs.replace(layout, dp=found.replicas * (layout.shard or 1))
+        slowdown = pace(case, after, reference).busy_s / pace(case, layout, reference).busy_s
+    lost = layout.copies - found.replicas
+    idle = lost * layout.copy_gpus - min(case.cluster.gpus_per_node, layout.gpus)
+    return Survival(
+        survives=found.goes_on,
+        sentence=found.sentence,
+        dp=found.replicas,
+        idle_gpus=max(0, idle) if found.outcome == "shelved" else 0,
+        slowdown=slowdown,
+        needs_saved=found.outcome == "checkpoint",
     )
 
 
