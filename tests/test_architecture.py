@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
 
@@ -20,8 +21,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
-ROOT_MODULES: dict[str, frozenset[str]] = {"__init__.py": frozenset(), "__main__.py": frozenset({"cli"})}
-"""The modules outside every room, and the rooms each may import."""
 
 TORCH_ROOM = "train"
 BENCH = "bench"
@@ -54,6 +53,11 @@ def read_table(page: str) -> Rules:
     }
 
 
+def root_modules(rules: Rules) -> Rules:
+    """The modules outside every room, and the rooms each may import: only a face imports for its room."""
+    return {"__init__.py": frozenset(), "__main__.py": frozenset({"cli"}), "faces.py": frozenset(rules)}
+
+
 def _allowed(words: str, above: frozenset[str]) -> frozenset[str]:
     """What a cell allows. Only rooms further up may be named, so the table can have no cycle."""
     if words == "-":
@@ -70,12 +74,12 @@ def broken_rules(package: Path, rules: Rules) -> Iterator[str]:
     for path in sorted(package.rglob("*.py")):
         relative = path.relative_to(package)
         room = relative.parts[0]
-        allowed = {**ROOT_MODULES, **rules}.get(room)
+        allowed = {**root_modules(rules), **rules}.get(room)
         if allowed is None:
             yield f"{relative}: {room} has no row in the import table"
             continue
         home = ".".join(["holdfast", *relative.parent.parts])
-        for line, module in imported(path.read_text(encoding="utf-8"), home):
+        for line, module in imported(path, home):
             if complaint := _complaint(module, room, allowed, rules):
                 yield f"{relative}:{line}: {complaint}"
             elif module.partition(".")[0] == BENCH and relative != BENCH_FINDER:
@@ -88,7 +92,7 @@ def circles(package: Path) -> list[list[str]]:
     graph = {
         name: {
             found
-            for _, module in imported(path.read_text(encoding="utf-8"), _home(name, path))
+            for _, module in imported(path, _home(name, path))
             if (found := module if module in modules else module.rpartition(".")[0]) in modules
         }
         - {name}
@@ -129,7 +133,7 @@ def units_of_their_own(package: Path) -> Iterator[str]:
     """One sentence for each unit of time that a module other than the one for it defines."""
     for path in sorted(package.rglob("*.py")):
         relative = path.relative_to(package)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path).body:
             for target in node.targets if isinstance(node, ast.Assign) else ():
                 if isinstance(target, ast.Name) and _UNIT.fullmatch(target.id) and relative != UNITS:
                     yield f"{relative}:{node.lineno}: {target.id} belongs into {UNITS}"
@@ -140,14 +144,25 @@ def benchmarks_with_torch(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*.py")):
         relative = path.relative_to(folder)
         home = ".".join([BENCH, *relative.parent.parts])
-        for line, module in imported(path.read_text(encoding="utf-8"), home):
+        for line, module in imported(path, home):
             if module.partition(".")[0] == "torch" and relative.parts[0] != BENCH_WORKERS:
                 yield f"{relative}:{line}: imports torch, which only {BENCH_WORKERS} may"
 
 
-def imported(source: str, package: str) -> Iterator[tuple[int, str]]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Once for all that is asked of it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imported(path: Path, package: str) -> tuple[tuple[int, str], ...]:
     """Line and full name of all that a module in `package` imports, wherever in the file it does so."""
-    for node in ast.walk(ast.parse(source)):
+    return tuple(_imported(parsed(path), package))
+
+
+def _imported(tree: ast.Module, package: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 yield from ((node.lineno, alias.name) for alias in names)
@@ -188,7 +203,7 @@ def shared_names(package: Path) -> list[str]:
     """The public classes whose name another one in the package has as well, each with the files it is in."""
     found: dict[str, list[str]] = {}
     for path in sorted(package.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(str(path.relative_to(package)))
     return [f"{name}: {', '.join(files)}" for name, files in sorted(found.items()) if len(files) > 1]
@@ -262,7 +277,8 @@ def test_a_face_costs_nothing_until_it_is_asked() -> None:
     code = f"import sys, {', '.join(f'holdfast.{room}' for room in rooms)}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert {name for name in loaded if name.startswith("holdfast.")} == {f"holdfast.{room}" for room in rooms}
+    expected = {"holdfast.faces", *(f"holdfast.{room}" for room in rooms)}
+    assert {name for name in loaded if name.startswith("holdfast.")} == expected
     assert not loaded & {"numpy", "torch", "msgspec"}
 
 

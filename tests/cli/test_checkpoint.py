@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from holdfast.cli.checkpoint import export
 from holdfast.cli.checkpoint import list as list_
@@ -40,7 +41,7 @@ def test_a_run_is_listed_with_what_cannot_be_trusted(holdfast: Callable[..., Any
     listed = holdfast("checkpoint", "list", "small")
     assert listed.code == 0, listed.err
     head, *rows = listed.out.splitlines()
-    assert head.split() == ["step", "size", "written", "sound"]
+    assert head.split() == ["step", "parts", "size", "written", "sound"]
     assert [row.split()[0] for row in rows] == ["10", "20", "30"]
     assert [row.split("Z  ")[1][:3] for row in rows] == ["yes", "yes", "no:"]
     assert "bytes instead of" in rows[2]
@@ -49,6 +50,36 @@ def test_a_run_is_listed_with_what_cannot_be_trusted(holdfast: Callable[..., Any
 def test_a_directory_is_listed_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     list_.command.main([str(folder), "--json"], standalone_mode=False)
     assert [row["step"] for row in msgspec.json.decode(capsys.readouterr().out)] == [10, 20, 30]
+
+
+def test_parts_of_a_step_are_one_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rail in range(2):
+        kept = DirectoryCheckpoints(tmp_path / f"shard-{rail}-of-2", told=tell_nobody)
+        for step in (10, 20)[: 2 - rail]:
+            kept.save(step, {})
+    list_.command.main([str(tmp_path), "--json"], standalone_mode=False)
+    rows = msgspec.json.decode(capsys.readouterr().out)
+    assert [(row["step"], row["parts"], row["parts_total"]) for row in rows] == [(10, 2, 2), (20, 1, 2)]
+    assert [row["fault"] for row in rows] == ["", "of its 2 parts those of ranks 1 are missing"]
+    (tmp_path / "shard-1-of-2" / "step-000000000010.checkpoint").write_bytes(b"torn")
+    list_.command.main([str(tmp_path)], standalone_mode=False)
+    _, older, newer = capsys.readouterr().out.splitlines()
+    assert older.split()[:2] == ["10", "2/2"]
+    assert "no: in shard-1-of-2 it ends after 4 bytes" in older
+    assert newer.split()[:2] == ["20", "1/2"]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # says torch when it loads without
+def test_torch_reads_an_export_in_its_own_format(folder: Path, tmp_path: Path) -> None:
+    arguments = [str(folder), "--step", "20", "--to", str(tmp_path / "dcp"), "--format", "dcp"]
+    export.command.main(arguments, standalone_mode=False)
+    state = {"model": {"weight": torch.zeros(2, 3)}, "loss": 0.0}
+    load(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert torch.equal(state["model"]["weight"], WEIGHT * 20)  # type: ignore[index]
+    assert state["loss"] == 0.05
+    assert [path.name for path in tmp_path.iterdir() if "dcp" in path.name] == ["dcp"]
+    with pytest.raises(InputError, match="dcp is not an empty directory"):
+        export.command.main(arguments, standalone_mode=False)
 
 
 def test_a_run_is_exported_from_its_newest_sound_one(

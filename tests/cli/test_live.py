@@ -127,6 +127,11 @@ def test_the_board_says_how_far_the_run_is_and_who_does_what() -> None:
     ]
 
 
+def test_the_board_says_how_many_lanes_were_skipped() -> None:
+    short = changed(FULL, members=FULL.members[:4], lanes_skipped=2)
+    assert Screen().draw(short)[4] == "lanes   a  a  b  b  c  c   2 skipped"
+
+
 def test_a_seat_keeps_its_letter_through_replacement_loss_and_return() -> None:
     screen = Screen()
     screen.draw(FULL)

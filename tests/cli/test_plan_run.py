@@ -80,6 +80,22 @@ def test_one_per_cent(plan: Any) -> None:
     assert bad["tenth_slowdown"] == pytest.approx(10 / 9)
 
 
+def test_what_replicas_of_several_members_survive(plan: Any, holdfast: Any) -> None:
+    flags = (*OWN, "--runs", "0", "--spares", "0", "--shard", "shard=8,tp=2")
+    told = plan(*flags)
+    assert (told["member_gpus"], told["policy"]) == (16, "Holdfast")
+    assert [(one["lost"], one["outcome"], one["replicas"]) for one in told["losses"]] == [
+        ("rank", "refilled", 64),
+        ("node", "shelved", 63),
+        ("rack", "shelved", 63),  # two nodes, of one replica
+    ]
+    assert told["losses"][1]["slowdown"] == 9 / 8  # 512 lanes: 9 on the busiest of 63, where 8 were
+    assert any("2.9 s and 2.0 s: holdfast bench sharded" in one["source"] for one in told["assumed"])
+    shown = " ".join(holdfast("plan", "run", *flags).out.split())
+    assert "node lost shelved: 63 of 64 replicas go on, 3 s beyond a step" in shown
+    assert plan(*flags, "--policy", "restart")["losses"] == []
+
+
 def test_a_start_makes_dates(plan: Any) -> None:
     told = plan(*OWN, "--runs", "0", "--start", "2026-09-01")
     start_ns = 1_788_220_800 * 10**9
@@ -279,6 +295,8 @@ def test_a_mistake_is_told_in_a_sentence(holdfast: Any) -> None:
         (("--gpus", "64", "--run", "x"), "One thing to foresee is needed"),
         (("--gpus", "64"), "How much work there is was not said."),
         (("--gpus", "10", "--days", "1", "--member-gpus", "4"), "not a whole number of replicas of 4"),
+        ((*OWN, "--shard", "2", "--member-gpus", "2"), "--member-gpus cannot be given beside --shard"),
+        ((*OWN, "--shard", "shard=2,tp=16"), "tensor parallel ranks must be on one node"),
         (("--preset", "llama"), "There is no preset 'llama'."),
         (("--preset", "llama3-405b", "--gpus", "100"), "not a multiple of that"),
         (("--preset", "rsc-1", "--chip", "h100"), "--chip cannot be given beside --preset."),

@@ -60,6 +60,26 @@ def test_a_layout_is_checked_part_by_part(holdfast: Any) -> None:
     assert "127 of 128 replicas go on" in done.out
 
 
+def test_members_that_hold_the_model_together(holdfast: Any) -> None:
+    flags = "--model llama3-8b --gpus 64 --chip h100 --lanes 64 --tokens 1t --shard shard=4,tp=2"
+    done = holdfast("plan", "size", *flags.split())
+    assert done.code == 0, done.err
+    assert "64 lanes are few for 8 replicas" in done.err
+    shown = " ".join(done.out.split())
+    assert "TP2 PP1 DP32 SHARD4 fits" in shown
+    assert "; 8 replicas of 8 GPUs; ZeRO 3" in shown
+    assert "rank lost refilled: a warm process takes its place" in shown
+    assert "node lost shelved: 7 of 8 replicas go on, 3 s beyond a step; a step then takes 50.0 %" in shown
+    (sized,) = holdfast("plan", "size", *flags.split(), "--json").json["sized"]
+    assert [(one["lost"], one["outcome"]) for one in sized["losses"]] == [
+        ("rank", "refilled"),
+        ("node", "shelved"),
+        ("rack", "shelved"),
+    ]
+    refused = holdfast("plan", "size", *flags.split(), "--tp", "2")
+    assert (refused.code, "--tp cannot be given beside --shard." in refused.err) == (2, True)
+
+
 def test_a_layout_that_works_but_not_well_is_warned_of(holdfast: Any) -> None:
     flags = "--model llama3-70b --gpus 64 --chip h100 --tp 8 --pp 8 --interleave 1 --global-batch 16"
     done = holdfast("plan", "size", *flags.split())

@@ -126,6 +126,20 @@ def test_a_simple_step_log(holdfast: Any, tmp_path: Path) -> None:
     assert told["partition"]["useful"] == told["paid_gpu_ns"]
 
 
+def test_lanes_that_were_skipped_are_told(holdfast: Any, tmp_path: Path) -> None:
+    rows = ["step,time,skipped_lanes"]
+    rows += [f"{step},{1_760_000_000 + 10 * step},{'6 7' * (3 <= step <= 5)}" for step in range(1, 21)]
+    (tmp_path / "steps.csv").write_text("\n".join(rows), encoding="utf-8")
+    done = holdfast("import", tmp_path / "steps.csv", "--run", "mine", "--gpus", "8")
+    assert done.code == 0, done.err
+    told = holdfast("report", "mine", "--json").json
+    assert (told["counts"]["steps_short"], told["counts"]["lanes_skipped"]) == (3, 6)
+    words = "6 lanes of 3 steps from 3 to 5 were skipped because replicas were missing"
+    assert any(remark.startswith(words) for remark in told["remarks"])
+    shown = holdfast("events", "mine", "--kind", "step.committed").out.splitlines()
+    assert [number for number, line in enumerate(shown, 1) if "skipped_lanes=6,7" in line] == [3, 4, 5]
+
+
 def test_slurm_accounting(holdfast: Any, data: Path) -> None:
     done = holdfast("import", data / "slurm" / "sacct.txt")
     assert done.code == 0

@@ -188,6 +188,15 @@ def test_mistakes_are_told_before_anything_is_started(
     assert not (tmp_path / "home" / "runs").exists()
 
 
+def test_a_run_that_skipped_nothing_needs_no_skipping(holdfast: Any, script: Path, tmp_path: Path) -> None:
+    rows = ["step,time", *(f"{step},{1_760_000_000 + 10 * step}" for step in range(1, 4))]
+    (tmp_path / "steps.csv").write_text("\n".join(rows), encoding="utf-8")
+    assert holdfast("import", tmp_path / "steps.csv", "--run", "whole", "--gpus", "8").code == 0
+    refused = holdfast("run", "--skip-lanes", "whole", script)
+    assert complaint(refused) == "The run whole has skipped no lanes."
+    assert "no run 'other'" in complaint(holdfast("run", "--skip-lanes", "other", script))
+
+
 def test_a_home_that_cannot_be_written(holdfast: Any, script: Path, tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file", encoding="utf-8")
     assert "cannot be written" in complaint(holdfast("run", script))

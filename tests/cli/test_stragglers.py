@@ -117,7 +117,7 @@ def test_idle_workers_are_told(call: Any, tmp_path: Path) -> None:
     [
         ("gone.parquet", "There is no trace gone.parquet."),
         ("trace.csv", "has no column step."),
-        ("trace.csv --meta gone.yaml", "The job's meta file gone.yaml cannot be read"),
+        ("trace.csv --meta gone.yaml", "The job's meta file cannot be read from gone.yaml"),
         ("trace.csv --format members", "cannot be read as steps of members: a column is missing"),
         ("noise.parquet", "cannot be read as a trace: it is damaged, or no such table."),
         ("words.csv", "cannot be read as a trace: a column is missing, or has a value that is not a number."),

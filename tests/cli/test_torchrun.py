@@ -221,6 +221,11 @@ def test_short_forms(words: str) -> None:
     assert ours(words.split())
 
 
+def test_lanes_are_dealt_by_pace_unless_told_otherwise() -> None:
+    assert ours([SCRIPT]).policy.rebalances
+    assert not ours(["--no-rebalance", SCRIPT]).policy.rebalances
+
+
 def test_the_flags_of_the_table_are_in_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "run.md").read_text(encoding="utf-8")
     assert [flag for flag in flags() if f"`{flag}" not in page] == []

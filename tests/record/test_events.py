@@ -66,7 +66,7 @@ def _example(kind: Any) -> Any:
         elif literals:
             values[field.name] = literals[0]
         elif "tuple" in text:
-            values[field.name] = ("b",)
+            values[field.name] = (1,) if "int" in text else ("b",)
         elif "bool" in text:
             values[field.name] = True
         elif "float" in text:

@@ -102,6 +102,7 @@ def _files_no_longer_than(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_a_journal_cut_at_any_byte_gives_back_its_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "cut.journal"
     for cut in range(len(WHOLE) + 1):

@@ -62,7 +62,7 @@ EVENTS: list[AnyEvent] = [
 BY_TIME = ["a-1", "d-1", "a-3", "a-4", "b-1", "a-2", "c-1"]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.server)])
 def fresh_url(request: pytest.FixtureRequest, tmp_path: Path) -> FreshUrl:
     """Makes a place for a new store at each call."""
     if request.param == "postgres":

@@ -380,15 +380,20 @@ def test_no_two_runs_of_one_name(start: Start) -> None:
 # ---- restarts and chaos ----------------------------------------------------------------------------------
 
 
-def test_a_plain_script_is_restarted_as_a_whole(start: Start) -> None:
-    script = """
+def test_a_plain_script_is_restarted_as_a_whole(start: Start, tmp_path: Path) -> None:
+    script = f"""
 import os, signal, time
+from pathlib import Path
+here = Path({str(tmp_path / "first-is-here")!r})
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 print("attempt", attempt, os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
 if attempt == 0:
-    if os.environ["RANK"] == "1":
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(600)
+    if os.environ["RANK"] == "0":
+        here.touch()
+        time.sleep(600)
+    while not here.exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
     launched = start("--nproc-per-node", "2", script=script)
     assert launched.wait() == 0

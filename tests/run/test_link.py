@@ -14,7 +14,14 @@ import pytest
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run.handshake import HANDSHAKE_WAIT_S, Host, endpoint_of
-from holdfast.run.link import BEAT_INTERVAL_S, LAST_WORDS_S, QUEUE_MAX, Link
+from holdfast.run.link import (
+    BEAT_INTERVAL_S,
+    BEATS_PER_S_MAX,
+    LAST_WORDS_S,
+    QUEUE_MAX,
+    Link,
+    beat_interval_s,
+)
 from holdfast.run.tls import Channel, Identity, make_identity
 from holdfast.run.wire import (
     Accepted,
@@ -244,6 +251,12 @@ def test_it_beats_by_itself_with_what_it_was_told(hub: MakeHub) -> None:
     assert beats[-1] == MemberBeat(member="n0.0", step=41, stage="reduce")
     assert time.monotonic() - began_s > BEAT_INTERVAL_S  # not a flood
     link.close()
+
+
+def test_in_a_crowd_each_beats_less_often() -> None:
+    assert beat_interval_s(1) == beat_interval_s(512) == BEAT_INTERVAL_S
+    for members in (1_024, 4_096, 16_384):
+        assert members / beat_interval_s(members) <= BEATS_PER_S_MAX
 
 
 def test_last_words_are_sent_before_the_call_returns(hub: MakeHub) -> None:

@@ -53,6 +53,7 @@ STATUS = Status(
     step_s=0.5,
     stall_s=0.25,
     write_s=3.0,
+    lanes_skipped=2,
     members=(
         member(
             "n0.0",
@@ -102,6 +103,7 @@ def test_a_page_has_the_run_and_the_members_that_have_measured_something(url: st
         "members": 2,
         "nodes": 1,
         "lanes": 4,
+        "lanes_skipped": 2,
     }
     assert {who for _, who in found if who} == {"n0.0"}
     assert found["holdfast_member_compute_seconds", "n0.0"] == 1.0  # two steps since the report before

@@ -69,6 +69,15 @@ def test_who_has_fewer_lanes_is_not_quicker() -> None:
     assert event.quick_ns == event.slowest_ns == 3.1 * S
 
 
+def test_who_has_lanes_of_a_slow_member_is_not_slow() -> None:
+    state = formed((5, 2, 5, 4))
+    step(state, (5.2, 4.0, 5.1, 4.0))
+    pacing.note(state, is_last=True)
+    (event,) = recorded(state)
+    assert event.subject == "n0.1"
+    assert event.slowest_ns == 5.3 * S
+
+
 def test_only_the_steps_since_the_last_look_count() -> None:
     state = formed((1, 1))
     step(state, (1.0, 9.0))

@@ -220,6 +220,7 @@ DECODERS: dict[str, Decoder] = {
     ),
     "economics.pricing.prices": Decoder(text(prices.read), (HoldfastError,), (prices.template().encode(),)),
     "run.wire": Decoder(wire.unframe, (wire.MalformedFrame,), (FRAME,)),
+    "run.wire.unpack": Decoder(wire.unpack, (wire.MalformedFrame,), (wire.pack([("n0.0", "seat/0", b"v")]),)),
     "run.chaos": Decoder(from_file(chaos.read_plan, "plan.toml"), (HoldfastError,), (PLAN,)),
     "train.checkpoint": Decoder(
         from_file(checkpoint.read, "step-000000000001.checkpoint"),
@@ -248,6 +249,7 @@ DECODERS: dict[str, Decoder] = {
 
 ELSEWHERE = {
     "cli": "opens files by the readers above; of benchmarks, reads what it has written itself",
+    "diagnose.mechanisms": "reads a file of the package",
     "drills.scenarios.playing": "reads a file of the package",
     "ledger.references": "reads a file of the package",
     "record.importers": "is fuzzed as a whole, by the way in",

@@ -132,7 +132,7 @@ SQL = (
 )
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.server)])
 def test_no_name_is_sql(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     url = None
     if kind == "postgresql":

@@ -53,7 +53,9 @@ class LoopbackGroup:
     def along(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> "LoopbackWork":
+    def exchange(
+        self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int, *, is_kept: bool = True
+    ) -> "LoopbackWork":
         for tensor, peer in sends:
             letter = tensor.clone()
             self._on_send(letter)
@@ -72,7 +74,7 @@ class LoopbackGroup:
     def settle(self) -> None:
         pass
 
-    def confirm(self) -> None:
+    def confirm(self, peers: Sequence[int] | None = None) -> None:
         pass
 
     def sending(self) -> tuple[Sending, ...]:

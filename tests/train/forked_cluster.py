@@ -25,6 +25,8 @@ from holdfast.record.recorder import Recorder
 from holdfast.run import wire
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.happenings import Ending
+from holdfast.run.mesh import MeshShape
+from holdfast.run.skipped import skipped_in
 from holdfast.run.state import RunPolicy
 from holdfast.run.tls import Identity, make_identity
 
@@ -82,6 +84,12 @@ class Result(NamedTuple):
         return False
 
     @property
+    def skipped(self) -> tuple[wire.SkippedLanes, ...]:
+        """The lanes that nobody computed."""
+        found = read_directory(self.folder / "journal")
+        return skipped_in(event for event in found if isinstance(event, StepCommitted))
+
+    @property
     def steps_lost(self) -> int:
         """Commits that were made again: of a run that went back to a checkpoint."""
         found = read_directory(self.folder / "journal")
@@ -125,20 +133,27 @@ class Cluster:
         lanes: int = 8,
         faults: Sequence[wire.PlannedFault] = (),
         checkpoint_every: int = 0,
+        going_on_with: "Result | None" = None,
         stop_after: int = 0,
         trace: bool = False,
         pace_s: float = 0.0,
         hold_s: float = 0.0,
         holders: int = 0,
         tls: bool = False,
+        shard: str = "",
+        warm: int = 1,
         meets: bool = False,
         deaths: Sequence[tuple[str, str]] = (),
         does: str = "",
+        on_shortage: str = "same bits",
+        skipped: Sequence[wire.SkippedLanes] = (),
+        rebalances: bool = True,
         run_s_max: float = RUN_S_MAX,
         meanwhile: Meanwhile | None = None,
     ) -> Result:
         """`nodes` nodes with `members` members each. meets: scripts call collectives. deaths: member and
         spot (see `Meets` in scripts.py) where it kills itself. meanwhile: what an operator does.
+        going_on_with: a run whose checkpoints are this one's, too. skipped: lanes that are not computed.
         """
         folder = self._folder / str(next(self._numbers))
         folder.mkdir()
@@ -148,6 +163,7 @@ class Cluster:
             "steps": steps,
             "lanes": lanes,
             "checkpoint_every": checkpoint_every,
+            "checkpoints": str((going_on_with.folder if going_on_with else folder) / "checkpoints"),
             "stop_after": stop_after,
             "trace": trace,
             "pace_s": pace_s,
@@ -156,9 +172,18 @@ class Cluster:
             "meets": meets,
             "deaths": list(deaths),
             "does": does,
+            "on_shortage": on_shortage,
         }
         policy = RunPolicy(
-            run=folder.name, slots=members, nodes_min=1, nodes_max=nodes, warm=1, faults=tuple(faults)
+            run=folder.name,
+            slots=members,
+            nodes_min=1,
+            nodes_max=nodes,
+            warm=warm,
+            faults=tuple(faults),
+            rebalances=rebalances,
+            mesh=MeshShape.parse(shard) if shard else MeshShape(),
+            skipped=tuple(skipped),
         )
         identity = make_identity() if tls else None
         running = self._run(policy, folder, json.dumps(arguments), run_s_max, meanwhile, identity)

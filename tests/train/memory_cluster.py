@@ -230,9 +230,8 @@ class Cluster:
             before = self.generations[-1]
             assert generation.number > before.number
             survivors = set(before.members) - self.given_up - set(self._left())
-            survivors -= set(
-                self.state.generations.announced.leaving if self.state.generations.announced else ()
-            )
+            if (announced := self.state.generations.announced) is not None:
+                survivors -= {*announced.leaving, *announced.shelved}
             assert survivors <= set(members), "a survivor was left out"
         self.generations.append(generation)
 
@@ -372,6 +371,8 @@ class Cluster:
                     pass
                 elif message.at_boundary and process.doing in ("stepping", "finished", "broken"):
                     process.pending = message
+                elif process.member not in message.members:
+                    process.generation, process.doing = None, "ready"  # on the shelf
                 else:
                     self._begin_regrouping(process, message)
             case Released():

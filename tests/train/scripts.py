@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from pipeline_models import PIPED, Piped
+from sharded_models import SHARDED, whole_digest
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint
@@ -29,6 +31,8 @@ ROWS = 6
 WIDE = {"cpu": 128, "cuda": 2048}
 LANE_S = 0.008
 """Of `lopsided`, what a lane takes a member that is not slow."""
+SLEPT_S = 0.04
+"""What a lane takes a member of a script that has a slow one: see `dawdle`."""
 WIDE_ROWS = 256
 """Of `wide`: on a GPU its gradients are several buckets."""
 AUTOCAST = {"plain": torch.bfloat16, "scaled_half": torch.float16, "autocast": torch.bfloat16}
@@ -535,6 +539,7 @@ def train(
     steps: int,
     lanes: int,
     checkpoint_every: int,
+    checkpoints: str,
     stop_after: int,
     trace: bool,
     pace_s: float,
@@ -543,14 +548,15 @@ def train(
     meets: bool,
     deaths: list[tuple[str, str]],
     does: str,
+    on_shortage: Any,
 ) -> None:
     """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
     pace_s: how long every step lasts at least. hold_s: for so long the first members, `holders` of them, keep
     the interpreter after step 4, so that no other thread of theirs runs. meets, deaths: see `Meets`; then
-    the steps are in two loops. does: what else it does; see `leave`.
+    the steps are in two loops. does: what else it does; see `leave` and `dawdle`.
     """
     if checkpoint_every:
-        os.environ["HOLDFAST_CHECKPOINTS"] = f"{folder}/checkpoints"
+        os.environ["HOLDFAST_CHECKPOINTS"] = checkpoints
         os.environ["HOLDFAST_CHECKPOINT_EVERY"] = str(checkpoint_every)
     losses: dict[int, float] = {}
     ranks: dict[int, int] = {}
@@ -559,8 +565,11 @@ def train(
     warm = rehearsal(Path(folder)) if build == "rehearsed" else None
     with hf.join(warm=warm) as run:
         with run.device:
-            model, others, told = BUILDERS[build]()
-        state = run.protect(model, *others, lanes=lanes, seed=1, **told)
+            meshed = SHARDED.get(build) or PIPED.get(build)
+            model, others, told = meshed(run) if meshed else BUILDERS[build]()
+        if isinstance(model, Piped):
+            model.deaths = {spot for member, spot in deaths if member == run.member}
+        state = run.protect(model, *others, lanes=lanes, seed=1, on_shortage=on_shortage, **told)
         meeting = Meets(run, model, deaths) if meets else None
         log = run.log(Path(folder) / "log.jsonl") if meets else None
         if meeting:
@@ -573,6 +582,7 @@ def train(
                     set_lr(others[0], step.number)
                 with shown:
                     for lane in step.lanes:
+                        dawdle(does, run.member, step.number)
                         compute(build, model, lane, run.device, told.get("accumulate", 1))
                     time.sleep(pace_s)
                     step.commit()
@@ -597,11 +607,20 @@ def train(
         scales = [other.get_scale() for other in others if isinstance(other, torch.amp.GradScaler)]
         scale = scales[0] if scales else None
         met = meeting.met if meeting else {}
-        text = json.dumps(
-            {"digest": state.digest(), "losses": losses, "scale": scale, "ranks": ranks, "met": met}
-        )
+        digest = whole_digest(model, others) if build in SHARDED else state.digest()
+        if isinstance(model, Piped):
+            digest = model.digest(others[0])
+        text = json.dumps({"digest": digest, "losses": losses, "scale": scale, "ranks": ranks, "met": met})
         path.with_suffix(".part").write_text(text)
         path.with_suffix(".part").rename(path)
+
+
+def dawdle(does: str, member: str, step: int) -> None:
+    """`slow n0.1 2 20 60`: a lane takes that member twice as long as the others, from step 20 up to 60."""
+    if does.startswith("slow "):
+        slow, times, since, until = does.split()[1:]
+        is_slow = member == slow and int(since) <= step < int(until)
+        time.sleep(SLEPT_S * (float(times) if is_slow else 1.0))
 
 
 def leave(does: str, rank: int) -> bool:
@@ -615,6 +634,9 @@ def compute(build: str, model: nn.Module, lane: Any, device: torch.device, accum
     if isinstance(model, Gated):
         model.branch = (lane.index + lane.step) % 3 == 0
     x = batch(model, lane.step, lane.index, device)
+    if isinstance(model, Piped):
+        model.compute(lane, torch.cat([x, batch(model, lane.step, lane.index + lane.of, device)]))
+        return
     with torch.autocast(device.type, AUTOCAST.get(build, torch.bfloat16), enabled=build in AUTOCAST):
         for part in x.chunk(accumulate):
             loss = (model(part) - part).float().square().mean() / accumulate

@@ -52,7 +52,8 @@ def events(journal: Path) -> list[str]:
 # ---- a stop ------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_keeps_what_there_is(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("moment", ["in the commit", "behind it"])
+def test_a_stop_keeps_what_there_is(alone: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(alone.parent / "checkpoints"))
     before = signal.getsignal(signal.SIGTERM)
     seen: list[int] = []
@@ -60,11 +61,17 @@ def test_a_stop_keeps_what_there_is(alone: Path, monkeypatch: pytest.MonkeyPatch
     def train_until(last: int) -> None:
         with hf.join() as run:
             model, optimizer = build()
-            for step in run.protect(model, optimizer, lanes=4, seed=1).steps(6):
+
+            def on_commit() -> None:
+                if state.version + 1 == last and moment == "in the commit":
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+            state = run.protect(model, optimizer, lanes=4, seed=1, on_commit=on_commit)
+            for step in state.steps(6):
                 for lane in step.lanes:
                     lane.backward(loss_of(model, lane))
                 step.commit()
-                if step.number == last:
+                if step.number == last and moment == "behind it":
                     os.kill(os.getpid(), signal.SIGTERM)
                 seen.append(step.number)  # what follows a step that stands is done before the script leaves
 
@@ -244,6 +251,18 @@ def go(state: hf.State, model: nn.Module) -> None:
         for lane in step.lanes:
             lane.backward(loss_of(model, lane))
         step.commit()
+
+
+@pytest.mark.parametrize("cost", [0, -1.0, math.inf, math.nan, "12", None, True])
+def test_a_cost_that_is_none(alone: Path, cost: Any) -> None:
+    def priced(state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(2):
+            for lane in step.lanes:
+                lane.cost = cost
+                lane.backward(loss_of(model, lane))
+            step.commit()
+
+    assert f"The cost of lane 0 is {cost!r}" in mistake(priced)
 
 
 @pytest.mark.parametrize("lanes", [6, 0, -8, 1 << 17])

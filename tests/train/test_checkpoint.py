@@ -31,6 +31,7 @@ from holdfast.train.checkpoint import (
     DirectoryCheckpoints,
     Happened,
     Loaded,
+    Mark,
     Saved,
     Snapshot,
     State,
@@ -501,7 +502,7 @@ class SlowCheckpoints:
         self.kept[step] = tensor[0].item(), tensor.data_ptr()
         return Saved(step=step, place=f"memory/{step}", size_bytes=1_000 * step, digest="")
 
-    def newest(self) -> Loaded | None:
+    def newest(self, until: Mark | None = None) -> Loaded | None:
         raise NotImplementedError
 
     def steps(self) -> list[int]:

@@ -141,6 +141,21 @@ def test_a_newer_generation_wakes_and_one_at_a_boundary_does_not(
     assert control.superseded(1)
 
 
+def test_what_was_published_together_is_found_but_what_one_told_oneself_is_not_kept_again(
+    coordinator: Coordinator, control: Coordinated
+) -> None:
+    coordinator.say(generation(1, "a", "b", "c"))
+    assert control.newest(0) is not None
+    control.publish(1, "k/0", b"mine")
+    control.forget(1, ["k/0"])
+    packed = wire.pack([("a", "k/0", b"mine"), ("b", "k/1", b"yours"), ("c", "k/2", b"theirs")])
+    coordinator.say(wire.PublishedTogether(generation=1, packed=packed))
+    assert control.lookup(1, "k/1") == b"yours"
+    assert control.lookup(1, "k/2") == b"theirs"
+    coordinator.say(generation(2, "a", "b"))
+    assert isinstance(outcome(lambda: control.lookup(1, "k/0"), lambda: None), Superseded)
+
+
 def test_a_dismissal_and_a_coordinator_that_is_gone_end_every_wait(
     coordinator: Coordinator, control: Coordinated
 ) -> None:

@@ -3,9 +3,13 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.wire import PlannedFault
 from holdfast.train import tree
+
+pytestmark = pytest.mark.slow
 
 POLL_INTERVAL_S = 0.02
 LANES = 8

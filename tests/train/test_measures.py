@@ -181,6 +181,25 @@ def test_data_are_counted_once_whoever_fetches_them(measures: Measures) -> None:
     assert spent.wait_s == 0
 
 
+def test_lanes_are_told_apart_from_what_is_done_beside_them() -> None:
+    hand = Hand()
+    member = Measures(hand)
+    for _ in range(3):
+        hand.now_s += 2.0  # the optimizer, and what the script does
+        member.asked()
+        for cost in (3.0, 1.0):
+            hand.now_s += 0.5
+            member.computed(cost)
+        told, told_of_lanes = member.told(), member.told_of_lanes()
+        member.arrived()
+        hand.now_s += 5.0
+        member.reduced((0.0, 0.0))
+    assert told == (3.0, 0.0)
+    assert told_of_lanes == (1.0, 4.0, 0.0)
+    member.restart(lambda: ())
+    assert member.told_of_lanes() == (0.0, 0.0, 0.0)
+
+
 def test_what_was_told_before_the_members_changed_is_forgotten(measures: Measures) -> None:
     for _ in range(2):
         measures.arrived()

@@ -14,7 +14,8 @@ from torch import nn
 import holdfast.train as hf
 from holdfast.record.errors import InputError
 from holdfast.train import whole_file as module
-from holdfast.train.opening import checkpoints_in, to_safetensors, to_torch
+from holdfast.train.opening import to_safetensors, to_torch
+from holdfast.train.parts import kept_steps
 from holdfast.train.whole_file import whole_file
 
 pytestmark = pytest.mark.slow
@@ -84,7 +85,7 @@ def trained(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
                 lane.backward(model(torch.full((2, WIDTH), 1.0 + lane.index)).square().mean())
             step.commit()
             losses[step.number] = step.loss
-    older, newest = checkpoints_in(folder).steps()
+    older, newest = (kept.step for kept in kept_steps(folder))
     assert newest == STEPS
     return Trained(
         folder=folder, older=older, losses=losses, model=model.state_dict(), best=best.state_dict()

@@ -1,6 +1,6 @@
 """The sum over lanes: bit by bit the one along the tree, whoever computed what, when, in which buckets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pytest
@@ -37,13 +37,14 @@ def fill(sheet: Sheet, lane: int) -> None:
         flat.copy_(torch.ldexp(numbers, scales) * 100)
 
 
-def reference(layout: BucketLayout, node: tree.Node) -> list[torch.Tensor]:
+def reference(layout: BucketLayout, node: tree.Node, skipped: Collection[int] = ()) -> list[torch.Tensor]:
+    """Empty where no lane below was computed."""
     if node[0] == 0:
         sheet = Sheet(layout)
         fill(sheet, node[1])
-        return sheet.flats
-    left, right = (reference(layout, child) for child in tree.children(node))
-    return [a + b for a, b in zip(left, right, strict=True)]
+        return [] if node[1] in skipped else sheet.flats
+    left, right = (reference(layout, child, skipped) for child in tree.children(node))
+    return [a + b for a, b in zip(left, right, strict=True)] if left and right else left or right
 
 
 def fold_of(layout: BucketLayout, lanes: Sequence[int]) -> LaneFold:
@@ -75,13 +76,17 @@ def test_one_member_adds_along_the_tree_in_whatever_order_lanes_come(lanes: int,
 
 @pytest.mark.parametrize("is_ordered", [False, True], ids=["gathered at the end", "bucket by bucket"])
 def test_members_add_along_the_tree_whoever_has_which_lanes(together: Together, is_ordered: bool) -> None:
-    """Twice, with what was held left as it was: a step that breaks off is reduced again by others."""
+    """Twice, with what was held left as it was: a step that breaks off is reduced again by others. Lanes
+    that are skipped are nobody's.
+    """
 
     @given(st.integers(1, 4), st.sampled_from([1, 2, 8, 16]), st.sampled_from([16, 100, 1 << 20]), st.data())
     @settings(max_examples=examples(40), deadline=None)
     def check(size: int, lanes: int, bucket_bytes: int, data: st.DataObject) -> None:
         layout = layout_of(lanes, bucket_bytes)
-        owners = data.draw(st.lists(st.integers(0, size - 1), min_size=lanes, max_size=lanes))
+        least = data.draw(st.sampled_from([0, -1]))
+        others = data.draw(st.lists(st.integers(least, size - 1), min_size=lanes - 1, max_size=lanes - 1))
+        owners = [data.draw(st.integers(0, size - 1)), *others]
         shares = [[lane for lane in range(lanes) if owners[lane] == rank] for rank in range(size)]
         orders = [data.draw(st.permutations(share)) for share in shares]
         nodes = [tree.cover(share) for share in shares]
@@ -99,7 +104,8 @@ def test_members_add_along_the_tree_whoever_has_which_lanes(together: Together, 
                 sums.append(total.flats)
             return sums
 
-        expected = reference(layout, tree.root(lanes))
+        skipped = [lane for lane in range(lanes) if owners[lane] < 0]
+        expected = reference(layout, tree.root(lanes), skipped)
         for sums in together(size, reduce, is_ordered=is_ordered):
             assert all(same(flats, expected) for flats in sums)
 

@@ -49,6 +49,60 @@ def test_what_is_missing_is_dealt_once_and_nothing_held_is_dealt_again(
     assert max(map(len, dealt)) == -(-missing // members)  # or the step ends later than it could
 
 
+@given(LANES, st.data())
+def test_shares_hand_out_every_lane_once_and_move_no_more_than_they_must(
+    lanes: int, data: st.DataObject
+) -> None:
+    members = data.draw(st.integers(1, min(lanes, 6)))
+    order = data.draw(st.permutations(range(1, lanes)))
+    cuts = sorted(order[: members - 1])
+    shares = [stop - start for start, stop in zip([0, *cuts], [*cuts, lanes], strict=True)]
+    dealt = tree.deal_shares(lanes, shares)
+    assert list(map(len, dealt)) == shares
+    assert sorted(lane for own in dealt for lane in own) == list(range(lanes))
+    even = tree.deal(lanes, members)
+    moved = sum(len(set(own) - set(run)) for own, run in zip(dealt, even, strict=True))
+    assert moved == sum(max(0, count - len(run)) for count, run in zip(shares, even, strict=True))
+
+
+def test_even_shares_are_dealt_as_always() -> None:
+    for members in (1, 2, 3, 5, 16):
+        runs = tree.deal(16, members)
+        assert tree.deal_shares(16, list(map(len, runs))) == tuple(map(tuple, runs))
+
+
+def test_a_slow_members_last_lanes_go_to_others() -> None:
+    assert tree.deal_shares(8, (3, 1, 2, 2)) == ((0, 1, 3), (2,), (4, 5), (6, 7))
+
+
+@given(LANES, st.data())
+def test_what_is_skipped_is_dealt_to_nobody_and_no_more_is_than_must_be(
+    lanes: int, data: st.DataObject
+) -> None:
+    room = data.draw(st.integers(1, lanes))
+    members = data.draw(st.integers(1, min(lanes, 6)))
+    owner = data.draw(st.lists(st.integers(-1, members - 1), min_size=lanes, max_size=lanes))
+    held = [frozenset(lane for lane in range(lanes) if owner[lane] == rank) for rank in range(members)]
+    computed = frozenset[int]().union(*held)
+    skipped = tree.without(lanes, room, computed, dealt=())
+    assert 0 not in skipped
+    assert not skipped & computed
+    assert len(skipped) == min(lanes - room, len(set(range(1, lanes)) - computed))
+    dealt = tree.deal_missing(lanes, held, skipped)
+    assert sorted([*computed, *skipped, *(lane for own in dealt for lane in own)]) == list(range(lanes))
+
+
+def test_those_who_are_left_have_neighbours() -> None:
+    assert tree.deal_missing(8, [frozenset()] * 3, frozenset({6, 7})) == ((0, 1), (2, 3), (4, 5))
+
+
+def test_a_node_with_one_child_has_what_that_has() -> None:
+    order, top = tree.additions(8, [(0, 0), (1, 1), (0, 5)])
+    assert order == [((2, 0), (0, 0), (1, 1)), ((3, 0), (2, 0), (0, 5))]
+    assert top == (3, 0)
+    assert tree.additions(8, [(1, 1)]) == ([], (1, 1))
+
+
 def test_with_nothing_held_the_missing_are_dealt_as_always() -> None:
     shares = tree.deal(16, 3)
     assert tree.deal_missing(16, [frozenset()] * 3) == tuple(tuple(share) for share in shares)

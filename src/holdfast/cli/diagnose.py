@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,7 +33,7 @@ from holdfast.diagnose.standing import as_json, is_of, is_open_hang, with_standi
 from holdfast.diagnose.weighing import not_measured
 from holdfast.diagnose.wording import known_runs
 from holdfast.record.clock import SystemClock
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, nearest
 from holdfast.record.events import RunStarted
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
@@ -243,9 +242,8 @@ def _logged(runs: tuple[str, ...]) -> str | None:
 
 
 def _refuse(run: str, seen: Collection[str], recorded: Collection[str]) -> NoReturn:
-    near = get_close_matches(run, sorted({*seen, *recorded}), n=1, cutoff=0.4)
     listed = f"{known_runs(sorted(seen))} `holdfast runs` lists those of the record.".lstrip()
-    hint = f"Did you mean {near[0]!r}?" if near else listed
+    hint = nearest(run, sorted({*seen, *recorded}), listed, likeness=0.4, quote="'")
     raise InputError(f"Neither the record nor the signals know a run {run!r}.", hint=hint)
 
 

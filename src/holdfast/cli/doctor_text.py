@@ -36,7 +36,7 @@ def _show_seen(console: Console, seen: Iterable[SeenExporter]) -> None:
     exporters = table("  exporter", "metrics", "hosts", "every", "dark", header_style="dim")
     for one in rows:
         every = "" if one.every_s is None else f"{one.every_s:g} s"
-        dark = f"{len(one.dark):,}: {_fold(one.dark)}" if one.dark else ""
+        dark = f"{len(one.dark):,}: {wording.short(fold(one.dark), NAMES_CHARS_MAX)}" if one.dark else ""
         cells = (f"{one.metrics:,}", f"{one.hosts or '-':}", every, printable(dark))
         exporters.add_row(f"  {one.exporter}", *cells)
     console.print(exporters, "")
@@ -68,7 +68,8 @@ def _show_names(console: Console, spellings: Iterable[Spelling]) -> None:
         return
     console.print("Names", style="bold")
     for exporter, names in unknown.items():
-        text = f"{exporter} has {_fold(names)}, which the topology does not know: no run is linked to it."
+        which = wording.short(fold(names), NAMES_CHARS_MAX)
+        text = f"{exporter} has {which}, which the topology does not know: no run is linked to it."
         console.print(f"  {printable(text)}", style="yellow")
     for exporter, those in matched.items():
         first = those[0]
@@ -101,8 +102,3 @@ def _stepless(run: RunSeen) -> str:
     if run.source == LOGGED:
         return ", but it has no step so far"
     return ", but no step: name its metric with --step-metric"
-
-
-def _fold(names: Iterable[str]) -> str:
-    text = fold(names)
-    return text if len(text) <= NAMES_CHARS_MAX else f"{text[: NAMES_CHARS_MAX - 1]}…"

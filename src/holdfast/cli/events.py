@@ -175,7 +175,7 @@ def _value(name: str, value: object) -> str:
     if name == "onset_ns" and isinstance(value, int):
         return stamp(value)
     if isinstance(value, tuple):
-        return ",".join(map(_word, value))
+        return ",".join(_word(str(one)) for one in value)
     return _word(str(value))
 
 

@@ -23,8 +23,6 @@ from holdfast.signals.step_files import Shown, StepFiles
 
 
 class FileResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one file."""
-
     file: str
     format: str
     lines: int | None = None

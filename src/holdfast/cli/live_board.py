@@ -72,7 +72,7 @@ class Board:
             yield _loss(status, width, SPARKS_ASCII if options.ascii_only else SPARKS)
         if status.outcome is None:
             if any(member.lanes for member in status.members):
-                yield self._lanes(status.members, width)
+                yield self._lanes(status, width)
             yield Text()
             yield from self._members(status, rows - len(happened))
         yield Text()
@@ -87,11 +87,13 @@ class Board:
         row = (about, since(status.started_ns, self._clock.now_ns()))
         return table(Column(ratio=1, no_wrap=True), figure(), rows=[row], width=width)
 
-    def _lanes(self, members: Sequence[MemberStatus], width: int) -> Text:
+    def _lanes(self, status: Status, width: int) -> Text:
         """One cell for each lane, or for several in a row where there are more lanes than cells."""
+        members = status.members
         owners = {lane: member for member in members if member.alive for lane in member.lanes}
         count = max(lane for member in members for lane in member.lanes) + 1
-        room = width - LABEL_CHARS
+        skipped = f"  {status.lanes_skipped} skipped" if status.lanes_skipped else ""
+        room = width - LABEL_CHARS - len(skipped)
         chars = max(1, min(LANE_CHARS_MAX, room // count))
         cells = min(count, room)
         line = Text("lanes".ljust(LABEL_CHARS), style="dim")
@@ -99,7 +101,7 @@ class Board:
             owner = owners.get(cell * count // cells)
             letter, colour = self._mark(owner) if owner else ("·", "")
             line.append(letter.center(chars), style=f"not dim black on {colour}" if colour else "")
-        return line
+        return line.append(skipped)
 
     def _members(self, status: Status, rows_max: int) -> RenderResult:
         rows = self._member_rows(status)

@@ -18,14 +18,16 @@ import msgspec
 
 from holdfast.cli import torchrun
 from holdfast.cli.flags import argument, option, takes
-from holdfast.cli.record import home
+from holdfast.cli.record import home, open_record
 from holdfast.record.errors import InputError
 from holdfast.run.chaos import read_plan
 from holdfast.run.launcher import SIGNALS, Order, launch
+from holdfast.run.mesh import MeshShape
 from holdfast.run.output import Stream, View
+from holdfast.run.skipped import skipped_in
 from holdfast.run.state import RunPolicy
 from holdfast.run.visible import too_few
-from holdfast.run.wire import SLOTS_MAX, PlannedFault
+from holdfast.run.wire import SLOTS_MAX, PlannedFault, SkippedLanes
 
 DEFAULT_PORT = 29400
 """torchrun's, for an endpoint without one."""
@@ -47,6 +49,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     nnodes: str | None = torchrun.option(
         "Nodes of the run; with a range it goes on with as few as MIN.  [default: 1:NODES]",
         metavar="N|MIN:MAX",
+    )
+    shard: str | None = option(
+        "Members that hold one replica of a sharded model together, or their sizes: shard=2,tp=2.",
+        metavar="N|DIM=N,...",
     )
     nodes: int = option(
         "Nodes to have on this machine, each with an agent.  [default: 1]",
@@ -95,6 +101,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         type=click.FloatRange(min=0, min_open=True),
         metavar="S",
     )
+    no_rebalance: bool = option("Deal lanes evenly, also if a member is slow.", is_flag=True)
     is_module: bool = torchrun.option(
         "-m", "--module", "SCRIPT is a module, as with python -m.", by="--module", is_flag=True
     )
@@ -111,6 +118,9 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "Write each member's output there, too: DIR/RUN/MEMBER/stdout.log.",
         type=click.Path(path_type=Path),
         metavar="DIR",
+    )
+    skip_lanes: str | None = option(
+        "Skip the lanes that RUN skipped, to repeat it bit by bit.", metavar="RUN"
     )
     chaos: str | None = option("Inject faults: a plan (TOML), or so many a minute.", metavar="PLAN|RATE")
     seed: int | None = option(
@@ -242,6 +252,7 @@ def _doubts(given: _Flags, policy: RunPolicy) -> Iterator[str]:
         total = members * int(threads)
         yield f"OMP_NUM_THREADS={threads} makes {total} threads of {members} members on {cpus} CPUs."
     if given.size is not None:
+        from holdfast.cli.mesh import layout_of
         from holdfast.economics.sizing.starting import Dimensions, run_doubts
 
         planned = Dimensions(
@@ -249,6 +260,7 @@ def _doubts(given: _Flags, policy: RunPolicy) -> Iterator[str]:
             nodes_max=policy.nodes_max,
             slots=policy.slots,
             cpus_per_node=cpus // given.nodes,
+            layout=layout_of(policy.mesh),
         )
         yield from run_doubts(given.size, planned)
 
@@ -256,8 +268,10 @@ def _doubts(given: _Flags, policy: RunPolicy) -> Iterator[str]:
 def order_of(given: _Flags) -> Order:
     """What the flags ask for."""
     command = _command(given)
-    nodes_min, nodes_max = _node_range(given)
     slots = _slots(given.nproc_per_node)
+    mesh = MeshShape() if given.shard is None else MeshShape.parse(given.shard)
+    nodes_min, nodes_max = _node_range(given, -(-mesh.ranks // slots))
+    mesh.check_fits(slots=slots, nodes_min=nodes_min)
     if given.virtual_local_rank and too_few(os.environ, given.nodes * slots):
         raise InputError(
             f"--virtual-local-rank gives a GPU to each of {given.nodes * slots} members; "
@@ -278,7 +292,10 @@ def order_of(given: _Flags) -> Order:
         wait_s=_wait_s(given),
         grace_s=GRACE_S if given.shutdown_timeout is None else float(given.shutdown_timeout),
         hang_after_s=given.hang_after_s,
+        rebalances=not given.no_rebalance,
         faults=plan,
+        mesh=mesh,
+        skipped=() if given.skip_lanes is None else _skipped(given.skip_lanes),
     )
     return Order(
         policy=policy,
@@ -302,6 +319,19 @@ def order_of(given: _Flags) -> Order:
         seed=secrets.randbits(32) if given.seed is None else given.seed,
         metrics=None if given.metrics_port is None else (given.metrics_host, given.metrics_port),
     )
+
+
+def _skipped(name: str) -> tuple[SkippedLanes, ...]:
+    """What a run of the record has skipped."""
+    from holdfast.record.runs import find_run
+    from holdfast.record.store import Selection
+
+    with open_record(os.environ.get("HOLDFAST_STORE")) as store:
+        run = find_run(store, name)
+        found = skipped_in(store.select(Selection(run=run, kinds=("step.committed",))))
+    if not found:
+        raise InputError(f"The run {run} has skipped no lanes.", hint="Leave out --skip-lanes.")
+    return found
 
 
 def _view(given: _Flags, slots: int) -> View:
@@ -401,10 +431,10 @@ def _run_name(given: _Flags) -> str:
     return given.run
 
 
-def _node_range(given: _Flags) -> tuple[int, int]:
-    """The fewest and the most nodes of the run."""
+def _node_range(given: _Flags, nodes_needed: int) -> tuple[int, int]:
+    """The fewest and the most nodes of the run. nodes_needed: for one replica of the model."""
     if given.nnodes is None:
-        return 1, given.nodes
+        return min(given.nodes, nodes_needed), given.nodes
     numbers = re.fullmatch(r"(\d+)(?::(\d+))?", given.nnodes)
     least, most = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
     if not 1 <= least <= most:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +12,7 @@ import msgspec
 from holdfast.cli.flags import option, together
 from holdfast.cli.record import home
 from holdfast.cli.values import some_seconds
-from holdfast.record.errors import InputError, complaint
+from holdfast.record.errors import InputError, complaint, nearest
 from holdfast.record.files import is_directory
 
 if TYPE_CHECKING:
@@ -129,8 +128,7 @@ def _remark_on_metric(metric: str, there: Sequence[str]) -> None:
 
     if metric in there or f"{metric}_count" in there:
         return
-    near = get_close_matches(metric, there, n=1)
-    hint = f"Did you mean {near[0]}?" if near else "The signals have no metric that is called nearly so."
+    hint = nearest(metric, there, "The signals have no metric that is called nearly so.")
     sentence = f"The step metric {metric} is not in the signals: no step can be taken from it."
     click.echo(complaint(printable(sentence), printable(hint)), err=True)
 

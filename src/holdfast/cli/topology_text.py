@@ -31,7 +31,9 @@ def show_all(topology: Topology, console: Console) -> None:
         listed.add_column("dependencies", justify="right")
         for seam in seams:
             owners = (seam.cause_owner or "nobody", seam.symptom_owner or "nobody")
-            listed.add_row(f"{seam.cause_kind} → {seam.symptom_kind}", *map(_safe, owners), f"{seam.count:,}")
+            listed.add_row(
+                f"{seam.cause_kind} → {seam.symptom_kind}", *map(printable, owners), f"{seam.count:,}"
+            )
         console.print("", listed)
 
 
@@ -50,17 +52,17 @@ def show_subject(topology: Topology, subject: str, console: Console) -> None:
 def show_path(topology: Topology, path: Sequence[str], console: Console) -> None:
     """One subject a line; a line between two of different owners is a seam."""
     seams = {*topology.seams(path)}
-    width = max(len(_safe(name)) for name in path)
+    width = max(len(printable(name)) for name in path)
     for index, name in enumerate(path):
         before = path[index - 1] if index else None
         if before is not None and (before, name) in seams:
             owners = f"{topology.owner(before) or 'nobody'} │ {topology.owner(name) or 'nobody'}"
-            console.print(Text(f"  ── seam: {_safe(owners)} ──", style="bold yellow"))
+            console.print(Text(f"  ── seam: {printable(owners)} ──", style="bold yellow"))
         line = Text("→ " if index else "  ", style="dim")
-        line.append(f"{_safe(name):{width}}", style="bold")
-        line.append(f"  {topology.kind(name):9}  {_safe(topology.owner(name)) or 'nobody'}")
+        line.append(f"{printable(name):{width}}", style="bold")
+        line.append(f"  {topology.kind(name):9}  {printable(topology.owner(name)) or 'nobody'}")
         if before is not None and (why := topology.why(name, before)):
-            line.append(f"  ({_safe(why)})", style="dim")
+            line.append(f"  ({printable(why)})", style="dim")
         console.print(line)
 
 
@@ -85,7 +87,7 @@ def _beneath(topology: Topology, names: Sequence[str]) -> Iterator[tuple[Kind, l
 
 def _label(topology: Topology, kind: Kind, names: Sequence[str]) -> Text:
     label = Text(f"{kind} ", style="dim")
-    label.append(_cut(_names(names)), style="bold")
+    label.append(wording.short(_names(names), NAMES_SHOWN_MAX), style="bold")
     if len(names) > 1:
         label.append(f" ({len(names):,})", style="dim")
     label.append(f"  {_owners(topology, names)}")
@@ -95,21 +97,13 @@ def _label(topology: Topology, kind: Kind, names: Sequence[str]) -> Text:
 def _owners(topology: Topology, names: Sequence[str]) -> str:
     counts = Counter(topology.owner(name) or "nobody" for name in names)
     if len(counts) == 1:
-        return _safe(next(iter(counts)))
-    shown = [f"{_safe(owner)} {count:,}" for owner, count in counts.most_common(OWNERS_SHOWN_MAX)]
+        return printable(next(iter(counts)))
+    shown = [f"{printable(owner)} {count:,}" for owner, count in counts.most_common(OWNERS_SHOWN_MAX)]
     return ", ".join(shown) + ", …" * (len(counts) > OWNERS_SHOWN_MAX)
 
 
 def _names(names: Sequence[str]) -> str:
-    return _safe(fold(names))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= NAMES_SHOWN_MAX else text[: NAMES_SHOWN_MAX - 1] + "…"
-
-
-def _safe(text: str) -> str:
-    return printable(text)
+    return printable(fold(names))
 
 
 def _kinds_table(topology: Topology, names_of: Callable[[Kind], Sequence[str]]) -> Table:

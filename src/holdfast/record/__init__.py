@@ -1,10 +1,8 @@
-"""What happened: typed events, the recorder and its journal, the stores, importers of foreign logs.
+"""What happened: typed events, the recorder and its journal, the stores, importers of foreign logs."""
 
-These are the public names of the room. Each is imported when it is first asked for.
-"""
-
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from holdfast.faces import face
 
 if TYPE_CHECKING:
     from holdfast.record.errors import InputError
@@ -35,9 +33,4 @@ _HOMES = {
 }
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        home = next((home for home, names in _HOMES.items() if name in names), None)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"holdfast.record.{home}"), name)
+    __getattr__ = face(__name__, _HOMES)

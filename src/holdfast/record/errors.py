@@ -4,6 +4,9 @@ Everything a person can get wrong ends as a `HoldfastError`; the command line pr
 exits with code 2. Anything else that escapes is a defect of ours and keeps its traceback.
 """
 
+from collections.abc import Collection
+from difflib import get_close_matches
+
 from holdfast.record.untrusted import printable
 
 
@@ -16,6 +19,14 @@ def complaint(sentence: str, hint: str) -> str:
 
 
 COMPLAINT_PREFIX = "holdfast:"
+
+
+def nearest(
+    name: str, known: Collection[str], otherwise: str, *, likeness: float = 0.6, quote: str = ""
+) -> str:
+    """The hint for a name that is not known: the one that it looks most like, if there is any."""
+    near = get_close_matches(name, known, n=1, cutoff=likeness)
+    return f"Did you mean {quote}{near[0]}{quote}?" if near else otherwise
 
 
 class HoldfastError(Exception):

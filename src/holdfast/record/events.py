@@ -29,7 +29,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 Outcome = Literal["completed", "failed", "stopped", "preempted"]
 Phase = Literal["launch", "init", "load", "step", "data", "eval", "check", "stop"]
 Severity = Literal["fatal", "degraded"]
-Action = Literal["restart", "replace", "shrink", "grow", "drain", "restore", "stop"]
+Action = Literal["restart", "replace", "shrink", "grow", "rebalance", "drain", "restore", "stop"]
 """What Holdfast itself does about a run. Records of others may name actions of their own."""
 Role = Literal["active", "spare"]
 Precision = Literal["bf16", "fp8"]
@@ -141,9 +141,12 @@ class StepBegun(Event, frozen=True, kw_only=True, tag_field="kind", tag="step.be
 
 
 class StepCommitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="step.committed"):
-    """The result of this step, and of every step before it, is kept."""
+    """The result of this step, and of every step before it, is kept. skipped_lanes: the part of its batch
+    that nobody computed, because replicas were missing.
+    """
 
     step: StepNumber
+    skipped_lanes: tuple[Count, ...] = ()
 
 
 class CheckpointBegun(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.begun"):
@@ -264,7 +267,8 @@ class CollectiveTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
 
 class MembersTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="members.timed"):
     """What the last `steps` steps took on average, and what of that members needed without waiting for each
-    other: the slowest one, which is `subject`, and one that is as quick as the quickest quarter of them.
+    other: the one that took longest, and one that is as quick as the quickest quarter of them. subject: the
+    one that takes longest for the same work, which may have fewer lanes for that.
 
     quick_ns: with its share of the lanes. step_ns: without what was spent on checkpoints.
     """

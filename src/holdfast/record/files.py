@@ -16,15 +16,22 @@ LET_IN_HINT = "Name another place, or grant this user read permission on its dir
 
 def parsed(path: Path, parse: Callable[[str], Told], *, what: str, hint: str) -> Told:
     """What `parse` makes of the file's text. hint: how to come by such a file where this one is not there."""
+    content = contents(path, what=what, hint=hint)
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return parse(content.decode("utf-8"))
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text.", hint="Save it as UTF-8.") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error.sentence}", hint=error.hint) from None
+
+
+def contents(path: Path, *, what: str, hint: str) -> bytes:
+    """All of it, told as in `parsed` where it cannot be read."""
+    try:
+        return path.read_bytes()
     except OSError as error:
         way = LET_IN_HINT if isinstance(error, PermissionError) else hint
         raise InputError(f"The {what} cannot be read from {path}: {error.strerror}.", hint=way) from None
-    except InputError as error:
-        raise InputError(f"{path}: {error.sentence}", hint=error.hint) from None
 
 
 def is_there(path: Path) -> bool:

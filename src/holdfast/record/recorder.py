@@ -21,11 +21,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import msgspec
 
 from holdfast.record.clock import Clock, SystemClock
+from holdfast.record.closing import Closable
 from holdfast.record.events import KnownEvent, decode, encode
 from holdfast.record.files import make_private_directory
 from holdfast.record.journal import ROTATE_BYTES, JournalWriter, dropped_notice, event_id, line_of, salvage
@@ -93,7 +94,7 @@ class Logged:
         _log.warning("%d bytes of events stay in %s", size_bytes, path)
 
 
-class Recorder:
+class Recorder(Closable):
     """Writes events of this process into the journal `directory`. Threads may share it.
 
     A forked child never writes into its parent's spool: it opens one of its own, with a token of its own,
@@ -171,12 +172,6 @@ class Recorder:
             self._thread.finish()
         self._drop_held()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _begin(self) -> None:
         """Start from nothing, in the name of this process. Touches no storage."""
         self._dropped = self._reported = self._dropped_ns = 0
@@ -207,7 +202,7 @@ class Recorder:
 
     def _start_thread(self) -> None:
         _watch_process(os.getpid())
-        thread = _Thread(self._place, self._owner, self._hands(), self._listener)
+        thread = _Thread(self._place, self._owner, self, self._listener)
         if self._thread is not None:
             return  # a signal handler has recorded meanwhile, and started one
         self._thread = thread
@@ -218,14 +213,6 @@ class Recorder:
             thread.stop()
             self._take_name()
             raise
-
-    def _hands(self) -> "_Hands":
-        return _Hands(
-            take_spool=self._take_spool,
-            move_held=self._move_held,
-            drop_held=self._drop_held,
-            report_drops=self._report_drops,
-        )
 
     def _take_spool(self, spool: Spool) -> None:
         """From the thread that made it. Without the lock, which a signal handler that waits may hold."""
@@ -305,15 +292,6 @@ class Recorder:
         self._begin()
 
 
-class _Hands(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recorder's thread does with the recorder."""
-
-    take_spool: Callable[[Spool], None]
-    move_held: Callable[[Spool], bool]
-    drop_held: Callable[[], None]
-    report_drops: Callable[[], bool]
-
-
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where a recorder's lines go, and in what portions."""
 
@@ -329,11 +307,11 @@ class _Thread:
     No signal handler runs in it, so whatever is caught there is an error of its own.
     """
 
-    def __init__(self, place: _Place, owner: Owner, hands: _Hands, listener: Listener) -> None:
+    def __init__(self, place: _Place, owner: Owner, recorder: Recorder, listener: Listener) -> None:
         self._place = place
         self._listener = listener
         self._owner = owner
-        self._hands = hands
+        self._recorder = recorder
         self.has_failed = False
         """There is no spool, and will be none."""
         self._drain: _Drain | None = None
@@ -383,8 +361,8 @@ class _Thread:
             directory = self._place.directory.absolute()
             spool = self._create_spool(directory)
             journal = JournalWriter(directory, self._owner.token, self._place.rotate_bytes)
-            self._drain = _Drain(spool, journal, self._hands, self._listener)
-            self._hands.take_spool(spool)
+            self._drain = _Drain(spool, journal, self._recorder, self._listener)
+            self._recorder._take_spool(spool)
         except Exception as error:
             self._give_up(error)
             return
@@ -397,7 +375,7 @@ class _Thread:
         _log.error("no event of this process will be recorded: %s", error)
         self.has_failed = True
         self._is_opening = False
-        self._hands.drop_held()
+        self._recorder._drop_held()
 
     def _create_spool(self, directory: Path) -> Spool:
         place = self._place
@@ -414,10 +392,10 @@ class _Thread:
 class _Drain:
     """Brings one spool into the journal, as far as storage lets it."""
 
-    def __init__(self, spool: Spool, journal: JournalWriter, hands: _Hands, listener: Listener) -> None:
+    def __init__(self, spool: Spool, journal: JournalWriter, recorder: Recorder, listener: Listener) -> None:
         self._spool = spool
         self._journal = journal
-        self._hands = hands
+        self._recorder = recorder
         self._listener = listener
         self._is_refused = False
         self._sync_due_s = self._report_due_s = self._complaint_due_s = 0.0
@@ -471,9 +449,9 @@ class _Drain:
     def _end(self) -> None:
         """The last rounds. The spool is removed only when all that was in it is on the disk."""
         self._report_due_s = 0.0
-        while self._round() and self._hands.move_held(self._spool):
+        while self._round() and self._recorder._move_held(self._spool):
             pass  # each round makes room for more of them
-        self._hands.drop_held()  # those that storage made no room for
+        self._recorder._drop_held()  # those that storage made no room for
         self._spool.seal()
         self._round()
         synced = self.attempt(self._journal.sync, "the journal's end cannot be synced")
@@ -484,7 +462,7 @@ class _Drain:
         self.let_go()
 
     def _write_lines(self) -> None:
-        self._hands.move_held(self._spool)
+        self._recorder._move_held(self._spool)
         # As much as there is now: a busy process could otherwise keep the round from ever ending.
         left_bytes = self._spool.pending_bytes
         while left_bytes > 0 and (lines := self._spool.pending(LINE_BYTES_MAX)):
@@ -498,7 +476,7 @@ class _Drain:
             self._journal.sync()
 
     def _report(self) -> None:
-        if (now_s := time.monotonic()) >= self._report_due_s and self._hands.report_drops():
+        if (now_s := time.monotonic()) >= self._report_due_s and self._recorder._report_drops():
             self._report_due_s = now_s + REPORT_INTERVAL_S
 
 

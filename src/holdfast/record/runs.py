@@ -2,9 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterable
-from difflib import get_close_matches
 
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, nearest
 from holdfast.record.events import RunEnded
 from holdfast.record.store import Selection, Store
 from holdfast.wording.units import DAY_NS
@@ -25,8 +24,7 @@ def find_run(store: Store, name: str | None) -> str:
     if name is None:
         return runs[0]
     if name not in runs:
-        near = get_close_matches(name, runs, n=1, cutoff=0.4)
-        hint = f"Did you mean {near[0]!r}?" if near else "`holdfast runs` lists them."
+        hint = nearest(name, runs, "`holdfast runs` lists them.", likeness=0.4, quote="'")
         raise InputError(f"There is no run {name!r} in the store.", hint=hint)
     return name
 

@@ -78,7 +78,6 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def here(cls, *, token: str, run: str) -> Self:
-        """This process."""
         host = os.uname().nodename
         return cls(token=token, source=f"{host}/{os.getpid()}", run=run, host=host, boot_id=_boot_id())
 

@@ -7,8 +7,9 @@ Connections, transactions and errors differ by database and live in `sqlite` and
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
+from holdfast.record.closing import Closable
 from holdfast.record.errors import InputError, StoreError
 from holdfast.record.events import (
     ID_CHARS_MAX,
@@ -68,7 +69,7 @@ _BOUNDS_HINT = (
 )
 
 
-class SqlStore(ABC):
+class SqlStore(Closable, ABC):
     """A store over SQL. Every read has a connection of its own, so it neither sees nor delays the writer."""
 
     _name: str
@@ -134,12 +135,6 @@ class SqlStore(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _moved(self, marks: Mapping[str, int]) -> Mapping[str, int]:
         """The marks that are not in the store as they are here. To look takes no lock; to write takes one."""

@@ -11,7 +11,6 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Literal, get_args
 
 from holdfast.record.clock import Clock
@@ -21,14 +20,18 @@ from holdfast.record.recorder import Recorder
 from holdfast.run import happenings, membership, wire
 from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Host, endpoint_of
 from holdfast.run.recording import write_down
-from holdfast.run.state import RunPolicy
+from holdfast.run.state import Generation, RunPolicy
 from holdfast.run.status import Happened, MemberStatus, NodeStatus, Status
 from holdfast.run.tls import Channel, Identity
 
 HANDSHAKE_S = 5.0
 """How long a connection may take to prove that it has the token."""
 UNPROVEN_MAX = 256
-"""So many connections may be about to prove it. One more, and the oldest has to connect again."""
+"""So many connections may be about to prove it. One more, and the oldest has to connect again..."""
+UNPROVEN_S = 0.25
+"""...if it has had this time to prove it. Otherwise those who wait stay with the kernel: all members of a run
+may come at once, and of thousands nobody would get in if each were dropped for the next.
+"""
 ACCEPTS_MAX = 64
 """So many connections are taken in one turn of the loop, which others wait for."""
 BACKLOG = 1024
@@ -39,6 +42,8 @@ SEND_BUFFER_BYTES_MAX = 32 << 20
 """Who leaves more than this unread is given up. A member that keeps its interpreter for a while reads
 nothing, and must not be: what others may tell it meanwhile is less (train/minutes.py, train/meeting.py).
 """
+NOTICE_BYTES = 4 << 20
+"""Of what is published, handed out at once if it is more."""
 CLOSE_S = 2.0
 """How long closing waits for what was said last to be sent."""
 HAPPENED_MAX = 50
@@ -79,17 +84,21 @@ class Coordinator:
         self._say = say
         self._state = membership.initial(policy, clock.now_ns())
         self._connections: set[_Connection] = set()
-        self._unproven: dict[_Connection, None] = {}
+        self._unproven: dict[_Connection, float] = {}
         self._accepting: set[asyncio.Task[object]] = set()
         self._named: dict[tuple[str, str], _Connection] = {}
         self._nodes: dict[str, None] = {}
         self._ids: dict[str, str] = {}
         self._happened: deque[Happened] = deque(maxlen=HAPPENED_MAX)
         self._commits: deque[tuple[int, int]] = deque(maxlen=RATE_STEPS)
+        self._notices: list[wire.Notice] = []
+        self._notice_bytes = 0
+        self._addressees: Generation | None = None
         self._due_ns: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._listener: socket.socket | None = None
         self._accept_again: asyncio.TimerHandle | None = None
+        self._is_full = False
         self._is_short_told = False
         self._ended: asyncio.Future[happenings.Ending] | None = None
         self._is_closed = False
@@ -195,6 +204,7 @@ class Coordinator:
             step_s=self._step_s(),
             stall_s=None if (stall_ns := state.progress.checkpointing.stall_ns) is None else stall_ns / 1e9,
             write_s=self._write_s(),
+            lanes_skipped=state.progress.lanes_skipped,
             members=members,
             nodes=tuple(
                 NodeStatus(name=name, alive=name in state.roster.nodes) for name in list(self._nodes)
@@ -237,13 +247,14 @@ class Coordinator:
 
     def opened(self, connection: "_Connection") -> None:
         self._connections.add(connection)
-        self._unproven[connection] = None
-        if len(self._unproven) > UNPROVEN_MAX:
-            self._drop(next(iter(self._unproven)))
+        self._unproven[connection] = asyncio.get_running_loop().time()
 
     def accepted(self, connection: "_Connection") -> str:
         """The connection has proved whose it is; the run's name."""
         self._unproven.pop(connection, None)
+        if self._is_full and self._accept_again is not None and not self._is_closed:
+            self._accept_again.cancel()
+            self._listen()
         if connection.role != "operator":
             self._named[connection.role, connection.name] = connection
         if connection.role == "agent":
@@ -283,6 +294,8 @@ class Coordinator:
         assert self._listener is not None
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTS_MAX):
+            if not self._has_room():
+                return
             try:
                 accepted, _address = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -295,13 +308,35 @@ class Coordinator:
             self._accepting.add(task)
             task.add_done_callback(self._accepting.discard)
 
-    def _accept_later(self, error: OSError) -> None:
-        """Connections that have proved nothing make room; those that wait are taken in a moment."""
+    def _has_room(self) -> bool:
+        """Whether one more may try to prove itself now."""
+        if len(self._unproven) + len(self._accepting) < UNPROVEN_MAX:
+            return True
+        oldest = next(iter(self._unproven), None)
+        since_s = 0.0 if oldest is None else asyncio.get_running_loop().time() - self._unproven[oldest]
+        if oldest is None or since_s < UNPROVEN_S:
+            self._is_full = True
+            self._pause(UNPROVEN_S - since_s)
+            return False
+        self._drop(oldest)
+        return True
+
+    def _pause(self, delay_s: float) -> None:
+        """Take no connection for so long."""
         assert self._listener is not None
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener)
-        again = partial(loop.add_reader, self._listener, self._accept)
-        self._accept_again = loop.call_later(ACCEPT_WAIT_S, again)
+        self._accept_again = loop.call_later(delay_s, self._listen)
+
+    def _listen(self) -> None:
+        """Take connections again."""
+        assert self._listener is not None
+        self._accept_again, self._is_full = None, False
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def _accept_later(self, error: OSError) -> None:
+        """Connections that have proved nothing make room; those that wait are taken in a moment."""
+        self._pause(ACCEPT_WAIT_S)
         for connection in list(self._unproven):
             self._drop(connection)
         if not self._is_short_told:
@@ -323,6 +358,7 @@ class Coordinator:
             case happenings.ToNode(node, message):
                 self._send(("agent", node), wire.frame(message))
             case happenings.ToMembers(members, message):
+                self._hand_out()  # what was said before is heard before
                 data = wire.frame(message)
                 for member in members:
                     self._send(("worker", member), data)
@@ -348,7 +384,7 @@ class Coordinator:
             connection.write(data)
 
     def _pass_on(self, sender: str, message: wire.Published) -> None:
-        """To the other members of its generation.
+        """To the other members of its generation, with what others publish in the same turn of the loop.
 
         Nothing is kept: a generation is announced to all its members in one turn of the loop, so whoever
         publishes a key of it does so after everybody has been sent the announcement, and in that order both
@@ -363,9 +399,29 @@ class Coordinator:
                 generation = stepping
         if generation is None or message.generation != generation.number or sender not in generation.names:
             return
-        data = wire.frame(message)
-        for member in generation.members:
-            if member != sender:
+        size = len(sender) + len(message.key) + len(message.value)
+        if self._addressees is not generation or self._notice_bytes + size > NOTICE_BYTES:
+            self._hand_out()
+        if not self._notices:
+            asyncio.get_running_loop().call_soon(self._hand_out)
+        self._addressees = generation
+        self._notices.append((sender, message.key, message.value))
+        self._notice_bytes += size
+
+    def _hand_out(self) -> None:
+        """What was published since the last time, to all members: in one message."""
+        notices, self._notices, self._notice_bytes = self._notices, [], 0
+        if not notices:
+            return
+        assert self._addressees is not None
+        number, apart = self._addressees.number, ""
+        if len(notices) == 1:
+            ((apart, key, value),) = notices
+            data = wire.frame(wire.Published(generation=number, key=key, value=value))
+        else:
+            data = wire.frame(wire.PublishedTogether(generation=number, packed=wire.pack(notices)))
+        for member in self._addressees.members:
+            if member != apart:
                 self._send(("worker", member), data)
 
     def _record(self, event: KnownEvent) -> None:

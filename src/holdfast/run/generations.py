@@ -5,15 +5,17 @@ and the ledger sees the time in between as what it was, recovery.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import groupby
 
 from holdfast.record.events import Action, ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
-from holdfast.run import pacing, processes, replacing
+from holdfast.run import pacing, processes, replacing, replicas
 from holdfast.run.happenings import ToMembers
 from holdfast.run.history import gist
 from holdfast.run.state import Generation, RunState, Trouble
 from holdfast.run.wire import Announced
 from holdfast.wording import many
+from holdfast.wording.lanes import few_lanes
 
 FATE_CHARS_MAX = 60
 """Of what a lost member died of, in the line of the generation: it was said in full a moment before."""
@@ -25,18 +27,22 @@ def announce(
     state: RunState, survivors: Sequence[str], *, at_boundary: bool, because: Trouble | None = None
 ) -> None:
     """The next generation: the survivors, and those who are ready, as far as the lanes allow."""
-    leaving = replacing.ready(state, survivors) if at_boundary else {}
+    leaving = replicas.leaving(state, survivors) if at_boundary else {}
     heirs = [name for name in leaving.values() if name]
     others = [name for name in state.roster.waiting if replacing.is_newcomer(state, name)]
-    newcomers = others[: max(0, room(state))]
+    newcomers = others if state.policy.mesh.ranks > 1 else others[: max(0, room(state))]
     staying = [name for name in survivors if name not in leaving]
     members = _ranked(state, staying, [*newcomers, *heirs])
-    state.ending.is_cut_short = state.ending.is_cut_short and not newcomers
+    newcomers = [name for name in newcomers if name in members]
+    shelved = tuple(name for name in (*staying, *heirs) if name not in members)
+    if any(replicas.is_fresh(state, name) for name in newcomers):
+        state.ending.is_cut_short = False
     for name in newcomers:
         del state.roster.waiting[name]
         processes.record_active(state, state.roster.members[name])
     for name in heirs:
         del state.roster.waiting[name]
+    state.roster.waiting |= dict.fromkeys(shelved)
     state.generations.number += 1
     lost = () if state.generations.announced is None else tuple(state.generations.announced.lost)
     generation = Generation(
@@ -47,6 +53,7 @@ def announce(
         opened_ns=state.now_ns,
         because=because,
         leaving=leaving,
+        shelved=shelved,
     )
     if state.generations.announced is not None:
         _act(state, generation, lost, newcomers)
@@ -57,22 +64,35 @@ def announce(
         del state.roster.members[name]
     state.roster.departed.clear()
     announcement = Announced(
-        number=state.generations.number, members=members, at_boundary=at_boundary, faults=state.faults
+        number=state.generations.number,
+        members=members,
+        at_boundary=at_boundary,
+        faults=state.faults,
+        replicas_most=max(state.generations.replicas_most, len(members) // state.policy.mesh.ranks),
+        rebalances=state.policy.rebalances,
     )
     state.outbox.effects.append(ToMembers(members, announcement))
-    if leaving:  # they change over with the others, and then wait to be ended
-        state.outbox.effects.append(ToMembers(tuple(leaving), announcement))
+    if leaving or shelved:  # they change over with the others, and then wait to be ended, or to come back
+        state.outbox.effects.append(ToMembers((*leaving, *shelved), announcement))
 
 
 def _ranked(state: RunState, survivors: Sequence[str], newcomers: Sequence[str]) -> tuple[str, ...]:
-    """In rank order: by seat, but rank 0 stays one process as long as it lives."""
+    """In rank order: by seat, but rank 0 stays one process as long as it lives. Of a sharded model, whole
+    replicas and nobody else.
+    """
     everyone = sorted(
         (*survivors, *newcomers), key=lambda name: state.roster.seat_of(state.roster.members[name])
     )
+    if state.policy.mesh.ranks > 1:
+        first = [name for name in survivors if state.roster.members[name].rail == 0]
+        ranked = replicas.arrange(state, survivors, newcomers, _main(state, first, newcomers))
+    else:
+        main = _main(state, survivors, newcomers) or everyone[0]
+        ranked = (main, *(name for name in everyone if name != main))
     for name in newcomers:
-        state.roster.members[name].since_generation = state.generations.number + 1
-    main = _main(state, survivors, newcomers) or everyone[0]
-    return (main, *(name for name in everyone if name != main))
+        if name in ranked and not state.roster.members[name].since_generation:  # else it was on the shelf
+            state.roster.members[name].since_generation = state.generations.number + 1
+    return ranked
 
 
 def _main(state: RunState, survivors: Sequence[str], newcomers: Sequence[str]) -> str:
@@ -81,9 +101,10 @@ def _main(state: RunState, survivors: Sequence[str], newcomers: Sequence[str]) -
     Of several that came together, the one with the lowest rank before is the oldest. After the last step the
     others may be done: then the member that does the lost one's part again does it as rank 0, too.
     """
-    if state.ending.undone_main and newcomers:
+    fresh = [name for name in newcomers if replicas.may_stand_in(state, name)]
+    if state.ending.undone_main and fresh:
         lost, state.ending.undone_main = state.ending.undone_main, ""
-        return next((name for name in newcomers if state.roster.members[name].replaces == lost), newcomers[0])
+        return next((name for name in fresh if state.roster.members[name].replaces == lost), fresh[0])
     if not survivors:
         return ""
     if state.generations.main in survivors:
@@ -135,6 +156,9 @@ def form(state: RunState, generation: Generation) -> None:
     _record_opened(state, generation, version)
     _say_formed(state, generation, version)
     generation.formed_ns = state.now_ns
+    state.generations.replicas_most = max(
+        state.generations.replicas_most, len(generation.members) // state.policy.mesh.ranks
+    )
     if state.generations.formed is not None:
         _note_hurt(state)
     state.generations.formed = generation
@@ -167,7 +191,7 @@ def keep(state: RunState, generation: Generation, step: int) -> None:
         )
         state.progress.trouble, state.devices.failures = None, ()
         state.print_held()  # the run has survived it
-    state.outbox.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
+    _record_committed(state, step, state.now_ns)
     pacing.note(state)
     if state.generations.hurt is not None:
         _say_recovered(state, generation, step)
@@ -244,8 +268,18 @@ def _keep_late(state: RunState, generation: Generation, version: int) -> None:
         return
     lost_ns = state.now_ns if state.generations.lost_ns is None else state.generations.lost_ns
     first_ns = state.progress.first_ns.get(version, lost_ns)
-    state.progress.step_max = max(state.progress.step_max, version)
-    state.outbox.record(StepCommitted(id="", occurred_ns=min(first_ns, lost_ns - 1), step=version))
+    if version > state.progress.step_max:
+        state.progress.step_max, state.progress.setbacks = version, 0
+    for step in range(state.progress.step + 1, version):
+        if step in state.progress.skipped:  # a replay must know; of others the last one says enough
+            _record_committed(state, step, min(first_ns, lost_ns - 1))
+    _record_committed(state, version, min(first_ns, lost_ns - 1))
+
+
+def _record_committed(state: RunState, step: int, at_ns: int) -> None:
+    skipped = state.progress.skipped.pop(step, ())
+    state.progress.lanes_skipped = len(skipped)
+    state.outbox.record(StepCommitted(id="", occurred_ns=at_ns, step=step, skipped_lanes=skipped))
 
 
 def _record_loaded(state: RunState, generation: Generation, version: int) -> None:
@@ -322,13 +356,17 @@ def _changes(state: RunState, generation: Generation) -> str:
     """How it differs from the generation before, and why it had to."""
     parts = [f"{new} takes the place of {_fated(state, [old])}" for old, new in generation.replaced.items()]
     parts += [
-        f"{new} takes the place of {old} ({replacing.REASON})" if new else f"without {old} (drained)"
+        f"{new} takes the place of {old} ({replacing.reason_of(state, old)})"
+        if new
+        else f"without {old} (drained)"
         for old, new in generation.leaving.items()
     ]
     if generation.missing:
         parts.append(f"without {_fated(state, generation.missing)}")
     if generation.added:
         parts.append(f"with {', '.join(generation.added)}")
+    if generation.shelved:
+        parts.append(f"{', '.join(generation.shelved)} on the shelf until a replica is whole")
     changes = "; ".join(parts) or "the same members again"
     trouble = generation.because
     if trouble is None:
@@ -345,8 +383,8 @@ def _reason(state: RunState, generation: Generation) -> str:
     parts = [str(generation.because)] if generation.because is not None else []
     if lost:
         parts.append(f"lost: {_fated(state, lost)}")
-    if generation.leaving:
-        parts.append(f"replaced, {replacing.REASON}: {', '.join(generation.leaving)}")
+    for why, names in groupby(generation.leaving, partial(replacing.reason_of, state)):
+        parts.append(f"replaced, {why}: {', '.join(names)}")
     if generation.added:
         parts.append(f"joined: {', '.join(generation.added)}")
     return "; ".join(parts)
@@ -384,8 +422,31 @@ def _say_formed(state: RunState, generation: Generation, version: int) -> None:
         elif version:
             then += f", after the checkpoint of step {version}"
         state.outbox.say(f"generation {generation.number}: {members} on {where}; {then}")
+        if doubt := _few_lanes(state, generation):
+            state.outbox.say(doubt)
         return
     what = "what follows the last step" if state.progress.is_last else f"step {version + 1}"
     state.outbox.say(
         f"generation {generation.number}: {_changes(state, generation)}; {what} goes on with {members}"
+        f"{_without_lanes(state, generation)}"
     )
+
+
+def _few_lanes(state: RunState, generation: Generation) -> str:
+    """What the loss of a replica will cost, if that is much more than it need be."""
+    if state.launch.setup is None or state.launch.setup[1].on_shortage != "same bits":
+        return ""
+    mesh = state.policy.mesh
+    return few_lanes(state.launch.setup[1].lanes, len(generation.members) // mesh.ranks, mesh.slices)
+
+
+def _without_lanes(state: RunState, generation: Generation) -> str:
+    """How many lanes of its first step nobody computes, in words."""
+    if state.launch.setup is None or state.progress.is_last:
+        return ""
+    if state.launch.setup[1].on_shortage == "same bits" and not state.policy.skipped:
+        return ""
+    lanes, slices = state.launch.setup[1].lanes, state.policy.mesh.slices
+    dealt = {lane for name in generation.members for lane in state.roster.members[name].lanes}
+    missing = lanes - len(dealt) * slices
+    return f", without {missing} of {lanes} lanes" if missing > 0 else ""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from holdfast.run import losses, replacing, seats
 from holdfast.run.happenings import ToNode
+from holdfast.run.link import beat_interval_s
 from holdfast.run.stages import HELD_UP, REGROUPING
 from holdfast.run.state import DeclaredWork, Generation, Member, RunState, Stall, Trouble
 from holdfast.run.waits import APART_S, IDLE_S_MAX, LOCATE_S, LOOK_S_MAX, PATIENT_S, ns
@@ -328,7 +329,8 @@ def waits_apart(state: RunState) -> bool:
     """
     if state.now_ns < state.hangs.apart_due_ns:
         return False
-    state.hangs.apart_due_ns = state.now_ns + ns(APART_S)
+    members = len(state.roster.members)
+    state.hangs.apart_due_ns = state.now_ns + ns(max(APART_S, 2 * beat_interval_s(members)))
     before, state.hangs.apart = state.hangs.apart, _waiting_apart(state)
     generation = state.generations.announced
     if generation is None or not state.hangs.apart or state.hangs.apart != before:

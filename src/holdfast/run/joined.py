@@ -5,8 +5,9 @@ everything that changes them, so nothing depends on the order in which messages 
 it looks at again when something happens, or at `Outbox.due_ns`.
 """
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.record.errors import complaint
 from holdfast.run import (
@@ -18,6 +19,7 @@ from holdfast.run import (
     pacing,
     processes,
     replacing,
+    replicas,
     seats,
     setups,
 )
@@ -64,7 +66,7 @@ def regrouped(state: RunState, member: Member, message: Regrouped) -> bool:
     generation = state.generations.announced
     if generation is None or message.generation != generation.number or member.name not in generation.names:
         return False
-    member.lanes = message.lanes
+    member.lanes, member.version = message.lanes, message.version
     planned(state, message.steps_total)
     generation.regrouped[member.name] = message.version
     for part, took_s in message.parts_s.items():
@@ -87,7 +89,7 @@ def enter_regrouped(state: RunState, members: Sequence[Member], message: Regroup
     if members:
         planned(state, message.steps_total)
     for member in members:
-        member.lanes = message.lanes
+        member.lanes, member.version = message.lanes, message.version
         generation.regrouped[member.name] = message.version
         for part, took_s in message.parts_s.items():
             generation.parts_ns[part] = max(generation.parts_ns.get(part, 0), ns(took_s))
@@ -133,7 +135,11 @@ def committed(state: RunState, member: Member, message: Committed) -> bool:
         state.progress.loss_values.append((message.step, message.loss))
     if (message.generation, message.step) <= member.reported:
         return False
-    member.reported = (message.generation, message.step)
+    member.reported, member.version = (message.generation, message.step), message.step
+    if message.skipped:
+        state.progress.skipped[message.step] = message.skipped
+    else:  # what was skipped before the run went back does not count
+        state.progress.skipped.pop(message.step, None)
     for generation in (state.generations.formed, state.generations.announced):
         if generation is not None and generation.number == message.generation:
             state.progress.first_ns.setdefault(message.step, state.now_ns)
@@ -155,7 +161,7 @@ def enter_commits(state: RunState, members: Sequence[Member], message: Committed
     if not members:
         return
     for member in members:
-        member.reported = (message.generation, message.step)
+        member.reported, member.version = (message.generation, message.step), message.step
     state.progress.first_ns.setdefault(message.step, state.now_ns)
     generation.tally[message.step] = generation.tally.get(message.step, 0) + len(members)
     if message.took_s is not None:
@@ -218,6 +224,9 @@ def settle(state: RunState) -> None:
     if state.ending.closing is not None:
         return
     _give_up_late(state)
+    if (rail := replicas.lost_part(state)) is not None:
+        replicas.begin_again(state, rail)
+    replicas.fence_ahead(state)
     if state.generations.announced is not None:
         hangs.watch(state, state.generations.announced)
     replacing.settle(state)  # after everything that may lose a member
@@ -244,7 +253,9 @@ def _gather(state: RunState) -> None:
         if state.now_ns < due_ns:
             state.outbox.wake(due_ns)
             return
-    if state.generations.announced is not None or setups.has_lanes(state):
+    if not replicas.arrange(state, [], list(state.roster.waiting), ""):
+        _stall(state)
+    elif state.generations.announced is not None or setups.has_lanes(state):
         _announce(state, [], at_boundary=False)
 
 
@@ -259,7 +270,10 @@ def _go_on(state: RunState, generation: Generation) -> None:
             or _awaits_replacement(state, generation)
             or _awaits_main(state)
         ):
-            _announce(state, survivors, at_boundary=False)
+            if replicas.arrange(state, survivors, list(state.roster.waiting), ""):
+                _announce(state, survivors, at_boundary=False)
+            else:
+                _stall(state)
     elif generation.broken_ns is not None:
         due_ns = generation.broken_ns + state.observed.broken_ns
         if state.now_ns < due_ns:
@@ -271,7 +285,11 @@ def _go_on(state: RunState, generation: Generation) -> None:
         else:
             state.progress.setbacks += 1
             _announce(state, survivors, at_boundary=False, because=generations.broke(state, generation))
-    elif state.ending.is_cut_short and state.roster.waiting and generation.formed_ns is not None:
+    elif (
+        state.ending.is_cut_short
+        and replicas.would_grow(state, generation)
+        and generation.formed_ns is not None
+    ):
         _announce(state, survivors, at_boundary=False)
     elif _may_grow(state, generation):
         _announce(state, survivors, at_boundary=True)
@@ -301,7 +319,8 @@ def _awaits_main(state: RunState) -> bool:
     The others have nothing more to compute. If one of them were rank 0 meanwhile, two might do it at once; or
     none, where its script is past it already.
     """
-    return bool(state.ending.undone_main) and not state.roster.waiting and seats.is_anybody_coming(state)
+    is_there = any(replicas.may_stand_in(state, name) for name in state.roster.waiting)
+    return bool(state.ending.undone_main) and not is_there and seats.is_anybody_coming(state)
 
 
 def _may_grow(state: RunState, generation: Generation) -> bool:
@@ -309,12 +328,16 @@ def _may_grow(state: RunState, generation: Generation) -> bool:
     return (
         generation.formed_ns is not None
         and (
-            bool(replacing.ready(state, generation.members))
-            or (bool(state.roster.waiting) and generations.room(state) > 0)
+            bool(replicas.leaving(state, generation.members))
+            or (replicas.would_grow(state, generation) and _has_room(state))
         )
         and not _is_anybody_done(state, generation)
         and not _awaits_siblings(state)
     )
+
+
+def _has_room(state: RunState) -> bool:
+    return state.policy.mesh.ranks > 1 or generations.room(state) > 0
 
 
 def _awaits_siblings(state: RunState) -> bool:
@@ -346,7 +369,8 @@ def _has_nodes(state: RunState) -> bool:
 
 def _stall(state: RunState) -> None:
     """The run cannot go on for want of nodes or members: wait for them, at most `wait_s`."""
-    want = "members that are ready"
+    ranks = state.policy.mesh.ranks
+    want = "members that are ready" if ranks == 1 else f"a whole replica of {ranks} members"
     if not _has_nodes(state):
         want = f"nodes: {state.roster.nodes_active} of at least {state.policy.nodes_min} have joined"
     if state.launch.stalled_ns is None:
@@ -381,9 +405,10 @@ def _is_complete(state: RunState) -> bool:
     """Whether everybody who is left is done. Newcomers need not be, if no boundary came for them; but whoever
     was cut short in what its script does after the last step must have somebody to do it again.
     """
-    if state.ending.is_cut_short and (state.roster.waiting or seats.is_anybody_coming(state)):
-        return False
     generation = state.generations.announced
+    is_awaited = bool(state.roster.waiting) if generation is None else replicas.would_grow(state, generation)
+    if state.ending.is_cut_short and (is_awaited or seats.is_anybody_coming(state)):
+        return False
     if generation is None:
         seated = (
             [name for node in state.roster.nodes.values() for name in node.seats]
@@ -412,9 +437,9 @@ def _complete(state: RunState) -> None:
     """Release all members, if they agree on what they have."""
     names = () if state.generations.announced is None else state.generations.announced.members
     finished = {name: told for name in names if (told := state.roster.members[name].finished) is not None}
-    digests = {name: told.digest for name, told in finished.items()}
-    if len(set(digests.values())) <= 1:
-        digest = "".join(f", digest {digest}" for digest in set(digests.values()))
+    differing = _differing(state, {name: told.digest for name, told in finished.items()})
+    if not differing:
+        digest = _digest_words(state, finished)
         pacing.note(state, is_last=True)
         survived = state.progress.survived.words
         if reason := _exited_early(state, finished.values()):
@@ -424,10 +449,30 @@ def _complete(state: RunState) -> None:
         state.outbox.say(f"completed{survived}: step {state.progress.step}{digest}")
         ending.complete(state)
         return
-    common, _ = Counter(digests.values()).most_common(1)[0]
-    others = ", ".join(name for name, digest in digests.items() if digest != common)
-    agreeing = next(name for name, digest in digests.items() if digest == common)
-    ending.fail(state, f"the members ended with different weights: {others} differs from {agreeing}")
+    ending.fail(state, f"the members ended with different weights: {differing}")
+
+
+def _differing(state: RunState, digests: Mapping[str, str]) -> str:
+    """Which members differ from those that have the same part of the model; empty where none does."""
+    rails: dict[int, dict[str, str]] = {}
+    for name, digest in digests.items():
+        rails.setdefault(state.roster.members[name].rail, {})[name] = digest
+    for told in rails.values():
+        common, count = Counter(told.values()).most_common(1)[0]
+        if count < len(told):
+            others = ", ".join(name for name, digest in told.items() if digest != common)
+            agreeing = next(name for name, digest in told.items() if digest == common)
+            return f"{others} differs from {agreeing}"
+    return ""
+
+
+def _digest_words(state: RunState, finished: Mapping[str, Finished]) -> str:
+    """Of the weights. Where they are in parts, of the parts' digests."""
+    by_rail = {state.roster.members[name].rail: told.digest for name, told in finished.items()}
+    parts = [by_rail[rail] for rail in sorted(by_rail)]
+    if len(parts) > 1:
+        parts = [hashlib.sha256("".join(parts).encode()).hexdigest()]
+    return "".join(f", digest {digest}" for digest in parts)
 
 
 def _exited_early(state: RunState, finished: Iterable[Finished]) -> str:

@@ -1,6 +1,7 @@
 """A worker's line to the coordinator: it beats by itself, never holds the script up, and tells when it ends.
 
-Two threads: one sends what the script has to say and a heartbeat four times a second, the other reads.
+Two threads: one sends what the script has to say and a heartbeat four times a second, less often in a crowd;
+the other reads.
 Nothing here knows torch, or what the messages mean.
 """
 
@@ -20,6 +21,8 @@ from holdfast.run import handshake, wire
 from holdfast.run.tls import Channel
 
 BEAT_INTERVAL_S = 0.25
+BEATS_PER_S_MAX = 2048
+"""Of all members together: one coordinator hears them all."""
 REPORT_INTERVAL_S = 1.0
 """So often a heartbeat carries what the member has measured."""
 QUEUE_MAX = 16384
@@ -34,6 +37,11 @@ _TO_WORKER = get_args(wire.ToWorker)
 
 Listener = Callable[[wire.ToWorker | None], None]
 """Is called in the reading thread with every message, and with None when the connection has ended."""
+
+
+def beat_interval_s(members: int) -> float:
+    """How often each of so many beats."""
+    return max(BEAT_INTERVAL_S, members / BEATS_PER_S_MAX)
 
 
 class Link:
@@ -59,6 +67,7 @@ class Link:
         self._is_open = True
         self._step = 0
         self._stage: wire.Stage = "starting"
+        self._interval_s = BEAT_INTERVAL_S
         self._report_due_s = 0.0
         self.on_report: Callable[[], wire.Spent | None] = lambda: None
         self._sender = threading.Thread(target=self._send_all, name="holdfast-sender", daemon=True)
@@ -96,6 +105,10 @@ class Link:
     def beat(self, step: int, stage: wire.Stage) -> None:
         """What the heartbeats tell from now on."""
         self._step, self._stage = step, stage
+
+    def be_one_of(self, members: int) -> None:
+        """How many they are from now on: in a crowd each beats less often."""
+        self._interval_s = beat_interval_s(members)
 
     def beat_now(self) -> None:
         """Have a heartbeat sent that is not due yet."""
@@ -153,7 +166,7 @@ class Link:
                 if not self._is_waiting:
                     self._changed.wait(max(0.0, due_s - time.monotonic()))
             if time.monotonic() >= due_s:
-                due_s = time.monotonic() + BEAT_INTERVAL_S
+                due_s = time.monotonic() + self._interval_s
                 with self._lock:
                     self._queue.append(wire.frame(self._beat(due_s)))
             try:

@@ -41,7 +41,7 @@ def lose(state: RunState, member: Member, why: str, *, onset_ns: int | None = No
 
 def _take_out(state: RunState, member: Member, why: str) -> None:
     member.is_lost = True
-    state.progress.setbacks += 1
+    state.progress.setbacks += member.role == "active"
     state.hangs.end_excuses(member.name)
     if state.generations.announced is not None and state.generations.announced.has(member.name):
         state.generations.announced.lost[member.name] = state.now_ns
@@ -98,7 +98,9 @@ def lose_node(state: RunState, node: Node, why: str, *, onset_ns: int | None) ->
     struck = [member.onset_ns for member in living if member.onset_ns is not None]
     onset_ns = min(struck) if struck else onset_ns
     cause = _record_fault(state, node.name, "node lost", onset_ns=onset_ns, detail=why)
-    setbacks = state.progress.setbacks
+    # Its members' connections may have ended first: all of it is one setback.
+    known = [one for one in members if one.role == "active" and one.name in state.generations.unexplained]
+    setbacks = max(0, state.progress.setbacks - len(known))
     for member in living:
         lose(state, member, "node lost", onset_ns=onset_ns, cause=cause)
         state.outbox.effects.append(Close("worker", member.name))

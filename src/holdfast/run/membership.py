@@ -12,7 +12,18 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from holdfast.record.events import PhaseEntered
-from holdfast.run import devices, ending, hangs, joined, losses, plain, processes, replacing
+from holdfast.run import (
+    devices,
+    ending,
+    hangs,
+    joined,
+    losses,
+    plain,
+    processes,
+    rebalancing,
+    replacing,
+    replicas,
+)
 from holdfast.run.happenings import (
     Begun,
     Close,
@@ -38,6 +49,7 @@ from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
     AgentJoined,
     Answer,
+    Balanced,
     Broken,
     Checkpointed,
     Committed,
@@ -47,9 +59,11 @@ from holdfast.run.wire import (
     Finished,
     FromAgent,
     FromWorker,
+    LeftBehind,
     Located,
     MemberBeat,
     NodeBeat,
+    PartLost,
     Planned,
     Published,
     Regrouped,
@@ -251,6 +265,8 @@ def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
             ):
                 member.lanes = message.lanes
             return False
+        case Balanced():
+            return rebalancing.heard(state, message)
         case Published():
             member.told += 1
             hangs.published(state, member, message.generation)
@@ -269,6 +285,10 @@ def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
             return joined.regrouped(state, member, message)
         case Broken():
             joined.broken(state, message)
+        case PartLost():
+            replicas.part_lost(state, message)
+        case LeftBehind():
+            replicas.left_behind(state, member)
         case Finished():
             joined.finished(state, member, message)
     return True

@@ -73,6 +73,7 @@ def _of_run(status: Status, stepping: list[MemberStatus]) -> Iterator[Metric]:
         ("members", "Members that take part.", len(stepping)),
         ("nodes", "Nodes that have joined.", sum(node.alive for node in status.nodes)),
         ("lanes", "Lanes of a step.", lanes),
+        ("lanes_skipped", "Lanes of the last step that nobody computed.", status.lanes_skipped),
     )
     for name, meaning, value in gauges:
         if value is not None:

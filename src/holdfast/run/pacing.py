@@ -65,7 +65,11 @@ def note(state: RunState, *, is_last: bool = False) -> None:
 def _record(state: RunState, means: list[_Mean], members: list[Member]) -> None:
     share = -(-sum(mean.lanes for mean in means) // len(means))
     quick_s = sorted(mean.own_s_with(share) for mean in means)[(len(means) - 1) // QUICK_PART]
-    slowest_s, slowest = max((mean.own_s, member.name) for mean, member in zip(means, members, strict=True))
+    slowest_s = max(mean.own_s for mean in means)
+    # With the same work: who has lanes of a slow member takes longer, too.
+    _, slowest = max(
+        (mean.own_s_with(share), member.name) for mean, member in zip(means, members, strict=True)
+    )
     step_s = sum(mean.step_s for mean in means) / len(means) - max(mean.checkpoint_s for mean in means)
     state.outbox.record(
         MembersTimed(

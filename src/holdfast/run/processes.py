@@ -80,15 +80,32 @@ def show(state: RunState, member: Member) -> None:
 
 def admit(state: RunState, member: Member) -> None:
     member.reached, member.admitted_ns = "admitted", state.now_ns
+    member.rail = _rail(state, member)
     slots = state.roster.nodes[member.node].slots
     # A fault planned for a join strikes one newcomer only: the first once its step is reached.
     due = [
         fault for fault in state.faults if fault.moment == "join" and fault.step <= state.progress.step + 1
     ][:1]
     state.faults = tuple(fault for fault in state.faults if fault not in due)
-    state.outbox.effects.append(
-        ToMembers((member.name,), Admitted(slot=member.slot, slots=slots, faults=tuple(due)))
+    admitted = Admitted(
+        slot=member.slot,
+        slots=slots,
+        faults=tuple(due),
+        mesh=state.policy.mesh,
+        rail=member.rail,
+        skipped=state.policy.skipped,
     )
+    state.outbox.effects.append(ToMembers((member.name,), admitted))
+
+
+def _rail(state: RunState, member: Member) -> int:
+    """The part of a sharded model that belongs to the member's seat, for good."""
+    return seat_number(state, member) % state.policy.mesh.ranks
+
+
+def seat_number(state: RunState, member: Member) -> int:
+    """Of its seat, among all that the run may have."""
+    return state.roster.nodes[member.node].order * state.policy.slots + member.slot
 
 
 def record_started(state: RunState, member: Member) -> None:

@@ -1,4 +1,5 @@
-"""A member is replaced because the operator asks for it. Nobody is lost by it, and no step is.
+"""A member is replaced because the operator asks for it, or because it is slow. Nobody is lost by it, and no
+step is.
 
 Its heir, a warm process of its node, is admitted and builds its model while the member goes on. Then a
 generation is announced with the heir in the member's place; the present one changes over at a step boundary,
@@ -33,10 +34,11 @@ def ask(state: RunState, message: Replace) -> Answer:
         return _drain(state, state.roster.nodes[name])
     if message.asks_only:
         return Answer(ok=False, sentence=state.replacing.kept.get(name, f"{name} was lost meanwhile"))
-    return _begin(state, name)
+    return begin(state, name)
 
 
-def _begin(state: RunState, name: str) -> Answer:
+def begin(state: RunState, name: str, reason: str = REASON) -> Answer:
+    """Have an heir found for the member. reason: why it is to go."""
     generation = state.generations.announced
     if generation is None:
         return Answer(ok=False, sentence="the script has not joined, so its processes cannot be replaced")
@@ -50,7 +52,9 @@ def _begin(state: RunState, name: str) -> Answer:
         return Answer(ok=False, sentence="the training is through")
     state.replacing.kept.pop(name, None)
     state.replacing.leaving[name] = ""
-    state.outbox.say(f"{name} is to be replaced, {REASON}")
+    if reason != REASON:
+        state.replacing.reasons[name] = reason
+    state.outbox.say(f"{name} is to be replaced, {reason}")
     return Answer(ok=True, sentence=f"{name} is being replaced", is_done=False)
 
 
@@ -78,6 +82,11 @@ def _drain(state: RunState, node: Node) -> Answer:
     state.replacing.leaving |= dict.fromkeys(there, "")
     state.outbox.say(f"{node.name} is to be drained, {REASON}")
     return Answer(ok=True, sentence=f"{node.name} is being drained", is_done=False)
+
+
+def reason_of(state: RunState, name: str) -> str:
+    """Why the member is to go, or had to."""
+    return state.replacing.reasons.get(name, REASON)
 
 
 def settle(state: RunState) -> None:
@@ -150,6 +159,8 @@ def hand_over(state: RunState, generation: Generation, opened_ns: int) -> None:
         state.roster.nodes[heir.node].seats[heir.slot] = heir_name
         processes.record_active(state, heir, at_ns=opened_ns)
         _record_action(state, "replace", name, opened_ns)
+        if name in state.replacing.reasons:
+            state.replacing.slow_seats.add((heir.node, heir.slot))
         state.replacing.replaced[name] = heir_name
     for node_name in drained:
         _retire(state, state.roster.nodes[node_name], opened_ns)
@@ -168,7 +179,14 @@ def _retire(state: RunState, node: Node, at_ns: int) -> None:
 
 def _record_action(state: RunState, action: Action, subject: str, at_ns: int, gpus: int = 0) -> None:
     state.outbox.record(
-        ActionTaken(id="", occurred_ns=at_ns, subject=subject, action=action, gpus=gpus, reason=REASON)
+        ActionTaken(
+            id="",
+            occurred_ns=at_ns,
+            subject=subject,
+            action=action,
+            gpus=gpus,
+            reason=reason_of(state, subject),
+        )
     )
 
 
@@ -253,6 +271,7 @@ def _end_drain(state: RunState, name: str) -> None:
 
 def _give_up(state: RunState, name: str, why: str) -> None:
     state.replacing.leaving.pop(name, None)
+    state.replacing.reasons.pop(name, None)
     state.replacing.kept[name] = f"{name} stays: {why}"
     node = state.roster.nodes[state.roster.members[name].node]
     if node.is_drained:

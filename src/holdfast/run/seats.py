@@ -1,6 +1,6 @@
 """A member for every seat, and warm processes behind them."""
 
-from holdfast.run import devices, processes
+from holdfast.run import devices, processes, replicas
 from holdfast.run.state import RunState
 
 
@@ -19,7 +19,12 @@ def fill_seats(state: RunState) -> None:
 
     Where a GPU failed, the process that had it must be gone first; where it failed before, the seat rests.
     """
-    may_start = not state.generations.survivors or bool(state.ending.undone_main) or _is_calm(state)
+    may_start = (
+        not state.generations.survivors
+        or bool(state.ending.undone_main)
+        or _is_calm(state)
+        or replicas.is_stuck(state)
+    )
     for name, slot in list(state.roster.vacant):
         node = state.roster.nodes[name]
         if node.is_drained:

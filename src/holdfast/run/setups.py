@@ -5,7 +5,7 @@ from holdfast.run.happenings import ToMembers
 from holdfast.run.state import Member, RunState
 from holdfast.run.wire import Dismissed, Setup
 
-_SETTINGS = ("lanes", "seed", "threads", "torch", "device", "deterministic")
+_SETTINGS = ("lanes", "seed", "threads", "torch", "device", "deterministic", "on_shortage")
 
 
 def fits(state: RunState, member: Member, setup: Setup) -> bool:
@@ -15,8 +15,8 @@ def fits(state: RunState, member: Member, setup: Setup) -> bool:
     """
     if state.launch.setup is None:
         state.launch.setup = (member.name, setup)
-        return True
-    difference = _difference(state.launch.setup, (member.name, setup))
+    twin = state.launch.setups.setdefault(member.rail, (member.name, setup))
+    difference = _setting(state.launch.setup, (member.name, setup)) or _part(twin, (member.name, setup))
     if not difference:
         return True
     hint = "Every member must build the same model, with the same versions and settings."
@@ -33,8 +33,15 @@ def fits(state: RunState, member: Member, setup: Setup) -> bool:
 def has_lanes(state: RunState) -> bool:
     """Whether every member would have a lane; if not, the run ends here."""
     assert state.launch.setup is not None
-    lanes = state.launch.setup[1].lanes
-    if state.roster.seats <= lanes:
+    lanes, mesh = state.launch.setup[1].lanes, state.policy.mesh
+    if lanes % mesh.slices:
+        ending.refuse(
+            state,
+            f"{lanes} lanes cannot be cut into {mesh.slices} slices each.",
+            "Give protect() a number of lanes that is a multiple of --shard.",
+        )
+        return False
+    if state.roster.seats // mesh.ranks <= lanes // mesh.slices:
         return True
     ending.refuse(
         state,
@@ -44,15 +51,21 @@ def has_lanes(state: RunState) -> bool:
     return False
 
 
-def _difference(first: tuple[str, Setup], second: tuple[str, Setup]) -> str:
-    """The first thing in which two members are not built alike, as a sentence; empty if there is none."""
+def _setting(first: tuple[str, Setup], second: tuple[str, Setup]) -> str:
+    """The first setting in which two members differ, as a sentence; empty if there is none."""
     (one, a), (other, b) = first, second
-    if a == b:
-        return ""
     for setting in _SETTINGS:
         left, right = getattr(a, setting), getattr(b, setting)
         if left != right:
             return f"{one} has {setting}={left} and {other} has {setting}={right}."
+    return ""
+
+
+def _part(first: tuple[str, Setup], second: tuple[str, Setup]) -> str:
+    """The first part of the model in which two members differ that have the same part of it."""
+    (one, a), (other, b) = first, second
+    if a.model == b.model:
+        return ""
     parts = [part for part in {**a.parts, **b.parts} if a.parts.get(part) != b.parts.get(part)]
     where = f" in {parts[0]}" if parts else ""
     return f"The model of {other} differs from that of {one}{where}."

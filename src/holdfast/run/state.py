@@ -13,8 +13,18 @@ import msgspec
 from holdfast.record.events import KnownEvent, Role, RunStarted
 from holdfast.run.happenings import Effect, Ending, Print, Record, Say, Severity
 from holdfast.run.history import Survived, Worked
+from holdfast.run.mesh import MeshShape
 from holdfast.run.waits import Observed, ns
-from holdfast.run.wire import DeviceFailed, Finished, PlannedFault, Setup, Spent, Stage, WorkerExited
+from holdfast.run.wire import (
+    DeviceFailed,
+    Finished,
+    PlannedFault,
+    Setup,
+    SkippedLanes,
+    Spent,
+    Stage,
+    WorkerExited,
+)
 
 LOSS_VALUES_MAX = 512
 """How many of the last steps' training losses are kept for the live view."""
@@ -31,7 +41,9 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     node keeps ready to step in. max_restarts: of a script that never joins. wait_s: the longest the run waits
     for nodes or members that it cannot go on without. hang_after_s: whoever holds the others up for so long
     is ended; None: by what the run has seen so far. grace_s: what a worker has between SIGTERM and SIGKILL.
-    faults: strikes that are planned.
+    rebalances: lanes are dealt by the members' pace. faults: strikes that are planned. mesh: the members that
+    make one replica of a sharded model. skipped: lanes that are not computed, because the run repeats another
+    one.
     """
 
     run: str
@@ -46,7 +58,10 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float = 600.0
     hang_after_s: float | None = None
     grace_s: float = 10.0
+    rebalances: bool = True
     faults: tuple[PlannedFault, ...] = ()
+    mesh: MeshShape = MeshShape()
+    skipped: tuple[SkippedLanes, ...] = ()
 
     def started(self, now_ns: int, gpus: int) -> RunStarted:
         """What the record is told at the start."""
@@ -70,11 +85,12 @@ class Member(msgspec.Struct, kw_only=True):
     one. reached: `started`, at `join()` (`parked`), out of it (`admitted`), at `protect()` (`ready`).
     replaces: whose place it takes. is_lost: it does not count any more, whether or not its exit is known.
     has_left: it ended well, though nobody released it. is_stopped: we ended it. is_muted: what it prints
-    before `join()` is not shown. reported: generation and step of its last commit. loaded: step and place of
-    the checkpoint it has begun with. struck_ns: when a fault was last aimed at it. recorded_as: the role it
-    has joined with, as far as the record knows. finished, finished_ns: how its script came to its end, and
-    when. spent: where its time went, by its last report, and by the one before. since_generation: the first
-    generation that it was in; 0: none yet. told: how many messages it has sent to other members.
+    before `join()` is not shown. reported: generation and step of its last commit. version: the last step
+    whose result it is known to have; 0: none. loaded: step and place of the checkpoint it has begun with.
+    struck_ns: when a fault was last aimed at it. recorded_as: the role it has joined with, as far as the
+    record knows. finished, finished_ns: how its script came to its end, and when. spent: where its time went,
+    by its last report, and by the one before. since_generation: the first generation that it was in; 0: none
+    yet. told: how many messages it has sent to other members. rail: which part of a sharded model it has.
     """
 
     name: str
@@ -99,12 +115,14 @@ class Member(msgspec.Struct, kw_only=True):
     loaded: tuple[int, str] | None = None
     is_muted: bool = False
     reported: tuple[int, int] = (0, 0)
+    version: int = 0
     stage: Stage = "starting"
     step: int = 0
     lanes: tuple[int, ...] = ()
     spent: tuple[Spent, Spent] = (Spent(), Spent())
     since_generation: int = 0
     told: int = 0
+    rail: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -166,7 +184,8 @@ class Generation(msgspec.Struct, kw_only=True):
     tally: how many members have reported each step. took_ns: the shortest that one took for it. is_fresh: no
     step of it was committed yet. lost: members that were lost since it was announced.
     broken_ns, trouble: when a member first said that a collective failed, and what it said.
-    leaving: whose place somebody else takes because the operator asks for it. is_void: it was announced and
+    leaving: whose place somebody else takes because the operator asks for it. shelved: who waits because
+    its replica is not whole. is_void: it was announced and
     cannot be formed, so another one follows. published: who has begun to regroup, as what it tells the others
     shows; left_ns: when somebody last did, or left what it was in before.
     """
@@ -181,6 +200,7 @@ class Generation(msgspec.Struct, kw_only=True):
     added: tuple[str, ...] = ()
     because: Trouble | None = None
     leaving: dict[str, str] = {}
+    shelved: tuple[str, ...] = ()
     is_void: bool = False
     formed_ns: int | None = None
     left_ns: int = 0
@@ -378,7 +398,7 @@ class Launch(msgspec.Struct, kw_only=True):
 
     is_protected: its script has joined. attempt: who was started at launch, at `launched_ns`. gpus: members
     the run is meant to have, as recorded. setup: what the first member at `protect()` has built, and its
-    name. stalled_ns: since when the run cannot go on for want of nodes or members.
+    name; setups: the same by rail. stalled_ns: since when the run cannot go on for want of nodes or members.
     """
 
     is_launched: bool = False
@@ -391,6 +411,7 @@ class Launch(msgspec.Struct, kw_only=True):
     restart_due_ns: int | None = None
     stalled_ns: int | None = None
     setup: tuple[str, Setup] | None = None
+    setups: dict[int, tuple[str, Setup]] = {}
 
 
 class Generations(msgspec.Struct, kw_only=True):
@@ -401,6 +422,7 @@ class Generations(msgspec.Struct, kw_only=True):
     same, the first collective that failed with nobody lost. fates: who of a generation was lost, and of what;
     empty where nobody has said so yet. unexplained: losses whose reason no agent has told yet. hurt: the
     first loss or failure since the last step that all members have committed, and which of the two it was.
+    replicas_most: how many replicas a generation has had at best.
     """
 
     number: int = 0
@@ -413,6 +435,7 @@ class Generations(msgspec.Struct, kw_only=True):
     fates: dict[str, str] = {}
     unexplained: dict[str, Loss] = {}
     hurt: tuple[int, Literal["loss", "failure"]] | None = None
+    replicas_most: int = 1
 
     @property
     def survivors(self) -> int:
@@ -435,7 +458,9 @@ class Progress(msgspec.Struct, kw_only=True):
     committed. Since then: setbacks, losses and broken generations; setback, the last of them in words;
     complaint, the last one of a script; trouble, what broke generations. worked: how long the run has worked
     on which steps. survived: what scripts failed with in the whole run, though it went on. loss_values: of
-    training, by step. pace_from, pace_due_ns: where members' time had gone when their pace was last looked
+    training, by step. skipped: the lanes that nobody computed, by step that is still to be recorded;
+    lanes_skipped: how many of the last that is.
+    pace_from, pace_due_ns: where members' time had gone when their pace was last looked
     at, and when it is next written down.
     """
 
@@ -444,6 +469,8 @@ class Progress(msgspec.Struct, kw_only=True):
     step_max: int = 0
     committed_ns: int | None = None
     first_ns: dict[int, int] = {}
+    skipped: dict[int, tuple[int, ...]] = {}
+    lanes_skipped: int = 0
     setbacks: int = 0
     setback: str = ""
     trouble: Trouble | None = None
@@ -506,14 +533,17 @@ class Devices(msgspec.Struct, kw_only=True):
 
 
 class Replacing(msgspec.Struct, kw_only=True):
-    """What the operator wants replaced. leaving: members, and who takes their place, where that is known;
+    """Who is to be replaced. leaving: members, and who takes their place, where that is known;
     nobody does where the node is drained. replaced: those who were, and by whom. kept: those who were not,
-    members and nodes, and why.
+    members and nodes, and why. reasons: why, if the operator has not asked for it. slow_seats: node and slot
+    of members that were replaced because they were slow.
     """
 
     leaving: dict[str, str] = {}
     replaced: dict[str, str] = {}
     kept: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    slow_seats: set[tuple[str, int]] = set()
 
 
 class Ends(msgspec.Struct, kw_only=True):

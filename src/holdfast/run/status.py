@@ -50,8 +50,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     rate: steps per second over the last ones, 0 while there are none. step_s: how long a step took, over
     those of the last second, or the last one where that took longer; None while there are none.
     stall_s, write_s: how long training waited for the last checkpoint, and how long that took to be durable,
-    or the one that is being written has taken if that is longer. happened: the last things that did.
-    outcome: None while it runs.
+    or the one that is being written has taken if that is longer. lanes_skipped: of the last step, lanes that
+    nobody computed. happened: the last things that did. outcome: None while it runs.
     """
 
     run: str
@@ -70,3 +70,4 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     stall_s: float | None = None
     write_s: float | None = None
+    lanes_skipped: int = 0

@@ -6,18 +6,23 @@ frame: its length in four bytes, then MessagePack. Nothing here opens a socket.
 """
 
 import secrets
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import msgspec
 
 from holdfast.record.kernel import Xid
 from holdfast.record.untrusted import UNDECODABLE
+from holdfast.run.balance import BalanceFinding
+from holdfast.run.mesh import MeshShape
 
-PROTOCOL = 3
+PROTOCOL = 5
 """Both ends must speak the same one; a run does not mix versions of Holdfast."""
 FRAME_BYTES_MAX = 8 << 20
 """Larger than any message: what exceeds it does not come from Holdfast."""
+PACKED_BYTES_MAX = 32 << 20
+"""Of notices that travel together."""
 LENGTH_BYTES = 4
 SLOTS_MAX = 1024
 """Members on one node; far more than it has GPUs or processors for."""
@@ -31,8 +36,9 @@ last. `meeting`: it waits for others there. `waiting`: for the coordinator to sa
 FaultKind = Literal["kill", "node", "pause"]
 WorkerFault = Literal["kill", "pause"]
 """Those that an agent does to one of its workers."""
-Moment = Literal["lane", "reduce", "commit", "meeting", "regroup", "state", "join"]
-"""Where inside a member's step a planned fault strikes; `meeting`: in a collective of the script's, after the
+Moment = Literal["lane", "reduce", "agree", "commit", "meeting", "regroup", "state", "join"]
+"""Where inside a member's step a planned fault strikes; `agree`: when it has its part of the sum, before the
+ranks of its replica have all told each other so; `meeting`: in a collective of the script's, after the
 step; `join`: after admission, before it is ready."""
 Outcome = Literal["completed", "failed", "stopped"]
 
@@ -206,11 +212,20 @@ class EndNode(Message, frozen=True, kw_only=True, tag=True):
 # ---- from a worker -----------------------------------------------------------------------------------
 
 
+class SkippedLanes(msgspec.Struct, frozen=True, array_like=True):
+    """The lanes that nobody computed, in the same way from one step to another."""
+
+    first: int
+    last: int
+    lanes: tuple[int, ...]
+
+
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """What must be the same on all members for their bits to be: compared field by field.
 
     model: a digest of names, shapes, types and values of everything protected as it was built; parts: the
     digest of each part of it by name, so that a difference can be named. threads: intra-op threads.
+    on_shortage: what is done about the lanes of replicas that are missing.
     """
 
     lanes: int
@@ -221,6 +236,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool
     model: str
     parts: dict[str, str]
+    on_shortage: str = "same bits"
 
 
 class WorkerJoined(MemberMessage, frozen=True, kw_only=True, tag=True):
@@ -246,6 +262,13 @@ class Published(Message, frozen=True, kw_only=True, tag=True):
     value: bytes
 
 
+class PublishedTogether(Message, frozen=True, kw_only=True, tag=True):
+    """What several members of a generation published, to all of them. packed: see `pack`."""
+
+    generation: int
+    packed: bytes
+
+
 class Regrouped(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The member is in the group of this generation, has its state, and goes on from `version`.
 
@@ -266,10 +289,19 @@ class Planned(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Dealt(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The member has these lanes from now on: a step that others had begun is over, and shares are even."""
+    """The member has these lanes from now on: a step that others had begun is over, or lanes were moved."""
 
     generation: int
     lanes: tuple[int, ...]
+
+
+class Balanced(MemberMessage, frozen=True, kw_only=True, tag=True):
+    """What rank 0 has found in the pace of all members at the end of a step; lanes that are moved have been,
+    by all of them. What it is about is counted in members or, of a sharded model, in replicas.
+    """
+
+    generation: int
+    finding: BalanceFinding
 
 
 class Broken(MemberMessage, frozen=True, kw_only=True, tag=True):
@@ -281,6 +313,21 @@ class Broken(MemberMessage, frozen=True, kw_only=True, tag=True):
     generation: int
     reason: str
     operation: str = "exchange data"
+
+
+class PartLost(MemberMessage, frozen=True, kw_only=True, tag=True):
+    """Of one part of a sharded state there is no copy and no mirror: no generation can go on from it."""
+
+    generation: int
+    rail: int
+
+
+class LeftBehind(MemberMessage, frozen=True, kw_only=True, tag=True):
+    """While the member was on the shelf, the others went past what its script does between two steps: it
+    cannot do that any more, and nobody else knows what it came to. Another process has to take its place.
+    """
+
+    generation: int
 
 
 class DeviceFailed(MemberMessage, frozen=True, kw_only=True, tag=True):
@@ -304,13 +351,15 @@ sysexits.h calls it a service that is unavailable."""
 class Committed(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The member holds version `step` now. loss: the step's, where the script's losses are numbers.
 
-    took_s: from when the script asked for the step's first lane until here; None: not known.
+    took_s: from when the script asked for the step's first lane until here; None: not known. skipped: the
+    lanes that nobody computed.
     """
 
     generation: int
     step: int
     loss: float | None
     took_s: float | None = None
+    skipped: tuple[int, ...] = ()
 
 
 class Working(MemberMessage, frozen=True, kw_only=True, tag=True):
@@ -412,12 +461,17 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
 class Admitted(Message, frozen=True, kw_only=True, tag=True):
     """Leave `join()` and build the model. slot: which device of the node is yours.
 
-    faults: planned faults with the moment `join` that are due: the run has reached their step.
+    faults: planned faults with the moment `join` that are due: the run has reached their step. mesh, rail:
+    how many members hold the model together, and which part is yours. skipped: lanes that are not to be
+    computed, because the run repeats another one.
     """
 
     slot: int
     slots: int
     faults: tuple[PlannedFault, ...] = ()
+    mesh: MeshShape = MeshShape()
+    rail: int = 0
+    skipped: tuple[SkippedLanes, ...] = ()
 
 
 class Announced(Message, frozen=True, kw_only=True, tag=True):
@@ -425,13 +479,16 @@ class Announced(Message, frozen=True, kw_only=True, tag=True):
 
     at_boundary: the present generation still works; change over at the first step boundary at which every
     present member knows of this (members that are new wait for them). Otherwise: abandon what you are in.
-    faults: planned faults that have not struck yet.
+    faults: planned faults that have not struck yet. replicas_most: how many the run has had at best.
+    rebalances: lanes are dealt by the members' pace.
     """
 
     number: int
     members: tuple[str, ...]
     at_boundary: bool = False
     faults: tuple[PlannedFault, ...] = ()
+    replicas_most: int = 1
+    rebalances: bool = False
 
 
 class Released(Message, frozen=True, kw_only=True, tag=True):
@@ -484,12 +541,17 @@ class Answer(Message, frozen=True, kw_only=True, tag=True):
 Handshake = Challenge | Proof | Accepted | Refused
 FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located
 ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | Locate | EndNode
-OfMembership = WorkerJoined | WorkerReady | Published | Regrouped | Dealt | Broken | DeviceFailed | Finished
-OfProgress = Planned | Committed | Working | MemberBeat | Checkpointed | Struck
+OfRegrouping = Published | Regrouped | Dealt | Broken | PartLost | LeftBehind
+OfMembership = WorkerJoined | WorkerReady | OfRegrouping | DeviceFailed | Finished
+OfProgress = Planned | Committed | Balanced | Working | MemberBeat | Checkpointed | Struck
 FromWorker = OfMembership | OfProgress
-ToWorker = Admitted | Announced | Published | Released | Dismissed
+ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed
 AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Replace | Answer
 
+Notice = tuple[str, str, bytes]
+"""Who published it, under which key, and what."""
+
+_notice_decoder = msgspec.msgpack.Decoder(list[Notice])
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
@@ -518,6 +580,22 @@ def unframe(body: bytes) -> AnyMessage:
         raise MalformedFrame(str(error)) from None
 
 
+def pack(notices: Sequence[Notice]) -> bytes:
+    """What members tell each other is much the same, and goes to all of them: it is worth compressing."""
+    return zlib.compress(_encoder.encode(notices), level=1)
+
+
+def unpack(packed: bytes) -> list[Notice]:
+    expander = zlib.decompressobj()
+    try:
+        data = expander.decompress(packed, PACKED_BYTES_MAX)
+        if expander.unconsumed_tail or not expander.eof:
+            raise MalformedFrame(f"more than {PACKED_BYTES_MAX} bytes packed, or too few")
+        return _notice_decoder.decode(data)
+    except (zlib.error, *UNDECODABLE) as error:
+        raise MalformedFrame(str(error)) from None
+
+
 def fresh_token() -> str:
     return secrets.token_hex(16)
 
@@ -538,6 +616,11 @@ class FrameBuffer:
 
     def feed(self, data: bytes) -> Iterator[AnyMessage]:
         """The messages that are complete now. `MalformedFrame` where the bytes are no message of ours."""
+        for body in self.bodies(data):
+            yield unframe(body)
+
+    def bodies(self, data: bytes) -> Iterator[bytes]:
+        """The same, before they are decoded."""
         self._data += data
         start = 0
         try:
@@ -547,6 +630,6 @@ class FrameBuffer:
                 if end > len(self._data):
                     break
                 start = end
-                yield unframe(bytes(self._data[body:end]))
+                yield bytes(self._data[body:end])
         finally:
             del self._data[:start]

@@ -43,6 +43,8 @@ CLOSE_S_MAX = 60.0
 """How long a writer that is closed waits for what it has begun: storage that hangs holds up no end."""
 READ_PAUSES_S = (0.25, 0.5, 1.0, 2.0)
 """Between attempts to read what is there and cannot be read: storage that stumbles is given this long."""
+AHEAD_MAX = 8
+"""So many checkpoints are kept at most of a rank that is ahead of the others, whose parts are missing yet."""
 LOOKS_MAX = 8
 """How often a directory is looked at again because what it showed was gone: a writer removes what is old."""
 
@@ -76,13 +78,26 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
+Mark = tuple[int, int]
+"""A step, and which of its checkpoints is to be taken first if it has several. The highest is the newest."""
+
+
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint whose hash agreed. digest: the SHA-256 of its payload."""
+    """A checkpoint whose hash agreed. digest: the SHA-256 of its payload. history, whole: of a part, see
+    `PartNote`.
+    """
 
     step: int
     state: dict[str, object]
     place: str
     digest: str
+    preference: int = 0
+    history: str = ""
+    whole: int = 0
+
+    @property
+    def mark(self) -> Mark:
+        return self.step, self.preference
 
 
 class Checkpoints(Protocol):
@@ -95,9 +110,10 @@ class Checkpoints(Protocol):
     def save(self, step: int, state: State) -> Saved:
         """Keep the state for good, or raise. The tensors are the caller's again when this returns."""
 
-    def newest(self) -> Loaded | None:
-        """The newest one that is sound; damaged ones are passed over, and told of. None: nothing was ever
-        saved here. Raises `StoreError` where something is there that cannot be read, or nothing sound.
+    def newest(self, until: Mark | None = None) -> Loaded | None:
+        """The newest one that is sound, up to this one if one is given; damaged ones are passed over,
+        and told of. None: nothing was ever saved here. Raises `StoreError` where something is there that
+        cannot be read, or nothing sound.
         """
 
     def steps(self) -> list[int]:
@@ -290,10 +306,10 @@ class DirectoryCheckpoints:
         self._remove_old(step)
         return Saved(step=step, place=str(path), size_bytes=size_bytes, digest=digest)
 
-    def newest(self) -> Loaded | None:
+    def newest(self, until: Mark | None = None) -> Loaded | None:
         for pause_s in (*self._read_pauses_s, None):
             try:
-                return self._newest_settled()
+                return self._newest_settled(until)
             except OSError as error:
                 if pause_s is None:
                     raise StoreError(
@@ -305,27 +321,27 @@ class DirectoryCheckpoints:
                 time.sleep(pause_s)
         raise AssertionError  # the last attempt returns or raises
 
-    def _newest_settled(self) -> Loaded | None:
+    def _newest_settled(self, until: Mark | None) -> Loaded | None:
         self._tell_leftovers()
         for _ in range(LOOKS_MAX - 1):
             with contextlib.suppress(_Gone):  # removed as old since we looked: look again
-                return self._newest_now()
-        return self._newest_now()
+                return self._newest_now(until)
+        return self._newest_now(until)
 
-    def _newest_now(self) -> Loaded | None:
+    def _newest_now(self, until: Mark | None) -> Loaded | None:
         """Only what is damaged is passed over: what cannot be read may be sound, and newer than the rest."""
-        found = self.steps()
-        for step in reversed(found):
-            path = self.path(step)
+        found = [each for each in self._candidates() if until is None or each.mark <= until]
+        for each in found:
             try:
-                return read(path, step)
+                return self._open(each)
             except FileNotFoundError as error:
-                if step not in self.steps():
+                if each not in self._candidates():
                     raise _Gone from error
                 raise  # a link that leads nowhere, such as into a filesystem that is not mounted
             except Unsound as error:
-                self._refused.add(step)
-                self._told("failed", step, str(path), _sentence(error))
+                if each.place == str(self.path(each.step)):
+                    self._refused.add(each.step)
+                self._told("failed", each.step, each.place, _sentence(error))
         if found:
             raise StoreError(
                 f"Every checkpoint in {self.place} is damaged: `holdfast checkpoint list` says how.",
@@ -334,19 +350,17 @@ class DirectoryCheckpoints:
             )
         return None
 
+    def _candidates(self) -> list["Candidate"]:
+        """What there seems to be to go on from, the newest first."""
+        return [Candidate((step, 0), str(self.path(step))) for step in reversed(self.steps())]
+
+    def _open(self, candidate: "Candidate") -> Loaded:
+        """Raises `Unsound` or `OSError`."""
+        return read(Path(candidate.place), candidate.step)
+
     def _found(self, name: re.Pattern[str]) -> dict[Path, int]:
         """The files of such a name, and their steps."""
-        try:
-            return {
-                path: int(match[1])
-                for path in self._directory.iterdir()
-                if (match := name.fullmatch(path.name))
-            }
-        except FileNotFoundError:
-            upwards = (self._directory, *self._directory.parents)
-            if any(path.is_symlink() and not path.exists() for path in upwards):
-                raise  # a link that leads nowhere is no proof that there is nothing
-            return {}  # nothing was saved yet
+        return {path: int(match[1]) for path, match in found_in(self._directory, name).items()}
 
     def _tell_leftovers(self) -> None:
         for path, step in self._found(_PART).items():
@@ -356,12 +370,40 @@ class DirectoryCheckpoints:
     def _remove_old(self, step: int) -> None:
         """Of the checkpoints up to this one, leave the newest that are sound; what is ahead is another's."""
         found = {path: of for path, of in self._found(_WHOLE).items() if of <= step}
-        kept = sorted(set(found.values()) - self._refused)[-self._keep :]
-        doomed = [path for path, of in found.items() if of not in kept]
+        sound = set(found.values()) - self._refused
+        kept = sorted(self._usable(sound))[-self._keep :]
+        oldest = kept[0] if len(kept) == self._keep else 0
+        newest = sorted(sound)[-max(AHEAD_MAX, self._keep) :]  # should the usable ones never come
+        doomed = [path for path, of in found.items() if of not in newest or of < oldest]
         doomed += [path for path in self._found(_PART) if is_left_behind(path)]
         for path in doomed:
             with contextlib.suppress(OSError):  # somebody else was quicker, or it stays: no harm
                 path.unlink()
+
+    def _usable(self, steps: set[int]) -> set[int]:
+        """Of these, the steps that can be gone on from, as far as can be seen from here."""
+        return steps
+
+
+class Candidate(NamedTuple):
+    """What seems to be a checkpoint. place: its file, or a pattern of several."""
+
+    mark: Mark
+    place: str
+
+    @property
+    def step(self) -> int:
+        return self.mark[0]
+
+
+def found_in(directory: Path, name: re.Pattern[str]) -> dict[Path, re.Match[str]]:
+    """What is there under such a name."""
+    try:
+        return {path: match for path in directory.iterdir() if (match := name.fullmatch(path.name))}
+    except FileNotFoundError:
+        if any(path.is_symlink() and not path.exists() for path in (directory, *directory.parents)):
+            raise  # a link that leads nowhere is no proof that there is nothing
+        return {}  # nothing was saved yet
 
 
 # ---- in the background -----------------------------------------------------------------------------------
@@ -484,6 +526,7 @@ class Writer:
         self._spare: Snapshot | None = None
         self._opened_ns = self._began_ns = self._clock.now_ns()
         self._cost_ns: int | None = None
+        self.saved = 0  # the last step that is durable
         self._thread = threading.Thread(target=self._run, name="holdfast checkpoints", daemon=True)
 
     def __enter__(self) -> Self:
@@ -504,6 +547,12 @@ class Writer:
             if self._writing or self._waiting:
                 return False
             return self._clock.now_ns() - self._began_ns >= self._best_interval_ns(nodes, failures)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was offered is not durable yet."""
+        with self._changed:
+            return self._writing or self._waiting is not None
 
     def _best_interval_ns(self, nodes: int, failures: int) -> int:
         """Daly's for what the last checkpoint cost and how often such a run fails, within bounds."""
@@ -555,6 +604,7 @@ class Writer:
                 took_ns = self._clock.now_ns() - offer.began_ns
                 self._cost_ns = offer.stall_ns if offer.snapshot.is_of_gpu else took_ns
                 self._writing = False
+                self.saved = offer.step if happened == "saved" else self.saved
             self._told(happened, offer.step, place, reason, stall_ns=offer.stall_ns, size_bytes=size_bytes)
 
     def _next(self) -> _Offer | None:

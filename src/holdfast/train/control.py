@@ -135,6 +135,10 @@ class Coordinated:
                 interrupt = self._take(message)
             elif isinstance(message, wire.Published):
                 self._published[message.generation, message.key] = message.value
+            elif isinstance(message, wire.PublishedTogether):
+                for sender, key, value in wire.unpack(message.packed):
+                    if sender != self.member:  # which may have forgotten its own already
+                        self._published[message.generation, key] = value
             elif isinstance(message, wire.Released):
                 self._released = message
                 interrupt = self._interrupt
@@ -158,6 +162,7 @@ class Coordinated:
         first = self._newest.number if generation.at_boundary and self._newest else generation.number
         self._published = {place: value for place, value in self._published.items() if place[0] >= first}
         self._newest = generation
+        self._link.be_one_of(len(generation.members))
         if generation.at_boundary:
             return None
         self._abandon_below = generation.number
@@ -321,7 +326,7 @@ class Alone:
 
     def say(self, message: wire.FromWorker) -> None:
         if isinstance(message, wire.Committed):
-            self._recorder.record(events.StepCommitted, step=message.step)
+            self._recorder.record(events.StepCommitted, step=message.step, skipped_lanes=message.skipped)
         elif isinstance(message, wire.Regrouped):
             self._recorder.record(
                 events.GenerationOpened, generation=1, members=(self.member,), gpus=1, step=message.version

@@ -4,29 +4,37 @@ Parameters' gradients are views of a sheet, so backward writes where the fold an
 last lane, buckets are added up and sent as backward completes them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 
 from holdfast.record.errors import InputError
-from holdfast.train import tree
+from holdfast.train import shards, tree
 from holdfast.train.group import GroupBroken
 from holdfast.train.protected import Buffer, Protected, fingerprint
-from holdfast.train.reduction import Reduction
-from holdfast.train.sheets import BucketLayout, LaneFold, Sheet
+from holdfast.train.reduction import Reduction, add_up
+from holdfast.train.sharding import Sharding
+from holdfast.train.sheets import BucketLayout, LaneFold, Sheet, Tail
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """What the whole run computed in a step, beside the gradients: each lane's loss, the generation its
-    member knew of, and the largest of what members tell of their times.
+    """What the whole run computed in a step, beside the gradients: each lane's loss, the generations that
+    members knew of, and what they tell of their times, each in its last lane; by figure. skipped: lanes that
+    nobody computed.
     """
 
     losses: tuple[float, ...]
     pending: tuple[int, ...]
-    latest: tuple[float, float]
+    told: tuple[tuple[float, ...], ...]
+    skipped: tuple[int, ...] = ()
+
+    @property
+    def latest(self) -> tuple[float, float]:
+        """The largest of what members tell of when they were through, and of their sending."""
+        return max(self.told[0]), max(self.told[1])
 
     @property
     def loss(self) -> float:
@@ -34,19 +42,35 @@ class Sum:
         losses = self.losses
         while len(losses) > 1:
             losses = tuple(left + right for left, right in zip(losses[0::2], losses[1::2], strict=True))
-        return losses[0] / len(self.losses)
+        return losses[0] / (len(self.losses) - len(self.skipped))
 
 
 class Gradients:
     """What one member holds of a step. `lanes` and `accumulate` as `protect` was told."""
 
-    def __init__(self, state: Protected, lanes: int, accumulate: int) -> None:
+    def __init__(
+        self, state: Protected, lanes: int, accumulate: int, sharding: Sharding | None = None
+    ) -> None:
         self._moving = [(buffer, tensor) for buffer in state.moving if (tensor := buffer.tensor) is not None]
-        self.layout = BucketLayout(state.parameters, [tensor for _, tensor in self._moving], lanes)
+        self._sharding = sharding
+        self._slices = 1 if sharding is None else sharding.shape.slices
+        shared = [
+            index
+            for index, parameter in enumerate(state.parameters)
+            if self._slices > 1 and not shards.is_cut_along(parameter, "shard")
+        ]
+        self.layout = BucketLayout(
+            state.parameters,
+            [tensor for _, tensor in self._moving],
+            lanes // self._slices,
+            slices=self._slices,
+            shared=shared,
+        )
         self._state = state
         self._lanes = lanes
         self._accumulate = accumulate
         self._fold = LaneFold(self.layout)
+        self._counted = [] if sharding is None else self._counted_here(sharding)
         self._lane: _OpenLane | None = None
         self._reduction: Reduction | None = None
         self._total: Sheet | None = None
@@ -71,37 +95,57 @@ class Gradients:
 
     # ---- a lane --------------------------------------------------------------------------------------
 
-    def begin(self, index: int, reduction: Reduction | None, *, last: bool) -> None:
-        """A lane begins. last: the reduction can follow it."""
+    def begin(self, index: int, leaf: int, reduction: Reduction | None, *, last: bool) -> None:
+        """A lane begins. leaf: which slice of the step this rank computes of it. last: the reduction can
+        follow it.
+        """
+        if self._sharding is not None:
+            self._sharding.line.begin()
         sheet = self._fold.take()
         sheet.clear()
         for parameter, gradient in zip(self._state.parameters, sheet.gradients, strict=True):
             parameter.grad = gradient
         self._note_buffers()
-        self._lane = _OpenLane(index, sheet, self.layout.waits_for)
+        self._lane = _OpenLane(index, leaf, sheet, self.layout.waits_for)
         self._reduction = reduction if last else None
         self._last = last
 
     def backward(self, loss: torch.Tensor) -> None:
-        lane = self._lane
-        calls = 1 if lane is None else lane.backwards + 1
-        if lane is None or calls > self._accumulate:
+        if self._sharding is not None and self._sharding.shape.size("pp") > 1:
             raise InputError(
-                f"lane.backward() was called for the {calls}. time in a lane, or after it.",
-                hint="Tell protect(accumulate=N) how often every lane calls it.",
+                "lane.backward() was called where the model is cut into stages.",
+                hint="Call lane.pipeline(schedule, x, target=y) on every stage.",
             )
-        lane.backwards = calls
+        lane = self._count_backward("backward")
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise InputError(
                 "lane.backward() needs a loss of one element that requires a gradient.",
                 hint="Give it the mean loss of the lane's samples.",
             )
-        lane.sheet.losses[lane.index] += loss.detach().reshape(())
-        if self._last and lane.backwards == self._accumulate:
+        lane.sheet.losses[lane.leaf] += loss.detach().reshape(())
+        # What is added cannot be taken away again: a lane that may have to be thrown away is through first.
+        if self._last and lane.backwards == self._accumulate and self._sharding is None:
             self._arm(lane)
         scaled = self._state.scaler.scale(loss) if self._state.scaler is not None else loss
         # The mean over lanes: a power of two, so that it is exact wherever it is multiplied.
         torch.autograd.backward(scaled, torch.full_like(scaled, 1 / self._lanes))
+
+    def pipeline(self, run: Callable[[float], Sequence[torch.Tensor]]) -> None:
+        """run: what calls backward itself, given what to multiply gradients by. Returns losses to add up."""
+        lane = self._count_backward("pipeline")
+        for loss in run(1 / self._lanes):
+            lane.sheet.losses[lane.leaf] += loss.reshape(())
+
+    def _count_backward(self, called: str) -> "_OpenLane":
+        lane = self._lane
+        calls = 1 if lane is None else lane.backwards + 1
+        if lane is None or calls > self._accumulate:
+            raise InputError(
+                f"lane.{called}() was called for the {calls}. time in a lane, or after it.",
+                hint="Tell protect(accumulate=N) how often every lane calls it.",
+            )
+        lane.backwards = calls
+        return lane
 
     def _arm(self, lane: "_OpenLane") -> None:
         """From here on buckets are added up and sent as backward completes them."""
@@ -144,9 +188,9 @@ class Gradients:
             except GroupBroken as broken:  # the fold goes on: what is held stays good
                 self._failure = broken.with_traceback(None)
 
-    def end(self, pending: int, told: tuple[float, float]) -> None:
+    def end(self, pending: int, told: Sequence[float]) -> GroupBroken | None:
         """The lane is through. pending: the generation this member knows to be waiting, or 0. told: its
-        times, which its last lane carries to the others.
+        times, which its last lane carries to the others. Returns why it is thrown away, if it has to be.
         """
         lane = self._lane
         assert lane is not None
@@ -156,20 +200,70 @@ class Gradients:
                 hint="Call lane.backward(loss) in every lane; protect(accumulate=N) sets how often.",
             )
         # Filled, because what is assigned is copied from the host, which then waits for the device.
-        lane.sheet.pending[lane.index : lane.index + 1].fill_(pending)
+        lane.sheet.pending[lane.leaf : lane.leaf + 1].fill_(pending + 1)
         if self._last:
             for place, value in zip(lane.sheet.told, told, strict=True):
-                place[lane.index : lane.index + 1].fill_(value)
+                place[lane.leaf : lane.leaf + 1].fill_(value)
         self._write_used(lane.sheet, lane.used)
         self._check_buffers()
         with torch.no_grad():
-            self._write_buffers(lane.sheet, lane.index)
-        if not lane.armed:
+            self._write_buffers(lane.sheet, lane.leaf)
+        if self._sharding is not None and (broken := self._share(lane.sheet, self._sharding)) is not None:
+            self._fold.give(lane.sheet)
+            self._lane = None
+            return broken
+        if self._last and not lane.armed:
+            self._arm(lane)
+        elif not lane.armed:
             self._fold.open(lane.index, lane.sheet)
         for bucket in range(lane.bucket, self.layout.buckets):
             self._complete(bucket)
         self._fold.close(keep=self._total)
         self._lane = None
+        return None
+
+    def _share(self, sheet: Sheet, sharding: Sharding) -> GroupBroken | None:
+        """Add up over the slices of the lane what torch has not: whatever is whole on every rank."""
+        if self._slices > 1:
+            for flat in sheet.flats[self.layout.shared :]:
+                sharding.share(flat)
+        return sharding.line.end()
+
+    def keep_only(self, lanes: Collection[int]) -> None:
+        """What is held of any other lane is not needed, because not all ranks of the replica hold it."""
+        self._fold.keep_only(lanes)
+
+    def shed(self) -> None:
+        """This member has other lanes from here on, and may need less memory for them."""
+        self._fold.shed()
+
+    @property
+    def total(self) -> list[torch.Tensor]:
+        """The sum over all lanes, as memory."""
+        assert self._total is not None
+        return self._total.flats
+
+    def adopt(self, flats: Sequence[torch.Tensor]) -> None:
+        """Another rank kept this sum: have it as if it had been made here."""
+        self._total = self._fold.take()
+        for own, kept in zip(self._total.flats, flats, strict=True):
+            own.copy_(kept)
+        self._hand_out(self._total)
+
+    def unsettle(self) -> None:
+        """The sum was made, and is to be made again: not all ranks of the replica had theirs."""
+        self._drop_total()
+
+    @property
+    def counted(self) -> list[torch.Tensor]:
+        """What this rank counts of the sum's gradients where those of all ranks are added up."""
+        assert self._total is not None
+        return [self._total.flats[bucket][stretch] for bucket, stretch in self._counted]
+
+    def _counted_here(self, sharding: Sharding) -> list[tuple[int, slice]]:
+        place = sharding.shape.place(sharding.rail)
+        every = enumerate(self._state.parameters)
+        return self.layout.spans([index for index, one in every if shards.counts_here(one, place)])
 
     def _write_used(self, sheet: Sheet, used: set[int]) -> None:
         if len(used) == len(sheet.gradients):
@@ -234,28 +328,55 @@ class Gradients:
 
     # ---- the step --------------------------------------------------------------------------------------
 
-    def reduce(self, reduction: Reduction | None) -> Sum:
-        """Sum over all members; parameters then have the mean gradient. Raises `GroupBroken`."""
+    def reduce(self, reduction: Reduction | None, confirm: Callable[[], None] | None = None) -> Sum:
+        """Sum over all members; parameters then have the mean gradient. Raises `GroupBroken`.
+
+        confirm: hears from all that they have it, before anything is believed of it.
+        """
         try:
             total = self._reduce(reduction)
+            if confirm is not None:
+                confirm()
         except GroupBroken:
             self._drop_total()
             raise
         self._total = total
+        tail = self._hand_out(total)
+        skipped = tuple(lane for lane, pending in enumerate(tail.pending) if not pending)
+        if skipped:
+            self._mean_over(total, len(tail.pending) - len(skipped))
+        return Sum(
+            losses=tail.losses,
+            pending=tuple(pending - 1 for pending in tail.pending if pending),
+            told=tail.told,
+            skipped=skipped,
+        )
+
+    def _mean_over(self, total: Sheet, computed: int) -> None:
+        """Every lane was taken for one of all. The share that was computed is exact in binary, so that this
+        rounds once.
+        """
+        share = computed / self._lanes
+        tensors = [shards.local_of(gradient) for gradient in total.gradients]
+        tensors += [moving for moving in total.moving if moving.dtype.is_floating_point]
+        for tensor in tensors:
+            tensor.div_(share)
+
+    def _hand_out(self, total: Sheet) -> Tail:
+        """Parameters have their mean gradients; those that no lane used have none."""
         tail = total.tail()
         for parameter, gradient, count in zip(
             self._state.parameters, total.gradients, tail.used, strict=True
         ):
             parameter.grad = gradient if count else None
-        through_s, sending_s = tail.told
-        return Sum(losses=tail.losses, pending=tail.pending, latest=(through_s, sending_s))
+        return tail
 
     def _reduce(self, reduction: Reduction | None) -> Sheet:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         if reduction is None:
-            return self._fold.held[tree.root(self._lanes)]
+            return self._held_sum()
         if self._total is None:  # nothing was computed here in this generation: what is held was before
             self._total = self._fold.take()
             reduction.begin(self._fold.held, self._total)
@@ -264,10 +385,25 @@ class Gradients:
         reduction.finish()
         return self._total
 
+    def _held_sum(self) -> Sheet:
+        """Nobody else has anything. If lanes are skipped, what is held are several sums, and they stay."""
+        held = self._fold.held
+        order, top = tree.additions(self.layout.lanes, held)
+        if top == tree.root(self.layout.lanes) and not order:
+            return held[top]
+        total = self._fold.take()
+        for bucket, result in enumerate(total.flats):
+            values = {node: sheet.flats[bucket] for node, sheet in held.items()}
+            if not order:
+                result.copy_(values[top])
+            add_up(order, values, result)
+        return total
+
     def _drop_total(self) -> None:
-        if self._total is not None:
-            self._fold.give(self._total)
-        self._total = None
+        total, self._total = self._total, None
+        # Of a lone replica the sum is what it holds itself, and stays held.
+        if total is not None and all(total is not held for held in self._fold.held.values()):
+            self._fold.give(total)
 
     def forget(self) -> None:
         """The step is over, by commit or because another state was put in place."""
@@ -283,8 +419,9 @@ class Gradients:
 class _OpenLane:
     """What is known of the lane that is being computed."""
 
-    def __init__(self, index: int, sheet: Sheet, waits_for: list[int]) -> None:
+    def __init__(self, index: int, leaf: int, sheet: Sheet, waits_for: list[int]) -> None:
         self.index = index
+        self.leaf = leaf
         self.sheet = sheet
         self.waits_for = list(waits_for)
         self.backwards = 0

@@ -66,9 +66,14 @@ class Group(Protocol):
     def along(self) -> AbstractContextManager[None]:
         """What is computed in this block is ordered with the exchanges, behind what was computed so far."""
 
-    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
-        """Begin sending and receiving. All members call it with the same tags in the same order; between two
-        members, tensors arrive in the order in which they are listed.
+    def exchange(
+        self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int, *, is_kept: bool = True
+    ) -> Work:
+        """Begin sending and receiving. Both ends of a transfer call it with the same tags in the same order;
+        between two members, tensors arrive in the order in which they are listed.
+
+        is_kept: the tensors are kept in memory until this is settled. Otherwise whoever waits for the work
+        does so before it lets go of them.
         """
 
     def settle(self) -> None:
@@ -76,9 +81,9 @@ class Group(Protocol):
         sent may be changed. Raises `GroupBroken`.
         """
 
-    def confirm(self) -> None:
-        """Wait until all members have settled what came before: only then is it certain that nobody left in
-        the middle of it. All of them call this. Raises `GroupBroken`.
+    def confirm(self, peers: Sequence[int] | None = None) -> None:
+        """Wait until these members, or all, have settled what came before: only then is it certain that none
+        of them left in the middle of it. All of them call this. Raises `GroupBroken`.
         """
 
     def sending(self) -> tuple[Sending, ...]:

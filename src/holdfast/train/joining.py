@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import torch
 
@@ -18,8 +18,9 @@ from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY, home
 from holdfast.record.recorder import Recorder
 from holdfast.run import visible, whereabouts, wire
-from holdfast.train import determinism, randomness, tree
-from holdfast.train.checkpoint import DirectoryCheckpoints, Happened, Writer
+from holdfast.run.mesh import MeshShape
+from holdfast.train import determinism, randomness, shards, tree
+from holdfast.train.checkpoint import Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated, declared
 from holdfast.train.data import whole
 from holdfast.train.failures import ObservedFailure, device_failure
@@ -29,12 +30,19 @@ from holdfast.train.libnccl import library
 from holdfast.train.log import Log, LogFile, Sink
 from holdfast.train.measures import Collections
 from holdfast.train.meeting import Item, Meeting, Op, Result
+from holdfast.train.mirror import EVERY
 from holdfast.train.nccl import NcclGroup, pose, warm_up
+from holdfast.train.parts import RunCheckpoints
 from holdfast.train.protected import Protected, digest
 from holdfast.train.rehearsal import Rehearsal, rehearse
 from holdfast.train.seat import MakeGroup, RunOver, Seat
+from holdfast.train.sharding import Sharding
+from holdfast.train.shortage import OnShortage, Shortage
 from holdfast.train.steps import Loop, ProtectSettings, Step
 from holdfast.train.tcp import Credentials, TcpGroup
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 LOOPBACK = "127.0.0.1"
 JOIN_SEED = 0
@@ -85,6 +93,8 @@ class Run:
         self._before: Any = None
         self._again: threading.Timer | None = None
         self._is_entered = False
+        self._mesh: DeviceMesh | None = None
+        self._sharding = Sharding(shape=admitted.mesh, rail=admitted.rail) if admitted.mesh.sizes else None
         self.device = _device(admitted.slot, admitted.slots)
 
     @property
@@ -108,6 +118,40 @@ class Run:
         Not before its script is where the others are: a newcomer goes through earlier loops again.
         """
         return self.rank == 0 and not (self._seat is not None and self._seat.minutes.is_behind)
+
+    @property
+    def mesh(self) -> "DeviceMesh":
+        """The ranks that hold one replica of the model together, for `fully_shard` and `parallelize_module`.
+
+        Its dimensions are those of `holdfast run --shard`; a script that was started without has one rank.
+        """
+        if self._mesh is None:
+            from holdfast.train.mesh import make_mesh
+
+            if self._sharding is None:
+                self._sharding = Sharding(shape=MeshShape((("shard", 1),)), rail=0)
+            sharding = self._sharding
+            self._mesh = make_mesh(sharding.line, sharding.shape, sharding.rail, self.device)
+        return self._mesh
+
+    def _check_sharding(self, state: Protected, lanes: int) -> None:
+        if state.is_sharded:
+            from holdfast.train.mesh import MeshGroup, add_up
+
+            shards.check_mesh(state.parameters, MeshGroup)
+            add_up(state.models)
+        if self._sharding is None:
+            return
+        if state.scaler is not None:
+            raise InputError(
+                "A GradScaler cannot be protected with a sharded model: each rank would scale by itself.",
+                hint="Train in bfloat16, which needs no scaling.",
+            )
+        if lanes % self._sharding.shape.slices:
+            raise InputError(
+                f"{lanes} lanes cannot be cut into {self._sharding.shape.slices} slices each.",
+                hint="Take a multiple of --shard: every rank computes one lane at a time.",
+            )
 
     def alone(self, work: str) -> AbstractContextManager[None]:
         """Declare what this member does by itself for longer than a step, such as an evaluation:
@@ -136,6 +180,8 @@ class Run:
         moving: Sequence[str] = (),
         on_commit: Callable[[], None] | None = None,
         deterministic: bool = True,
+        mirror_every: int = EVERY,
+        on_shortage: OnShortage = "same bits",
     ) -> "State":
         """Put a model, its optimizer, scheduler and whatever else has a state into the run's care.
 
@@ -144,7 +190,10 @@ class Run:
         forward changes, in lanes and nowhere else; they are averaged over lanes. on_commit: what is done to
         protected things after the optimizer (an average of weights, say). deterministic: use
         only kernels that always give the same bits; False goes on without that, and names the operations that
-        break the promise.
+        break the promise. mirror_every: of a sharded model that has one replica, every how many steps each
+        rank's whole state goes to another rank; 0: never, and a lost rank sends the run to its checkpoint.
+        on_shortage: while replicas are missing, the others compute their lanes, too ("same bits"), or those
+        lanes are skipped and recorded ("smaller batch").
         """
         if self._loop is not None:
             raise InputError(
@@ -161,9 +210,17 @@ class Run:
                 f"lanes={lanes} is not a power of two between 1 and {tree.LANES_MAX}.",
                 hint="Take 8 or 16: a few times as many as there will be members.",
             )
+        if whole("mirror_every", mirror_every) < 0:
+            raise InputError(f"mirror_every={mirror_every} is not a number of steps.", hint="Take 0 or more.")
+        if on_shortage not in get_args(OnShortage):
+            raise InputError(
+                f"on_shortage={on_shortage!r} is not a choice.",
+                hint='Take "same bits" or "smaller batch".',
+            )
         if accumulate < 1:
             raise InputError(f"accumulate={accumulate} is not a number of calls.", hint="Take 1 or more.")
         state = Protected(things, moving)
+        self._check_sharding(state, lanes)
         if state.device.type == "cuda" and self._control.is_asked:
             library()  # a mistake is told before anything depends on it
         determinism.require(deterministic, state.device)
@@ -172,6 +229,7 @@ class Run:
             "protect(clip_norm=…)": str(clip_norm),
             "protect(accumulate=…)": str(accumulate),
             "protect(moving=…)": ", ".join(moving),
+            "protect(mirror_every=…)": str(mirror_every),
         }
         setup = wire.Setup(
             lanes=lanes,
@@ -182,12 +240,23 @@ class Run:
             deterministic=deterministic,
             model=digest(parts),
             parts=parts,
+            on_shortage=on_shortage,
         )
-        checkpoints, writer = self._checkpoints()
-        gradients = Gradients(state, lanes, accumulate)
+        checkpoints, writer = self._checkpoints(state)
+        sharding = self._sharding
+        gradients = Gradients(state, lanes, accumulate, sharding)
         make_group = _maker(state.device)
         identity = {"lanes": lanes, "seed": seed, "threads": setup.threads}
-        self._seat = Seat(self._control, state, gradients, identity, make_group, checkpoints)
+        shortage = Shortage(
+            on_shortage,
+            self._admitted.skipped,
+            lanes=lanes,
+            slices=1 if sharding is None else sharding.shape.slices,
+        )
+        self._seat = Seat(
+            *(self._control, state, gradients, identity, make_group, checkpoints, sharding, mirror_every),
+            shortage,
+        )
         settings = ProtectSettings(lanes=lanes, seed=seed, clip_norm=clip_norm, on_commit=on_commit)
         self._loop = Loop(self._control, state, settings, gradients, self._seat, writer)
         self._control.ready(setup)
@@ -219,6 +288,8 @@ class Run:
         """`work(item)` for all of them, in their order, on every member; each does a part of them.
 
         The result does not depend on who did which, nor on how many members there are, if `work` does not.
+        The ranks of a replica do the same items together, so a sharded model can be evaluated here. An item
+        is None only if a rank of the last whole replica was lost while it was computed.
         """
         return self._meeting("share").share(items, work)
 
@@ -244,11 +315,18 @@ class Run:
             )
         return self._loop
 
-    def _checkpoints(self) -> tuple[DirectoryCheckpoints | None, Writer | None]:
+    def _checkpoints(self, state: Protected) -> tuple[RunCheckpoints | None, Writer | None]:
         directory = os.environ.get("HOLDFAST_CHECKPOINTS")
         if not directory:
             return None, None
-        checkpoints = DirectoryCheckpoints(Path(directory), told=self._tell_checkpoint)
+        sharding = self._sharding or Sharding(shape=MeshShape(), rail=0)
+        checkpoints = RunCheckpoints(
+            Path(directory),
+            mesh=sharding.shape,
+            rail=sharding.rail,
+            wanted=state.wanted(),
+            told=self._tell_checkpoint,
+        )
         every = os.environ.get("HOLDFAST_CHECKPOINT_EVERY")
         return checkpoints, Writer(
             checkpoints, told=self._tell_checkpoint, every_steps=int(every) if every else None

@@ -11,7 +11,8 @@ A step is measured from the end of one reduction to the end of the next, and div
 
 No clock is compared with another machine's. A reduction ends for all at once, but for the time that a message
 takes; so every member tells all others how long after that it was through with its lanes, and how long it has
-been sending. That rides along with the gradients of the next step and costs no message of its own.
+been sending. That rides along with the gradients of the next step and costs no message of its own. So does
+what all of them deal lanes by: how long its lanes took, what they cost, and how much of it was for data.
 """
 
 import gc
@@ -38,6 +39,9 @@ AskConnections = Callable[[], Sequence[Sending]]
 
 Told = tuple[float, float]
 """What a member tells of the step before: seconds until its lanes were through, and seconds of sending."""
+
+OfLanes = tuple[float, float, float]
+"""And: seconds from its first lane until they were through, what they cost, and seconds of fetching data."""
 
 
 class Stopwatch:
@@ -133,6 +137,8 @@ class Measures:
         self._connections = _Connections(lambda: ())
         self._ended: Any = None
         self._arrived: Any = None
+        self._asked: Any = None
+        self._cost = 0.0
         self._idle_s = _Idle()
         self._handed_s: float | None = None
         self._undivided: _Cycle | None = None
@@ -153,9 +159,14 @@ class Measures:
 
     def asked(self) -> None:
         """The script wants its first lane."""
+        self._asked, self._cost = self._watch.mark(), 0.0
         if self._handed_s is not None:
             self._idle_s.before_lanes += time.perf_counter() - FETCHING.total_s - self._handed_s
             self._handed_s = None
+
+    def computed(self, cost: float) -> None:
+        """A lane is through."""
+        self._cost += cost
 
     def stalled(self, stall_ns: int) -> None:
         """Training waited so long for a checkpoint."""
@@ -166,6 +177,11 @@ class Measures:
         last = self._last()
         return (0.0, 0.0) if last is None else (last.through_s, last.sending_s)
 
+    def told_of_lanes(self) -> OfLanes:
+        """What else they must know of it, to deal lanes by; zeros where there is nothing to tell."""
+        last = self._last()
+        return (0.0, 0.0, 0.0) if last is None else (last.lanes_s, last.cost, last.data_s)
+
     def arrived(self) -> None:
         """This member's lanes are through: from here on it exchanges, or waits."""
         self._arrived = self._watch.mark()
@@ -173,6 +189,7 @@ class Measures:
     def reduced(self, latest: Told) -> None:
         """The reduction is over. latest: the largest of what members told of the step before."""
         begun, arrived, ended = self._ended, self._arrived, self._watch.mark()
+        asked, cost = self._asked, self._cost
         self._ended = ended
         last = self._last()
         if last is not None:
@@ -188,6 +205,8 @@ class Measures:
         sending_s = self._connections.sending_s
         self._unread = lambda: _Cycle(
             through_s=self._watch.seconds(begun, arrived),
+            lanes_s=0.0 if asked is None else self._watch.seconds(asked, arrived),
+            cost=cost,
             reduction_s=self._watch.seconds(arrived, ended),
             data_s=data_s,
             checkpoint_s=idle_s.checkpoint,
@@ -219,6 +238,8 @@ class _Cycle:
     """A step as one member sees it, until it knows what the others tell of it."""
 
     through_s: float
+    lanes_s: float
+    cost: float
     reduction_s: float
     data_s: float
     checkpoint_s: float

@@ -100,26 +100,57 @@ class Meeting:
     def share(self, items: Iterable[Item], work: Callable[[Item], Result]) -> list[Result]:
         everything = list(items)
         done: dict[int, bytes] = {}
+        nothing = values.encode(None)
 
         def attempt(key: str, ranks: Sequence[int], number: int, called: str) -> bytes:
             held = self._exchange(f"{key}/held", ranks, called, msgspec.msgpack.encode(sorted(done)))
             claims = [frozenset(msgspec.msgpack.decode(one, type=list[int])) for one in held]
-            dealt = tree.deal_missing(len(everything), claims)[ranks.index(self._seat.rank)]
             with declared(self._control, "shared work"):
-                for index in dealt:
+                for index in self._dealt(len(everything), claims, ranks):
                     if self._seat.lost:
                         raise Superseded
                     self._draw_from(number, index)
-                    done[index] = values.encode(work(everything[index]))
+                    done[index] = values.encode(self._worked(work, everything[index]))
             told = self._exchange(f"{key}/done", ranks, called, msgspec.msgpack.encode(done))
             found: dict[int, bytes] = {}
             for one in told:
                 found.update(msgspec.msgpack.decode(one, type=dict[int, bytes]))
-            return msgspec.msgpack.encode([found[index] for index in range(len(everything))])
+            return msgspec.msgpack.encode([found.get(index, nothing) for index in range(len(everything))])
 
         met = self._settle(f"share() of {len(everything)} items", attempt)
         self._draw_from(self._count - 1, len(everything))
         return [self._decoded(one) for one in msgspec.msgpack.decode(met, type=list[bytes])]
+
+    def _dealt(self, items: int, claims: Sequence[frozenset[int]], ranks: Sequence[int]) -> Sequence[int]:
+        """The items that this member is to do. Those of a replica do the same ones together, and only where
+        all of them are here: whoever has taken a lost rank's place is not.
+        """
+        seat = self._seat
+        if seat.replica is None:
+            return tree.deal_missing(items, claims)[ranks.index(seat.rank)]
+        size = seat.replica.size
+        whole = [
+            first for first in range(0, seat.size, size) if set(range(first, first + size)).issubset(ranks)
+        ]
+        missing = sorted(set(range(items)).difference(*claims))
+        first = seat.rank // size * size
+        if first not in whole:
+            return ()
+        share = tree.deal(len(missing), len(whole))[whole.index(first)]
+        return missing[share.start : share.stop]
+
+    def _worked(self, work: Callable[[Item], Result], item: Item) -> Result:
+        """With a sharded model the replica's ranks work on it together; if one is lost, it is done again."""
+        sharding = self._seat.sharding
+        if sharding is None:
+            return work(item)
+        sharding.line.begin()
+        result = work(item)
+        broken = sharding.line.end()
+        if broken is not None:
+            self._seat.say_broken(str(broken), "exchange with the other ranks of its replica")
+            raise Superseded
+        return result
 
     # ---- how they are agreed on ----------------------------------------------------------------------
 

@@ -136,12 +136,10 @@ class NcclGroup:
         if any(came[peer] != peer for peer in self._peers):
             raise GroupBroken("NCCL connected members that do not belong to each other")
 
-    def _greet(self, superseded: Callable[[], bool]) -> None:
-        """Send everybody a token, and have one of everybody."""
-        self._begin(
-            [(self._token, peer) for peer in self._peers],
-            [(self._tokens[peer], peer) for peer in self._peers],
-        )
+    def _greet(self, superseded: Callable[[], bool], peers: Sequence[int] | None = None) -> None:
+        """Send everybody, or these, a token, and have one of each."""
+        others = [peer for peer in self._peers if peers is None or peer in peers]
+        self._begin([(self._token, peer) for peer in others], [(self._tokens[peer], peer) for peer in others])
         self._await_host(superseded)
         self._await_device(superseded)
         self._kept.clear()
@@ -165,22 +163,27 @@ class NcclGroup:
         with torch.cuda.stream(self._stream):
             yield
 
-    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
+    def exchange(
+        self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int, *, is_kept: bool = True
+    ) -> Work:
         present = torch.cuda.current_stream(self._device)
         if present != self._stream:
             self._stream.wait_stream(present)
         try:
-            self._begin(sends, receives)
+            self._begin(sends, receives, is_kept=is_kept)
             self._await_host(_never)
         except libnccl.NcclError as error:
             raise self._broken(error) from None
         return _NcclWork(self, self._stream.record_event())
 
-    def _begin(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
+    def _begin(
+        self, sends: Sequence[Transfer], receives: Sequence[Transfer], *, is_kept: bool = True
+    ) -> None:
         nccl, stream = self._nccl, self._stream.cuda_stream
         with self._lock:
             communicator = self._usable()
-            self._kept += (sends, receives)
+            if is_kept:
+                self._kept += (sends, receives)
             nccl.group_start()
             try:
                 for tensor, peer in receives:
@@ -240,12 +243,12 @@ class NcclGroup:
             raise self._broken(error) from None
         self._kept.clear()
 
-    def confirm(self) -> None:
+    def confirm(self, peers: Sequence[int] | None = None) -> None:
         """Between GPUs of one machine, kernels of a member that aborts may still tell their peers that data
         came. Whoever has sent its token here had seen its own kernels end well.
         """
         try:
-            self._greet(_never)
+            self._greet(_never, peers)
             self.check()
         except libnccl.NcclError as error:
             raise self._broken(error) from None

@@ -4,9 +4,12 @@ Nothing in a checkpoint is executed: it holds tensors, numbers and strings, and 
 SHA-256 agrees.
 """
 
+import hashlib
+import secrets
+import shutil
 import struct
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,8 @@ import torch
 
 from holdfast.record.errors import InputError
 from holdfast.train.best import WEIGHTS
-from holdfast.train.checkpoint import DirectoryCheckpoints, Loaded, Unsound, read
+from holdfast.train.checkpoint import Loaded, Unsound, read
+from holdfast.train.parts import KeptStep, joined_stages, kept_steps
 from holdfast.train.whole_file import whole_file
 
 LIST_HINT = "`holdfast checkpoint list` shows the ones there are, and which are sound."
@@ -69,45 +73,98 @@ def load_checkpoint(
     path = Path(path)
     try:
         if not path.is_dir():
-            return _from([path], step, map_location)
-        kept = checkpoints_in(path)
-        steps = kept.steps()
+            return _checkpoint(_first_sound([_File(path)], step, map_location))
+        root = root_of(path)
+        found = kept_steps(root)
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.", hint=ACCESS_HINT) from None
-    if not steps:
+    if not found:
         raise InputError(
-            f"There is no checkpoint in {kept.place}.", hint="A run keeps them where its --checkpoints says."
+            f"There is no checkpoint in {root}.", hint="A run keeps them where its --checkpoints says."
         )
+    steps = sorted({kept.step for kept in found})
     if step is not None and step not in steps:
         raise InputError(
-            f"There is no checkpoint of step {step} in {kept.place}.",
+            f"There is no checkpoint of step {step} in {root}.",
             hint=f"There are those of {', '.join(map(str, steps))}.",
         )
-    wanted = [step] if step is not None else reversed(steps)
-    return _from([kept.path(each) for each in wanted], step, map_location)
+    # What is not complete yet is being written, or its writers died.
+    asked_for = [kept for kept in reversed(found) if step is None or kept.step == step]
+    wanted = [kept for kept in asked_for if kept.is_complete] or asked_for
+    return _checkpoint(_first_sound(wanted, step, map_location))
 
 
-def checkpoints_in(directory: Path) -> DirectoryCheckpoints:
-    """Those of a directory, or of the run whose directory it is."""
+def root_of(directory: Path) -> Path:
+    """Where the checkpoints are of the run whose directory it is, or that it is itself."""
     inner = directory / "checkpoints"
-    # A reader changes nothing, and has no record to tell of.
-    return DirectoryCheckpoints(inner if inner.is_dir() else directory, told=lambda *_, **__: None)
+    return inner if inner.is_dir() else directory
 
 
-def _from(paths: Iterable[Path], step: int | None, map_location: str | torch.device) -> Checkpoint:
-    """Of the first of them that is sound."""
+class _File(msgspec.Struct, frozen=True):
+    """A file that somebody named."""
+
+    path: Path
+
+    @property
+    def place(self) -> str:
+        return str(self.path)
+
+
+def _first_sound(
+    all_kept: Sequence[_File | KeptStep], step: int | None, map_location: str | torch.device
+) -> Loaded:
     reasons: list[str] = []
-    for path in paths:
+    for kept in all_kept:
         try:
-            found = read(path, step, map_location)
+            found = _opened(kept, step, map_location)
         except (OSError, Unsound) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            reasons.append(f"The checkpoint {path} cannot be read: {reason}.")
+            reasons.append(f"The checkpoint {kept.place} cannot be read: {reason}.")
             continue
         for passed_over in reasons:
             warnings.warn(f"{passed_over} An older one is taken.", stacklevel=3)
-        return _checkpoint(found)
+        return found
     raise InputError(reasons[0], hint=LIST_HINT)
+
+
+def _opened(kept: _File | KeptStep, step: int | None, map_location: str | torch.device) -> Loaded:
+    if isinstance(kept, _File):
+        found = read(kept.path, step, map_location)
+        if "shards" in found.state:
+            raise InputError(
+                f"The checkpoint {kept.place} is one rank's part of a sharded state.",
+                hint="Name the directory that has the folders of all ranks.",
+            )
+        return found
+    if kept.ranks == 1:
+        return read(kept.paths[0], kept.step, map_location)
+    if missing := kept.missing:
+        raise Unsound(missing)
+    whole = joined_stages(kept, lambda *_: None, lambda mesh: range(mesh.size("pp")), map_location)
+    return whole[0] if len(whole) == 1 else _with_all_stages(whole)
+
+
+def _with_all_stages(stages: Sequence[Loaded]) -> Loaded:
+    """What pipeline stages have under names of their own is put together; all else has its stage's number."""
+    states: dict[str, object] = {}
+    for name, *of_stages in zip(*_columns(stages), strict=True):
+        merged = {key: value for state in of_stages for key, value in state.items()}
+        if len(merged) == sum(map(len, of_stages)):
+            states[name] = merged
+        else:
+            states |= {f"{name}.pp{number}": state for number, state in enumerate(of_stages)}
+    first = stages[0]
+    return Loaded(
+        step=first.step,
+        state={**first.state, "names": list(states), "state": list(states.values())},
+        place=first.place,
+        digest=hashlib.sha256("".join(stage.digest for stage in stages).encode()).hexdigest(),
+    )
+
+
+def _columns(stages: Sequence[Loaded]) -> list[Any]:
+    """The names of what was protected, and each stage's states."""
+    return [stages[0].state.get("names", ()), *(stage.state["state"] for stage in stages)]
 
 
 def _checkpoint(found: Loaded) -> Checkpoint:
@@ -149,9 +206,36 @@ _DTYPES = {
 
 def to_torch(checkpoint: Checkpoint, path: Path) -> None:
     """For `torch.load(path, weights_only=True)`: the states by their names, and what is known of the step."""
-    known = {name: getattr(checkpoint, name) for name in ("step", "loss", "lanes", "seed", "digest")}
     with whole_file(path) as file:
-        torch.save({**checkpoint.states, **known}, file)
+        torch.save(_named(checkpoint), file)
+
+
+def to_dcp(checkpoint: Checkpoint, directory: Path) -> None:
+    """For `torch.distributed.checkpoint.load`, by torch's own writer: the same as in `to_torch`, under names
+    such as `model.layers.0.weight`. directory: must not exist, or be empty.
+    """
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise InputError(f"{directory} is not an empty directory.", hint="Name one that does not exist yet.")
+    part = directory.with_name(f".{directory.name}.{secrets.token_hex(8)}.part")
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # it is one process
+            save(_named(checkpoint), checkpoint_id=part, no_dist=True)
+        part.rename(directory)
+    except OSError as error:
+        raise InputError(
+            f"Cannot write {directory}: {error.strerror}.",
+            hint="Name a place with room that this user may write.",
+        ) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _named(checkpoint: Checkpoint) -> dict[str, Any]:
+    known = {name: getattr(checkpoint, name) for name in ("step", "loss", "lanes", "seed", "digest")}
+    return {**checkpoint.states, **known}
 
 
 def to_safetensors(checkpoint: Checkpoint, path: Path, *, part: str, told: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.record.errors import InputError
+from holdfast.train import shards
 from holdfast.train.best import Best
 from holdfast.train.skeleton import described, is_dense, take_apart
 
@@ -78,6 +79,8 @@ class Protected:
         _check_kinds(self.models, self.optimizers)
         self.parameters = [parameter for parameter in self._parameters() if parameter.requires_grad]
         _check_parameters(self.parameters)
+        self.is_sharded = any(map(shards.is_sharded, self.parameters))
+        """Whether this process has only a part of some parameter."""
         self._known = set(map(id, self.parameters))
         self._optimized = _optimized_by(self.optimizers)
         self._check_optimized()
@@ -159,13 +162,54 @@ class Protected:
             names.append(f"{kind}_{numbers[kind]}" if kinds.count(kind) > 1 else kind)
         return names
 
-    def tree(self) -> list[dict[str, Any]]:
+    def states(self) -> list[dict[str, Any]]:
         """The live state: tensors in it are the things' own, not copies."""
         return [thing.state_dict() for thing in self._things]
+
+    def tree(self) -> list[dict[str, Any]]:
+        """The same, with the local parts of what is sharded."""
+        found = self.states()
+        return [shards.locals_of(part) for part in found] if self.is_sharded else found
+
+    def wanted(self) -> shards.Wanted:
+        """Which pieces this process has of the tensors in a state."""
+        # An optimizer has noted nothing yet; what it will note of a parameter is cut as that is.
+        parameters = {
+            number: _optimized_by([thing])
+            for number, thing in enumerate(self._things)
+            if isinstance(thing, Optimizer)
+        }
+        sharded = {
+            (number, path): tensor
+            for number, state in enumerate(self.states())
+            for path, tensor in shards.sharded_in(state)
+        }
+
+        def find(number: int, path: shards.TreePath, shape: tuple[int, ...]) -> shards.Extent | None:
+            tensor = sharded.get((number, path))
+            if number in parameters and len(path) > 1 and path[0] == "state" and isinstance(path[1], int):
+                (tensor,) = parameters[number][path[1] : path[1] + 1] or (None,)
+                if not shape or tensor is None or tuple(tensor.shape) != shape:
+                    return None
+            if tensor is None or not shards.is_sharded(tensor):
+                return None
+            if tuple(tensor.shape) != shape:
+                raise InputError(
+                    f"The checkpoint does not fit what is protected: {'.'.join(map(str, path))} has shape "
+                    f"{shape} there, and {tuple(tensor.shape)} here.",
+                    hint="Go on with the same model and optimizer, or begin a run of another name.",
+                )
+            return shards.extent_of(tensor)
+
+        return find
 
     def put_back(self, state: Sequence[dict[str, Any]], *, as_it_lies: bool = False) -> None:
         """as_it_lies: its tensors are on the devices on which whoever made it has them."""
         for thing, part in zip(self._things, state, strict=True):
+            if self.is_sharded and isinstance(thing, nn.Module):
+                part = shards.model_state(part, thing.state_dict())
+            elif self.is_sharded and isinstance(thing, Optimizer):
+                part = shards.optimizer_state(part, _optimized_by([thing]))
             thing.load_state_dict(part)
             if isinstance(thing, Optimizer):
                 _restore_exactly(thing, part, as_it_lies)

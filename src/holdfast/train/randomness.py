@@ -19,15 +19,15 @@ shared out between steps, with seeds made from `SHARED`.
 """
 
 
-def seed_of(seed: int, step: int, lane: int) -> int:
-    """64 bits that share nothing visible with those of the neighbouring step, lane or seed."""
-    text = f"holdfast:{seed}:{step}:{lane}".encode()
+def seed_of(seed: int, step: int, lane: int, stage: int = 0) -> int:
+    """64 bits that share nothing visible with those of the neighbouring step, lane, seed or stage."""
+    text = f"holdfast:{seed}:{step}:{lane}{f':{stage}' if stage else ''}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
-def begin(seed: int, step: int, lane: int) -> None:
-    """Set every generator to the beginning of this lane of this step."""
-    seed_all(seed_of(seed, step, lane))
+def begin(seed: int, step: int, lane: int, stage: int = 0) -> None:
+    """Set every generator to the beginning of this lane of this step. stage: of a pipeline."""
+    seed_all(seed_of(seed, step, lane, stage))
 
 
 def seed_all(value: int) -> None:

@@ -7,7 +7,7 @@ all-reduce. Its operations are begun as buckets become ready, in one order on al
 of the next, so that nearly all of it overlaps with the backward pass; otherwise they are shared in `finish`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ class Reduction:
         self._group = group
         self._layout = layout
         self._nodes = nodes
-        self._order = _additions(tree.root(layout.lanes), {node for held in nodes for node in held})
+        self._order, self._top = tree.additions(layout.lanes, {node for held in nodes for node in held})
         self._memories: dict[object, torch.Tensor] = {}
         self._scratch: dict[int, dict[tree.Node, torch.Tensor]] = {}
         self._arriving: dict[int, Work] = {}
@@ -54,7 +54,10 @@ class Reduction:
             )
 
     def finish(self) -> None:
-        """Every bucket is launched: add up, and share the result. Raises `GroupBroken`."""
+        """Every bucket is launched: add up, and share the result. Raises `GroupBroken`.
+
+        That all have it is not known then: the caller asks, with the sum in its hands.
+        """
         buckets = range(self._layout.buckets)
         with self._group.along():
             works = [self._gather(bucket) for bucket in (buckets[-1:] if self._group.is_ordered else buckets)]
@@ -62,7 +65,6 @@ class Reduction:
             for work in works:
                 work.wait()
         self._group.settle()
-        self._group.confirm()
 
     def drop(self) -> None:
         """The group is aborted: let go of what was under way, so that nothing writes into our memory."""
@@ -103,20 +105,12 @@ class Reduction:
     def _add(self, bucket: int, mine: range, result: torch.Tensor) -> None:
         """Add up the slice, in place in what was received: what this rank holds itself must stay."""
         values = dict(self._scratch_for(bucket, result, mine))
-        received = set(values)
+        received = frozenset(values)
         for node in self._nodes[self._group.rank]:
             values[node] = _part(self._held[node].flats[bucket], mine)
-        if not self._order:  # somebody holds the whole tree
-            result.copy_(values[tree.root(self._layout.lanes)])
-        last = len(self._order) - 1
-        for number, node in enumerate(self._order):
-            left, right = tree.children(node)
-            if number == last:
-                torch.add(values[left], values[right], out=result)
-            else:
-                into, other = (left, right) if left in received else (right, left)
-                values[node] = values[into].add_(values[other])
-                received.add(node)
+        if not self._order:  # somebody holds all there is
+            result.copy_(values[self._top])
+        add_up(self._order, values, result, spare=received)
 
     def _scratch_for(self, bucket: int, like: torch.Tensor, mine: range) -> dict[tree.Node, torch.Tensor]:
         """Where the slices arrive. Buckets of one type share memory where they come one after the other."""
@@ -150,15 +144,21 @@ def _part(flat: torch.Tensor, part: range) -> torch.Tensor:
     return flat[part.start : part.stop]
 
 
-def _additions(top: tree.Node, leaves: set[tree.Node]) -> list[tree.Node]:
-    """The inner nodes between the leaves and the top, each after its children."""
-    order: list[tree.Node] = []
-
-    def visit(node: tree.Node) -> None:
-        if node not in leaves:
-            for child in tree.children(node):
-                visit(child)
-            order.append(node)
-
-    visit(top)
-    return order
+def add_up(
+    order: Sequence[tree.Addition],
+    values: dict[tree.Node, torch.Tensor],
+    result: torch.Tensor,
+    *,
+    spare: Collection[tree.Node] = (),
+) -> None:
+    """The sum of all values, into `result`. spare: the values that may be written over."""
+    free = set(spare)
+    for number, (node, left, right) in enumerate(order, 1):
+        if number == len(order):
+            torch.add(values[left], values[right], out=result)
+        elif left in free or right in free:
+            into, other = (left, right) if left in free else (right, left)
+            values[node] = values[into].add_(values[other])
+        else:
+            values[node] = values[left] + values[right]
+        free.add(node)

@@ -4,6 +4,7 @@ To regroup is: leave the old group, tell the others where one stands, form the n
 the highest version, and deal the lanes that nobody holds. Any of it may be cut short by another generation.
 """
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,16 +14,23 @@ from typing import Any
 import msgspec
 import torch
 
-from holdfast.record.errors import InputError
+from holdfast.record.errors import HoldfastError, InputError, StoreError
 from holdfast.run import wire
-from holdfast.train import transfer, tree
-from holdfast.train.checkpoint import Checkpoints
+from holdfast.run.balance import BalanceFinding, Everyone, LaneBalance, Lap, even_shares
+from holdfast.run.mesh import mirror_offset
+from holdfast.train import mirror, transfer, tree
+from holdfast.train.checkpoint import Checkpoints, Loaded, Mark
 from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import Group, GroupBroken, Rendezvous, Sending, Superseded, Work, form
 from holdfast.train.minutes import Handed, Known, Met, Minutes, ScriptPlace, ScriptStretch, parcels
+from holdfast.train.mirror import Keeps, Mirror
+from holdfast.train.parts import described
 from holdfast.train.protected import Protected
 from holdfast.train.reduction import Reduction
+from holdfast.train.sharding import Sharding
+from holdfast.train.shortage import Shortage
+from holdfast.train.subgroup import Subgroup
 from holdfast.train.transfer import Numbers
 
 MakeGroup = Callable[[Rendezvous, int, int, Callable[[], bool]], Group]
@@ -31,9 +39,29 @@ MakeGroup = Callable[[Rendezvous, int, int, Callable[[], bool]], Group]
 Number = torch.Tensor | float | None
 """One that may still be on a device: it is read only if somebody wants it, because the host then waits."""
 
+NOTHING: Mark = (0, 0)
+"""Of a member that has found no checkpoint."""
+HISTORY_BYTES = 8
+LOOKS_MAX = 16
+"""How often members look for an older checkpoint because some lack a part of the last: more than are kept."""
+
 
 class RunOver(Exception):
     """The run ended without this member's taking part any further."""
+
+
+class StateHistory(msgspec.Struct, frozen=True, array_like=True):
+    """One attempt to come further, from where the run began or went back to. token: of all that was made in
+    it. begun: the step it began from. before: of which attempt that is; empty: there was no other.
+    """
+
+    token: str = ""
+    begun: int = 0
+    before: str = ""
+
+    def of(self, version: int) -> str:
+        """Which attempt this version is of."""
+        return self.before if self.before and version == self.begun else self.token
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +69,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     fresh: nothing but what it was built with. held: the lanes of step version + 1 that it has computed.
     through: its script has left the steps behind. chip: the GPU that it computes on; empty: none.
-    place: where its script is. known: how many results of the script's collectives it has.
+    place: where its script is. known: how many results of the script's collectives it has. settled: it has
+    its part of the sum of step version + 1. numbers: of step `version`. keeps: what it has of another rank.
+    todo: the lanes of step version + 1 that it was dealt. bound: those that are skipped in that step, if
+    somebody may have committed it like that. history: that the version is of.
     """
 
     version: int
@@ -51,6 +82,20 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     chip: str = ""
     place: ScriptPlace = ScriptPlace()
     known: Known = Known()
+    settled: bool = False
+    numbers: Numbers = Numbers()
+    keeps: Keeps | None = None
+    todo: tuple[int, ...] = ()
+    bound: tuple[int, ...] | None = None
+    history: StateHistory = StateHistory()
+
+
+class Found(msgspec.Struct, frozen=True, array_like=True):
+    """The newest checkpoint that a member can go on from. history, whole: as it says of itself."""
+
+    mark: Mark
+    history: str
+    whole: int
 
 
 class Seat:
@@ -64,12 +109,30 @@ class Seat:
         identity: dict[str, int],
         make_group: MakeGroup,
         checkpoints: Checkpoints | None,
+        sharding: Sharding | None = None,
+        mirror_every: int = mirror.EVERY,
+        shortage: Shortage | None = None,
     ) -> None:
-        """identity: `lanes`, and whatever else the bits depend on."""
+        """identity: `lanes`, and whatever else the bits depend on. mirror_every: see `protect`."""
+        self.sharding = sharding
+        self.settled = False
+        self.whole = 0
+        self._history = StateHistory()
+        self.on_apply: Callable[[Numbers], None] | None = None
+        self.replica: Group | None = None
+        self._mirror: Mirror | None = None
+        self._mirror_every = mirror_every
+        self._ranks = 1 if sharding is None else sharding.shape.ranks
+        self._rail: Group | None = None
         self.version = 0
         self._loss: float | None = None
         self._lr: Number = None
         self._grad_norm: Number = None
+        self._skipped: tuple[int, ...] = ()
+        self._shortage = shortage or Shortage("same bits", lanes=gradients.layout.lanes)
+        self._without: frozenset[int] = frozenset()
+        self._bound: frozenset[int] | None = None
+        self._replicas_most = 1
         self.rank = 0
         self.size = 1
         self.nodes = 1
@@ -86,11 +149,17 @@ class Seat:
         self.version_met = 0
         self._fresh = True
         self._patched = False
+        self._balance: LaneBalance | None = None
+        self._everyone = Everyone()
+        self._found: tuple[BalanceFinding, ...] = ()
+        self._shares: tuple[int, ...] = ()
+        self._tellers: tuple[int, ...] = ()
+        self.shares_due: tuple[int, ...] = ()
         self._control = control
         self._state = state
         self._gradients = gradients
         self._identity = identity
-        self._lanes = identity["lanes"]
+        self._lanes = gradients.layout.lanes
         self._make_group = make_group
         self._checkpoints = checkpoints
         self._group: Group | None = None
@@ -111,13 +180,18 @@ class Seat:
     def numbers(self) -> Numbers:
         """Of the last step."""
         lr, norm = (None if one is None else float(one) for one in (self._lr, self._grad_norm))
-        return Numbers(loss=self._loss, lr=lr, grad_norm=norm)
+        return Numbers(loss=self._loss, lr=lr, grad_norm=norm, skipped=self._skipped)
 
     def plan(self, steps_total: int) -> None:
         """The script wants so many steps."""
         self.steps_total = steps_total
         if self.number:  # else the others hear of it as soon as it is in a generation
             self._control.say(wire.Planned(member=self._control.member, steps_total=steps_total))
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this member writes checkpoints: rank 0, or the first replica."""
+        return self.rank < self._ranks
 
     def writes(self, step: int) -> bool:
         """Whether this member writes what all of them log of a step: rank 0, unless that has joined since.
@@ -153,15 +227,33 @@ class Seat:
                 )
             )
 
-    def committed(self, version: int, loss: float, lr: Number, grad_norm: Number) -> None:
+    def bind(self) -> None:
+        """This member has the whole sum, and so may others who then commit: from here on the step skips what
+        it skips, whoever finishes it.
+        """
+        if self._shortage.is_smaller:
+            self._bound = self._without
+
+    def committed(
+        self, version: int, loss: float, lr: Number, grad_norm: Number, skipped: tuple[int, ...] = ()
+    ) -> None:
         self.version = version
-        self._loss, self._lr, self._grad_norm = loss, lr, grad_norm
+        self.settled = False
+        self._bound = None
+        self._loss, self._lr, self._grad_norm, self._skipped = loss, lr, grad_norm, skipped
         self._fresh = False
         self.minutes.committed(version)
+        if self._mirror is not None:
+            self._mirror.note(version, self.numbers)
         self._serving.clear()
         self._gradients.forget()
-        if self._patched:
-            self._deal_evenly()
+        for finding in self._found if self.rank == 0 else ():
+            told = wire.Balanced(member=self._control.member, generation=self.number, finding=finding)
+            self._control.say(told)
+        self._found = ()
+        changes = self._shortage.recorded(version) != self._shortage.recorded(version + 1)
+        if self._patched or changes or self.shares_due != self._shares:
+            self._deal_anew()
 
     def await_receivers(self) -> None:
         """Wait until all members have the state: without them no exchange of gradients can end, and one that
@@ -180,13 +272,15 @@ class Seat:
     def leave(self) -> None:
         """Give the group back; nothing of it writes into our memory any more."""
         self._control.on_superseded(None)
+        if self.sharding is not None:
+            self.sharding.line.carry(None)
         if self._group is not None:
             self._group.abort()
             if self.reduction is not None:
                 self.reduction.drop()
             self._group.close()
         self._serving.clear()
-        self._group = self.reduction = None
+        self._group = self._rail = self.replica = self.reduction = None
 
     def _form(self, generation: wire.Announced) -> None:
         begun = time.monotonic()
@@ -196,6 +290,7 @@ class Seat:
         self.members = generation.members
         self.rank, self.size = generation.members.index(self._control.member), len(generation.members)
         self.nodes = len({name.rpartition(".")[0] for name in generation.members})
+        self._replicas_most = generation.replicas_most
         if generation.number > 1 and not generation.at_boundary:
             self.failures += 1  # a newcomer counts the one that brought it here
         if not self.through:
@@ -208,15 +303,24 @@ class Seat:
         self.leave()
         if self.size > 1:
             self._group = self._make(generation.number)
+            self._take_parts(self._group)
         formed = time.monotonic()
         if all(standing.fresh for standing in standings):
-            self._load_checkpoint()
-            self._publish_standing("loaded")
-            standings = self._standings("loaded")
+            if self.settled:  # of the first step, which nobody has committed
+                self._gradients.unsettle()
+                self.settled = False
+            standings = self._begin_from_checkpoint()
+        else:
+            standings = self._catch_up(standings)
+            top = max(standing.version for standing in standings)
+            self._history = next(one.history for one in standings if one.version == top)
+            self._check_not_left_behind(standings)
         self.through = any(standing.through for standing in standings)
+        self._restore_parts(standings)
         self._share_state(standings)
+        self._begin_mirrors(standings)
         self._share_minutes(standings)
-        self._deal(standings)
+        self._deal(standings, rebalances=generation.rebalances)
         self._control.say(
             wire.Regrouped(
                 member=self._control.member,
@@ -227,6 +331,102 @@ class Seat:
                 parts_s={"abort": left - begun, "group": formed - left, "state": time.monotonic() - formed},
             )
         )
+
+    def _take_parts(self, group: Group) -> None:
+        """The rail, with which sums are shared, and the replica, with which the model is."""
+        if self.sharding is None:
+            # Over TCP a member may have a sum that others lack, and commit a step that they do otherwise.
+            self._rail = Subgroup(group, range(self.size)) if self._shortage.is_smaller else group
+            return
+        number, rail = divmod(self.rank, self._ranks)
+        assert rail == self.sharding.rail
+        rails = range(rail, self.size, self._ranks)
+        if len(rails) > 1:
+            self._rail = Subgroup(group, rails)
+        first = number * self._ranks
+        self.replica = Subgroup(group, range(first, first + self._ranks))
+        self.sharding.line.carry(self.replica)
+
+    def _catch_up(self, standings: list[Standing]) -> list[Standing]:
+        """If a rank has committed a step, all others have their parts of its sum, or nothing: those that have
+        do what it did. Returns how everybody stands after that.
+        """
+        top = max(standing.version for standing in standings)
+        numbers = _numbers_of(standings, top)
+        if self._mirror is not None:
+            self._mirror.note(top, numbers)
+        mine = standings[self.rank]
+        if mine.settled and mine.version == top - 1:
+            assert self.on_apply is not None
+            self.on_apply(numbers)
+            self._adopt(top, numbers)
+        elif mine.settled:
+            self._gradients.unsettle()
+        self.settled = False
+        return [_caught_up(one, top) if one.settled and one.version == top - 1 else one for one in standings]
+
+    def _check_not_left_behind(self, standings: Sequence[Standing]) -> None:
+        """A member on the shelf may have been in a collective of its script between two steps, of which the
+        others have forgotten what it came to.
+        """
+        top = max(standing.version for standing in standings)
+        behind = [one.version < top and one.place.at == "between" for one in standings]
+        if behind[self.rank]:
+            self._control.say(wire.LeftBehind(member=self._control.member, generation=self.number))
+        if any(behind):
+            raise Superseded  # by the generation without it
+
+    def _begin_from_checkpoint(self) -> list[Standing]:
+        """Nobody has done anything yet: go on from what is durable, if anything is."""
+        if self.rank == 0:
+            self._control.publish(self.number, "history", secrets.token_bytes(HISTORY_BYTES))
+        token = self._control.lookup(self.number, "history").hex()
+        found, begun, before = self._find_checkpoint()
+        self._history, self.whole = StateHistory(token, begun, before), begun
+        if found is not None:
+            self._put_back(found)
+        self._publish_standing("loaded")
+        return self._standings("loaded")
+
+    def _find_checkpoint(self) -> tuple[Loaded | None, int, str]:
+        """The newest of which every rail has its part, all of one history: None where this member has nothing
+        of that, and gets it from another on its rail. Its step and its history.
+        """
+        store = self._checkpoints
+        until: Mark | None = None
+        whole, common = 0, set[str]()
+        for number in range(LOOKS_MAX):
+            loaded = store.newest(until) if store is not None else None
+            found = (
+                Found(NOTHING, "", 0) if loaded is None else Found(loaded.mark, loaded.history, loaded.whole)
+            )
+            told = self._told_all(f"found {number}", found)
+            whole = max(whole, *(each.whole for each in told))
+            rails = [told[rail :: self._ranks] for rail in range(self._ranks)]
+            newest = [max(each.mark for each in rail) for rail in rails]
+            step, preference = until = min(newest)
+            if max(newest) == until:
+                common = set.intersection(
+                    *({each.history for each in rail if each.mark == until} for rail in rails)
+                )
+                if common:
+                    break
+                until = step, preference - 1
+        # What was never whole, because its writers died, is as good as nothing.
+        if not common or (until == NOTHING and whole):
+            raise StoreError(
+                "No checkpoint has the parts of all ranks: `holdfast checkpoint list` says what there is.",
+                hint="Nothing was changed there. Put the missing parts back, or give the run another name to "
+                "begin anew.",
+            )
+        history = max(common)
+        is_mine = (found.mark, found.history) == (until, history)
+        return loaded if is_mine else None, step, history
+
+    def _told_all(self, key: str, mine: "Found") -> list["Found"]:
+        self._control.publish(self.number, f"{key}/{self.rank}", msgspec.msgpack.encode(mine))
+        told = [self._control.lookup(self.number, f"{key}/{rank}") for rank in range(self.size)]
+        return [msgspec.msgpack.decode(each, type=Found) for each in told]
 
     def _make(self, number: int) -> Group:
         control, rank, size = self._control, self.rank, self.size
@@ -256,6 +456,12 @@ class Seat:
             chip=_chip(self._state.device),
             place=self.minutes.place,
             known=self.minutes.known,
+            settled=self.settled,
+            numbers=Numbers() if self.sharding is None else self.numbers,
+            keeps=None if self._mirror is None else self._mirror.keeps,
+            todo=self.todo,
+            bound=None if self._bound is None else tuple(sorted(self._bound)),
+            history=self._history,
         )
         self._control.publish(self.number, f"{key}/{self.rank}", msgspec.msgpack.encode(standing))
 
@@ -263,11 +469,8 @@ class Seat:
         found = [self._control.lookup(self.number, f"{key}/{rank}") for rank in range(self.size)]
         return [msgspec.msgpack.decode(standing, type=Standing) for standing in found]
 
-    def _load_checkpoint(self) -> None:
-        """Nobody alive has the state: go on from what is durable, if anything is."""
-        found = self._checkpoints.newest() if self._checkpoints is not None else None
-        if found is None:
-            return
+    def _put_back(self, found: Loaded) -> None:
+        """Go on from this checkpoint."""
         kept: dict[str, Any] = dict(found.state)
         numbers = (*self._identity, "version")
         missing = [name for name in (*numbers, "loss", "state") if name not in kept]
@@ -300,41 +503,121 @@ class Seat:
 
     def durable(self) -> dict[str, object]:
         """What a checkpoint holds: the state, and what must not change for it to be gone on from."""
-        return {
+        kept: dict[str, object] = {
             **self._identity,
             "version": self.version,
             "loss": self._loss,
             "names": self._state.names(),
             "state": self._state.tree(),
         }
+        if self.sharding is None or self._ranks == 1:
+            return kept
+        shape, rail, history = self.sharding.shape, self.sharding.rail, self._history.of(self.version)
+        return {**kept, "shards": described(shape, rail, self._state.states(), history, self.whole)}
 
     def _share_state(self, standings: Sequence[Standing]) -> None:
         """Who is behind takes the state of all members that are not, a share from each."""
-        route = _route(standings)
-        self._receivers = route.receivers
-        if not route.receivers or self.rank not in route.sources + route.receivers:
+        rail = self.rank % self._ranks
+        route = _route(standings[rail :: self._ranks])
+        self._receivers = tuple(rail + self._ranks * number for number in route.receivers)
+        place = self.rank // self._ranks
+        if not route.receivers or place not in route.sources + route.receivers:
             return
-        assert self._group is not None
+        group = self._rail
+        assert group is not None
         step = max(standing.version for standing in standings) + 1
         self._control.at(step, "state")
         if not self.through:
             self._control.strike(step, "state", self.rank, self.size)
-        if self.rank in route.sources:
+        if place in route.sources:
             tell = partial(self._control.publish, self.number, f"state/{self.rank}")
-            self._serving = transfer.send(self._group, route, self._state, self.version, self.numbers, tell)
+            self._serving = transfer.send(group, route, self._state, self.version, self.numbers, tell)
         else:
-            headers = [self._control.lookup(self.number, f"state/{source}") for source in route.sources]
-            header = transfer.receive(self._group, route, self._state, headers)
+            sources = [rail + self._ranks * source for source in route.sources]
+            headers = [self._control.lookup(self.number, f"state/{source}") for source in sources]
+            header = transfer.receive(group, route, self._state, headers)
             self._control.publish(self.number, f"taken/{self.rank}", b"")
             self._adopt(header.version, header.numbers)
 
+    # ---- mirrors: of a replica that has no other beside it ------------------------------------------------
+
+    def confirm_sum(self) -> None:
+        """Hear from all ranks that have the same part that they have its sum. Raises `GroupBroken`, and then
+        this rank keeps its own: somebody may have heard from all, and committed.
+        """
+        if self._rail is not None:
+            self._rail.confirm()
+
+    def reflect(self, step: int) -> None:
+        """Have this rank's part of the step kept by another rank. Raises `GroupBroken`."""
+        if self._mirror is not None:
+            assert self.replica is not None
+            self._mirror.reflect(self.replica, self._state.tree(), step, self._gradients.total)
+
+    def _begin_mirrors(self, standings: Sequence[Standing]) -> None:
+        if self.sharding is None or self.size != self._ranks or self._ranks == 1 or not self._mirror_every:
+            self._mirror = None
+            return
+        offset = mirror_offset([name.rpartition(".")[0] for name in self.members])
+        needed = [
+            rail
+            for rail in range(self._ranks)
+            if not _covers(standings[(rail + offset) % self._ranks], rail, self.version)
+        ]
+        self._mirror = self._mirror or Mirror(self._mirror_every)
+        self._mirror.begin(self.rank, offset, self._ranks, frozenset(needed))
+
+    def _restore_parts(self, standings: list[Standing]) -> None:
+        """Who has the place of a rank of which there is no copy gets its part from the mirror."""
+        top = max(standing.version for standing in standings)
+        if self.sharding is None or top == 0:
+            return
+        for rail in range(self._ranks):
+            rails = range(rail, self.size, self._ranks)
+            if any(standings[rank].version == top for rank in rails):
+                continue
+            keeper = next((rank for rank, one in enumerate(standings) if _covers(one, rail, top)), None)
+            if keeper is None:
+                self._control.say(
+                    wire.PartLost(member=self._control.member, generation=self.number, rail=rail)
+                )
+                raise Superseded
+            if self.rank == keeper:
+                assert self._mirror is not None
+                assert self._group is not None
+                self._mirror.give(self._group, rail, self._state.device)
+            elif self.rank == rail:
+                self._take_part(keeper)
+                self._note(_numbers_of(standings, top))
+            standings[rail] = msgspec.structs.replace(
+                standings[rail], version=top, held=(), todo=(), bound=None
+            )
+
+    def _take_part(self, keeper: int) -> None:
+        """The state as it was some steps ago, and those steps again."""
+        assert self._group is not None
+        assert self.on_apply is not None
+        dtypes = self._gradients.layout.dtypes
+        found = mirror.take(self._group, keeper, dtypes, self._state.device)
+        self._state.put_back(found.tree)
+        self._adopt(found.version, Numbers())
+        for flats, numbers in found.steps:
+            self._gradients.adopt(flats)
+            self.on_apply(numbers)
+            self._adopt(self.version + 1, numbers)
+
     def _adopt(self, version: int, numbers: Numbers) -> None:
         self.version = version
-        self._loss, self._lr, self._grad_norm = numbers.loss, numbers.lr, numbers.grad_norm
+        self._bound = None
+        self._note(numbers)
         self._fresh = False
         self.minutes.adopted(version)
         self._gradients.forget()
         torch.clear_autocast_cache()  # a script may be inside autocast, which remembers weights
+
+    def _note(self, numbers: Numbers) -> None:
+        self._loss, self._lr, self._grad_norm = numbers.loss, numbers.lr, numbers.grad_norm
+        self._skipped = numbers.skipped
 
     def _share_minutes(self, standings: Sequence[Standing]) -> None:
         """Where everybody's script is from here on; who lacks results of its collectives gets them."""
@@ -382,28 +665,94 @@ class Seat:
                     break
             self.minutes.add(stretch, taken[own - min(counts) :])
 
-    def _deal(self, standings: Sequence[Standing]) -> None:
+    # ---- lanes -------------------------------------------------------------------------------------------
+
+    def check_skipped(self, skipped: Sequence[int]) -> None:
+        """Nobody computed these leaves: it must be those that all have agreed to skip."""
+        slices = 1 if self.sharding is None else self.sharding.shape.slices
+        if frozenset(leaf // slices for leaf in skipped) != self._without or len(skipped) != slices * len(
+            self._without
+        ):
+            raise HoldfastError(
+                f"In step {self.version + 1} nobody computed the lanes {sorted(skipped)}, though "
+                f"{sorted(self._without) or 'none'} were to be skipped. The step is not committed.",
+                hint="This is a defect of Holdfast: please report it with the run's record.",
+            )
+
+    def weigh(self, told: Sequence[Sequence[float]]) -> tuple[int, ...]:
+        """How many lanes each member, or replica, is to have after this step, by what they tell of the last:
+        the same on all that have the same part of the model. The first part's word counts.
+        """
+        if self._balance is None or self._patched or self._without or self.rank % self._ranks:
+            return self.shares_due
+        slices = 1 if self.sharding is None else self.sharding.shape.slices
+        laps = []
+        for lane in self._tellers:
+            leaves = range(lane * slices, (lane + 1) * slices)
+            through_s, _, lanes_s, cost, data_s = (max(map(one.__getitem__, leaves)) for one in told)
+            laps.append(Lap(lanes_s=lanes_s, cost=cost, rest_s=max(0.0, through_s - lanes_s), data_s=data_s))
+        self._found = self._balance.note(laps)
+        return self._balance.shares
+
+    def _deal(self, standings: Sequence[Standing], *, rebalances: bool) -> None:
         """Lanes that somebody has computed stay his; the others are dealt."""
-        held = [frozenset(each.held if each.version == self.version else ()) for each in standings]
+        replicas = self.size // self._ranks
+        self._shares = self.shares_due = even_shares(self._lanes, replicas)
+        self._balance = LaneBalance(self._lanes, replicas, self._everyone) if rebalances else None
+        self._found = ()
+        each_held = [frozenset(each.held if each.version == self.version else ()) for each in standings]
+        held = [
+            tree.in_common(each_held[first : first + self._ranks])
+            for first in range(0, self.size, self._ranks)
+        ]
+        if self.sharding is not None:
+            self._gradients.keep_only(held[self.rank // self._ranks])
         if sum(map(len, held)) != len(frozenset[int]().union(*held)):
             held = [frozenset()] * len(held)  # two claim the same lane: nobody's claim counts
             self._gradients.forget()
-        dealt = tree.deal_missing(self._lanes, held)
-        self._take_lanes(dealt[self.rank], [own.union(new) for own, new in zip(held, dealt, strict=True)])
-        self._patched = any(held)
+        self._without = self._skipped_by(standings, frozenset[int]().union(*held))
+        dealt = tree.deal_missing(self._lanes, held, self._without)
+        self._take_lanes(
+            dealt[self.rank // self._ranks], [own.union(new) for own, new in zip(held, dealt, strict=True)]
+        )
+        self._patched = any(held) or self._bound is not None
 
-    def _deal_evenly(self) -> None:
-        """A step that was finished by others than began it is over: even shares again."""
-        shares = tree.deal(self._lanes, self.size)
-        self._take_lanes(tuple(shares[self.rank]), [frozenset(share) for share in shares])
+    def _skipped_by(self, standings: Sequence[Standing], held: frozenset[int]) -> frozenset[int]:
+        """The lanes of the next step that nobody computes: what somebody may have committed already, or what
+        those who are there have no room for.
+        """
+        here = [one for one in standings if one.version == self.version]
+        bound = next((one.bound for one in here if one.bound is not None), None)
+        if bound is not None:
+            self._bound = frozenset(bound)
+            return self._bound
+        dealt = frozenset(lane for one in here for lane in one.todo)
+        replicas = self.size // self._ranks
+        return self._shortage.of(self.version + 1, replicas, self._replicas_most, held, dealt)
+
+    def _deal_anew(self) -> None:
+        """A step that was finished by others than began it is over, or lanes are to be moved. Where some are
+        skipped, the others are dealt evenly.
+        """
+        replicas = self.size // self._ranks
+        self._without = self._shortage.of(self.version + 1, replicas, self._replicas_most)
+        self._shares = self.shares_due
+        shares = (
+            tree.deal_missing(self._lanes, [frozenset()] * replicas, self._without)
+            if self._without
+            else tree.deal_shares(self._lanes, self._shares)
+        )
+        self._gradients.shed()
+        self._take_lanes(shares[self.rank // self._ranks], [frozenset(share) for share in shares])
         self._patched = False
         self._control.say(wire.Dealt(member=self._control.member, generation=self.number, lanes=self.todo))
 
     def _take_lanes(self, todo: tuple[int, ...], shares: Sequence[frozenset[int]]) -> None:
         self.todo = todo
+        self._tellers = tuple(max(share, default=0) for share in shares)
         nodes = [tree.cover(share) for share in shares]
         layout = self._gradients.layout
-        self.reduction = Reduction(self._group, layout, nodes) if self._group is not None else None
+        self.reduction = Reduction(self._rail, layout, nodes) if self._rail is not None else None
 
 
 def _route(standings: Sequence[Standing]) -> transfer.Route:
@@ -429,3 +778,22 @@ def _chip(device: torch.device) -> str:
 def _first_lines(error: Exception) -> str:
     """torch says which kind of trouble in its first line, and the first instance of it in the second."""
     return " ".join(line.strip() for line in str(error).splitlines()[:2]).rstrip(".") or type(error).__name__
+
+
+def _covers(standing: Standing, rail: int, version: int) -> bool:
+    """Whether it keeps what that rank's part is made of again."""
+    return standing.keeps is not None and standing.keeps.covers(rail, version)
+
+
+def _caught_up(standing: Standing, version: int) -> Standing:
+    """A rank that had its sum of this step has done it. Before that it kept what another rank had of it."""
+    keeps = standing.keeps
+    if keeps is not None and keeps.last == version - 1:
+        keeps = msgspec.structs.replace(keeps, last=version)
+    return msgspec.structs.replace(standing, version=version, held=(), keeps=keeps, bound=None)
+
+
+def _numbers_of(standings: Sequence[Standing], version: int) -> Numbers:
+    """Of that step. Who got its state from a checkpoint or a mirror does not know them."""
+    told = [one.numbers for one in standings if one.version == version]
+    return next((numbers for numbers in told if numbers.loss is not None), told[0])

@@ -2,20 +2,21 @@
 
 A sheet holds everything one lane contributes to a step: gradients in buckets, in the order in which backward
 makes them; moving buffers (BatchNorm's statistics); and a tail of small things that ride along: every lane's
-loss, the generation its member knows of, the times that it tells, and which parameters were used. Sheets add
+loss, that it was computed and the generation its member knows of, the times that it tells, and which
+parameters were used. Sheets add
 up element by element, so that neither bucket sizes nor slices can change a bit of the result.
 
 A member that folds k neighbouring lanes needs log2(k) + 1 sheets, and one more where it folds nothing.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 
-from holdfast.train import tree
+from holdfast.train import shards, tree
 from holdfast.train.skeleton import is_dense
 
 BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 50 << 20}
@@ -24,8 +25,8 @@ BUCKETS_MAX = 96
 """Larger ones rather than more: each adds a few operations to a GPU's queue, which holds about a thousand."""
 ALIGNMENT = 16
 """Elements; keeps every view on a boundary that vector instructions like."""
-TOLD = 2
-"""How many times a member tells the others: see measures.py."""
+TOLD = 5
+"""How many figures a member tells the others of its times: see measures.py."""
 _TAIL_DTYPES = (torch.float32, torch.float64)
 
 
@@ -51,21 +52,38 @@ class BucketLayout:
 
     def __init__(
         self,
-        parameters: Sequence[torch.nn.Parameter],
+        parameters: Sequence[torch.Tensor],
         moving: Sequence[torch.Tensor],
         lanes: int,
         *,
+        slices: int = 1,
+        shared: Collection[int] = (),
         bucket_bytes: int | None = None,
     ) -> None:
+        """slices: into how many each lane is cut, by the ranks of a replica. shared: the parameters of which
+        every one of them has all, by number.
+        """
         self.lanes = lanes
+        self.parameters = parameters
         self.device = parameters[0].device
         self._sizes: list[int] = []
         self._dtypes: list[torch.dtype] = []
+        parameters = [shards.local_of(parameter) for parameter in parameters]
         size_bytes = sum(parameter.nbytes for parameter in parameters)
         self._bucket_bytes = bucket_bytes or max(BUCKET_BYTES[self.device.type], size_bytes // BUCKETS_MAX)
         self.gradients: list[Region] = [Region(0, 0, (), ())] * len(parameters)
-        for index in reversed(range(len(parameters))):  # backward goes from the last to the first
+        order = [index for index in reversed(range(len(parameters))) if index not in shared]
+        for index in order:  # backward goes from the last to the first
             self.gradients[index] = self._place(parameters[index])
+        self.shared = len(self._sizes)
+        """Buckets from here on are added up between the ranks of a replica at the end of each lane."""
+        if slices > 1:
+            self._open(parameters[0].dtype)
+        for index in sorted(shared, reverse=True):
+            # By a limit that all ranks have: their parts of other parameters may differ in size.
+            self.gradients[index] = self._place(
+                parameters[index], self.shared, BUCKET_BYTES[self.device.type]
+            )
         self.waits_for = [0] * len(self._sizes)
         for region in self.gradients:
             self.waits_for[region.bucket] += 1
@@ -74,13 +92,19 @@ class BucketLayout:
             self._open(torch.float32)
         tail = len(self._sizes) - 1
         begun = self._sizes[tail]
-        self.losses = self._append(tail, (lanes,))
-        self.pending = self._append(tail, (lanes,))
-        self.told = self._append(tail, (TOLD, lanes))
+        count = lanes * slices
+        self.losses = self._append(tail, (count,))
+        self.pending = self._append(tail, (count,))
+        self.told = self._append(tail, (TOLD, count))
         self.used = self._append(tail, (len(parameters),))
         self.tail = Region(tail, begun, (self._sizes[tail] - begun,), (1,))
         self.moving = [self._place_moving(tensor, tail) for tensor in moving]
-        self.early = range(tail)
+        self.early = range(min(tail, self.shared))
+
+    @property
+    def dtypes(self) -> list[torch.dtype]:
+        """Of each bucket."""
+        return list(self._dtypes)
 
     @property
     def buckets(self) -> int:
@@ -90,13 +114,42 @@ class BucketLayout:
         """Of the largest bucket of a type."""
         return max(size for size, kind in zip(self._sizes, self._dtypes, strict=True) if kind == dtype)
 
+    def spans(self, indices: Collection[int]) -> list[tuple[int, slice]]:
+        """Where these parameters' gradients are, by bucket, in as few stretches as there are: what is between
+        two neighbours is zero.
+        """
+        indices = frozenset(indices)
+        chosen = sorted((self.gradients[index] for index in indices), key=lambda one: (one.bucket, one.start))
+        others = {
+            (one.bucket, one.start)
+            for index, one in enumerate(self.gradients)
+            if index not in indices and 0 not in one.shape
+        }
+        found: list[list[int]] = []
+        for region in chosen:
+            stop = region.start + math.prod(region.shape)
+            if (
+                found
+                and found[-1][0] == region.bucket
+                and not any(
+                    bucket == region.bucket and found[-1][2] <= start < region.start
+                    for bucket, start in others
+                )
+            ):
+                found[-1][2] = stop
+            else:
+                found.append([region.bucket, region.start, stop])
+        return [(bucket, slice(start, stop)) for bucket, start, stop in found]
+
     def flats(self) -> list[torch.Tensor]:
         pairs = zip(self._sizes, self._dtypes, strict=True)
         return [torch.empty(size, dtype=dtype, device=self.device) for size, dtype in pairs]
 
-    def _place(self, parameter: torch.Tensor) -> Region:
+    def _place(self, parameter: torch.Tensor, first: int = 0, bytes_max: int | None = None) -> Region:
+        """first: the first bucket that may have it."""
         bucket = self._newest(parameter.dtype)
-        if bucket is None or self._sizes[bucket] * parameter.dtype.itemsize >= self._bucket_bytes:
+        limit = bytes_max or self._bucket_bytes
+        if bucket is None or bucket < first or self._sizes[bucket] * parameter.dtype.itemsize >= limit:
             bucket = self._open(parameter.dtype)
         stride = parameter.stride() if is_dense(parameter) else None
         return self._append(bucket, tuple(parameter.shape), stride)
@@ -132,11 +185,13 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Tail:
-    """The small things of a sheet, on the host. told: the largest of what members tell."""
+    """The small things of a sheet, on the host. pending: by lane, one more than the generation that its
+    member knew of, and 0 where nobody computed it. told: what members tell, by figure and leaf.
+    """
 
     losses: tuple[float, ...]
     pending: tuple[int, ...]
-    told: tuple[float, ...]
+    told: tuple[tuple[float, ...], ...]
     used: list[float]
 
 
@@ -146,7 +201,10 @@ class Sheet:
     def __init__(self, layout: BucketLayout) -> None:
         self._layout = layout
         self.flats = layout.flats()
-        self.gradients = [region.of(self.flats) for region in layout.gradients]
+        self.gradients = [
+            shards.like(region.of(self.flats), parameter)
+            for region, parameter in zip(layout.gradients, layout.parameters, strict=True)
+        ]
         self.moving = [region.of(self.flats) for region in layout.moving]
         self.losses = layout.losses.of(self.flats)
         self.pending = layout.pending.of(self.flats)
@@ -168,7 +226,7 @@ class Sheet:
         return Tail(
             losses=tuple(losses),
             pending=tuple(map(int, pending)),
-            told=tuple(map(max, told)),
+            told=tuple(map(tuple, told)),
             used=used,
         )
 
@@ -189,8 +247,7 @@ class LaneFold:
     @property
     def lanes(self) -> frozenset[int]:
         """The lanes that are in what is held."""
-        nodes = [range(index << level, (index + 1) << level) for level, index in self.held]
-        return frozenset(lane for lanes in nodes for lane in lanes)
+        return frozenset(lane for node in self.held for lane in tree.lanes_of(node))
 
     def take(self) -> Sheet:
         """A sheet that nobody uses; its contents are whatever they were."""
@@ -198,6 +255,16 @@ class LaneFold:
 
     def give(self, sheet: Sheet) -> None:
         self._free.append(sheet)
+
+    def shed(self) -> None:
+        """Give back the memory that nobody uses: from here on others may be enough."""
+        self._free.clear()
+
+    def keep_only(self, lanes: Collection[int]) -> None:
+        """Let go of sums that have any other lane in them."""
+        for node in list(self.held):
+            if not set(tree.lanes_of(node)).issubset(lanes):
+                self._free.append(self.held.pop(node))
 
     def clear(self, keep: Sheet | None) -> None:
         """Hold nothing any more. `keep` stays out of what is free."""

@@ -7,17 +7,20 @@ once for each step that is kept.
 """
 
 import inspect
+import math
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from holdfast.record.errors import InputError
 from holdfast.run import whereabouts, wire
-from holdfast.train import randomness
+from holdfast.train import randomness, shards
 from holdfast.train.checkpoint import Writer
 from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients, Sum
@@ -26,7 +29,12 @@ from holdfast.train.log import Log
 from holdfast.train.measures import Collections, CudaWatch, HostWatch, Measures
 from holdfast.train.meeting import Meeting
 from holdfast.train.protected import Protected
+from holdfast.train.replica import Agreed, agree
 from holdfast.train.seat import Number, RunOver, Seat
+from holdfast.train.transfer import Numbers
+
+CLIP_EPSILON = 1e-6
+"""As in torch's clip_grad_norm_."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +50,33 @@ class ProtectSettings:
 class Lane:
     """One slice of a step's batch: number `index` of `of`, in step `step`."""
 
-    def __init__(self, gradients: Gradients, step: int, index: int, of: int) -> None:
+    def __init__(self, gradients: Gradients, step: int, index: int, of: int, seed: int) -> None:
         self._gradients = gradients
+        self._seed = seed
         self.step = step
         self.index = index
         self.of = of
+        self.cost: float = 1.0
+        """What this lane's work is measured by, if lanes differ: say, its number of tokens."""
 
     def backward(self, loss: torch.Tensor) -> None:
         """Compute this lane's gradients. `loss`: the mean over the lane's samples."""
         self._gradients.backward(loss)
+
+    def pipeline(self, schedule: Any, *inputs: Any, target: Any = None, **told: Any) -> Any:
+        """Compute this lane's gradients by a schedule of torch.distributed.pipelining, which cuts it into
+        microbatches. Every stage calls it alike; the first one uses the inputs, the last one the target.
+
+        told: what else `schedule.step` is to be told. Returns what that returns.
+        """
+        from holdfast.train.pipelines import Pipeline
+
+        pipeline = Pipeline.of(schedule)
+        if pipeline.rank:  # what was drawn so far may be data, of which stages need the same
+            randomness.begin(self._seed, self.step, self.index, pipeline.rank)
+        self._gradients.pipeline(lambda share: pipeline.step(share, inputs, target, told))
+        result, pipeline.result = pipeline.result, None  # which may hold a whole graph
+        return result
 
 
 class Step:
@@ -61,6 +87,7 @@ class Step:
         self._loss: float | None = None
         self._lr: Number = None
         self._grad_norm: Number = None
+        self._skipped: tuple[int, ...] = ()
         self.number = number
         self.begun_s: float | None = None
         self.committed = False
@@ -99,12 +126,19 @@ class Step:
         return float(self._grad_norm)
 
     @property
+    def skipped(self) -> tuple[int, ...]:
+        """The lanes that nobody computed, with `protect(on_shortage="smaller batch")`: the same on every
+        member. They are known after the loop over `lanes`.
+        """
+        return self._skipped
+
+    @property
     def reduced(self) -> bool:
         """Whether the lanes are through, here and everywhere."""
         return self._loss is not None
 
-    def reduced_to(self, loss: float) -> None:
-        self._loss = loss
+    def reduced_to(self, loss: float, skipped: tuple[int, ...]) -> None:
+        self._loss, self._skipped = loss, skipped
 
     def used(self, lr: Number, grad_norm: Number) -> None:
         """What its commit used and found, here or on the member whose state was taken over."""
@@ -140,6 +174,9 @@ class Loop:
         self._open: weakref.ref[Generator[Step]] | None = None
         self._optimizing = False
         self._leaving_code: int | None = None
+        self._norm: float | None = None
+        self._is_due = False
+        seat.on_apply = self.apply
         watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
         self._measures = Measures(watch, Collections() if control.is_asked else None)
         control.reports(self._measures.report)
@@ -222,27 +259,38 @@ class Loop:
         seat = self._seat
         while seat.version < step.number:
             for index in seat.todo:
-                if seat.lost:
+                if seat.lost or not (yield from self._compute(step, index)):
                     break
-                yield from self._compute(step, index)
             else:
                 if self._reduce(step):
                     return
+            if self._leaving_code is not None:
+                raise SystemExit(self._leaving_code)
             self._regroup()
-        # Somebody had committed this step already, and his state was taken over.
+        # Somebody had committed this step already, and his state was taken over. While a replica was shelved
+        # others did several: the script goes on with the last of them.
+        step.number = seat.version
         numbers = seat.numbers
         assert numbers.loss is not None
-        step.reduced_to(numbers.loss)
+        step.reduced_to(numbers.loss, numbers.skipped)
         step.used(numbers.lr, numbers.grad_norm)
 
-    def _compute(self, step: Step, index: int) -> Iterator[Lane]:
+    def _compute(self, step: Step, index: int) -> Generator[Lane, None, bool]:
+        """One lane, or this rank's slice of it. False: it is lost with a rank of the replica."""
         seat, settings = self._seat, self._settings
         self._control.at(step.number, "lanes")
         self._control.strike(step.number, "lane", seat.rank, seat.size)
-        self._gradients.begin(index, seat.reduction, last=index == seat.todo[-1])
-        randomness.begin(settings.seed, step.number, index)
-        yield Lane(self._gradients, step.number, index, settings.lanes)
-        self._gradients.end(self._control.pending(seat.number), self._measures.told())
+        leaf = index if seat.sharding is None else index * seat.sharding.shape.slices + seat.sharding.slice
+        self._gradients.begin(index, leaf, seat.reduction, last=index == seat.todo[-1])
+        randomness.begin(settings.seed, step.number, leaf)
+        lane = Lane(self._gradients, step.number, leaf, settings.lanes, settings.seed)
+        yield lane
+        self._measures.computed(_checked_cost(lane))
+        told = *self._measures.told(), *self._measures.told_of_lanes()
+        broken = self._gradients.end(self._control.pending(seat.number), told)
+        if broken is not None:
+            seat.say_broken(str(broken), "exchange with the other ranks of its replica")
+        return broken is None
 
     def _reduce(self, step: Step) -> bool:
         """Sum over all members. False: somebody is gone, and the step goes on in another generation."""
@@ -253,20 +301,57 @@ class Loop:
         if not seat.todo:  # otherwise the exchange has begun with the last lane
             seat.await_receivers()
         try:
-            total = self._gradients.reduce(seat.reduction)
+            total = self._gradients.reduce(seat.reduction, self._confirm if seat.sharding is None else None)
+            seat.check_skipped(total.skipped)
+            agreed = self._agreed(total, step.number)
         except GroupBroken as broken:
             seat.say_broken(str(broken), "exchange gradients")
             return False
-        self._measures.reduced(total.latest)
-        self._changing = self._agreed(total)
-        step.reduced_to(total.loss)
+        self._measures.reduced(agreed.latest)
+        # All of them see the same sum, so all of them change over at this boundary, or none.
+        self._changing = seat.number < agreed.pending[0] == agreed.pending[1]
+        self._norm, self._is_due = agreed.norm, agreed.is_due
+        seat.whole = max(seat.whole, agreed.saved)
+        seat.shares_due = agreed.shares
+        step.reduced_to(agreed.loss, total.skipped)
         return True
 
-    def _agreed(self, total: Sum) -> bool:
-        """Whether every member knows of the same generation that waits for this boundary: all of them see the
-        same sum, so all of them change over here, or none.
+    def _agreed(self, total: Sum, step: int) -> Agreed:
+        """What members know of the step: the same on all of them. Raises `GroupBroken`."""
+        seat = self._seat
+        mine = Agreed(
+            loss=total.loss,
+            pending=(min(total.pending), max(total.pending)),
+            latest=total.latest,
+            norm=None,
+            is_due=seat.sharding is not None and self._writes_now(step),
+            saved=0 if self._writer is None else self._writer.saved,
+            shares=seat.weigh(total.told),
+        )
+        if seat.sharding is None:
+            return mine
+        seat.bind()
+        seat.settled = True
+        self._control.strike(step, "agree", seat.rank, seat.size)
+        seat.confirm_sum()
+        seat.reflect(step)
+        gradients = None if self._settings.clip_norm is None else self._gradients.counted
+        knows_loss = seat.sharding.shape.last_stage
+        return agree(seat.replica, mine, gradients, self._state.device, knows_loss=knows_loss)
+
+    def _confirm(self) -> None:
+        """All have the sum, or it is made again. Raises `GroupBroken`."""
+        self._seat.bind()
+        self._seat.confirm_sum()
+
+    def _writes_now(self, step: int) -> bool:
+        """Whether a checkpoint of this step is due, by this member's clock. Ranks write their parts of a
+        sharded state when it is due on all, and all have written the last: else parts of no step might meet.
         """
-        return total.pending[0] > self._seat.number and len(set(total.pending)) == 1
+        seat, writer = self._seat, self._writer
+        if writer is None or (seat.sharding is not None and writer.is_busy):
+            return False
+        return writer.due(step, nodes=seat.nodes, failures=seat.failures)
 
     def commit(self, step: Step) -> None:
         if not step.reduced:
@@ -297,13 +382,18 @@ class Loop:
 
     def _optimize(self, loss: float) -> torch.Tensor | None:
         """The norm of the gradients, where they are clipped."""
+        sharding = self._seat.sharding
+        with nullcontext() if sharding is None else sharding.line.commit():
+            return self._optimize_alone(loss)
+
+    def _optimize_alone(self, loss: float) -> torch.Tensor | None:
         norm = None
         state, scaler = self._state, self._state.scaler
         if scaler is not None:
             for optimizer in state.optimizers:
                 scaler.unscale_(optimizer)
         if self._settings.clip_norm is not None:
-            norm = torch.nn.utils.clip_grad_norm_(state.parameters, self._settings.clip_norm)
+            norm = self._clip(self._settings.clip_norm)
         for optimizer in state.optimizers:
             optimizer.step() if scaler is None else scaler.step(optimizer)
         if scaler is not None:
@@ -316,11 +406,29 @@ class Loop:
             self._settings.on_commit()
         return norm
 
+    def _clip(self, clip_norm: float) -> torch.Tensor:
+        """Their norm before that."""
+        if self._norm is None:
+            return torch.nn.utils.clip_grad_norm_(self._state.parameters, clip_norm)
+        norm = torch.tensor(self._norm, dtype=torch.float32, device=self._state.device)
+        factor = (clip_norm / (norm + CLIP_EPSILON)).clamp(max=1.0)
+        gradients = [one.grad for one in self._state.parameters if one.grad is not None]
+        torch._foreach_mul_([shards.local_of(gradient) for gradient in gradients], factor)
+        return norm
+
+    def apply(self, numbers: Numbers) -> None:
+        """Other ranks have committed the step that this one has its part of the sum of: do the same."""
+        assert numbers.loss is not None
+        self._norm = numbers.grad_norm
+        self._optimizing = True
+        self._optimize(numbers.loss)
+        self._optimizing = False
+
     def _keep(self, step: Step, lr: Number, norm: Number) -> None:
         seat = self._seat
         assert step.begun_s is not None
         took_s = time.monotonic() - step.begun_s
-        seat.committed(step.number, step.loss, lr, norm)
+        seat.committed(step.number, step.loss, lr, norm, step.skipped)
         self._control.strike(step.number, "commit", seat.rank, seat.size)
         self._control.say(
             wire.Committed(
@@ -329,6 +437,7 @@ class Loop:
                 step=step.number,
                 loss=step.loss,
                 took_s=took_s,
+                skipped=step.skipped,
             )
         )
 
@@ -336,15 +445,19 @@ class Loop:
         """Where a checkpoint is due. After what the script does behind a step, so that whoever goes on from
         there does not lack it: a line in a log, say.
         """
-        seat, writer = self._seat, self._writer
-        if writer is not None and writer.due(seat.version, nodes=seat.nodes, failures=seat.failures):
+        is_due = self._is_due if self._seat.sharding is not None else self._writes_now(self._seat.version)
+        if is_due:
+            self._is_due = False
             self.keep()
 
     def leave_soon(self, code: int) -> bool:
-        """The script is to exit. Whether it does so at the next step, because what follows the last one is
-        still being done; the second time it is to exit at once.
+        """The script is to exit. Whether it does so at the next step, because this one is being committed, or
+        what follows it is still being done; the second time it is to exit at once.
         """
-        is_soon = self._seat.minutes.place.at == "between" and self._leaving_code is None
+        # Once it has its sum, other ranks may have committed the step: all are to keep their parts of it.
+        is_committing = self._optimizing or self._seat.settled
+        is_soon = is_committing or self._seat.minutes.place.at == "between"
+        is_soon = is_soon and self._leaving_code is None
         self._leaving_code = code
         return is_soon
 
@@ -393,7 +506,7 @@ class Loop:
     def keep(self) -> None:
         """Have the present version written, by one member: the run may be gone on with another time."""
         whole = self._seat.version > 0 and not self._optimizing
-        if self._writer is not None and self._seat.rank == 0 and whole:
+        if self._writer is not None and self._seat.is_writer and whole:
             self._measures.stalled(self._writer.offer(self._seat.version, self._seat.durable()))
 
     @property
@@ -422,3 +535,13 @@ class Loop:
         self._seat.leave()
         if self._writer is not None:
             self._writer.close()
+
+
+def _checked_cost(lane: Lane) -> float:
+    cost = lane.cost
+    if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 < cost < math.inf:
+        raise InputError(
+            f"The cost of lane {lane.index} is {cost!r}, not a number above 0.",
+            hint="Set lane.cost to what its work grows with, such as its number of tokens; or leave it.",
+        )
+    return float(cost)

@@ -115,7 +115,9 @@ class TcpGroup:
     def along(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
+    def exchange(
+        self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int, *, is_kept: bool = True
+    ) -> Work:
         if self._aborted.is_set():
             raise GroupBroken(ABORTED)
         sending, receiving = _Pending(len(sends), self._aborted), _Pending(len(receives), self._aborted)
@@ -123,6 +125,8 @@ class TcpGroup:
             self._pairs[peer].incoming.put(_Letter(tensor, tag, receiving))
         for tensor, peer in sends:
             self._pairs[peer].outgoing.put(_Letter(tensor, tag, sending))
+        if not is_kept:
+            return _Both(receiving, sending)
         if sends:
             self._unsettled.append(sending)
         return receiving
@@ -132,7 +136,7 @@ class TcpGroup:
         for sending in unsettled:
             sending.wait()
 
-    def confirm(self) -> None:
+    def confirm(self, peers: Sequence[int] | None = None) -> None:
         """Over TCP what arrives is what was sent, whoever leaves."""
 
     def sending(self) -> tuple[Sending, ...]:
@@ -343,6 +347,17 @@ class _Pending:
         self._gate.release()
         if self._reason:
             raise GroupBroken(ABORTED if self._aborted.is_set() else self._reason)
+
+
+class _Both(NamedTuple):
+    """What is received has come, and what is sent has left."""
+
+    receiving: _Pending
+    sending: _Pending
+
+    def wait(self) -> None:
+        self.receiving.wait()
+        self.sending.wait()
 
 
 class _Letter:

@@ -38,12 +38,13 @@ WORD_BYTES = 4
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What a script may ask of a step: its loss, the rate that its commit used, and the norm of its gradients
-    where that was measured. None: not known, as after a checkpoint.
+    where that was measured. None: not known, as after a checkpoint. skipped: lanes that nobody computed.
     """
 
     loss: float | None = None
     lr: float | None = None
     grad_norm: float | None = None
+    skipped: tuple[int, ...] = ()
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

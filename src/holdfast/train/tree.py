@@ -5,10 +5,20 @@ along this tree and no other is what makes the sum independent of who computed w
 tensors.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 Node = tuple[int, int]
+
+
+class Addition(NamedTuple):
+    """The sum of two subtrees, and the node that it is the sum of."""
+
+    node: Node
+    left: Node
+    right: Node
+
 
 LANES_MAX = 1 << 16
 
@@ -36,6 +46,58 @@ def children(node: Node) -> tuple[Node, Node]:
     return (level - 1, 2 * index), (level - 1, 2 * index + 1)
 
 
+def lanes_of(node: Node) -> range:
+    """The lanes below it."""
+    level, index = node
+    return range(index << level, (index + 1) << level)
+
+
+def in_common(held: Sequence[frozenset[int]]) -> frozenset[int]:
+    """The lanes that all of several hold, in sums that can be kept: a sum of more than those is of no use."""
+    common = frozenset.intersection(*held)
+    while True:
+        kept = [
+            frozenset(
+                lane for node in cover(lanes) if common.issuperset(lanes_of(node)) for lane in lanes_of(node)
+            )
+            for lanes in held
+        ]
+        if all(lanes == common for lanes in kept):
+            return common
+        common = frozenset.intersection(*kept)
+
+
+def additions(lanes: int, held: Collection[Node]) -> tuple[list[Addition], Node]:
+    """In which order these subtrees are added up, and what the whole sum is then known as.
+
+    Lanes that are in none of them were skipped: a node with one child alone has what that has. So the sum
+    depends on which lanes are in it, and not on who holds what.
+    """
+    order: list[Addition] = []
+    above = {node for one in held for node in _ancestors(one, root(lanes))}
+
+    def visit(node: Node) -> Node | None:
+        if node in held:
+            return node
+        if node not in above:
+            return None
+        left, right = map(visit, children(node))
+        if left is None or right is None:
+            return left or right
+        order.append(Addition(node, left, right))
+        return node
+
+    top = visit(root(lanes))
+    assert top is not None
+    return order, top
+
+
+def _ancestors(node: Node, top: Node) -> Iterable[Node]:
+    while node != top:
+        node = parent(node)
+        yield node
+
+
 def deal(lanes: int, members: int) -> tuple[range, ...]:
     """One run of neighbouring lanes for each member, sizes as equal as can be.
 
@@ -45,6 +107,21 @@ def deal(lanes: int, members: int) -> tuple[range, ...]:
     size, larger = divmod(lanes, members)
     starts = [rank * size + min(rank, larger) for rank in range(members + 1)]
     return tuple(range(start, stop) for start, stop in pairwise(starts))
+
+
+def deal_shares(lanes: int, shares: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """So many lanes for each member, and as few as can be of them others than with `deal`.
+
+    Whoever has fewer gives up the last ones of its run. Those are passed on from the left to the right, to
+    members with more: runs make few subtrees (`cover`), and who computed a lane before has its data at hand.
+    """
+    dealt = [[*run[:count]] for run, count in zip(deal(lanes, len(shares)), shares, strict=True)]
+    free = sorted(set(range(lanes)).difference(*dealt))
+    for own, count in zip(dealt, shares, strict=True):
+        taken = count - len(own)
+        own.extend(free[:taken])
+        free = free[taken:]
+    return tuple(tuple(sorted(own)) for own in dealt)
 
 
 def cover(lanes: Iterable[int]) -> tuple[Node, ...]:
@@ -59,7 +136,19 @@ def cover(lanes: Iterable[int]) -> tuple[Node, ...]:
     return tuple(sorted(nodes, key=lambda node: node[1] << node[0]))
 
 
-def deal_missing(lanes: int, held: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
+def without(lanes: int, room: int, held: Collection[int], dealt: Collection[int]) -> frozenset[int]:
+    """Which lanes of a step are skipped if no more than `room` of them can be computed.
+
+    Of those that nobody holds, first the ones that nobody is at: a lost member's share. From the last lane
+    on, and never lane 0, which counts for all where numbers cannot be averaged.
+    """
+    missing = sorted(set(range(1, lanes)).difference(held), key=lambda lane: (lane in dealt, -lane))
+    return frozenset(missing[: max(0, lanes - room)])
+
+
+def deal_missing(
+    lanes: int, held: Sequence[frozenset[int]], skipped: frozenset[int] = frozenset()
+) -> tuple[tuple[int, ...], ...]:
     """Who computes what nobody holds, in a step that goes on with other members than it began with.
 
     `held` are the lanes each member has computed already, none of them twice; how many those are does not
@@ -68,11 +157,12 @@ def deal_missing(lanes: int, held: Sequence[frozenset[int]]) -> tuple[tuple[int,
     runs of neighbours, to those who still have room: runs make few subtrees (`cover`), and few bytes.
     """
     members = len(held)
-    missing = set(range(lanes)).difference(*held)
+    missing = set(range(lanes)).difference(skipped, *held)
     room = -(-len(missing) // members)
     dealt: list[list[int]] = []
-    for share in deal(lanes, members):
-        own = sorted(missing.intersection(share))[:room]
+    kept = sorted(set(range(lanes)).difference(skipped))
+    for share in deal(len(kept), members):
+        own = sorted(missing.intersection(kept[share.start : share.stop]))[:room]
         dealt.append(own)
         missing.difference_update(own)
     left = sorted(missing)

@@ -7,7 +7,7 @@ command = LazyGroup(
     {
         "Commands": {
             "list": "The checkpoints of a run, and which are sound.",
-            "export": "A checkpoint as a safetensors file, or one that torch.load opens.",
+            "export": "A checkpoint as a safetensors file, or one that torch or its DCP opens.",
         }
     },
     name="checkpoint",

@@ -17,15 +17,15 @@ SUFFIXES = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".bi
 @click.option(
     "--to",
     "target",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     required=True,
     metavar="FILE",
-    help="What to write: model.safetensors, or model.pt.",
+    help="What to write: model.safetensors, model.pt, or a directory for dcp.",
 )
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["safetensors", "torch"]),
+    type=click.Choice(["safetensors", "torch", "dcp"]),
     help="If FILE's suffix does not tell.",
 )
 @click.option("--step", type=click.IntRange(min=0), help="Of the checkpoints kept; if not given, the newest.")
@@ -37,16 +37,17 @@ def command(run_or_path: str, target: Path, format_: str | None, step: int | Non
     """Write a checkpoint of RUN_OR_PATH to a file: the newest sound one, or that of --step.
 
     A .safetensors file holds the tensors of the model. A .pt file holds all that was protected, for
-    torch.load(FILE, weights_only=True): {"model": ..., "optimizer": ..., "step": ...}.
+    torch.load(FILE, weights_only=True): {"model": ..., "optimizer": ..., "step": ...}. With --format dcp
+    the same is in a directory, for torch.distributed.checkpoint.load. The parts of a sharded run are joined.
     """
     format_ = format_ or SUFFIXES.get(target.suffix)
     if format_ is None:
         raise InputError(
             f"The suffix of {target} does not say which format to write.",
-            hint="End it in .safetensors or .pt, or give --format.",
+            hint="End it in .safetensors or .pt, or give --format; --format dcp writes a directory.",
         )
     path = located(run_or_path)
-    from holdfast.train.opening import load_checkpoint, to_safetensors, to_torch
+    from holdfast.train.opening import load_checkpoint, to_dcp, to_safetensors, to_torch
 
     checkpoint = load_checkpoint(path, step=step)
     if format_ == "safetensors":
@@ -63,5 +64,5 @@ def command(run_or_path: str, target: Path, format_: str | None, step: int | Non
     else:
         if part is not None:
             checkpoint = msgspec.structs.replace(checkpoint, states={part: checkpoint.states[part]})
-        to_torch(checkpoint, target)
+        (to_dcp if format_ == "dcp" else to_torch)(checkpoint, target)
     click.echo(f"step {checkpoint.step} of {printable(checkpoint.place)} is in {printable(str(target))}")

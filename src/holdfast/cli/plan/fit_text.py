@@ -73,18 +73,14 @@ def _named_figures(told: FailureFit) -> Iterator[tuple[str, str]]:
     yield "Faults", f"{told.faults:,} on {wording.many(told.nodes, 'node')} in {span}{every}"
     decimals = 0 if told.node_days >= NODE_DAYS_WHOLE_MIN else 2
     yield "Watched", f"{told.node_days:,.{decimals}f} node-days, {_SOURCES[told.nodes_source]}"
-    if told.faults and _is_wider(told):
-        singly = _between(told.faults_interval_poisson)
+    singly = _between(told.faults_interval_poisson)
+    if told.faults and _between(told.faults_interval) != singly:
         yield "Clusters", f"the interval allows for faults in clusters; if they came singly, {singly}"
     if told.hardware_per_1000_node_days is not None and told.hardware_interval is not None:
         hardware = f"{told.hardware_per_1000_node_days:.2f} per 1000 node-days"
         yield "Hardware", f"{hardware} ({_between(told.hardware_interval)})"
     if told.repairs is not None:
         yield "Outages", _outages(told.repairs)
-
-
-def _is_wider(told: FailureFit) -> bool:
-    return _between(told.faults_interval) != _between(told.faults_interval_poisson)
 
 
 def _every(told: FailureFit, hours: float) -> str:

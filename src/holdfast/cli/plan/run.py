@@ -29,6 +29,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     member_gpus: int | None = option(
         "GPUs of one model replica.  [default: a node's]", type=count, metavar="N"
     )
+    shard: str | None = option(
+        "The same, as `holdfast run` has it: 4, or shard=2,tp=2; what it survives is told.",
+        metavar="N|DIM=N,...",
+    )
     mtbf_s: float | None = option(
         "--mtbf", "Between failures of the whole run.", type=seconds_with_unit, metavar="TIME"
     )

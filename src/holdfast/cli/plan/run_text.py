@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from holdfast import wording
+from holdfast.cli.plan.losses_text import loss_rows
 from holdfast.cli.tables import figure, table, word
 from holdfast.cli.terminal import printable
 from holdfast.twin.foresight import BadGpus, Forecast
@@ -39,6 +40,8 @@ def _headline(console: Console, told: Forecast) -> None:
         console.print(f"Done on {p50} UTC (P50), between {p10} (P10) and {p90} (P90).", style="bold")
     often = f"A failure every {told.mtbf_h:,.1f} h, {wording.rough(told.interruptions)} interruptions in all"
     console.print(f"{often}; recovery: {printable(told.policy)}.\n")
+    if told.losses:
+        console.print(table(rows=loss_rows(told.losses)), "")
 
 
 def _sides(console: Console, told: Forecast) -> None:

@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
+from holdfast.cli.mesh import layout_of
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
@@ -15,6 +16,8 @@ from holdfast.economics.sizing.parallelism import Framework, Recompute
 from holdfast.economics.sizing.sizing import RANKED_BY, Wanted, answer
 from holdfast.economics.sizing.starting import Printed, load_request
 from holdfast.ledger.flops import Precision
+from holdfast.record.errors import InputError
+from holdfast.run.mesh import MeshShape
 
 ROWS_USUAL = 10
 
@@ -41,6 +44,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     pp: int | None = option("Pipeline parallel; with --tp, that layout is checked.", type=count, metavar="N")
     cp: int | None = option("Context parallel.", type=count, metavar="N")
     dp: int | None = option("Data parallel.  [default: what is left]", type=count, metavar="N")
+    shard: str | None = option(
+        "Members that hold the model together, as `holdfast run` has it: 4, or shard=2,tp=2.",
+        metavar="N|DIM=N,...",
+    )
     ep: int | None = option("Expert parallel, out of data x context parallel.", type=count, metavar="N")
     interleave: int | None = option("Stages of the pipeline on each GPU.", type=count, metavar="N")
     micro_batch: int | None = option("Sequences that a replica computes at a time.", type=count, metavar="N")
@@ -95,7 +102,6 @@ def command(given: _Flags) -> None:
 
 
 def _request(given: _Flags) -> size_file.Request:
-    """What the flags say."""
     return size_file.Request(
         model=size_file.ModelTable(name=given.model),
         cluster=msgspec.convert(given, size_file.ClusterTable, from_attributes=True),
@@ -105,6 +111,15 @@ def _request(given: _Flags) -> size_file.Request:
 
 
 def _layout(given: _Flags) -> Wanted:
-    names = (name for name in Wanted.__struct_fields__ if name != "zero")
+    names = (name for name in Wanted.__struct_fields__ if name not in ("zero", "shard"))
     settled = {name: getattr(given, name) for name in names}
-    return msgspec.convert({**settled, "zero": None if given.zero is None else int(given.zero)}, Wanted)
+    zero = None if given.zero is None else int(given.zero)
+    if given.shard is not None:
+        named = [name for name in ("tp", "pp", "cp", "ep", "interleave", "zero") if getattr(given, name)]
+        if named:
+            raise InputError(
+                f"--{named[0]} cannot be given beside --shard.", hint="Write --shard shard=4,tp=2,pp=2."
+            )
+        sharded = layout_of(MeshShape.parse(given.shard))
+        settled |= {"tp": sharded.tp, "pp": sharded.pp, "shard": sharded.shard}
+    return msgspec.convert({**settled, "zero": zero}, Wanted)

@@ -7,6 +7,7 @@ import msgspec
 from rich.console import Console
 
 from holdfast import wording
+from holdfast.cli.plan.losses_text import loss_rows
 from holdfast.cli.tables import figure, table, word
 from holdfast.economics.sizing.pace import setup_of
 from holdfast.economics.sizing.sizing import GIB, Sized, range_gib
@@ -85,7 +86,7 @@ def _say(console: Console, told: Printed, sized: Sized) -> None:
     rows = [
         ("cost", f"{_days(sized.days)} and {wording.usd(sized.usd)} for {tokens}; {rate}"),
         ("set-up", _set_up(told, sized)),
-        ("node lost", _loss(sized.survival)),
+        *(loss_rows(sized.losses) or [("node lost", _loss(sized.survival))]),
     ]
     console.print(table(rows=rows), "")
 
@@ -97,6 +98,9 @@ def _set_up(told: Printed, sized: Sized) -> str:
     else:
         most = -(-training.lanes // layout.dp)
         product = f"{training.lanes} lanes, {most} on a member at most, micro-batch {layout.micro_batch}"
+    if layout.shard is not None:
+        replicas = wording.many(layout.copies, "replica")
+        product += f"; {replicas} of {wording.many(layout.copy_gpus, 'GPU')}"
     stages = f", {layout.interleave} pipeline stages a GPU" if layout.interleave > 1 else ""
     memory = f"ZeRO {layout.zero}, {layout.recompute} recomputation{stages}"
     return f"global batch {training.global_batch:,} = {product}; {memory}"

@@ -18,7 +18,7 @@ from holdfast.record.untrusted import decoded
 
 _SOURCE = "table"
 _DELIMITERS = ",;\t"
-_LISTS = ("causes", "members")
+_LISTS = ("causes", "members", "skipped_lanes")
 """The fields that hold several values: separated by spaces in a cell of CSV."""
 
 _RUNLESS = frozenset({"fault.observed", "action.taken", "cost.rate", "collective.timed", "correction"})

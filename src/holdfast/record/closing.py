@@ -1,0 +1,14 @@
+"""What is closed at the end of a `with`."""
+
+from typing import Self
+
+
+class Closable:
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

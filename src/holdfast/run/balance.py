@@ -1,0 +1,377 @@
+"""How many lanes each member has, so that all of them are through at the same moment.
+
+Pure: from what members tell of their steps to the next deal. Every member computes it by itself from the same
+figures, which came with the gradients, so all of them come to the same deal in the same step and no message
+has to be agreed on. Nothing here is random, and nothing is but addition, multiplication, division and order:
+the result is the same on every machine.
+
+Steps are taken together in rounds of a tenth of a second or more, and rounds are looked at in a window. Lanes
+move if the deal that follows from the window's medians makes steps shorter by a twelfth at least, by more
+than the rounds differ by themselves, and would have done so in most of them. They are dealt evenly again if
+that has been as good for a while. After each change more rounds pass before the next, so that members whose
+pace never settles do not keep lanes moving.
+"""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+import msgspec
+
+WINDOW = 8
+"""So many rounds are looked at together: the median of them does not see three that were held up."""
+HOLDS = 6
+"""In so many of them a deal must have been the better one."""
+ROUND_S = 0.1
+"""What a neighbour on the machine takes for a moment is over by then, or is more than a moment."""
+GAIN_MIN = 1 / 12
+"""Lanes move if that makes a step shorter by this part of it. Two members that are alike differ by less."""
+SPREAD_MAX = 0.8
+"""And by this part of what separates most rounds of a member: three errors of the median of a window, if what
+rounds take is spread as the normal distribution is.
+"""
+EVEN_COST_MAX = 0.02
+"""Lanes are dealt evenly again if that makes a step longer by no more than this part of it, for a while."""
+SLOW = 1.25
+"""A member that takes so many times as long as the others is named, if no lane can be moved from it."""
+FLOOR = 4.0
+"""A member that takes so many times as long for a lane is replaced: a warm process has its seat better."""
+LASTING_S = 10.0
+"""If it was so for this long at least, and twice a window: a fit of somebody else's work is shorter."""
+EVERYONE = 1.5
+"""If members take so many times as long as they once did, all of them and for as long, that is told."""
+EVERYONE_OVER = 1.2
+"""Until they take no more than this."""
+LOOK_S = 0.01
+"""Between two looks at the window, for each member: a look takes 10 to 16 microseconds a member."""
+LANES = 16
+"""So many lanes take a look as long as a member does."""
+PATIENCE_MAX = 512
+"""Rounds between two changes, at most."""
+CALM = 8
+"""After so many times the patience without a change, it is halved."""
+
+FindingKind = Literal["moved", "even", "stuck", "floor", "everyone", "everyone_over"]
+
+
+class Lap(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member tells of one step: how long its lanes took and what they cost, what it did beside them,
+    and how much of all that it waited for data. Waiting for other members is in none of it.
+    """
+
+    lanes_s: float
+    cost: float
+    rest_s: float = 0.0
+    data_s: float = 0.0
+
+
+class BalanceFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from the members' pace.
+
+    moved: lanes are dealt by pace. even: and evenly again. stuck: a member is slow, and no lane can be moved
+    from it. floor: a member is too slow to be kept. everyone: all are slower than they were; everyone_over:
+    and not any more. member: the one that is slow, or has lanes back, by its number. times: how many times as
+    long as the others it takes for the same work, or everyone takes as before. data: the part of that which
+    is waiting for data.
+    """
+
+    kind: FindingKind
+    member: int = 0
+    times: float = 1.0
+    data: float = 0.0
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+class RoundStretch(msgspec.Struct, frozen=True):
+    """So many rounds, and what they took."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+
+    def longer(self, seconds: float, rounds: int = 1) -> "RoundStretch":
+        return RoundStretch(self.rounds + rounds, self.seconds + seconds)
+
+
+class DealDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The next deal and why. slowest: the member that the others wait for, in the present deal. times: how
+    many times as long as the others it takes for the same work. is_stuck: and it is slow, and nothing is to
+    be done about it. is_even_free: even shares would cost next to nothing. laggard: the member that takes
+    longest for a lane, whichever lanes it has; lane_times: how many times as long as the others.
+    """
+
+    shares: tuple[int, ...]
+    slowest: int
+    times: float
+    is_stuck: bool
+    is_even_free: bool
+    laggard: int
+    lane_times: float
+
+
+def even_shares(lanes: int, members: int) -> tuple[int, ...]:
+    """As equal as can be, the larger ones first."""
+    size, larger = divmod(lanes, members)
+    return tuple(size + (number < larger) for number in range(members))
+
+
+def fair_shares(lanes: int, lane_s: Sequence[float], rest_s: Sequence[float]) -> tuple[int, ...]:
+    """The deal with which the last member is through as early as can be. Everybody has a lane at least: who
+    has none tells nothing of its pace.
+
+    lane_s: what each takes for a lane; rest_s: and for what it does beside them.
+    """
+    shares = [1] * len(lane_s)
+    queue = [(rest_s[number] + 2 * one_s, number) for number, one_s in enumerate(lane_s)]
+    heapq.heapify(queue)
+    for _ in range(lanes - len(shares)):
+        _, number = queue[0]
+        shares[number] += 1
+        heapq.heapreplace(queue, (rest_s[number] + (shares[number] + 1) * lane_s[number], number))
+    return tuple(shares)
+
+
+def decide(rounds: Sequence[Sequence[Lap]], shares: Sequence[int]) -> DealDecision:
+    """rounds: of each, what every member took. shares: the present deal."""
+    lanes, members = sum(shares), len(shares)
+    cost = median([math.fsum(lap.cost for lap in one) / lanes for one in rounds])
+    looks = [_Look(one, math.fsum(lap.cost for lap in one) / lanes) for one in rounds]
+    usual = _Look(
+        [
+            Lap(
+                lanes_s=median([one[number].lanes_s / one[number].cost for one in rounds]),
+                cost=1.0,
+                rest_s=median([one[number].rest_s for one in rounds]),
+            )
+            for number in range(members)
+        ],
+        cost,
+    )
+    present, even = tuple(shares), even_shares(lanes, members)
+    present_s, even_s = usual.step_s(present), usual.step_s(even)
+    gain = GAIN_MIN + SPREAD_MAX * median([_spread(rounds, number) for number in range(members)])
+    wanted_s = present_s * (1 - gain)
+    best, best_s = present, present_s
+    if usual.least_s(lanes) <= present_s * (1 - GAIN_MIN):
+        best = fair_shares(lanes, usual.lane_s, usual.rest_s)
+        best_s = usual.step_s(best)
+        if even_s <= best_s * (1 + EVEN_COST_MAX):
+            best, best_s = even, even_s
+    slowest = _largest([usual.own_s(number, present[number]) for number in range(members)])
+    times = usual.lateness(slowest, [lanes / members] * members)
+    laggard = _largest(usual.lane_s)
+    chosen, is_stuck = present, False
+    is_even_free = even_s <= present_s * (1 + EVEN_COST_MAX)
+    if best_s <= wanted_s and sum(look.step_s(best) < look.step_s(present) for look in looks) >= HOLDS:
+        chosen = best
+    elif times >= SLOW and best_s > present_s * (1 - GAIN_MIN):
+        is_stuck = sum(look.lateness(slowest, present) >= SLOW for look in looks) >= HOLDS
+    return DealDecision(
+        shares=chosen,
+        slowest=slowest,
+        times=times,
+        is_stuck=is_stuck,
+        is_even_free=is_even_free,
+        laggard=laggard,
+        lane_times=_against_others(usual.lane_s, laggard),
+    )
+
+
+class LaneBalance:
+    """The lanes of a generation's members, from their laps, step by step. The same on all of them, if all
+    have heard the same. shares: how many lanes each has.
+    """
+
+    def __init__(self, lanes: int, members: int, everyone: "Everyone | None" = None) -> None:
+        """everyone: what is known of earlier generations."""
+        self.shares = even_shares(lanes, members)
+        self._everyone = everyone or Everyone()
+        self._rounds: deque[tuple[Lap, ...]] = deque(maxlen=WINDOW)
+        self._open: list[Lap] = []
+        self._open_s, self._open_steps = 0.0, 0
+        self._unseen = RoundStretch()
+        self._floored, self._lasting = 0, _Lasting()
+        self._free = _Lasting()
+        self._quiet = self._calm = 0
+        self._patience = WINDOW
+        self._told: set[tuple[FindingKind, int]] = set()
+
+    @property
+    def window(self) -> Sequence[Sequence[Lap]] | None:
+        """The last rounds; None while there are too few of them."""
+        return tuple(self._rounds) if len(self._rounds) == WINDOW else None
+
+    def note(self, laps: Sequence[Lap]) -> tuple[BalanceFinding, ...]:
+        """A step, as every member tells of it. If a finding is of lanes, `shares` have changed."""
+        if len(laps) < 2 or any(lap.cost <= 0 for lap in laps):
+            return ()
+        self._open = [_sum(*pair) for pair in zip(self._open, laps, strict=True)] if self._open else [*laps]
+        self._open_s += max(lap.lanes_s + lap.rest_s for lap in laps)
+        self._open_steps += 1
+        if self._open_s < ROUND_S:
+            return ()
+        self._rounds.append(tuple(_mean(lap, self._open_steps) for lap in self._open))
+        self._unseen = self._unseen.longer(self._open_s)
+        self._open, self._open_s, self._open_steps = [], 0.0, 0
+        self._quiet += 1
+        self._grow_calm()
+        if self.window is None or self._unseen.seconds < LOOK_S * max(len(laps), sum(self.shares) // LANES):
+            return ()
+        seen, self._unseen = self._unseen, RoundStretch()
+        return tuple(self._judge(seen))
+
+    def _grow_calm(self) -> None:
+        self._calm += 1
+        if self._calm >= CALM * self._patience and self._patience > WINDOW:
+            self._patience, self._calm = self._patience // 2, 0
+
+    def _judge(self, seen: RoundStretch) -> list[BalanceFinding]:
+        assert self.window is not None
+        decision = decide(self.window, self.shares)
+        found = [*self._everyone.note(self.window, seen), *self._judge_laggard(decision, seen)]
+        if decision.is_stuck and decision.lane_times < FLOOR:
+            found += self._news("stuck", decision.slowest, decision.times)
+        even = even_shares(sum(self.shares), len(self.shares))
+        is_free = self._free.note(decision.is_even_free and self.shares != even, seen)
+        shares = even if is_free and decision.shares == self.shares else decision.shares
+        if shares != self.shares and self._quiet >= self._patience:
+            found.append(self._move(decision, shares))
+        return found
+
+    def _move(self, decision: DealDecision, shares: tuple[int, ...]) -> BalanceFinding:
+        before, self.shares = self.shares, shares
+        is_even = self.shares == even_shares(sum(before), len(before))
+        gains = [after - old for after, old in zip(self.shares, before, strict=True)]
+        back = max(range(len(gains)), key=gains.__getitem__)
+        self._patience, self._quiet, self._calm = min(2 * self._patience, PATIENCE_MAX), 0, 0
+        self._told = {told for told in self._told if told[0] == "floor"}
+        return BalanceFinding(
+            kind="even" if is_even else "moved",
+            member=back if is_even else decision.slowest,
+            times=1.0 if is_even else decision.times,
+            before=before,
+            after=self.shares,
+        )
+
+    def _judge_laggard(self, decision: DealDecision, seen: RoundStretch) -> list[BalanceFinding]:
+        if decision.laggard != self._floored:
+            self._floored, self._lasting = decision.laggard, _Lasting()
+        # With one lane each, it may be the lane that is larger than the others.
+        is_its_own = sum(self.shares) >= 2 * len(self.shares)
+        if not self._lasting.note(is_its_own and decision.lane_times >= FLOOR, seen):
+            return []
+        return self._news("floor", decision.laggard, decision.lane_times)
+
+    def _news(self, kind: FindingKind, member: int, times: float) -> list[BalanceFinding]:
+        """Once, until lanes move."""
+        if (kind, member) in self._told:
+            return []
+        self._told.add((kind, member))
+        return [BalanceFinding(kind=kind, member=member, times=times, before=self.shares, after=self.shares)]
+
+
+class Everyone:
+    """Whether all members are slower than they were. No deal depends on it: one who came later may not know
+    how quick they were.
+    """
+
+    def __init__(self) -> None:
+        self._least_s = self._least_data_s = float("inf")
+        self._is_told = False
+        self._lasting = _Lasting()
+
+    def note(self, window: Sequence[Sequence[Lap]], seen: RoundStretch) -> tuple[BalanceFinding, ...]:
+        """The last rounds. All members are slower if no more than a quarter of them is not."""
+        own_s = median([_typical([(lap.lanes_s + lap.rest_s) / lap.cost for lap in one]) for one in window])
+        data_s = median([_typical([lap.data_s / lap.cost for lap in one]) for one in window])
+        if own_s < self._least_s:
+            self._least_s, self._least_data_s = own_s, data_s
+        times = own_s / self._least_s if self._least_s else 1.0
+        is_lasting = self._lasting.note(times >= EVERYONE, seen)
+        if not self._is_told and is_lasting:
+            self._is_told = True
+            data = (data_s - self._least_data_s) / (own_s - self._least_s)
+            return (BalanceFinding(kind="everyone", times=times, data=min(1.0, max(0.0, data))),)
+        if self._is_told and times <= EVERYONE_OVER:
+            self._is_told = False
+            return (BalanceFinding(kind="everyone_over", times=times),)
+        return ()
+
+
+class _Lasting:
+    """Whether something has been so for a while."""
+
+    def __init__(self) -> None:
+        self._stretch = RoundStretch()
+
+    def note(self, is_so: bool, seen: RoundStretch) -> bool:
+        self._stretch = self._stretch.longer(seen.seconds, seen.rounds) if is_so else RoundStretch()
+        return self._stretch.rounds >= 2 * WINDOW and self._stretch.seconds >= LASTING_S
+
+
+class _Look:
+    """What members take for a lane, and for what they do beside them. cost: of a lane."""
+
+    def __init__(self, laps: Sequence[Lap], cost: float) -> None:
+        self.lane_s = [lap.lanes_s / lap.cost * cost for lap in laps]
+        self.rest_s = [lap.rest_s for lap in laps]
+
+    def own_s(self, number: int, lanes: float) -> float:
+        return self.rest_s[number] + lanes * self.lane_s[number]
+
+    def step_s(self, shares: Sequence[int]) -> float:
+        """Until the last member is through."""
+        return max(self.own_s(number, lanes) for number, lanes in enumerate(shares))
+
+    def least_s(self, lanes: int) -> float:
+        """No deal of so many lanes is through sooner; this one would cut them into pieces."""
+        if min(self.lane_s) <= 0:
+            return 0.0
+        rests = math.fsum(rest_s / lane_s for rest_s, lane_s in zip(self.rest_s, self.lane_s, strict=True))
+        return (lanes + rests) / math.fsum(1 / lane_s for lane_s in self.lane_s)
+
+    def lateness(self, number: int, shares: Sequence[float]) -> float:
+        """How many times as long as the others a member takes."""
+        return _against_others([self.own_s(one, lanes) for one, lanes in enumerate(shares)], number)
+
+
+def _against_others(values: Sequence[float], number: int) -> float:
+    others = median([value for other, value in enumerate(values) if other != number])
+    return values[number] / others if others > 0 else 1.0
+
+
+def _spread(rounds: Sequence[Sequence[Lap]], number: int) -> float:
+    """Between what a member takes for a lane in its second quickest and in its second slowest round."""
+    paces = sorted(one[number].lanes_s / one[number].cost for one in rounds)
+    usual = median(paces)
+    return (paces[-2] - paces[1]) / usual if usual > 0 and len(paces) > 2 else 0.0
+
+
+def _largest(values: Sequence[float]) -> int:
+    return max(range(len(values)), key=values.__getitem__)
+
+
+def _typical(values: Sequence[float]) -> float:
+    """A quarter of them may be less."""
+    return sorted(values)[len(values) // 4]
+
+
+def _sum(one: Lap, other: Lap) -> Lap:
+    return Lap(
+        lanes_s=one.lanes_s + other.lanes_s,
+        cost=one.cost + other.cost,
+        rest_s=one.rest_s + other.rest_s,
+        data_s=one.data_s + other.data_s,
+    )
+
+
+def _mean(lap: Lap, steps: int) -> Lap:
+    return Lap(
+        lanes_s=lap.lanes_s / steps,
+        cost=lap.cost / steps,
+        rest_s=lap.rest_s / steps,
+        data_s=lap.data_s / steps,
+    )

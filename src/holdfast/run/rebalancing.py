@@ -1,0 +1,153 @@
+"""What the coordinator makes of the members' pace: lanes that they have moved are written down, and a member
+that is too slow to be kept is replaced.
+
+Members deal lanes by themselves (balance.py), because a step does not pass through the coordinator. Rank 0
+tells what it found, and all of them have found the same.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.record.events import ActionTaken, FaultObserved
+from holdfast.run import pacing, replacing
+from holdfast.run.balance import BalanceFinding
+from holdfast.run.state import Generation, RunState
+from holdfast.run.wire import Balanced
+from holdfast.wording import many
+
+DATA_SHARE = 0.5
+"""Of what all members take longer than before: if waiting for data is more of it, that is the reason."""
+NAMED_MAX = 4
+
+
+def heard(state: RunState, message: Balanced) -> bool:
+    """Whether what rank 0 found may change what is to be done."""
+    generation, finding = state.generations.formed, message.finding
+    if generation is None or message.generation != generation.number:
+        return False
+    units = _units(state, generation)
+    shares = (finding.before, finding.after)
+    has_shares = finding.kind in ("moved", "even", "stuck")
+    if not 0 <= finding.member < len(units) or (
+        has_shares and any(len(each) != len(units) for each in shares)
+    ):
+        return False
+    unit = units[finding.member]
+    match finding.kind:
+        case "moved" | "even":
+            _moved(state, generation, finding, units)
+        case "stuck":
+            state.outbox.say(_stuck(finding, unit, len(units), state.policy.mesh.slices), "trouble")
+        case "floor":
+            _give_up(state, finding, unit)
+            return True
+        case "everyone":
+            state.outbox.say(_everyone(finding), "trouble")
+        case "everyone_over":
+            state.outbox.say("steps take all members as long as before again")
+    return False
+
+
+def _units(state: RunState, generation: Generation) -> list[tuple[str, ...]]:
+    """The members or, of a sharded model, the replicas: what has lanes."""
+    ranks = state.policy.mesh.ranks
+    return [generation.members[first : first + ranks] for first in range(0, len(generation.members), ranks)]
+
+
+def _named(unit: Sequence[str]) -> str:
+    return unit[0] if len(unit) == 1 else f"the replica of {unit[0]}"
+
+
+def _moved(
+    state: RunState, generation: Generation, finding: BalanceFinding, units: list[tuple[str, ...]]
+) -> None:
+    pacing.begin(state, generation)  # what was measured so far was with other lanes
+    unit = units[finding.member]
+    sentence = _dealt_evenly(finding, unit) if finding.kind == "even" else _dealt(finding, units)
+    state.outbox.say(sentence)
+    causes: tuple[str, ...] = ()
+    if finding.kind == "moved":
+        fault = FaultObserved(
+            id=f"slow {unit[0]} {state.now_ns}",
+            occurred_ns=state.now_ns,
+            subject=unit[0],
+            fault="slow member",
+            severity="degraded",
+            detail=f"{finding.times:.1f} times as long as the others for the same work",
+        )
+        state.outbox.record(fault)
+        causes = (fault.id,)
+    state.outbox.record(
+        ActionTaken(
+            id="",
+            occurred_ns=state.now_ns,
+            subject=unit[0],
+            action="rebalance",
+            reason=sentence,
+            causes=causes,
+        )
+    )
+
+
+def _dealt(finding: BalanceFinding, units: list[tuple[str, ...]]) -> str:
+    """n0.1 takes 2.0 times as long as the others for the same work: lanes of n0.1 from 4 to 2, ..."""
+    changes = [
+        (before - after, f"{_named(unit)} from {before} to {after}")
+        for unit, before, after in zip(units, finding.before, finding.after, strict=True)
+        if before != after
+    ]
+    words = [words for _, words in sorted(changes, key=lambda change: -change[0])]
+    more = f" and {len(words) - NAMED_MAX} more" if len(words) > NAMED_MAX else ""
+    return f"{_slow(finding, units[finding.member])}: lanes of {', '.join(words[:NAMED_MAX])}{more}"
+
+
+def _dealt_evenly(finding: BalanceFinding, unit: Sequence[str]) -> str:
+    before, after = finding.before[finding.member], finding.after[finding.member]
+    lanes = f"lanes are dealt evenly again, {_named(unit)} from {before} to {after}"
+    return f"all members are about as quick again: {lanes}"
+
+
+def _slow(finding: BalanceFinding, unit: Sequence[str]) -> str:
+    return f"{_named(unit)} takes {finding.times:.1f} times as long as the others for the same work"
+
+
+def _stuck(finding: BalanceFinding, unit: Sequence[str], units: int, slices: int) -> str:
+    has, whom = finding.before[finding.member], "members" if len(unit) == 1 else "replicas"
+    why = (
+        f"with fewer than {many(has, 'lane')} steps would not be shorter"
+        if has > 1
+        else "it has only one lane"
+    )
+    hint = f"more lanes than {slices * sum(finding.before)} in protect() allow a finer deal to {units} {whom}"
+    return f"{_slow(finding, unit)}, and no lane is moved: {why}; {hint}"
+
+
+def _everyone(finding: BalanceFinding) -> str:
+    what = "most of it waiting for data" if finding.data > DATA_SHARE else "and not because of data"
+    return (
+        f"steps take all members {finding.times:.1f} times as long as before, {what}: "
+        "no single member is the cause, so no lanes move"
+    )
+
+
+def _give_up(state: RunState, finding: BalanceFinding, unit: Sequence[str]) -> None:
+    """Replace the member, if another process in its seat was not as slow before."""
+    sentence = f"{_named(unit)} takes {finding.times:.1f} times as long as the others for a lane"
+    member = state.roster.living(unit[0])
+    if member is None:
+        return
+    if len(unit) > 1:
+        state.outbox.say(
+            f"{sentence}; which of its ranks is slow cannot be told, so none is replaced", "trouble"
+        )
+        return
+    seat = (member.node, member.slot)
+    if seat in state.replacing.slow_seats:
+        state.outbox.say(
+            f"{sentence}, as the process before it: it is the node. "
+            f"`holdfast replace {state.policy.run} {member.node}` goes on without it",
+            "trouble",
+        )
+        return
+    answer = replacing.begin(state, member.name, f"{finding.times:.1f} times as slow as the others")
+    if not answer.ok:
+        state.outbox.say(f"{sentence}, and is not replaced: {answer.sentence}", "trouble")

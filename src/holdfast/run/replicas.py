@@ -1,0 +1,224 @@
+"""Members that hold the model together: which of them make whole replicas, and who waits until one is whole.
+
+Rank r of every replica has the same part of the model: they are a **rail**, and copies of each other. A seat
+belongs to one rail for good, so whoever takes a lost member's seat takes over its part from a twin. A replica
+that lacks a rank is shelved: its other ranks live and wait, the other replicas have its lanes, and ranks of
+two broken replicas make one where they complete each other.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.run import losses, processes, replacing
+from holdfast.run.mesh import mirror_offset
+from holdfast.run.state import Generation, Member, RunState
+from holdfast.run.wire import PartLost
+
+
+def arrange(state: RunState, holders: Sequence[str], newcomers: Sequence[str], main: str) -> tuple[str, ...]:
+    """Whole replicas of these members, one after the other, each in the order of its rails.
+
+    Replicas of members that have the state come first, so that every part of it is there. Members of one
+    seating stay together as far as they can; the member that was rank 0 stays it if its rail allows that.
+    """
+    ranks = state.policy.mesh.ranks
+    if ranks == 1:
+        return (*holders, *newcomers)
+    chosen: list[tuple[str, ...]] = []
+    left: list[str] = []
+    for names in (list(holders), list(newcomers)):
+        together, left = _whole(state, [*left, *names])
+        chosen += together
+    room = room_for(state)
+    ordered = [name for replica in chosen[:room] for name in replica]
+    if main in left and state.roster.members[main].rail == 0 and ordered and _may_mix(state):
+        ordered[0] = main
+    elif main in ordered and ordered.index(main) % ranks == 0:
+        first = ordered.index(main)
+        ordered = ordered[first : first + ranks] + ordered[:first] + ordered[first + ranks :]
+    everyone, having = [*holders, *newcomers], _having(state)
+    if _may_mix(state):
+        _take_in(state, ordered, everyone, having)
+    have = {state.roster.members[name].rail for name in ordered if name in having}
+    if having.intersection(everyone) and len(have | _mirrored(state, ordered)) < ranks:
+        return ()  # those who are left have the other parts: wait until they are in whole replicas, too
+    return tuple(ordered)
+
+
+def _take_in(state: RunState, ordered: list[str], names: Sequence[str], having: set[str]) -> None:
+    """Whoever is needed is among them, whoever has to go for it: the only one of its rail that has the state,
+    and one that has a step which none of the others has. They have its sum, and do the step as it did;
+    without it they would drop that.
+    """
+    versions = {name: state.roster.members[name].version for name in names}
+    top = max((versions[name] for name in ordered), default=0)
+    for name in sorted(having.intersection(names).difference(ordered), key=lambda one: -versions[one]):
+        rail = state.roster.members[name].rail
+        places = range(rail, len(ordered), state.policy.mesh.ranks)
+        have = [versions[ordered[place]] for place in places if ordered[place] in having]
+        if places and (not have or versions[name] > max(top, *have)):
+            ordered[min(places, key=lambda place: (versions[ordered[place]], -place))] = name
+
+
+def room_for(state: RunState) -> int:
+    """How many replicas the lanes allow: every one of them must have a lane."""
+    if state.launch.setup is None:
+        return 0
+    return state.launch.setup[1].lanes // state.policy.mesh.slices
+
+
+def would_grow(state: RunState, generation: Generation) -> bool:
+    """Whether those who wait can come in: with a sharded model, only if they make another whole replica."""
+    if not state.roster.waiting or state.policy.mesh.ranks == 1:
+        return bool(state.roster.waiting)
+    newcomers = [name for name in state.roster.waiting if replacing.is_newcomer(state, name)]
+    return len(arrange(state, generation.living, newcomers, "")) > len(generation.living)
+
+
+def leaving(state: RunState, present: Sequence[str]) -> dict[str, str]:
+    """Who can go because the operator asks for it: only if whole replicas, with every part, are left."""
+    going = replacing.ready(state, present)
+    if not going or state.policy.mesh.ranks == 1:
+        return going
+    staying = [name for name in present if name not in going]
+    heirs = [heir for heir in going.values() if heir]
+    return going if arrange(state, staying, heirs, "") else {}
+
+
+def lost_part(state: RunState) -> int | None:
+    """The first rail of which no living member has the state; None: every part is there, or nobody has any,
+    and members begin from a checkpoint as it is.
+    """
+    generation = state.generations.announced
+    ranks = state.policy.mesh.ranks
+    if ranks == 1 or generation is None or not generation.lost:
+        return None
+    if not any(one.version and not one.is_lost for one in state.roster.members.values()):
+        return None
+    held = {state.roster.members[name].rail for name in _having(state)}
+    held |= _mirrored(state, list(state.roster.members))
+    return next((rail for rail in range(ranks) if rail not in held), None)
+
+
+def _having(state: RunState) -> set[str]:
+    """Living members that have the state, on the shelf or not. Who has all but the last step may have the sum
+    of that; it shows when they meet. Members of the formed generation step together, from a state that all of
+    them have: one that seems further behind has only not been heard yet.
+    """
+    formed = frozenset[str]() if state.generations.formed is None else state.generations.formed.names
+    living = [
+        one
+        for one in state.roster.members.values()
+        if (one.version or one.name in formed) and not one.is_lost
+    ]
+    top = max((one.version for one in living), default=0)
+    due = max(top, state.progress.step) - 1
+    return {
+        one.name
+        for one in living
+        if one.version >= due or (one.name in formed and one.version >= state.progress.step)
+    }
+
+
+def _mirrored(state: RunState, among: Sequence[str]) -> set[int]:
+    """The rails that another living rank among these keeps the mirror of. Only a replica by itself has
+    mirrors.
+    """
+    formed = state.generations.formed
+    ranks = state.policy.mesh.ranks
+    if formed is None or len(formed.members) != ranks:
+        return set()
+    offset = mirror_offset([name.rpartition(".")[0] for name in formed.members])
+    return {
+        (rail - offset) % ranks
+        for rail, name in enumerate(formed.members)
+        if name in among and state.roster.living(name) is not None
+    }
+
+
+def is_fresh(state: RunState, name: str) -> bool:
+    """Whether one that waits has yet to do all that its script does; not one on the shelf."""
+    return state.policy.mesh.ranks == 1 or not state.roster.members[name].version
+
+
+def may_stand_in(state: RunState, name: str) -> bool:
+    """Whether one that waits can do again what the lost rank 0 did after the last step, as rank 0."""
+    return state.roster.members[name].rail == 0 and is_fresh(state, name)
+
+
+def fence_ahead(state: RunState) -> None:
+    """The generation was formed without a member that has a later step: by one that told of it too late, or
+    because the run went back. The others make that step again, and nobody may go on from its own.
+    """
+    generation = state.generations.announced
+    if state.policy.mesh.ranks == 1 or generation is None or generation.formed_ns is None:
+        return
+    waiting = [state.roster.members[name] for name in state.roster.waiting]
+    if any(member.version > state.progress.step for member in waiting):
+        top = max(state.roster.members[name].version for name in generation.members)
+        _end(state, [member for member in waiting if member.version > top], "ahead of the run")
+
+
+def part_lost(state: RunState, message: PartLost) -> None:
+    """Members have looked for a part of the state in vain."""
+    generation = state.generations.announced
+    if generation is not None and generation.number == message.generation and generation.formed_ns is None:
+        state.progress.setbacks += 1
+        begin_again(state, message.rail)
+
+
+def left_behind(state: RunState, member: Member) -> None:
+    """It was on the shelf, and cannot go on where its script is."""
+    _end(state, [member], "left behind between steps")
+
+
+def is_stuck(state: RunState) -> bool:
+    """Whether not even one replica is whole: the run stands still until somebody takes the empty place."""
+    generation = state.generations.announced
+    if state.policy.mesh.ranks == 1 or generation is None or not generation.lost:
+        return False
+    return not arrange(state, generation.living, list(state.roster.waiting), "")
+
+
+def begin_again(state: RunState, rail: int) -> None:
+    """A part of the state is gone with all its copies: end the members, to go on from a checkpoint."""
+    ranks = state.policy.mesh.ranks
+    state.outbox.say(
+        f"no member has part {rail + 1} of {ranks} of the state any more: all of them begin again", "trouble"
+    )
+    active = [one for one in state.roster.members.values() if one.role == "active" and not one.is_lost]
+    _end(state, [member for member in active if member.since_generation], "part of the state lost")
+
+
+def _end(state: RunState, members: Sequence[Member], why: str) -> None:
+    """What led to it counts as a setback, and not that they are ended."""
+    setbacks = state.progress.setbacks
+    for member in members:
+        losses.fence(state, member, why, onset_ns=None)
+    state.progress.setbacks = setbacks
+
+
+def _may_mix(state: RunState) -> bool:
+    """Whether members of different seatings may be in one replica: not where tensor parallel ranks, which are
+    on one node, would come apart.
+    """
+    return state.policy.mesh.size("tp") == 1
+
+
+def _whole(state: RunState, names: Sequence[str]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """As many replicas as these members make, and who is left."""
+    ranks = state.policy.mesh.ranks
+    seatings: dict[int, dict[int, str]] = {}
+    for name in sorted(names, key=lambda one: processes.seat_number(state, state.roster.members[one])):
+        member = state.roster.members[name]
+        seatings.setdefault(processes.seat_number(state, member) // ranks, {}).setdefault(member.rail, name)
+    whole = [
+        tuple(rails[rail] for rail in range(ranks)) for rails in seatings.values() if len(rails) == ranks
+    ]
+    taken = {name for replica in whole for name in replica}
+    rows: list[list[str]] = [[] for _ in range(ranks)]
+    for name in names:
+        if name not in taken:
+            rows[state.roster.members[name].rail].append(name)
+    mixed = list(zip(*rows, strict=False)) if _may_mix(state) else []
+    taken.update(name for replica in mixed for name in replica)
+    return [*whole, *mixed], [name for name in names if name not in taken]

@@ -1,0 +1,262 @@
+"""Who has how many lanes: the best deal, found soon and kept, whatever noise there is."""
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import combinations_with_replacement, pairwise, permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quantity import examples, sampled
+
+from holdfast.run.balance import (
+    FLOOR,
+    LASTING_S,
+    WINDOW,
+    BalanceFinding,
+    Everyone,
+    FindingKind,
+    LaneBalance,
+    Lap,
+    RoundStretch,
+    even_shares,
+    fair_shares,
+)
+
+LANE_S = 0.05
+Pace = Callable[[int, int], float]
+"""How many times as long as usual a member takes for a lane in a step."""
+
+
+class Run:
+    """Members that compute as many lanes as the balance gives them."""
+
+    def __init__(self, lanes: int, members: int, *, noise: float = 0.0, seed: int = 0) -> None:
+        self.balance = LaneBalance(lanes, members)
+        self.found: list[tuple[int, BalanceFinding]] = []
+        self.shares: list[tuple[int, ...]] = []
+        self._noise, self._random = noise, random.Random(seed)
+
+    def go(self, steps: int, pace: Pace, *, rest_s: Sequence[float] = (), tells: bool = True) -> None:
+        for _ in range(steps):
+            step = len(self.shares)
+            self.shares.append(self.balance.shares)
+            laps = [
+                self._lap(
+                    count, LANE_S * pace(step, number), rest_s[number] if rest_s else 0.001, tells=tells
+                )
+                for number, count in enumerate(self.balance.shares)
+            ]
+            self.found += [(step, one) for one in self.balance.note(laps)]
+
+    def _lap(self, count: int, lane_s: float, rest_s: float, *, tells: bool) -> Lap:
+        costs = [1.0] * count if tells else [self._random.choice((0.5, 1.0, 4.0)) for _ in range(count)]
+        seconds = [cost * lane_s * (1 + self._random.uniform(-self._noise, self._noise)) for cost in costs]
+        return Lap(lanes_s=sum(seconds), cost=sum(costs), rest_s=rest_s)
+
+    def steps_of(self, *kinds: FindingKind) -> list[int]:
+        return [step for step, one in self.found if one.kind in kinds]
+
+    @property
+    def changes(self) -> int:
+        return sum(before != after for before, after in pairwise([*self.shares, self.balance.shares]))
+
+
+def slow(member: int, times: float, since: int = 0, until: int = 10**9) -> Pace:
+    return lambda step, number: times if number == member and since <= step < until else 1.0
+
+
+def alike(_step: int, _member: int) -> float:
+    return 1.0
+
+
+@given(
+    lanes_log2=st.integers(0, 3),
+    lane_s=st.lists(st.floats(0.01, 10), min_size=1, max_size=4),
+    data=st.data(),
+)
+def test_no_other_deal_is_through_sooner(lanes_log2: int, lane_s: list[float], data: st.DataObject) -> None:
+    lanes, members = max(1 << lanes_log2, len(lane_s)), len(lane_s)
+    rest_s = data.draw(st.lists(st.floats(0, 10), min_size=members, max_size=members))
+    shares = fair_shares(lanes, lane_s, rest_s)
+    assert sum(shares) == lanes
+    assert min(shares) >= 1
+
+    def ends_s(deal: Sequence[int]) -> float:
+        return max(rest + n * one for rest, n, one in zip(rest_s, deal, lane_s, strict=True))
+
+    every = {
+        order
+        for deal in combinations_with_replacement(range(1, lanes + 1), members)
+        if sum(deal) == lanes
+        for order in permutations(deal)
+    }
+    assert ends_s(shares) == min(map(ends_s, every))
+
+
+@given(
+    lanes_log2=st.integers(3, 7),
+    members=st.integers(2, 8),
+    paces=st.lists(st.floats(0.2, 8), min_size=8, max_size=8),
+    noise=st.floats(0, 0.5),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_every_lane_is_dealt_and_everybody_has_one(
+    lanes_log2: int, members: int, paces: list[float], noise: float, seed: int
+) -> None:
+    run = Run(1 << lanes_log2, members, noise=noise, seed=seed)
+    run.go(60, lambda step, number: paces[(number + step // 20) % 8])
+    assert {sum(shares) for shares in run.shares} == {1 << lanes_log2}
+    assert all(min(shares) >= 1 for shares in run.shares)
+    assert run.changes == len(run.steps_of("moved", "even"))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.parametrize("lanes", [16, 32, 64])
+def test_half_the_speed_is_found_within_a_few_steps_and_dealt_for(lanes: int, noise: float) -> None:
+    run = Run(lanes, 4, noise=noise)
+    run.go(200, slow(1, 2.0, since=50))
+    (moved,) = run.steps_of("moved")
+    assert 50 <= moved <= 50 + WINDOW + 2
+    assert run.changes == 1
+    found = run.found[0][1]
+    assert found.member == 1
+    assert found.times == pytest.approx(2.0, rel=0.2)
+    best = fair_shares(lanes, [1, 2, 1, 1], [0] * 4)
+    shares = run.shares[-1]
+
+    def ends(deal: Sequence[int]) -> float:
+        return max(deal[0], 2 * deal[1], deal[2], deal[3])
+
+    assert ends(best) >= 0.9 * ends(shares)
+    assert ends(best) < 0.75 * ends(even_shares(lanes, 4))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.parametrize("lanes", [16, 256])
+def test_lanes_come_back_when_it_recovers(lanes: int, noise: float) -> None:
+    """Also where a lane more or less makes hardly a difference to the step."""
+    run = Run(lanes, 4, noise=noise)
+    run.go(300, slow(2, 2.0, since=20, until=150))
+    assert len(run.steps_of("moved")) == 1
+    (back,) = run.steps_of("even")
+    free = 0 if lanes == 16 else round(LASTING_S / (lanes / 4 * LANE_S))  # where it does, at once
+    assert 150 <= back <= 150 + 2 * WINDOW + free
+    assert run.found[-1][1].member == 2
+    assert run.shares[-1] == even_shares(lanes, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", sampled(range(5), [2]))
+@pytest.mark.parametrize("noise", [0.1, 0.9])
+def test_noise_moves_nothing(noise: float, seed: int) -> None:
+    run = Run(64, 4, noise=noise, seed=seed)
+    run.go(10_000, alike)
+    assert run.changes <= 1
+    assert len(run.found) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", sampled(range(3), [0]))
+def test_members_whose_pace_never_settles_do_not_keep_lanes_moving(seed: int) -> None:
+    """Each is slow for as long as it takes to be found so, and then another one is."""
+    moods = random.Random(seed)
+    paces = [[moods.choice((1.0, 1.0, 3.0)) for _ in range(8)] for _ in range(10_000 // 20)]
+    run = Run(64, 8, noise=0.2, seed=seed)
+    run.go(10_000, lambda step, number: paces[step // 20][number])
+    assert 0 < run.changes <= 30
+
+
+def test_a_pause_now_and_then_moves_nothing() -> None:
+    """An evaluation on rank 0, a collection of garbage: every tenth step somebody takes ten times as long."""
+    run = Run(64, 4, noise=0.1)
+    run.go(2_000, lambda step, number: 10.0 if step % 10 == 0 and number == step // 10 % 4 else 1.0)
+    assert run.changes == 0
+
+
+def test_what_everybody_suffers_from_is_told_and_moves_nothing() -> None:
+    run = Run(16, 4, noise=0.1)
+    run.go(300, lambda step, _: 2.0 if 100 <= step < 200 else 1.0)
+    assert run.changes == 0
+    assert [one.kind for _, one in run.found] == ["everyone", "everyone_over"]
+    step, told = run.found[0]
+    assert 100 < step <= 100 + WINDOW + LASTING_S / (4 * LANE_S)
+    assert told.times == pytest.approx(2.0, rel=0.3)
+    assert told.data == 0.0
+
+
+def test_what_everybody_waits_for_is_named() -> None:
+    everyone, usual = Everyone(), Lap(lanes_s=1.0, cost=4.0, rest_s=0.1, data_s=0.2)
+    starved = Lap(lanes_s=1.0, cost=4.0, rest_s=1.1, data_s=1.2)
+    assert everyone.note([[usual] * 4] * WINDOW, RoundStretch(1, 1.0)) == ()
+    found = [everyone.note([[starved] * 4] * WINDOW, RoundStretch(1, 1.0)) for _ in range(40)]
+    (told,) = (one for each in found for one in each)
+    assert told.data == pytest.approx(1.0)
+
+
+def test_lanes_that_cost_more_are_not_slow_where_the_script_tells_what_they_cost() -> None:
+    """Sequences of very different lengths, and one member that is slow among them."""
+    run = Run(16, 4, seed=3)
+    run.go(2_000, alike, tells=False)
+    assert run.changes == 0
+    run.go(100, slow(3, 2.0), tells=False)
+    assert run.changes == 1
+    assert run.found[0][1].member == 3
+
+
+def test_work_beside_the_lanes_counts() -> None:
+    """Rank 0 writes a log between any two steps: with fewer lanes it is through with the others."""
+    run = Run(16, 4)
+    run.go(50, alike, rest_s=(0.2, 0.0, 0.0, 0.0))
+    assert run.shares[-1][0] < 4
+    assert run.changes == 1
+
+
+def test_where_no_lane_can_be_moved_that_is_told_once() -> None:
+    run = Run(4, 4, noise=0.1)
+    run.go(500, slow(1, 2.0))
+    assert run.changes == 0
+    assert [(one.kind, one.member) for _, one in run.found] == [("stuck", 1)]
+
+
+def test_a_member_below_the_floor_is_given_up_after_a_while_and_fed_less_until_then() -> None:
+    run = Run(16, 4, noise=0.1)
+    run.go(200, slow(2, 2 * FLOOR))
+    kinds = [one.kind for _, one in run.found]
+    assert kinds == ["moved", "floor"]
+    assert run.found[1][1].member == 2
+    assert run.found[1][1].times == pytest.approx(2 * FLOOR, rel=0.2)
+    assert run.steps_of("floor")[0] >= run.steps_of("moved")[0] + WINDOW
+
+
+def test_quick_steps_are_taken_together() -> None:
+    """A moment on a busy machine is as long as many of them."""
+    run = Run(16, 4)
+    run.go(10 * WINDOW, lambda _, number: (2.0 if number == 1 else 1.0) / 100)  # four lanes in 2 or 4 ms
+    assert run.balance.window is None
+    run.go(20 * WINDOW, lambda _, number: (2.0 if number == 1 else 1.0) / 100)
+    assert run.changes == 1
+
+
+def test_a_large_run_is_looked_at_less_often_and_in_the_end_dealt_for() -> None:
+    run = Run(512, 64, noise=0.1)
+    run.go(40, slow(17, 2.0))
+    assert run.changes == 1
+    assert run.found[0][1].member == 17
+    assert run.balance.shares[17] <= 4
+
+
+def test_a_step_that_somebody_tells_nothing_of_does_not_count() -> None:
+    balance = LaneBalance(8, 2)
+    for _ in range(100):
+        assert balance.note([Lap(lanes_s=1.0, cost=4.0), Lap(lanes_s=0.0, cost=0.0)]) == ()
+    assert balance.window is None
+
+
+def test_two_members_that_hear_the_same_decide_the_same() -> None:
+    one, other = (Run(64, 4, noise=0.4, seed=9) for _ in range(2))
+    for run in (one, other):
+        run.go(1_000, slow(0, 2.0, since=100, until=400))
+    assert one.shares == other.shares
+    assert one.changes > 0

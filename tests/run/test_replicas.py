@@ -1,0 +1,236 @@
+"""Replicas of several members: who makes a whole one, who waits on the shelf, and when a part is lost."""
+
+from collections.abc import Callable
+
+from memory_cluster import Cluster
+
+from holdfast.run.mesh import MeshShape
+from holdfast.run.wire import Committed, PartLost
+
+MakeCluster = Callable[..., Cluster]
+TWO = MeshShape.parse("2")
+
+
+def up(cluster: MakeCluster, nodes: int, *, slots: int = 2, warm: int = 0, mesh: MeshShape = TWO) -> Cluster:
+    """A run that has committed a step."""
+    made = cluster(nodes_max=nodes, nodes_min=1, slots=slots, warm=warm, mesh=mesh, steps=10**6)
+    for number in range(nodes):
+        made.join_node(f"n{number}")
+    made.until_step(1)
+    made.run(lambda: not made.state.roster.short and not made.state.roster.coming)
+    made.deliver_all("worker")
+    return made
+
+
+def members(made: Cluster) -> tuple[str, ...]:
+    generation = made.state.generations.announced
+    assert generation is not None
+    return generation.members
+
+
+def commit(made: Cluster, *names: str, generation: int | None = None) -> None:
+    """These members commit a step, and nobody else."""
+    for name in names:
+        process = made.processes[name]
+        process.version += 1
+        number = process.generation.number if process.generation is not None else generation
+        assert number is not None
+        made.from_worker(process, Committed(member=name, generation=number, step=process.version, loss=1.0))
+    made.deliver_all("worker")
+
+
+def lose(made: Cluster, name: str) -> None:
+    made.kill(name)
+    made.deliver_all("agent")
+    made.deliver_all("worker")
+
+
+def test_a_replica_is_made_of_neighbours_and_every_rank_knows_its_part(cluster: MakeCluster) -> None:
+    made = up(cluster, 2)
+    assert members(made) == ("n0.0", "n0.1", "n1.0", "n1.1")
+    assert [made.state.roster.members[name].rail for name in members(made)] == [0, 1, 0, 1]
+
+
+def test_a_rank_is_replaced_in_its_own_replica(cluster: MakeCluster) -> None:
+    made = up(cluster, 2, warm=1)
+    made.kill("n1.1")
+    made.until_generation(2)
+    assert members(made) == ("n0.0", "n0.1", "n1.0", "n1.2")
+    assert made.state.roster.members["n1.2"].rail == 1
+
+
+def test_a_replica_that_lacks_a_rank_is_shelved_and_comes_back_whole(cluster: MakeCluster) -> None:
+    made = up(cluster, 2)
+    made.kill("n1.1")
+    made.until_generation(2)
+    assert members(made) == ("n0.0", "n0.1")
+    assert "n1.0 on the shelf until a replica is whole" in " ".join(made.said)
+    made.run(lambda: len(members(made)) == 4)
+    assert members(made) == ("n0.0", "n0.1", "n1.0", "n1.1+1")
+
+
+def test_ranks_of_two_broken_replicas_make_one(cluster: MakeCluster) -> None:
+    made = up(cluster, 3)
+    made.kill("n0.0")
+    made.kill("n1.1")
+    made.run(lambda: made.state.generations.number >= 2 and not made.state.generations.survivors < 4)
+    assert {"n0.1", "n1.0", "n2.0", "n2.1"} <= set(members(made))
+    assert [made.state.roster.members[name].rail for name in members(made)] == [0, 1] * (
+        len(members(made)) // 2
+    )
+
+
+def test_a_part_without_a_copy_sends_all_back_to_the_beginning(cluster: MakeCluster) -> None:
+    made = up(cluster, 2)
+    made.kill("n0.1")
+    made.kill("n1.1")
+    made.deliver_all("agent")
+    made.deliver_all("worker")
+    assert "no member has part 2 of 2 of the state any more: all of them begin again" in made.said
+
+
+def test_a_lone_replica_waits_for_who_takes_the_empty_place(cluster: MakeCluster) -> None:
+    made = up(cluster, 1)
+    made.kill("n0.1")
+    made.run(lambda: made.state.generations.number == 2)
+    assert members(made) == ("n0.0", "n0.1+1")
+    assert not any("begin again" in line for line in made.said)
+
+
+def test_a_part_that_no_mirror_has_either_is_told_by_the_members(cluster: MakeCluster) -> None:
+    made = up(cluster, 1)
+    made.kill("n0.1")
+    made.run(lambda: made.state.generations.number == 2)
+    process = next(one for one in made.processes.values() if one.member == "n0.0")
+    made.from_worker(process, PartLost(member="n0.0", generation=2, rail=1))
+    made.deliver_all("worker")
+    assert any("begin again" in line for line in made.said)
+
+
+def test_tensor_parallel_ranks_stay_on_one_node(cluster: MakeCluster) -> None:
+    made = up(cluster, 2, mesh=MeshShape.parse("tp=2"))
+    made.kill("n0.1")
+    made.until_generation(2)
+    assert members(made) == ("n1.0", "n1.1")
+
+
+def test_a_rank_that_is_ahead_takes_the_others_along(cluster: MakeCluster) -> None:
+    """They have the sum of its step; without it they would drop that, and it could not come back."""
+    made = up(cluster, 2)
+    made.stall_steps = True
+    step = made.state.progress.step
+    commit(made, "n1.0")
+    lose(made, "n1.1")
+    made.until_generation(2)
+    assert members(made) == ("n1.0", "n0.1")
+    assert made.state.progress.step == step + 1
+    assert made.state.generations.announced is not None
+    assert made.state.generations.announced.shelved == ("n0.0",)
+
+
+def test_a_twin_on_the_shelf_has_the_part_too(cluster: MakeCluster) -> None:
+    made = up(cluster, 3)
+    made.stall_steps = True
+    lose(made, "n2.1")
+    made.until_generation(2)
+    assert members(made) == ("n0.0", "n0.1", "n1.0", "n1.1")
+    made.kill("n0.0")
+    made.kill("n1.0")
+    made.deliver_all("agent")
+    made.deliver_all("worker")
+    assert not any("begin again" in line for line in made.said)
+    made.run(lambda: "n2.0" in members(made))
+    assert members(made)[0] == "n2.0"
+
+
+def test_a_twin_that_has_not_been_heard_of_for_some_steps_has_the_part(cluster: MakeCluster) -> None:
+    made = up(cluster, 2)
+    for _ in range(2):  # what n1.1 says of its commits is still on its way
+        commit(made, "n0.0", "n0.1", "n1.0")
+    lose(made, "n0.1")
+    assert "begin again" not in " ".join(made.said)
+    assert members(made)[1] == "n1.1"
+
+
+def test_a_twin_that_has_told_of_no_step_yet_has_the_part(cluster: MakeCluster) -> None:
+    made = cluster(nodes_max=2, nodes_min=1, slots=2, warm=0, mesh=TWO, steps=10**6)
+    made.stall_steps = True
+    for number in range(2):
+        made.join_node(f"n{number}")
+    made.until_generation(1)
+    commit(made, "n0.0", "n0.1")  # what the others say of the first step is still on its way
+    lose(made, "n0.1")
+    assert "begin again" not in " ".join(made.said)
+    assert {"n0.0", "n1.0", "n1.1"} <= {name for name in made.processes if made.state.roster.living(name)}
+
+
+def test_a_twin_that_was_on_the_shelf_for_long_does_not_count(cluster: MakeCluster) -> None:
+    made = up(cluster, 2)
+    made.script = lambda process: setattr(process, "builds", False)
+    lose(made, "n1.1")
+    made.until_generation(2)
+    made.until_step(made.state.progress.step + 3)
+    made.stall_steps = True
+    made.deliver_all("worker")
+    lose(made, "n0.0")
+    assert (
+        "no member has part 1 of 2 of the state any more: all of them begin again" not in made.said
+    )  # mirror
+    lose(made, "n0.1")
+    assert "no member has part 1 of 2 of the state any more: all of them begin again" in made.said
+    assert made.state.roster.living("n1.0") is None
+
+
+def test_who_tells_too_late_that_it_is_ahead_is_replaced(cluster: MakeCluster) -> None:
+    """The others make that step again: nobody may go on from its own."""
+    made = up(cluster, 2)
+    made.stall_steps = True
+    number = made.state.generations.number
+    lose(made, "n1.1")
+    made.until_generation(2)
+    commit(made, "n1.0", generation=number)
+    assert "n1.0 lost (ahead of the run)" in made.said
+    made.stall_steps = False
+    made.run(lambda: len(members(made)) == 4)
+    assert "n1.0" not in members(made)
+
+
+def test_who_is_on_the_shelf_does_not_do_again_what_rank_0_did(cluster: MakeCluster) -> None:
+    """Its script may be past that: who takes the lost one's place does it, as rank 0."""
+    made = up(cluster, 2)
+    made.stall_steps = True
+    lose(made, "n1.1")
+    made.until_generation(2)
+    made.state.progress.steps_total = made.state.progress.step
+    lose(made, "n0.0")
+    made.until_generation(3)
+    assert members(made)[0] == "n0.0+1"
+
+
+def test_a_step_that_is_kept_late_is_progress(cluster: MakeCluster) -> None:
+    made = up(cluster, 2, warm=1)
+    made.stall_steps = True
+    for _ in range(20):
+        commit(made, members(made)[0])
+        lose(made, members(made)[1])
+        made.until_generation(made.state.generations.number + 1)
+        made.run(lambda: not made.state.roster.short and not made.state.roster.coming)
+        made.deliver_all("worker")
+    assert made.state.ending.closing is None
+    assert made.state.progress.setbacks <= 1
+
+
+def test_a_lost_node_is_one_setback_however_many_members_it_had(cluster: MakeCluster) -> None:
+    made = up(cluster, 2, warm=2)
+    made.kill_node("n1")
+    made.deliver_all("worker")
+    made.deliver_all("agent")
+    assert made.state.progress.setbacks == 1
+
+
+def test_to_begin_again_is_no_setback_beside_the_losses_that_led_to_it(cluster: MakeCluster) -> None:
+    made = up(cluster, 2)
+    lose(made, "n0.1")
+    lose(made, "n1.1")
+    assert any("begin again" in line for line in made.said)
+    assert made.state.progress.setbacks == 2
