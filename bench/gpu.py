@@ -11,10 +11,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from shutil import disk_usage
 
 import click
 import msgspec
@@ -22,13 +21,7 @@ import msgspec
 from bench.gpu_parts import PARTS, TOGETHER, Part, Result
 from bench.gpu_recovery import Recoveries, Restarts
 from bench.gpu_result import GpuBench, summary, table
-from bench.gpu_runs import (
-    MEMBERS_MAX,
-    MEMORY_BACKED,
-    MEMORY_BACKED_BYTES_MIN,
-    WARM_UP_STEPS,
-    Plan,
-)
+from bench.gpu_runs import MEMBERS_MAX, WARM_UP_STEPS, Plan, measuring_options, memory_backed, teller
 from bench.kills import Failed
 from holdfast.cli.record import json_option
 from holdfast.record.errors import InputError
@@ -63,26 +56,7 @@ EXIT_PART_FAILED = 1
     type=click.IntRange(min=2),
     help="Of members and nodes, in one run.",
 )
-@click.option(
-    "--repetitions",
-    default=5,
-    show_default=True,
-    type=click.IntRange(1, 5),
-    help="Of each kill that is timed.",
-)
-@click.option(
-    "--part",
-    "parts",
-    multiple=True,
-    type=click.Choice(list(PARTS)),
-    help="Measure this part only; may be given more than once.",
-)
-@click.option(
-    "--logs",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Keep what the runs print there, a file each.",
-)
+@measuring_options(PARTS, repetitions=5)
 @click.option("--tiny", "is_tiny", is_flag=True, hidden=True, help="A model for a machine without a GPU.")
 @click.option("--members-max", default=MEMBERS_MAX, type=click.IntRange(2, MEMBERS_MAX), hidden=True)
 @json_option
@@ -109,7 +83,7 @@ def command(
         )
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=_memory_backed()) as place:
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=memory_backed()) as place:
         plan = Plan(
             steps=steps,
             members=members,
@@ -119,7 +93,7 @@ def command(
             storm_size="tiny" if is_tiny else "small",
             is_tiny=is_tiny,
             place=Path(place),
-            tell=_teller(),
+            tell=teller("gpu"),
             logs=logs,
             members_max=members_max,
         )
@@ -167,22 +141,3 @@ def measure(plan: Plan, parts: Mapping[str, Part], *, device: str, torch: str) -
         if part not in TOGETHER:
             run(part)
     return summary(results, errors, seconds, device=device, torch=torch)
-
-
-def _memory_backed() -> Path | None:
-    """For the runs' folders; None: wherever temporary files go."""
-    try:
-        has_room = disk_usage(MEMORY_BACKED).free >= MEMORY_BACKED_BYTES_MIN
-    except OSError:
-        has_room = False
-    return MEMORY_BACKED if has_room else None
-
-
-def _teller() -> Callable[[str], None]:
-    begun = time.monotonic()
-
-    def tell(sentence: str) -> None:
-        minutes, seconds = divmod(int(time.monotonic() - begun), 60)
-        click.echo(f"bench gpu: {minutes}:{seconds:02} {sentence}", err=True)
-
-    return tell

@@ -3,12 +3,15 @@
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import copyfile
+from shutil import copyfile, disk_usage
 from statistics import median
+from typing import Any, TypeVar
 
+import click
 import msgspec
 
 from bench import losses
@@ -24,6 +27,8 @@ MEMORY_BACKED_BYTES_MIN = 32 << 30
 """Checkpoints of 1.5 GB go to memory where there is room for those of all runs at a time."""
 NO_CHECKPOINTS = ("--checkpoint-every", str(UNBOUNDED_STEPS))
 """But for the one at the end."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 _NCCL = re.compile(r"NCCL version (\S+)")
 
@@ -60,6 +65,59 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 if self.logs is not None and output.exists():
                     file = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
                     copyfile(output, self.logs / f"{file}.log")
+
+
+def measuring_options(parts: Iterable[str], *, repetitions: int) -> Callable[[Command], Command]:
+    """What benchmarks of several parts are asked alike. repetitions: unless told otherwise."""
+    options = (
+        click.option(
+            "--repetitions",
+            default=repetitions,
+            show_default=True,
+            type=click.IntRange(1, 5),
+            help="Of each kill that is timed.",
+        ),
+        click.option(
+            "--part",
+            "parts",
+            multiple=True,
+            type=click.Choice(list(parts)),
+            help="Measure this part only; may be given more than once.",
+        ),
+        click.option(
+            "--logs",
+            type=click.Path(file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="Keep what the runs print there, a file each.",
+        ),
+    )
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def memory_backed() -> Path | None:
+    """For the runs' folders; None: wherever temporary files go."""
+    try:
+        has_room = disk_usage(MEMORY_BACKED).free >= MEMORY_BACKED_BYTES_MIN
+    except OSError:
+        has_room = False
+    return MEMORY_BACKED if has_room else None
+
+
+def teller(bench: str) -> Callable[[str], None]:
+    """Prints progress, with the time since now."""
+    begun = time.monotonic()
+
+    def tell(sentence: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - begun), 60)
+        click.echo(f"bench {bench}: {minutes}:{seconds:02} {sentence}", err=True)
+
+    return tell
 
 
 class Training(msgspec.Struct, frozen=True, kw_only=True):

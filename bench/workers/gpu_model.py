@@ -1,4 +1,4 @@
-"""What the scripts of `holdfast bench gpu` train: a GPT in bfloat16 with dropout, in three sizes."""
+"""What the scripts of `holdfast bench gpu` and `bench sharded` train: a GPT in bfloat16 with dropout."""
 
 from dataclasses import dataclass
 
@@ -24,11 +24,13 @@ class Size:
 
 
 SIZES = {
+    "1.3b": Size(vocabulary=50304, context=512, width=2048, heads=16, layers=24, samples=1),
     "124m": Size(vocabulary=50304, context=512, width=768, heads=12, layers=12, samples=16),
     "small": Size(vocabulary=4096, context=128, width=256, heads=4, layers=4, samples=4),
     "tiny": Size(vocabulary=64, context=16, width=32, heads=2, layers=2, samples=2),
 }
-"""124m is GPT-2 small. small is for many recoveries, tiny for a machine without a GPU."""
+"""124m is GPT-2 small. 1.3b is for sharded members, small for many recoveries, tiny for a machine without a
+GPU."""
 
 
 class Block(nn.Module):
