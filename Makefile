@@ -15,7 +15,7 @@ demo_home := build/demo
 peers := build/peers
 # Both are set: a store that the caller has exported is not the demo's.
 demo := HOLDFAST_HOME=$(demo_home) HOLDFAST_STORE=$(demo_home)/record.sqlite $(bin)/holdfast
-# Tests of the code's order and the documentation, which `make check` runs and `make test` does not again.
+# Tests of the code's order and the documentation, which `make check` runs, and the tiers do not again.
 checked := tests/test_architecture.py tests/test_docs.py
 demo_log := tests/data/google-70b-112-nodes-events.jsonl
 
@@ -74,7 +74,7 @@ check: $(installed) ## Check format, lint, strict types, the import table and th
 .PHONY: quick
 quick: $(installed) ## Run the tests that need no server and no root and take no time, after every edit.
 	$(bin)/python -m pytest --quiet --numprocesses 2 --dist worksteal --hypothesis-profile=quick \
-	  -m 'not (slow or server or root or soak)'
+	  -m 'not (slow or server or root or soak)' $(checked:%=--ignore=%)
 
 .PHONY: test
 test: $(installed) ## Run the test suite, three tests at a time: many of them wait. As root it installs servers first.
@@ -114,7 +114,9 @@ bench: $(installed) $(peers)/.installed ## Measure everything that has a peer or
 	$(bin)/holdfast bench ledger
 	$(bin)/holdfast bench record
 	$(bin)/holdfast bench overhead
+	$(bin)/holdfast bench rebalance
 	$(bin)/holdfast bench recovery --peers-python $(peers)/bin/python
+	$(bin)/holdfast bench sharded --size small
 	$(bin)/holdfast bench diagnose
 
 .PHONY: exam
