@@ -199,7 +199,7 @@ def test_a_run_that_skipped_nothing_needs_no_skipping(holdfast: Any, script: Pat
 
 def test_a_home_that_cannot_be_written(holdfast: Any, script: Path, tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file", encoding="utf-8")
-    assert "cannot be written" in complaint(holdfast("run", script))
+    assert "Cannot write" in complaint(holdfast("run", script))
 
 
 def test_chaos_in_a_run_that_does_not_go(holdfast: Any) -> None:

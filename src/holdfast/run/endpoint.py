@@ -52,17 +52,29 @@ def reserved(home: Path, run: str) -> Iterator[Callable[[Endpoint], None]]:
             f"A run {run!r} is going on already.", hint="Give this one another name with --run."
         ) from None
     except OSError as error:
-        raise InputError(
-            f"{path} cannot be written: {error.strerror}.", hint="Set HOLDFAST_HOME to a directory of yours."
-        ) from None
+        raise _unwritable(path, error) from None
+
+    def publish(endpoint: Endpoint) -> None:
+        try:
+            write_whole(descriptor, msgspec.json.encode(endpoint))
+        except OSError as error:
+            raise _unwritable(path, error) from None
+
     try:
         os.truncate(descriptor, 0)
-        yield lambda endpoint: write_whole(descriptor, msgspec.json.encode(endpoint))
+        yield publish
     finally:
         path.unlink(missing_ok=True)
         os.close(descriptor)
         with suppress(OSError):  # there are checkpoints in it
             directory.rmdir()
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"Cannot write {path}: {error.strerror}.",
+        hint="Set HOLDFAST_HOME to a directory of yours, on a disk with room.",
+    )
 
 
 def _open_locked(path: Path) -> int:

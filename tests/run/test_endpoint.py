@@ -1,0 +1,32 @@
+"""A run's name and endpoint in the home."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.record.errors import InputError
+from holdfast.run.endpoint import Endpoint, reserved
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """Files of this process cannot grow, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_home_is_named(tmp_path: Path) -> None:
+    endpoint = Endpoint(host="127.0.0.1", port=1, token="t", pid=1)
+    with (
+        reserved(tmp_path, "r") as publish,
+        no_room(),
+        pytest.raises(InputError, match=r"Cannot write .*endpoint\.json"),
+    ):
+        publish(endpoint)
