@@ -1,0 +1,53 @@
+"""Run schedules: `python -m tests.simulation --seeds 0:10000 --processes 2`. Tell one: `--seed 17`."""
+
+import argparse
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
+
+from tests.simulation.schedule import CHUNK, Failure, run_many, story
+
+FAILURES_MAX = 10
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", default="0:1000", metavar="A:B", help="schedules from A up to, but not with, B")
+    parser.add_argument("--seed", type=int, help="run this one, and tell its story")
+    parser.add_argument("--processes", type=int, default=1)
+    told = parser.parse_args()
+    if told.seed is not None:
+        text, failure = story(told.seed)
+        print(text)
+        return int(failure is not None)
+    first, _, last = told.seeds.partition(":")
+    if not (first.isdecimal() and last.isdecimal()):
+        parser.error(f"--seeds {told.seeds} is not in the form A:B")
+    return _run(range(int(first), int(last)), told.processes)
+
+
+def _run(seeds: range, processes: int) -> int:
+    began_s = time.monotonic()
+    chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
+    failures: list[Failure] = []
+    done = 0
+    with ProcessPoolExecutor(processes) as pool:
+        results = pool.map(run_many, chunks) if processes > 1 else map(run_many, chunks)
+        for chunk, found in zip(chunks, results, strict=True):
+            done += len(chunk)
+            failures += found
+            if sys.stderr.isatty():
+                print(f"\r{done} schedules, {len(failures)} failures", end="", file=sys.stderr)
+    took_s = time.monotonic() - began_s
+    for failure in islice(failures, FAILURES_MAX):
+        print(failure)
+    print(
+        f"{done} schedules in {took_s:.1f} s with {processes} processes ({done / took_s:.0f} a second); "
+        f"{len(failures)} failed"
+    )
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""What must be true of every schedule. Each check reads the history and says what is wrong, in a sentence."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from tests.simulation.history import (
+    Announcing,
+    Began,
+    BeganAgain,
+    Doubled,
+    Ended,
+    Heeded,
+    Kept,
+    Lingering,
+    Note,
+    Opened,
+    Recorded,
+    Returned,
+    Summed,
+)
+from tests.simulation.setting import Setting
+
+Check = Callable[[Sequence[Note], Setting, "Outcome"], Iterator[str]]
+
+
+class Outcome:
+    """What the checks need to know beside the history. kinds: of faults that struck. away: nodes that have not
+    returned.
+    """
+
+    def __init__(self, kinds: Sequence[str], away: Sequence[str]) -> None:
+        self.kinds = frozenset(kinds)
+        self.away = tuple(away)
+
+
+def one_content(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
+    """A step has one content, whoever commits it and in whichever generation."""
+    contents: dict[tuple[int, int], Kept | Began] = {}
+    for note in notes:
+        if isinstance(note, Kept | Began):
+            step = note.step if isinstance(note, Kept) else note.version
+            first = contents.setdefault((note.history, step), note)
+            if first.content != note.content:
+                yield (
+                    f"step {step} is not the same on {first.member} (generation {first.generation}) and on "
+                    f"{note.member} (generation {note.generation})"
+                )
+
+
+def one_membership(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
+    """Two memberships never both commit a step. With replicas of several members one on the shelf may have told
+    too late that it has a step; it is ended then, and the content is the same.
+    """
+    for note in notes:
+        if isinstance(note, Doubled) and setting.policy.mesh.ranks == 1:
+            yield (
+                f"generation {note.generation} committed step {note.step}, which {note.other} has from generation "
+                f"{note.before}, and is not in it"
+            )
+
+
+def every_lane_once(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
+    """In a sum is each lane exactly once, of the same state, but for those that may be skipped."""
+    lanes = setting.lanes // setting.policy.mesh.slices
+    for note in notes:
+        if not isinstance(note, Summed):
+            continue
+        where = f"step {note.step} in generation {note.generation}"
+        given = sorted(lane for one in note.lanes for lane in one)
+        if given != [lane for lane in range(lanes) if lane not in note.without]:
+            yield f"{where} has the lanes {given} of {lanes}, and {list(note.without)} were to be skipped"
+        if note.without and not setting.is_smaller:
+            yield f"{where} skips lanes {list(note.without)}"
+        if len(set(note.contents)) > 1:
+            yield f"{where} adds up gradients of different states"
+
+
+def nothing_lost(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
+    """No step is lost that a member has which counts, and nobody goes back without need."""
+    for note in notes:
+        if isinstance(note, Returned) and note.holders:
+            yield (
+                f"generation {note.generation} goes back to step {note.version}, though {', '.join(note.holders)} "
+                "count and have the state"
+            )
+        elif isinstance(note, BeganAgain) and note.is_needless:
+            yield "all members begin again for want of a part of the state, though living members have every part"
+
+
+def steps_in_order(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
+    """The record tells one story: steps one by one, from where the generation has opened."""
+    reached = 0
+    returned: dict[int, int] = {}
+    for note in notes:
+        if isinstance(note, Returned):
+            returned[note.generation] = note.version
+        elif isinstance(note, Recorded):
+            if note.step <= reached:
+                yield f"step {note.step} is recorded again after step {reached}"
+            if note.lacking:
+                yield f"step {note.step} is recorded as committed, but {', '.join(note.lacking)} does not have it"
+            reached = note.step
+        elif isinstance(note, Opened):
+            if note.step < reached and returned.get(note.generation, reached) > note.step:
+                yield f"generation {note.generation} opens at step {note.step} after step {reached}"
+            if note.lacking:
+                yield f"generation {note.generation} is recorded as formed without {', '.join(note.lacking)}"
+            reached = note.step
+
+
+def sound_generations(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
+    """Ranks are unique and dense, numbers rise, nobody who was given up is in one, and no survivor is left out."""
+    before = 0
+    for note in notes:
+        if not isinstance(note, Announcing):
+            continue
+        if note.generation <= before:
+            yield f"generation {note.generation} was announced after generation {before}"
+        before = note.generation
+        members, ranks = note.members, setting.policy.mesh.ranks
+        if not members or len(set(members)) != len(members) or len(members) % ranks:
+            yield f"generation {note.generation} has the members {', '.join(members)}"
+        if note.given_up:
+            yield f"generation {note.generation} has {', '.join(note.given_up)}, which was given up"
+        if note.left_out:
+            yield f"generation {note.generation} leaves out {', '.join(note.left_out)}, which lives"
+
+
+def fences_hold(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
+    """What a member says after it was given up changes nothing, and it is ended."""
+    for note in notes:
+        if isinstance(note, Heeded):
+            yield f"{note.member} was given up, and its {note.what} changed something"
+        elif isinstance(note, Lingering):
+            yield f"{note.member} was given up, and lives on"
+
+
+_REASONS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("after the training was complete", frozenset()),
+    ("failures and not one commit in between", frozenset()),
+    ("the script failed", frozenset({"raise"})),
+    ("the script's mistake", frozenset({"device"})),
+)
+"""What a run may fail with, and the faults that it takes; whatever it is, a fault."""
+
+
+def ends_once(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
+    """The run ends, once, and as it should: faults stop, and then it goes on to its last step."""
+    ends = [note for note in notes if isinstance(note, Ended)]
+    if len(ends) != 1:
+        yield "the run never ends" if not ends else f"the run ends {len(ends)} times"
+        return
+    end = ends[0]
+    if end.outcome == "completed":
+        last = max((note.step for note in notes if isinstance(note, Kept)), default=0)
+        if last != setting.steps:
+            yield f"the run is complete at step {last} of {setting.steps}"
+    elif end.outcome == "stopped":
+        if "stop" not in outcome.kinds:
+            yield f"the run was stopped by nobody: {end.reason}"
+    elif not _may_fail(end.reason, setting, outcome):
+        yield f"the run fails without need: {end.reason}"
+
+
+def _may_fail(reason: str, setting: Setting, outcome: Outcome) -> bool:
+    if reason.startswith(("waited", "only")):
+        return setting.nodes - len(outcome.away) < setting.policy.nodes_min or "drain" in outcome.kinds
+    return any(
+        words in reason and kinds <= outcome.kinds and outcome.kinds for words, kinds in _REASONS
+    )
+
+
+CHECKS: tuple[Check, ...] = (
+    one_content,
+    one_membership,
+    every_lane_once,
+    nothing_lost,
+    steps_in_order,
+    sound_generations,
+    fences_hold,
+    ends_once,
+)
+
+
+def violations(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> list[str]:
+    return [told for check in CHECKS for told in check(notes, setting, outcome)]

@@ -1,0 +1,85 @@
+"""The wires between members, which carry tensors: what one of them tells all the others, or does not.
+
+Everybody waits for everybody. Whoever has told all hears of it at a moment of its own, so one member may have a
+sum that another never gets. When somebody goes, the others notice at a moment of their own, or, if the power
+failed there, not at all.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from tests.simulation.member import Script
+    from tests.simulation.world import World
+
+Key = tuple[str, int, tuple[str, ...]]
+"""What is told, in which step, and among whom."""
+
+
+class Arrival(NamedTuple):
+    script: "Script"
+    epoch: int
+    told: Any
+    then: Callable[[list[Any]], None]
+
+
+class Groups:
+    """One group of members for each generation. left: who is not in it any more, and whether others notice."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._exchanges: dict[int, dict[Key, dict[str, Arrival]]] = {}
+        self._entered: dict[int, dict[str, Script]] = {}
+        self.left: dict[int, dict[str, bool]] = {}
+
+    def arrive(
+        self,
+        script: "Script",
+        what: str,
+        peers: tuple[str, ...],
+        told: Any,
+        then: Callable[[list[Any]], None],
+    ) -> None:
+        """`then` is called with what all have told, unless somebody goes."""
+        number, name = script.number, script.name
+        script.awaits = peers
+        self._entered.setdefault(number, {})[name] = script
+        gone = [peer for peer in peers if self.left.get(number, {}).get(peer)]
+        if gone:
+            self._tell_gone(script, number, gone[0])
+            return
+        arrived = self._exchanges.setdefault(number, {}).setdefault((what, script.version, peers), {})
+        arrived[name] = Arrival(script, script.epoch, told, then)
+        if len(arrived) < len(peers):
+            return
+        world = self._world
+        result = [arrived[peer].told for peer in peers]
+        if what == "reduce":
+            world.summed(script, peers, result)
+        for peer in peers:
+            other = arrived[peer]
+            world.at(world.delay(), other.script.go_on, other.epoch, other.then, (result,))
+
+    def leave(self, script: "Script", *, is_seen: bool = True) -> None:
+        """It goes, or gives the group up."""
+        number, name = script.number, script.name
+        entered = self._entered.get(number)
+        left = self.left.setdefault(number, {})
+        if entered is None or name not in entered or name in left:
+            return
+        left[name] = is_seen
+        if not is_seen:
+            return
+        for other in entered.values():
+            if other.name != name and other.number == number and other.name not in left:
+                self._tell_gone(other, number, name)
+
+    def cut(self, one: "Script", other: str) -> None:
+        """The connection between two members ends, though both live."""
+        self._tell_gone(one, one.number, other)
+        entered = self._entered.get(one.number, {})
+        if other in entered:
+            self._tell_gone(entered[other], one.number, one.name)
+
+    def _tell_gone(self, script: "Script", number: int, name: str) -> None:
+        self._world.at(self._world.delay(), script.lose_peer, number, name)

@@ -1,0 +1,159 @@
+"""What happened in a schedule, as an observer who sees everything writes it down; `checks.py` judges it."""
+
+from typing import NamedTuple
+
+from holdfast.run.happenings import Effect, Happening
+
+
+class Struck(NamedTuple):
+    """A fault, or what it brings along: a process that continues, a node that returns."""
+
+    at_ns: int
+    what: str
+
+
+class Died(NamedTuple):
+    at_ns: int
+    member: str
+    how: str
+
+
+class Began(NamedTuple):
+    """A member is in a generation, and has its state."""
+
+    at_ns: int
+    member: str
+    generation: int
+    version: int
+    content: int
+    history: int
+
+
+class Summed(NamedTuple):
+    """All members of a rail have put in their lanes: lanes by member, and the contents they go on from.
+    without: the lanes that they have agreed to skip.
+    """
+
+    at_ns: int
+    generation: int
+    step: int
+    lanes: tuple[tuple[int, ...], ...]
+    contents: tuple[int, ...]
+    without: tuple[int, ...]
+
+
+class Kept(NamedTuple):
+    """A member has committed a step. history: what it has been since the run last began from a checkpoint."""
+
+    at_ns: int
+    member: str
+    generation: int
+    step: int
+    content: int
+    history: int
+    skipped: tuple[int, ...]
+
+
+class Doubled(NamedTuple):
+    """A step was committed that a member which counts had from another generation, and which has no part in
+    this one.
+    """
+
+    at_ns: int
+    step: int
+    generation: int
+    other: str
+    before: int
+
+
+class Returned(NamedTuple):
+    """A generation begins from a checkpoint, or from nothing. holders: members that count and have the state."""
+
+    at_ns: int
+    generation: int
+    version: int
+    holders: tuple[str, ...]
+
+
+class BeganAgain(NamedTuple):
+    """The membership said that a part of the state is lost. is_needless: every part of it was there."""
+
+    at_ns: int
+    is_needless: bool
+
+
+class Announcing(NamedTuple):
+    """A generation was announced. left_out: members of the one before that count, and are not in it."""
+
+    at_ns: int
+    generation: int
+    members: tuple[str, ...]
+    given_up: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+class Opened(NamedTuple):
+    """The membership recorded the generation as formed. lacking: living members that are not in it yet."""
+
+    at_ns: int
+    generation: int
+    step: int
+    lacking: tuple[str, ...]
+
+
+class Recorded(NamedTuple):
+    """The membership recorded a step as committed. lacking: living members of the generation without it."""
+
+    at_ns: int
+    step: int
+    lacking: tuple[str, ...]
+
+
+class Heeded(NamedTuple):
+    """What a member said after it was given up changed something."""
+
+    at_ns: int
+    member: str
+    what: str
+
+
+class Lingering(NamedTuple):
+    """A member that was given up is still there."""
+
+    at_ns: int
+    member: str
+
+
+class Ended(NamedTuple):
+    """The membership says that the run is over."""
+
+    at_ns: int
+    outcome: str
+    reason: str
+
+
+class Told(NamedTuple):
+    """All that the membership was told, and wanted: only in a story."""
+
+    at_ns: int
+    happening: Happening
+    effects: tuple[Effect, ...]
+
+
+Note = (
+    Struck
+    | Died
+    | Began
+    | Summed
+    | Kept
+    | Doubled
+    | Returned
+    | BeganAgain
+    | Announcing
+    | Opened
+    | Recorded
+    | Heeded
+    | Lingering
+    | Ended
+    | Told
+)

@@ -1,0 +1,187 @@
+"""What one schedule is about: the run, the network's temper and the faults, all drawn from its seed."""
+
+import random
+from typing import Literal
+
+import msgspec
+
+from holdfast.run.mesh import MeshShape
+from holdfast.run.state import RunPolicy
+from holdfast.run.waits import ns
+
+Point = Literal[
+    "start", "join", "ready", "regroup", "group", "state", "seated", "lanes", "reduce", "sum", "commit", "finished"
+]
+"""Where in its script a member is when a fault strikes."""
+POINTS: tuple[Point, ...] = (
+    "start",
+    "join",
+    "ready",
+    "regroup",
+    "group",
+    "state",
+    "seated",
+    "lanes",
+    "reduce",
+    "sum",
+    "commit",
+    "finished",
+)
+FaultKind = Literal[
+    "kill",
+    "node",
+    "power",
+    "partition",
+    "line",
+    "pause",
+    "agent pause",
+    "hang",
+    "wire",
+    "slow",
+    "lag",
+    "hold up",
+    "raise",
+    "device",
+    "replace",
+    "drain",
+    "stop",
+]
+KINDS: tuple[tuple[FaultKind, int], ...] = (
+    ("kill", 12),
+    ("node", 4),
+    ("power", 2),
+    ("partition", 2),
+    ("line", 4),
+    ("pause", 3),
+    ("agent pause", 1),
+    ("hang", 1),
+    ("wire", 3),
+    ("slow", 2),
+    ("lag", 4),
+    ("hold up", 2),
+    ("raise", 1),
+    ("device", 1),
+    ("replace", 2),
+    ("drain", 1),
+    ("stop", 1),
+)
+"""What may happen, and how often in relation to the others."""
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """Strikes when members have come to `point` so many times, `after_ns` later: the member that has, or
+    another one. for_ns: how long it lasts, where that matters; returns: whether a lost node comes back.
+    """
+
+    kind: FaultKind
+    point: Point
+    times: int
+    other: bool
+    after_ns: int
+    for_ns: int
+    returns: bool
+
+    def __str__(self) -> str:
+        whom = "another member than the one" if self.other else "the member"
+        return f"{self.kind}: {whom} that is number {self.times} at {self.point!r}, {self.after_ns / 1e6:.1f} ms later"
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """nodes: how many join, `late` of them after a while. delay_ns: of a message, usually; spikes: how many of
+    a thousand take seconds. lane_ns: the time of a lane. checkpoint_every: in steps; 0: none. mirror_every: as in
+    `protect`. is_smaller: lanes of members that are missing are skipped.
+    """
+
+    policy: RunPolicy
+    nodes: int
+    late: int
+    steps: int
+    lanes: int
+    delay_ns: int
+    spikes: int
+    lane_ns: int
+    build_ns: int
+    checkpoint_every: int
+    mirror_every: int
+    is_smaller: bool
+    faults: tuple[Fault, ...]
+
+    def __str__(self) -> str:
+        policy = self.policy
+        mesh = f", replicas of {policy.mesh.ranks}" if policy.mesh.ranks > 1 else ""
+        smaller = ", smaller batches" if self.is_smaller else ""
+        return (
+            f"{self.nodes} nodes ({policy.nodes_min} to {policy.nodes_max}) of {policy.slots}{mesh}, {policy.warm}"
+            f" warm, {self.steps} steps of {self.lanes} lanes{smaller}, a checkpoint every {self.checkpoint_every}"
+        )
+
+
+_SHAPES: tuple[tuple[int, int, int], ...] = (
+    # nodes, slots, ranks of a replica
+    (1, 1, 1),
+    (1, 2, 1),
+    (1, 3, 1),
+    (2, 1, 1),
+    (2, 2, 1),
+    (3, 1, 1),
+    (1, 2, 2),
+    (2, 1, 2),
+    (2, 2, 2),
+    (3, 2, 2),
+    (4, 1, 2),
+    (1, 4, 2),
+    (1, 4, 4),
+)
+_WEIGHTS = (2, 6, 3, 4, 4, 3, 3, 2, 4, 1, 2, 3, 1)
+_FAULTS = (0, 1, 2, 3, 4, 5)
+_FAULT_WEIGHTS = (1, 6, 6, 4, 2, 1)
+
+
+def drawn(seed: int) -> Setting:
+    """The setting of this seed."""
+    draw = random.Random(seed)
+    nodes, slots, ranks = draw.choices(_SHAPES, _WEIGHTS)[0]
+    spare = int(draw.random() < 0.2)
+    least = -(-ranks // slots)
+    mesh = MeshShape(sizes=(("shard", ranks),)) if ranks > 1 else MeshShape()
+    if ranks > 1 and slots % ranks == 0 and draw.random() < 0.3:
+        mesh = MeshShape(sizes=(("tp", ranks),))
+    policy = RunPolicy(
+        run="r",
+        slots=slots,
+        nodes_min=draw.randint(least, nodes),
+        nodes_max=nodes,
+        warm=draw.choice((0, 1, 1, 2)),
+        wait_s=draw.choice((30.0, 120.0)),
+        hang_after_s=draw.choice((None, 10.0)),
+        mesh=mesh,
+        grace_s=2.0,
+    )
+    count = draw.choices(_FAULTS, _FAULT_WEIGHTS)[0]
+    return Setting(
+        policy=policy,
+        nodes=nodes + spare,
+        late=draw.randint(0, max(0, nodes + spare - policy.nodes_min)) if draw.random() < 0.3 else 0,
+        steps=draw.randint(2, 4),
+        lanes=draw.choice((4, 8)) * mesh.slices,
+        delay_ns=draw.choice((100_000, 1_000_000, 20_000_000)),
+        spikes=draw.choice((0, 0, 5, 20)),
+        lane_ns=draw.choice((300_000, 3_000_000, 50_000_000)),
+        build_ns=draw.choice((10_000_000, 400_000_000)),
+        checkpoint_every=draw.choice((0, 1, 2)),
+        mirror_every=draw.choice((0, 1, 2, 8)),
+        is_smaller=draw.random() < 0.25,
+        faults=tuple(_fault(draw) for _ in range(count)),
+    )
+
+
+def _fault(draw: random.Random) -> Fault:
+    return Fault(
+        kind=draw.choices([kind for kind, _ in KINDS], [weight for _, weight in KINDS])[0],
+        point=draw.choice(POINTS),
+        times=draw.randint(1, 12),
+        other=draw.random() < 0.4,
+        after_ns=draw.choice((0, 0, draw.randrange(5_000_000), draw.randrange(2_000_000_000))),
+        for_ns=ns(draw.choice((0.5, 3.0, 8.0, 40.0))),
+        returns=draw.random() < 0.85,
+    )

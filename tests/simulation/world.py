@@ -1,0 +1,548 @@
+"""A run in a simulated cluster: the production membership, a clock that leaps, and a network that breaks.
+
+A connection to the coordinator is TCP: it keeps its order, and when it breaks, what was under way may be lost.
+Between connections there is no order. Nothing is sent twice, because no process connects again: a worker whose
+connection ends is ended, and so is an agent, with its node; a node that returns is a new one.
+"""
+
+import heapq
+import random
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.record.events import GenerationOpened, MemberLost, StepCommitted
+from holdfast.run import wire
+from holdfast.run.happenings import (
+    Begun,
+    Close,
+    Disconnected,
+    Effect,
+    Ending,
+    FromMember,
+    FromNode,
+    Happening,
+    Record,
+    Say,
+    Tick,
+    ToMembers,
+    ToNode,
+)
+from holdfast.run.membership import advance, deadline, initial
+from holdfast.run.state import RunState
+from holdfast.train.shortage import Shortage
+from tests.simulation import faults
+from tests.simulation.groups import Groups
+from tests.simulation.history import (
+    Announcing,
+    BeganAgain,
+    Died,
+    Doubled,
+    Ended,
+    Heeded,
+    Kept,
+    Lingering,
+    Note,
+    Opened,
+    Recorded,
+    Returned,
+    Summed,
+    Told,
+)
+from tests.simulation.member import STAGES, Script, Stand
+from tests.simulation.setting import Point, Setting
+
+SECOND_NS = 10**9
+START_NS = 1000 * SECOND_NS
+BEAT_NS = SECOND_NS
+TURNS_MAX = 200_000
+"""Far more than any schedule has."""
+PATIENCE_NS = 3 * 3600 * SECOND_NS
+"""By then every run must have come to its end: all of the membership's waits are shorter, one after another."""
+LINGER_NS = 60 * SECOND_NS
+"""So long a process may live that does not count any more: it is killed, or notices that it is alone."""
+SIGTERM, SIGKILL = 15, 9
+PART_LOST = "part of the state lost"
+"""Of what the membership says that members were ended which begin again."""
+SPIKE_NS = 6 * SECOND_NS
+
+Advance = Callable[[RunState, Happening, int], tuple[Effect, ...]]
+
+
+class Line:
+    """A connection to the coordinator. up_ns, down_ns: when the last message arrives; cut_ns: nothing arrives
+    after that. is_open: the coordinator has not seen its end.
+    """
+
+    __slots__ = ("cut_ns", "down_ns", "is_open", "lag_ns", "name", "role", "up_ns")
+
+    def __init__(self, role: str, name: str) -> None:
+        self.role = role
+        self.name = name
+        self.up_ns = self.down_ns = self.lag_ns = 0
+        self.cut_ns = 1 << 62
+        self.is_open = False
+
+
+class Agent:
+    def __init__(self, name: str, line: Line) -> None:
+        self.name = name
+        self.line = line
+        self.is_dead = self.is_paused = False
+        self.held_back: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+
+class World:
+    """is_told: keep all that the membership was told and wanted, for a story."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        seed: int,
+        *,
+        step: Advance = advance,
+        script: type[Script] = Script,
+        is_told: bool = False,
+    ) -> None:
+        self.setting = setting
+        self.random = random.Random(seed)
+        self.now_ns = START_NS
+        self.state: RunState = initial(setting.policy, START_NS)
+        self.notes: list[Note] = []
+        self.agents: dict[str, Agent] = {}
+        self.scripts: dict[str, Script] = {}
+        self.lines: dict[tuple[str, str], Line] = {}
+        self.groups = Groups(self)
+        self.ranks = setting.policy.mesh.ranks
+        self.slices = setting.policy.mesh.slices
+        self.lanes = setting.lanes // self.slices
+        on_shortage = "smaller batch" if setting.is_smaller else "same bits"
+        self.shortage = Shortage(
+            "smaller batch" if setting.is_smaller else "same bits", lanes=setting.lanes, slices=self.slices
+        )
+        self.setup = wire.Setup(
+            lanes=setting.lanes,
+            seed=1,
+            threads=1,
+            torch="2",
+            device="cpu",
+            deterministic=True,
+            model="m",
+            parts={},
+            on_shortage=on_shortage,
+        )
+        self.ending: Ending | None = None
+        self.is_calm = True
+        self.held_until_ns = 0
+        self.partitioned: dict[str, None] = {}
+        self.turns = 0
+        self.returning: dict[str, None] = {}
+        self._step = step
+        self._script = script
+        self._is_told = is_told
+        self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        self._durable: list[dict[int, tuple[int, int]]] = [{} for _ in range(self.ranks)]
+        self._chosen: dict[int, tuple[int, int]] = {}
+        self._unwanted: dict[str, int] = {}
+        self.faults = faults.Faults(self)
+
+    # ---- time ----------------------------------------------------------------------------------------------
+
+    def at(self, delay_ns: int, call: Callable[..., None], *args: Any) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, (self.now_ns + delay_ns, self._count, call, args))
+
+    def delay(self) -> int:
+        """Of a message, or of anything else that takes a moment."""
+        draw = self.random.random()
+        if draw * 1000 < self.setting.spikes:
+            return int(self.random.random() * SPIKE_NS)
+        return int(self.setting.delay_ns * (0.2 + 2 * draw)) + 1000
+
+    def note(self, note: Note) -> None:
+        self.notes.append(note)
+
+    def run(self) -> None:
+        """Until the end, or until it is clear that there is none."""
+        self.tell(Begun())
+        for number in range(self.setting.nodes):
+            is_late = number >= self.setting.nodes - self.setting.late
+            self.at(self.delay() * (100 if is_late else 1), self.join, f"n{number}")
+        self.at(BEAT_NS, self._beat)
+        state, queue = self.state, self._queue
+        while self.ending is None and self.turns < TURNS_MAX:
+            due_ns = deadline(state)
+            next_ns = queue[0][0]
+            self.turns += 1
+            if due_ns is not None and max(due_ns, self.held_until_ns) <= next_ns:
+                self.now_ns = max(self.now_ns, due_ns, self.held_until_ns)
+                self.tell(Tick())
+                continue
+            at_ns, _, call, args = heapq.heappop(queue)
+            self.now_ns = max(self.now_ns, at_ns)
+            call(*args)
+            if self.now_ns > START_NS + PATIENCE_NS:
+                return
+
+    def _beat(self) -> None:
+        """Everybody who can says that it lives."""
+        for agent in self.agents.values():
+            if not agent.is_dead and not agent.is_paused and agent.name not in self.partitioned:
+                stopped = tuple(
+                    one.name
+                    for one in self.scripts.values()
+                    if one.is_paused and not one.is_dead and one.node == agent.name
+                )
+                self.from_agent(agent, wire.NodeBeat(node=agent.name, stopped=stopped))
+        for script in self.scripts.values():
+            if not script.is_dead and not script.is_paused and script.doing != "starting":
+                stage = STAGES.get(script.doing, "script")
+                step = script.version + (stage in ("lanes", "reduce"))
+                self.from_worker(script, wire.MemberBeat(member=script.name, step=step, stage=stage))
+        self._look_for_lingering()
+        self.at(BEAT_NS, self._beat)
+
+    def _look_for_lingering(self) -> None:
+        for script in self.scripts.values():
+            agent = self.agents.get(script.node)
+            if script.is_dead or script.is_paused or self.state.roster.living(script.name) is not None:
+                continue
+            if agent is None or agent.is_dead or agent.is_paused or not agent.line.is_open:
+                continue
+            if agent.name in self.partitioned:
+                continue
+            since_ns = self._unwanted.setdefault(script.name, self.now_ns)
+            if self.now_ns - since_ns > LINGER_NS:
+                self.note(Lingering(self.now_ns, script.name))
+                self._unwanted[script.name] = 1 << 62
+
+    # ---- the coordinator -----------------------------------------------------------------------------------
+
+    def tell(self, event: Happening) -> None:
+        """Let the membership know, and do what it wants, as run/coordinator.py does."""
+        state = self.state
+        speaker = event.member if isinstance(event, FromMember) else ""
+        is_fenced = bool(speaker) and state.roster.living(speaker) is None
+        if is_fenced:
+            before = (state.progress.step, state.generations.number, state.roster.running)
+        effects = self._step(state, event, self.now_ns)
+        if self._is_told:
+            self.note(Told(self.now_ns, event, effects))
+        if is_fenced and not isinstance(event.message, wire.DeviceFailed):  # type: ignore[union-attr]
+            after = (state.progress.step, state.generations.number, state.roster.running)
+            if before != after or effects or state.roster.living(speaker) is not None:
+                what = type(event.message).__name__  # type: ignore[union-attr]
+                self.note(Heeded(self.now_ns, speaker, what))
+        for effect in effects:
+            self._carry_out(effect)
+            if isinstance(effect, Say) and effect.text.endswith("all of them begin again"):
+                self._note_return(effects)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case ToNode(node, message):
+                agent = self.agents.get(node)
+                if agent is not None:
+                    self._down(agent.line, self._obey, agent, message)
+            case ToMembers(members, message):
+                if isinstance(message, wire.Announced) and not {*message.members}.isdisjoint(members):
+                    self._note_announced(message)
+                for name in members:
+                    line = self.lines.get(("worker", name))
+                    if line is not None:
+                        self._down(line, self.scripts[name].hear, message)
+            case Close(role, name):
+                line = self.lines.get((role, name))
+                if line is not None:
+                    self.at(10_000, self._ended, line)
+                    self._down(line, self.notice_end, role, name)
+            case Record(event):
+                if isinstance(event, StepCommitted):
+                    self.note(Recorded(self.now_ns, event.step, self._without_step(event.step)))
+                elif isinstance(event, GenerationOpened) and event.step is not None:
+                    self.note(Opened(self.now_ns, event.generation, event.step, self._not_in(event)))
+            case Ending():
+                self.ending = effect
+                self.note(Ended(self.now_ns, effect.outcome, effect.reason))
+
+    def _down(self, line: Line, call: Callable[..., None], *args: Any) -> None:
+        at_ns = max(self.now_ns + self.delay(), line.down_ns + 1)
+        if at_ns <= line.cut_ns:
+            line.down_ns = at_ns
+            self.at(at_ns - self.now_ns, self._arrive_down, line, call, args)
+
+    def _arrive_down(self, line: Line, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if self.now_ns <= line.cut_ns or call == self.notice_end:
+            call(*args)
+
+    def up(self, line: Line, happening: Happening) -> None:
+        line.up_ns = max(self.now_ns + self.delay() + line.lag_ns, line.up_ns + 1)
+        self.at(line.up_ns - self.now_ns, self._arrive, line, happening)
+
+    def _arrive(self, line: Line, happening: Happening) -> None:
+        if not line.is_open or self.now_ns > line.cut_ns:
+            return
+        if self.now_ns < self.held_until_ns:
+            self.at(self.held_until_ns - self.now_ns, self._arrive, line, happening)
+            return
+        if isinstance(happening, FromMember) and isinstance(happening.message, wire.Published):
+            self._pass_on(happening.member, happening.message)
+        self.tell(happening)
+
+    def hang_up(self, line: Line, *, is_abrupt: bool) -> None:
+        """The coordinator will see that the connection has ended. is_abrupt: before what is under way."""
+        if is_abrupt:
+            line.cut_ns = min(line.cut_ns, self.now_ns)
+        line.up_ns = max(self.now_ns + self.delay(), 0 if is_abrupt else line.up_ns + 1)
+        self.at(line.up_ns - self.now_ns, self._ended, line)
+
+    def _ended(self, line: Line) -> None:
+        if self.now_ns < self.held_until_ns:
+            self.at(self.held_until_ns - self.now_ns, self._ended, line)
+        elif line.is_open:
+            line.is_open = False
+            del self.lines[line.role, line.name]
+            self.tell(Disconnected(line.role, line.name))  # type: ignore[arg-type]
+
+    def notice_end(self, role: str, name: str) -> None:
+        """The other side of a connection sees that it is over."""
+        if role == "worker":
+            script = self.scripts[name]
+            if script.is_paused:
+                script.held_back.append((self.notice_end, (role, name)))
+            elif not script.is_released:
+                complaint = f"holdfast: {wire.COORDINATOR_GONE}"
+                self.at(self.delay(), self.exit, script, 2, complaint)
+        elif name in self.agents:
+            agent = self.agents[name]
+            if agent.is_paused:
+                agent.held_back.append((self.notice_end, (role, name)))
+            else:
+                self.faults.lose_node(name, is_seen=True)
+
+    def _pass_on(self, sender: str, message: wire.Published) -> None:
+        """To the other members of its generation: `Coordinator._pass_on`."""
+        generation = self.state.generations.announced
+        if generation is not None and generation.at_boundary and generation.formed_ns is None:
+            stepping = self.state.generations.formed
+            if stepping is not None and message.generation == stepping.number:
+                generation = stepping
+        if generation is None or message.generation != generation.number or sender not in generation.names:
+            return
+        key, _, rank = message.key.partition("/")
+        stand = self.scripts[sender].told.get((message.generation, key), {}).get(int(rank))
+        if stand is None:
+            return
+        for name in generation.members:
+            if name != sender and (line := self.lines.get(("worker", name))) is not None:
+                self._down(line, self.scripts[name].hear_told, message.generation, key, int(rank), stand)
+
+    # ---- agents --------------------------------------------------------------------------------------------
+
+    def join(self, name: str) -> None:
+        """A node joins; as long as the coordinator has the old one's connection, it is refused."""
+        self.returning.pop(name, None)
+        if self.ending is not None:
+            return
+        if ("agent", name) in self.lines:
+            self.returning[name] = None
+            self.at(SECOND_NS, self.join, name)
+            return
+        line = self.lines["agent", name] = Line("agent", name)
+        line.is_open = True
+        agent = self.agents[name] = Agent(name, line)
+        joined = wire.AgentJoined(node=name, slots=self.setting.policy.slots, address="127.0.0.1", port=1000)
+        self.from_agent(agent, joined)
+
+    def from_agent(self, agent: Agent, message: wire.FromAgent) -> None:
+        if agent.is_paused:
+            agent.held_back.append((self.from_agent, (agent, message)))
+        elif not agent.is_dead:
+            self.up(agent.line, FromNode(agent.name, message))
+
+    def _obey(self, agent: Agent, message: wire.ToAgent) -> None:
+        if agent.is_dead:
+            return
+        if agent.is_paused:
+            agent.held_back.append((self._obey, (agent, message)))
+            return
+        match message:
+            case wire.StartWorker(member=member):
+                self.from_agent(agent, wire.WorkerStarted(member=member, pid=1))
+                script = self._script(self, member, agent.name, Line("worker", member))
+                self.scripts[member] = script
+                self.reach(script, "start")
+                self.at(self.delay() * 5, self._connect, script)
+            case wire.StopWorker(member=member, grace_s=grace_s):
+                script_or_none = self.scripts.get(member)
+                if script_or_none is not None:
+                    self._stop(script_or_none, grace_s)
+            case wire.Locate(member=member):
+                self.from_agent(agent, wire.Located(member=member, place=""))
+            case wire.EndNode():
+                agent.is_dead = True
+
+    def _connect(self, script: Script) -> None:
+        """The script is at `join()`. The coordinator refuses who was given up meanwhile."""
+        if script.is_dead:
+            return
+        if self.state.roster.living(script.name) is None:
+            self.exit(script, 2, "holdfast: The run has no member of this name.")
+            return
+        self.lines["worker", script.name] = script.line
+        script.line.is_open = True
+        script.enter("parked")
+        self.from_worker(script, wire.WorkerJoined(member=script.name, pid=1))
+
+    def _stop(self, script: Script, grace_s: float) -> None:
+        if not grace_s:
+            self.at(self.delay(), self.die, script, SIGKILL)
+        elif script.is_paused:
+            self.at(int(grace_s * SECOND_NS), self.die, script, SIGKILL)
+        else:
+            self.at(min(self.delay(), int(grace_s * SECOND_NS)), self.die, script, SIGTERM)
+
+    # ---- workers -------------------------------------------------------------------------------------------
+
+    def from_worker(self, script: Script, message: wire.FromWorker) -> None:
+        if script.node not in self.partitioned:
+            self.up(script.line, FromMember(script.name, message))
+
+    def publish(self, script: Script, key: str, stand: Stand) -> None:
+        self.from_worker(
+            script, wire.Published(generation=script.number, key=f"{key}/{script.rank}", value=b"")
+        )
+
+    def die(self, script: Script, signal: int = SIGKILL) -> None:
+        """The process is killed: what it has sent arrives, or not all of it."""
+        self._end(script, wire.WorkerExited(member=script.name, signal=signal, port=2000))
+
+    def exit(self, script: Script, code: int, complaint: str = "") -> None:
+        self._end(script, wire.WorkerExited(member=script.name, code=code, complaint=complaint, port=2000))
+
+    def _end(self, script: Script, exited: wire.WorkerExited, *, is_seen: bool = True) -> None:
+        if script.is_dead:
+            return
+        how = f"signal {exited.signal}" if exited.code is None else f"exit {exited.code}"
+        self.bury(script, how, is_seen=is_seen)
+        agent = self.agents.get(script.node)
+        if agent is not None and not agent.is_dead:
+            self.at(self.delay(), self.from_agent, agent, exited)
+        is_abrupt = exited.signal == SIGKILL and self.random.random() < 0.4
+        self.hang_up(script.line, is_abrupt=is_abrupt)
+
+    def bury(self, script: Script, how: str, *, is_seen: bool) -> None:
+        """The process is no more."""
+        script.is_dead = True
+        script.epoch += 1
+        self.note(Died(self.now_ns, script.name, how))
+        self.groups.leave(script, is_seen=is_seen)
+
+    def reach(self, script: Script, point: Point) -> None:
+        self.faults.reach(script, point)
+
+    # ---- what the members keep -----------------------------------------------------------------------------
+
+    def slices_of(self, lanes: tuple[int, ...]) -> tuple[int, ...]:
+        """Lanes of a replica, in those that the run counts."""
+        return tuple(lane * self.slices + one for lane in lanes for one in range(self.slices))
+
+    def checkpoint_for(self, generation: int) -> tuple[int, int]:
+        """The newest step that every part has, and its content: the same for all of a generation."""
+        if generation not in self._chosen:
+            found = (0, 0)
+            for step in sorted(self._durable[0]):
+                kept = {part.get(step) for part in self._durable}
+                if len(kept) == 1 and None not in kept:
+                    found = (step, self._durable[0][step][0])
+            self._chosen[generation] = found
+            members = {name for script in self.scripts.values() for name in self._names_of(script, generation)}
+            holders = tuple(
+                one.name
+                for one in self.scripts.values()
+                if not one.is_dead
+                and not one.fresh
+                and one.name not in members
+                and self.state.roster.living(one.name) is not None
+            )
+            self.note(Returned(self.now_ns, generation, found[0], holders))
+        return self._chosen[generation]
+
+    def _names_of(self, script: Script, generation: int) -> tuple[str, ...]:
+        return script.members if script.number == generation else ()
+
+    def kept(self, script: Script, note: Kept) -> None:
+        """A member has committed a step."""
+        self.note(note)
+        for other in self.scripts.values():
+            if (
+                other.version >= note.step
+                and not other.is_dead
+                and other.number != note.generation
+                and other.history == note.history
+                and other.name not in script.members
+                and self.state.roster.living(other.name) is not None
+                and self.state.roster.living(script.name) is not None
+            ):
+                self.note(Doubled(self.now_ns, note.step, note.generation, other.name, other.number))
+        every = self.setting.checkpoint_every
+        if every and note.step % every == 0 and script.rank < self.ranks:
+            self.at(self.delay() * 3, self._make_durable, script, note)
+
+    def _make_durable(self, script: Script, note: Kept) -> None:
+        if not script.is_dead:
+            self._durable[script.rail][note.step] = (note.content, note.history)
+
+    def summed(self, script: Script, peers: tuple[str, ...], told: list[Any]) -> None:
+        lanes = tuple(tuple(sorted(one[0])) for one in told)
+        contents = tuple(one[2] for one in told)
+        without = tuple(sorted(script.without))
+        self.note(Summed(self.now_ns, script.number, script.version + 1, lanes, contents, without))
+
+    # ---- what only the observer knows ----------------------------------------------------------------------
+
+    def _note_announced(self, generation: wire.Announced) -> None:
+        announced = self.state.generations.announced
+        given_up = tuple(name for name in generation.members if self.state.roster.living(name) is None)
+        apart = () if announced is None else (*announced.leaving, *announced.shelved)
+        left_out = tuple(
+            one.name
+            for one in self.scripts.values()
+            if one.number
+            and not one.fresh
+            and not one.is_dead
+            and self.ranks == 1
+            and one.name not in generation.members
+            and one.name not in apart
+            and self.state.roster.living(one.name) is not None
+        )
+        self.note(Announcing(self.now_ns, generation.number, generation.members, given_up, left_out))
+
+    def _without_step(self, step: int) -> tuple[str, ...]:
+        formed = self.state.generations.formed
+        names = () if formed is None else formed.members
+        return tuple(name for name in names if not self.scripts[name].is_dead and self.scripts[name].version < step)
+
+    def _not_in(self, event: GenerationOpened) -> tuple[str, ...]:
+        living = [self.scripts[name] for name in event.members if not self.scripts[name].is_dead]
+        return tuple(
+            one.name
+            for one in living
+            if one.number < event.generation or (one.number == event.generation and one.version < (event.step or 0))
+        )
+
+    def _note_return(self, effects: tuple[Effect, ...]) -> None:
+        """Whether those that the membership ended, because a part of the state was gone, had every part."""
+        ended = [
+            one
+            for effect in effects
+            if isinstance(effect, Record)
+            and isinstance(effect.event, MemberLost)
+            and effect.event.reason == PART_LOST
+            and not (one := self.scripts[effect.event.subject]).is_dead
+        ]
+        formed = self.state.generations.formed
+        holders = [one for one in ended if formed is not None and one.name in formed.names]
+        top = max((one.version for one in holders), default=0)
+        held = {one.rail for one in holders if one.version == top or (one.settled and one.version == top - 1)}
+        self.note(BeganAgain(self.now_ns, top > 0 and len(held) == self.ranks))
