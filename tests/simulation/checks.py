@@ -163,7 +163,8 @@ def ends_once(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iter
 
 def _may_fail(reason: str, setting: Setting, outcome: Outcome) -> bool:
     if reason.startswith(("waited", "only")):
-        return setting.nodes - len(outcome.away) < setting.policy.nodes_min or "drain" in outcome.kinds
+        has_nodes = setting.nodes - len(outcome.away) >= setting.policy.nodes_min
+        return not has_nodes or not outcome.kinds.isdisjoint(("drain", "hang"))
     return any(
         words in reason and kinds <= outcome.kinds and outcome.kinds for words, kinds in _REASONS
     )

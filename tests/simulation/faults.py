@@ -143,7 +143,9 @@ class Faults:
         world = self._world
         world.partitioned.pop(node, None)
         self.lose_node(node, is_seen=True)
-        self._bring_back(fault, node)
+        if fault.returns:
+            self.away.pop(node, None)
+            world.at(SECOND_NS, self._return, node)
 
     def _break_line(self, victim: "Script") -> None:
         """Both ends see it, each when it does."""

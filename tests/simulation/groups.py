@@ -48,7 +48,8 @@ class Groups:
         if gone:
             self._tell_gone(script, number, gone[0])
             return
-        arrived = self._exchanges.setdefault(number, {}).setdefault((what, script.version, peers), {})
+        step = 0 if what == "group" else script.version
+        arrived = self._exchanges.setdefault(number, {}).setdefault((what, step, peers), {})
         arrived[name] = Arrival(script, script.epoch, told, then)
         if len(arrived) < len(peers):
             return

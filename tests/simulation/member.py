@@ -129,6 +129,7 @@ class Script:
         self.without: frozenset[int] = frozenset()
         self.mirror: Reflection | None = None
         self.begun_ns = 0
+        self.beat: tuple[int, wire.Stage] = (0, "starting")
 
     # ---- how it gets on ------------------------------------------------------------------------------------
 
@@ -437,10 +438,11 @@ class Script:
         ranks, lanes = self.ranks, self.world.lanes
         claims = [self.claims(stand) for stand in stands]
         held = [tree.in_common(claims[first : first + ranks]) for first in range(0, len(claims), ranks)]
-        if sum(map(len, held)) != len(frozenset[int]().union(*held)):
-            held = [frozenset()] * len(held)
         mine = self.rank // ranks
-        self.held = held[mine]
+        if ranks > 1:
+            self.held &= held[mine]
+        if sum(map(len, held)) != len(frozenset[int]().union(*held)):
+            held, self.held = [frozenset()] * len(held), frozenset()  # two claim the same lane
         self.without = self._skipped_by(stands, frozenset[int]().union(*held))
         dealt = tree.deal_missing(lanes, held, self.without)
         self.todo = self.dealt = dealt[mine]
@@ -448,11 +450,15 @@ class Script:
 
     def _skipped_by(self, stands: Sequence[Stand], held: frozenset[int]) -> frozenset[int]:
         here = [stand for stand in stands if stand.version == self.version]
-        bound = next((stand.bound for stand in here if stand.bound is not None), None)
+        bound = self.skips(here)
         if bound is not None:
             self.bound = bound
             return bound
         return self._shortage(held, frozenset(lane for stand in here for lane in stand.todo))
+
+    def skips(self, stands: Sequence[Stand]) -> frozenset[int] | None:
+        """What somebody may have committed the next step without."""
+        return next((stand.bound for stand in stands if stand.bound is not None), None)
 
     def _shortage(self, held: frozenset[int] = frozenset(), dealt: frozenset[int] = frozenset()) -> frozenset[int]:
         most = 1 if self.newest is None else self.newest.replicas_most

@@ -11,7 +11,7 @@ from holdfast.run.wire import MemberBeat, NodeBeat
 from tests.simulation.checks import Outcome, violations
 from tests.simulation.history import Note, Told
 from tests.simulation.member import Script
-from tests.simulation.setting import drawn
+from tests.simulation.setting import Setting, drawn
 from tests.simulation.world import START_NS, Advance, World
 
 CHUNK = 250
@@ -30,17 +30,23 @@ class Failure(NamedTuple):
 
 
 def run_one(
-    seed: int, *, step: Advance = advance, script: type[Script] = Script, is_told: bool = False
+    seed: int,
+    *,
+    setting: Setting | None = None,
+    step: Advance = advance,
+    script: type[Script] = Script,
+    is_told: bool = False,
 ) -> tuple[World, Failure | None]:
-    """A schedule that has come to its end, and what is wrong with it."""
-    setting = drawn(seed)
+    """A schedule that has come to its end, and what is wrong with it. setting: another than the seed's."""
+    setting = drawn(seed) if setting is None else setting
     world = World(setting, seed, step=step, script=script, is_told=is_told)
     try:
         world.run()
     except Exception as error:
         error.add_note(f"replay: python -m tests.simulation --seed {seed}")
         raise
-    outcome = Outcome(tuple(world.faults.kinds), tuple(world.faults.away))
+    kinds = (*world.faults.kinds, *(("lag",) if setting.spikes else ()))
+    outcome = Outcome(kinds, tuple(world.faults.away))
     wrong = violations(world.notes, setting, outcome)
     return world, Failure(seed, tuple(wrong)) if wrong else None
 

@@ -152,7 +152,7 @@ def drawn(seed: int) -> Setting:
         nodes_min=draw.randint(least, nodes),
         nodes_max=nodes,
         warm=draw.choice((0, 1, 1, 2)),
-        wait_s=draw.choice((30.0, 120.0)),
+        wait_s=draw.choice((60.0, 120.0)),
         hang_after_s=draw.choice((None, 10.0)),
         mesh=mesh,
         grace_s=2.0,

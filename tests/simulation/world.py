@@ -21,6 +21,7 @@ from holdfast.run.happenings import (
     FromMember,
     FromNode,
     Happening,
+    Present,
     Record,
     Say,
     Tick,
@@ -53,7 +54,9 @@ from tests.simulation.setting import Point, Setting
 
 SECOND_NS = 10**9
 START_NS = 1000 * SECOND_NS
-BEAT_NS = SECOND_NS
+BEAT_NS, SLOW_BEAT_NS = SECOND_NS, 4 * SECOND_NS
+QUICK_NS = 20 * SECOND_NS
+"""So long beats come every second, then less often: what is left is waiting."""
 TURNS_MAX = 200_000
 """Far more than any schedule has."""
 PATIENCE_NS = 3 * 3600 * SECOND_NS
@@ -87,6 +90,7 @@ class Agent:
     def __init__(self, name: str, line: Line) -> None:
         self.name = name
         self.line = line
+        self.told: tuple[str, ...] = ()
         self.is_dead = self.is_paused = False
         self.held_back: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
@@ -141,6 +145,7 @@ class World:
         self._is_told = is_told
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
+        self._due_ns: int | None = None
         self._durable: list[dict[int, tuple[int, int]]] = [{} for _ in range(self.ranks)]
         self._chosen: dict[int, tuple[int, int]] = {}
         self._unwanted: dict[str, int] = {}
@@ -169,9 +174,9 @@ class World:
             is_late = number >= self.setting.nodes - self.setting.late
             self.at(self.delay() * (100 if is_late else 1), self.join, f"n{number}")
         self.at(BEAT_NS, self._beat)
-        state, queue = self.state, self._queue
+        queue = self._queue
         while self.ending is None and self.turns < TURNS_MAX:
-            due_ns = deadline(state)
+            due_ns = self._due_ns
             next_ns = queue[0][0]
             self.turns += 1
             if due_ns is not None and max(due_ns, self.held_until_ns) <= next_ns:
@@ -185,22 +190,46 @@ class World:
                 return
 
     def _beat(self) -> None:
-        """Everybody who can says that it lives."""
+        """Everybody who can says that it lives. Those that do what they did are heard at one moment."""
+        nodes, members = [], []
         for agent in self.agents.values():
-            if not agent.is_dead and not agent.is_paused and agent.name not in self.partitioned:
-                stopped = tuple(
-                    one.name
-                    for one in self.scripts.values()
-                    if one.is_paused and not one.is_dead and one.node == agent.name
-                )
+            if agent.is_dead or agent.is_paused or agent.name in self.partitioned:
+                continue
+            stopped = self._stopped(agent.name)
+            if stopped == agent.told and agent.line.up_ns < self.now_ns:
+                nodes.append(agent.line)
+            else:
+                agent.told = stopped
                 self.from_agent(agent, wire.NodeBeat(node=agent.name, stopped=stopped))
         for script in self.scripts.values():
-            if not script.is_dead and not script.is_paused and script.doing != "starting":
-                stage = STAGES.get(script.doing, "script")
-                step = script.version + (stage in ("lanes", "reduce"))
+            if script.is_dead or script.is_paused or not script.line.is_open or script.node in self.partitioned:
+                continue
+            stage = STAGES.get(script.doing, "script")
+            step = script.version + (stage in ("lanes", "reduce"))
+            if script.beat == (step, stage) and script.line.up_ns < self.now_ns:
+                members.append(script.line)
+            else:
+                script.beat = (step, stage)
                 self.from_worker(script, wire.MemberBeat(member=script.name, step=step, stage=stage))
+        self.at(self.delay(), self._hear_beats, nodes, members)
         self._look_for_lingering()
-        self.at(BEAT_NS, self._beat)
+        self.at(BEAT_NS if self.now_ns < START_NS + QUICK_NS else SLOW_BEAT_NS, self._beat)
+
+    def _stopped(self, node: str) -> tuple[str, ...]:
+        return tuple(
+            one.name for one in self.scripts.values() if one.is_paused and not one.is_dead and one.node == node
+        )
+
+    def _hear_beats(self, nodes: list[Line], members: list[Line]) -> None:
+        if self.now_ns < self.held_until_ns:
+            self.at(self.held_until_ns - self.now_ns, self._hear_beats, nodes, members)
+            return
+        roster = self.state.roster
+        present = Present(
+            tuple(one.name for one in nodes if one.is_open and one.name in roster.nodes),
+            tuple(one.name for one in members if one.is_open and roster.living(one.name) is not None),
+        )
+        self.tell(present)
 
     def _look_for_lingering(self) -> None:
         for script in self.scripts.values():
@@ -226,6 +255,7 @@ class World:
         if is_fenced:
             before = (state.progress.step, state.generations.number, state.roster.running)
         effects = self._step(state, event, self.now_ns)
+        self._due_ns = deadline(state)
         if self._is_told:
             self.note(Told(self.now_ns, event, effects))
         if is_fenced and not isinstance(event.message, wire.DeviceFailed):  # type: ignore[union-attr]
@@ -234,11 +264,11 @@ class World:
                 what = type(event.message).__name__  # type: ignore[union-attr]
                 self.note(Heeded(self.now_ns, speaker, what))
         for effect in effects:
-            self._carry_out(effect)
+            self._carry_out(effect, effects)
             if isinstance(effect, Say) and effect.text.endswith("all of them begin again"):
                 self._note_return(effects)
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: Effect, effects: tuple[Effect, ...]) -> None:
         match effect:
             case ToNode(node, message):
                 agent = self.agents.get(node)
@@ -257,7 +287,9 @@ class World:
                     self.at(10_000, self._ended, line)
                     self._down(line, self.notice_end, role, name)
             case Record(event):
-                if isinstance(event, StepCommitted):
+                if isinstance(event, MemberLost):
+                    self._note_lost(event.subject, effects)
+                elif isinstance(event, StepCommitted):
                     self.note(Recorded(self.now_ns, event.step, self._without_step(event.step)))
                 elif isinstance(event, GenerationOpened) and event.step is not None:
                     self.note(Opened(self.now_ns, event.generation, event.step, self._not_in(event)))
@@ -456,20 +488,24 @@ class World:
                 if len(kept) == 1 and None not in kept:
                     found = (step, self._durable[0][step][0])
             self._chosen[generation] = found
-            members = {name for script in self.scripts.values() for name in self._names_of(script, generation)}
-            holders = tuple(
-                one.name
-                for one in self.scripts.values()
-                if not one.is_dead
-                and not one.fresh
-                and one.name not in members
-                and self.state.roster.living(one.name) is not None
-            )
-            self.note(Returned(self.now_ns, generation, found[0], holders))
+            self.note(Returned(self.now_ns, generation, found[0], self._holders_beside(generation)))
         return self._chosen[generation]
 
-    def _names_of(self, script: Script, generation: int) -> tuple[str, ...]:
-        return script.members if script.number == generation else ()
+    def _holders_beside(self, generation: int) -> tuple[str, ...]:
+        """Members that count, are not in the generation and have the whole state, together."""
+        announced = self.state.generations.announced
+        members = () if announced is None or announced.number != generation else announced.members
+        holders = [
+            one
+            for one in self.scripts.values()
+            if not (one.is_dead or one.fresh or one.name in members) and self.counts(one.name)
+        ]
+        is_whole = len({one.rail for one in holders}) == self.ranks
+        return tuple(one.name for one in holders) if is_whole else ()
+
+    def counts(self, name: str) -> bool:
+        """Whether the membership has not given the member up."""
+        return self.state.roster.living(name) is not None
 
     def kept(self, script: Script, note: Kept) -> None:
         """A member has committed a step."""
@@ -517,6 +553,19 @@ class World:
             and self.state.roster.living(one.name) is not None
         )
         self.note(Announcing(self.now_ns, generation.number, generation.members, given_up, left_out))
+
+    def _note_lost(self, name: str, effects: tuple[Effect, ...]) -> None:
+        """A member that is given up while it lives is ended, or has been cut off."""
+        script = self.scripts.get(name)
+        if script is None or script.is_dead or not script.line.is_open:
+            return
+        for effect in effects:
+            if isinstance(effect, Close) and effect.name in (name, script.node):
+                return
+            if isinstance(effect, ToNode) and isinstance(effect.message, wire.StopWorker):
+                if effect.message.member == name:
+                    return
+        self.note(Lingering(self.now_ns, name))
 
     def _without_step(self, step: int) -> tuple[str, ...]:
         formed = self.state.generations.formed

@@ -38,10 +38,15 @@ def arrange(state: RunState, holders: Sequence[str], newcomers: Sequence[str], m
     everyone, having = [*holders, *newcomers], _having(state)
     if _may_mix(state):
         _take_in(state, ordered, everyone, having)
-    have = {state.roster.members[name].rail for name in ordered if name in having}
-    if having.intersection(everyone) and len(have | _mirrored(state, ordered)) < ranks:
+    lacking = _held(state, having, list(state.roster.members)) - _held(state, having, ordered)
+    if having.intersection(everyone) and lacking:
         return ()  # those who are left have the other parts: wait until they are in whole replicas, too
     return tuple(ordered)
+
+
+def _held(state: RunState, having: set[str], among: Sequence[str]) -> set[int]:
+    """The rails of which one of these members has the state, or the mirror."""
+    return {state.roster.members[name].rail for name in among if name in having} | _mirrored(state, among)
 
 
 def _take_in(state: RunState, ordered: list[str], names: Sequence[str], having: set[str]) -> None:
@@ -94,8 +99,7 @@ def lost_part(state: RunState) -> int | None:
         return None
     if not any(one.version and not one.is_lost for one in state.roster.members.values()):
         return None
-    held = {state.roster.members[name].rail for name in _having(state)}
-    held |= _mirrored(state, list(state.roster.members))
+    held = _held(state, _having(state), list(state.roster.members))
     return next((rail for rail in range(ranks) if rail not in held), None)
 
 
@@ -159,11 +163,17 @@ def fence_ahead(state: RunState) -> None:
 
 
 def part_lost(state: RunState, message: PartLost) -> None:
-    """Members have looked for a part of the state in vain."""
+    """Members have looked for a part of the state in vain. Whoever was to leave with this generation may have
+    it, and stays: a replica by itself need not have mirrors.
+    """
     generation = state.generations.announced
-    if generation is not None and generation.number == message.generation and generation.formed_ns is None:
-        state.progress.setbacks += 1
-        begin_again(state, message.rail)
+    if generation is None or generation.number != message.generation or generation.formed_ns is not None:
+        return
+    if generation.leaving:
+        replacing.revert(state, generation, f"no other member has part {message.rail + 1} of the state")
+        return
+    state.progress.setbacks += 1
+    begin_again(state, message.rail)
 
 
 def left_behind(state: RunState, member: Member) -> None:
