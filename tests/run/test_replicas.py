@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 from memory_cluster import Cluster
 
+from holdfast.record.events import MemberLost
+from holdfast.run.happenings import ReplaceRequested
 from holdfast.run.mesh import MeshShape
-from holdfast.run.wire import Committed, PartLost
+from holdfast.run.wire import Committed, PartLost, Replace
 
 MakeCluster = Callable[..., Cluster]
 TWO = MeshShape.parse("2")
@@ -234,3 +236,45 @@ def test_to_begin_again_is_no_setback_beside_the_losses_that_led_to_it(cluster: 
     lose(made, "n1.1")
     assert any("begin again" in line for line in made.said)
     assert made.state.progress.setbacks == 2
+
+
+def test_nobody_waits_for_a_part_that_no_member_has(cluster: MakeCluster) -> None:
+    """Nothing was committed, and all ranks with the first part are lost: newcomers begin with the others."""
+    made = cluster(nodes_max=2, slots=2, warm=0, mesh=TWO, steps=3)
+    made.stall_steps = True
+    for name in ("n0", "n1"):
+        made.join_node(name)
+    made.until_generation(1)
+    for name in ("n0.0", "n1.0", "n1.1"):
+        lose(made, name)
+    made.stall_steps = False
+    assert made.finish().outcome == "completed"
+
+
+def test_who_has_the_only_copy_of_a_part_is_not_replaced(cluster: MakeCluster) -> None:
+    """A replica by itself that keeps no mirrors: the heir looks for the part in vain."""
+    made = up(cluster, 1, warm=1)
+    made.stall_steps = True
+    made.tell(ReplaceRequested(Replace(member="n0.0")))
+    made.run(lambda: made.state.generations.number == 2)
+    made.from_worker(made.processes["n0.1"], PartLost(member="n0.1", generation=2, rail=0))
+    made.deliver_all("worker")
+    assert members(made) == ("n0.0", "n0.1")
+    assert "n0.0 stays: no other member has part 1 of the state" in made.said
+    assert not [lost for lost in made.recorded(MemberLost) if lost.subject in members(made)]
+    made.until_generation(3)
+
+
+def test_a_twin_that_was_not_there_when_the_last_step_was_made_does_not_have_its_sum(
+    cluster: MakeCluster,
+) -> None:
+    made = up(cluster, 3)
+    made.script = lambda process: setattr(process, "builds", not process.member.startswith("n1"))
+    lose(made, "n2.0")  # and n2.1 is on the shelf while the others go on
+    made.stall_steps = True
+    made.until_generation(2)
+    commit(made, "n0.0", "n0.1")
+    lose(made, "n1.0")
+    lose(made, "n0.1")
+    made.run(lambda: "n2.0+1" in members(made) and "n1.0" not in members(made))
+    assert "n1.1" in members(made)

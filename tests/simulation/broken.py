@@ -1,7 +1,7 @@
 """Rules that are broken on purpose: the checks must find each of them, or they prove nothing.
 
-A broken rule of the membership is a step function around the real one, which changes what it is told or what it
-wants. A broken rule of members is a script of its own.
+A broken rule of the membership is a step function around the real one, which changes what it is told or
+what it wants. A broken rule of members is a script of its own.
 """
 
 from collections.abc import Sequence
@@ -61,6 +61,8 @@ def ends_nobody(state: RunState, event: Happening, now_ns: int) -> tuple[Effect,
 def leaves_out_the_last(state: RunState, event: Happening, now_ns: int) -> tuple[Effect, ...]:
     """After a loss the last of the survivors is not told of the next generation, nor in it."""
     effects = advance(state, event, now_ns)
+    if state.policy.mesh.ranks > 1:
+        return effects
     return tuple(_shortened(effect) if isinstance(effect, ToMembers) else effect for effect in effects)
 
 
@@ -78,7 +80,11 @@ def _shortened(effect: ToMembers) -> ToMembers:
 def forgets_the_unheard(state: RunState, event: Happening, now_ns: int) -> tuple[Effect, ...]:
     """Of a sharded model, only members that have told of a step count as having their part of the state."""
     formed = state.generations.formed
-    members = [] if formed is None else [state.roster.members[name] for name in formed.members if name in state.roster.members]
+    members = (
+        []
+        if formed is None
+        else [state.roster.members[name] for name in formed.members if name in state.roster.members]
+    )
     unheard = [one for one in members if not one.version] if any(one.version for one in members) else []
     for member in unheard:
         member.version = -1
@@ -97,8 +103,9 @@ class StaleClaims(Script):
 
 
 class FreeSkips(Script):
-    """Skips what those who are there have no room for, though somebody may have committed the step otherwise."""
+    """Skips what those who are there have no room for, though somebody may have committed the step
+    otherwise.
+    """
 
     def skips(self, stands: Sequence[Stand]) -> frozenset[int] | None:
         return None
-

@@ -23,8 +23,8 @@ Check = Callable[[Sequence[Note], Setting, "Outcome"], Iterator[str]]
 
 
 class Outcome:
-    """What the checks need to know beside the history. kinds: of faults that struck. away: nodes that have not
-    returned.
+    """What the checks need to know beside the history. kinds: of faults that struck. away: nodes that have
+    not returned.
     """
 
     def __init__(self, kinds: Sequence[str], away: Sequence[str]) -> None:
@@ -47,14 +47,14 @@ def one_content(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> It
 
 
 def one_membership(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
-    """Two memberships never both commit a step. With replicas of several members one on the shelf may have told
-    too late that it has a step; it is ended then, and the content is the same.
+    """Two memberships never both commit a step. With replicas of several members one on the shelf may have
+    told too late that it has a step; it is ended then, and the content is the same.
     """
     for note in notes:
         if isinstance(note, Doubled) and setting.policy.mesh.ranks == 1:
             yield (
-                f"generation {note.generation} committed step {note.step}, which {note.other} has from generation "
-                f"{note.before}, and is not in it"
+                f"generation {note.generation} committed step {note.step}, which {note.other} has from "
+                f"generation {note.before}, and is not in it"
             )
 
 
@@ -79,36 +79,39 @@ def nothing_lost(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> I
     for note in notes:
         if isinstance(note, Returned) and note.holders:
             yield (
-                f"generation {note.generation} goes back to step {note.version}, though {', '.join(note.holders)} "
-                "count and have the state"
+                f"generation {note.generation} goes back to step {note.version}, though "
+                f"{', '.join(note.holders)} count and have the state"
             )
         elif isinstance(note, BeganAgain) and note.is_needless:
-            yield "all members begin again for want of a part of the state, though living members have every part"
+            yield "all members begin again for want of a part, though living members have every part"
 
 
 def steps_in_order(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
     """The record tells one story: steps one by one, from where the generation has opened."""
     reached = 0
-    returned: dict[int, int] = {}
+    returned: int | None = None  # where a generation that was not formed may have gone back to
     for note in notes:
         if isinstance(note, Returned):
-            returned[note.generation] = note.version
+            returned = note.version
         elif isinstance(note, Recorded):
             if note.step <= reached:
                 yield f"step {note.step} is recorded again after step {reached}"
             if note.lacking:
-                yield f"step {note.step} is recorded as committed, but {', '.join(note.lacking)} does not have it"
+                names = ", ".join(note.lacking)
+                yield f"step {note.step} is recorded as committed, but {names} does not have it"
             reached = note.step
         elif isinstance(note, Opened):
-            if note.step < reached and returned.get(note.generation, reached) > note.step:
+            if note.step < reached and (returned is None or note.step < returned):
                 yield f"generation {note.generation} opens at step {note.step} after step {reached}"
             if note.lacking:
                 yield f"generation {note.generation} is recorded as formed without {', '.join(note.lacking)}"
-            reached = note.step
+            reached, returned = note.step, None
 
 
 def sound_generations(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
-    """Ranks are unique and dense, numbers rise, nobody who was given up is in one, and no survivor is left out."""
+    """Ranks are unique and dense, numbers rise, nobody who was given up is in one, and no survivor is left
+    out.
+    """
     before = 0
     for note in notes:
         if not isinstance(note, Announcing):
@@ -164,10 +167,8 @@ def ends_once(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iter
 def _may_fail(reason: str, setting: Setting, outcome: Outcome) -> bool:
     if reason.startswith(("waited", "only")):
         has_nodes = setting.nodes - len(outcome.away) >= setting.policy.nodes_min
-        return not has_nodes or not outcome.kinds.isdisjoint(("drain", "hang"))
-    return any(
-        words in reason and kinds <= outcome.kinds and outcome.kinds for words, kinds in _REASONS
-    )
+        return not has_nodes or not outcome.kinds.isdisjoint(("drain", "hang", "slow"))
+    return any(words in reason and kinds <= outcome.kinds and outcome.kinds for words, kinds in _REASONS)
 
 
 CHECKS: tuple[Check, ...] = (

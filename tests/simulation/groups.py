@@ -1,6 +1,7 @@
 """The wires between members, which carry tensors: what one of them tells all the others, or does not.
 
-Everybody waits for everybody. Whoever has told all hears of it at a moment of its own, so one member may have a
+Everybody waits for everybody. Whoever has told all hears of it at a moment of its own, so one member may
+have a
 sum that another never gets. When somebody goes, the others notice at a moment of their own, or, if the power
 failed there, not at all.
 """
@@ -24,7 +25,9 @@ class Arrival(NamedTuple):
 
 
 class Groups:
-    """One group of members for each generation. left: who is not in it any more, and whether others notice."""
+    """One group of members for each generation. left: who is not in it any more, and whether others
+    notice.
+    """
 
     def __init__(self, world: "World") -> None:
         self._world = world

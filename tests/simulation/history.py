@@ -67,7 +67,9 @@ class Doubled(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """A generation begins from a checkpoint, or from nothing. holders: members that count and have the state."""
+    """A generation begins from a checkpoint, or from nothing. holders: members that count and have the
+    state.
+    """
 
     at_ns: int
     generation: int

@@ -1,8 +1,10 @@
-"""A member as the membership and the other members see it: train/seat.py, steps.py and control.py without tensors.
+"""A member as the membership and the other members see it: train/seat.py, steps.py and control.py without
+tensors.
 
-It regroups (standings go through the coordinator, the highest version wins, who is behind takes the state over),
-computes lanes and keeps them, adds up with the others, commits by itself, and tells the coordinator later. The
-state is a number that follows from all that was ever committed. Who deals lanes is the production code.
+It regroups (standings go through the coordinator, the highest version wins, who is behind takes the state
+over),
+computes lanes and keeps them, adds up with the others, commits by itself, and tells the coordinator later.
+The state is a number that follows from all that was ever committed. Who deals lanes is the production code.
 """
 
 from collections.abc import Callable, Sequence
@@ -89,7 +91,9 @@ class Reflection(msgspec.Struct, kw_only=True):
         self.steps[step] = False
 
     def note(self, step: int) -> None:
-        self.steps = {number: is_kept or number == step for number, is_kept in self.steps.items() if number <= step}
+        self.steps = {
+            number: is_kept or number == step for number, is_kept in self.steps.items() if number <= step
+        }
 
 
 class Script:
@@ -110,6 +114,7 @@ class Script:
         self.number = 0
         self.rank = 0
         self.members: tuple[str, ...] = ()
+        self.replicas_most = 1
         self.awaits: tuple[str, ...] = ()
         self.newest: wire.Announced | None = None
         self.abandon_below = 0
@@ -210,7 +215,11 @@ class Script:
 
     def _get_ready(self) -> None:
         self.enter("ready")
-        self.say(wire.WorkerReady(member=self.name, setup=self.world.setup, took_s=self.world.setting.build_ns / 1e9))
+        self.say(
+            wire.WorkerReady(
+                member=self.name, setup=self.world.setup, took_s=self.world.setting.build_ns / 1e9
+            )
+        )
         self.at("ready")
 
     def _take(self, generation: wire.Announced) -> None:
@@ -273,6 +282,7 @@ class Script:
         if not generation.at_boundary:
             self.world.groups.leave(self)
         self.number, self.members = generation.number, generation.members
+        self.replicas_most = generation.replicas_most
         self.rank = self.members.index(self.name)
         self.changing = False
         self.enter("standing")
@@ -383,7 +393,9 @@ class Script:
         if not gone:
             self.later(self.world.delay() * 3, lambda: self._taken(stands, ahead))
         elif any(left[name] for name in gone):
-            self.world.at(self.world.delay(), self.lose_peer, self.number, next(name for name in gone if left[name]))
+            self.world.at(
+                self.world.delay(), self.lose_peer, self.number, next(name for name in gone if left[name])
+            )
 
     def _taken(self, stands: list[Stand], ahead: Stand) -> None:
         left = self.world.groups.left.get(self.number, {})
@@ -460,10 +472,11 @@ class Script:
         """What somebody may have committed the next step without."""
         return next((stand.bound for stand in stands if stand.bound is not None), None)
 
-    def _shortage(self, held: frozenset[int] = frozenset(), dealt: frozenset[int] = frozenset()) -> frozenset[int]:
-        most = 1 if self.newest is None else self.newest.replicas_most
+    def _shortage(
+        self, held: frozenset[int] = frozenset(), dealt: frozenset[int] = frozenset()
+    ) -> frozenset[int]:
         replicas = len(self.members) // self.ranks
-        return self.world.shortage.of(self.version + 1, replicas, most, held, dealt)
+        return self.world.shortage.of(self.version + 1, replicas, self.replicas_most, held, dealt)
 
     def _deal_anew(self) -> None:
         replicas = len(self.members) // self.ranks
@@ -513,7 +526,9 @@ class Script:
         told = (self.held, self.version, self.content, pending)
         self._exchange("reduce", self.twins, told, self._summed)
 
-    def _exchange(self, what: str, peers: tuple[str, ...], told: Any, then: Callable[[list[Any]], None]) -> None:
+    def _exchange(
+        self, what: str, peers: tuple[str, ...], told: Any, then: Callable[[list[Any]], None]
+    ) -> None:
         self.enter(what)
         if len(peers) > 1:
             self.world.groups.arrive(self, what, peers, told, then)
@@ -563,7 +578,10 @@ class Script:
         if self.mirror is not None:
             self.mirror.note(self.version)
         self.world.kept(
-            self, Kept(self.world.now_ns, self.name, self.number, self.version, self.content, self.history, skipped)
+            self,
+            Kept(
+                self.world.now_ns, self.name, self.number, self.version, self.content, self.history, skipped
+            ),
         )
         self.enter("committed")
         if not self.at("commit"):
@@ -588,7 +606,10 @@ class Script:
             return
         self.say(
             wire.Finished(
-                member=self.name, step=self.version, digest=str(self.content), steps_total=self.world.setting.steps
+                member=self.name,
+                step=self.version,
+                digest=str(self.content),
+                steps_total=self.world.setting.steps,
             )
         )
         newest = self.newest

@@ -5,7 +5,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.run.happenings import Effect, Expect, FromMember, FromNode, Happening, Record, Say, ToMembers, ToNode
+from holdfast.run.happenings import (
+    Effect,
+    Expect,
+    FromMember,
+    FromNode,
+    Happening,
+    Record,
+    Say,
+    ToMembers,
+    ToNode,
+)
 from holdfast.run.membership import advance
 from holdfast.run.wire import MemberBeat, NodeBeat
 from tests.simulation.checks import Outcome, violations
@@ -13,9 +23,6 @@ from tests.simulation.history import Note, Told
 from tests.simulation.member import Script
 from tests.simulation.setting import Setting, drawn
 from tests.simulation.world import START_NS, Advance, World
-
-CHUNK = 250
-"""Schedules that a process runs at once."""
 
 
 class Failure(NamedTuple):
@@ -73,10 +80,13 @@ def _told(note: Note) -> list[str]:
     if not isinstance(note, Told):
         fields = ", ".join(f"{name}={value}" for name, value in zip(note._fields[1:], note[1:], strict=True))
         return [f"{at}      {type(note).__name__}: {fields}"]
-    if isinstance(note.happening, FromNode | FromMember) and not note.effects:
-        if isinstance(note.happening.message, NodeBeat | MemberBeat):
-            return []
-    return [f"{at}  {_happening(note.happening)}", *(f"{'':10}    > {line}" for line in map(_effect, note.effects) if line)]
+    said = note.happening.message if isinstance(note.happening, FromNode | FromMember) else None
+    if isinstance(said, NodeBeat | MemberBeat) and not note.effects:
+        return []
+    return [
+        f"{at}  {_happening(note.happening)}",
+        *(f"{'':10}    > {line}" for line in map(_effect, note.effects) if line),
+    ]
 
 
 def _happening(happening: Happening) -> str:

@@ -10,7 +10,18 @@ from holdfast.run.state import RunPolicy
 from holdfast.run.waits import ns
 
 Point = Literal[
-    "start", "join", "ready", "regroup", "group", "state", "seated", "lanes", "reduce", "sum", "commit", "finished"
+    "start",
+    "join",
+    "ready",
+    "regroup",
+    "group",
+    "state",
+    "seated",
+    "lanes",
+    "reduce",
+    "sum",
+    "commit",
+    "finished",
 ]
 """Where in its script a member is when a fault strikes."""
 POINTS: tuple[Point, ...] = (
@@ -83,13 +94,15 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         whom = "another member than the one" if self.other else "the member"
-        return f"{self.kind}: {whom} that is number {self.times} at {self.point!r}, {self.after_ns / 1e6:.1f} ms later"
+        later = f"{self.after_ns / 1e6:.1f} ms later"
+        return f"{self.kind}: {whom} that is number {self.times} at {self.point!r}, {later}"
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """nodes: how many join, `late` of them after a while. delay_ns: of a message, usually; spikes: how many of
-    a thousand take seconds. lane_ns: the time of a lane. checkpoint_every: in steps; 0: none. mirror_every: as in
-    `protect`. is_smaller: lanes of members that are missing are skipped.
+    """nodes: how many join, `late` of them after a while. delay_ns: of a message, usually; spikes: how many
+    of
+    a thousand take seconds. lane_ns: the time of a lane. checkpoint_every: in steps; 0: none. mirror_every:
+    as in `protect`. is_smaller: lanes of members that are missing are skipped.
     """
 
     policy: RunPolicy
@@ -111,8 +124,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         mesh = f", replicas of {policy.mesh.ranks}" if policy.mesh.ranks > 1 else ""
         smaller = ", smaller batches" if self.is_smaller else ""
         return (
-            f"{self.nodes} nodes ({policy.nodes_min} to {policy.nodes_max}) of {policy.slots}{mesh}, {policy.warm}"
-            f" warm, {self.steps} steps of {self.lanes} lanes{smaller}, a checkpoint every {self.checkpoint_every}"
+            f"{self.nodes} nodes ({policy.nodes_min} to {policy.nodes_max}) of {policy.slots}{mesh}, "
+            f"{policy.warm} warm, {self.steps} steps of {self.lanes} lanes{smaller}, "
+            f"a checkpoint every {self.checkpoint_every}"
         )
 
 
@@ -158,6 +172,7 @@ def drawn(seed: int) -> Setting:
         grace_s=2.0,
     )
     count = draw.choices(_FAULTS, _FAULT_WEIGHTS)[0]
+    is_storm = draw.random() < 0.5
     return Setting(
         policy=policy,
         nodes=nodes + spare,
@@ -171,7 +186,20 @@ def drawn(seed: int) -> Setting:
         checkpoint_every=draw.choice((0, 1, 2)),
         mirror_every=draw.choice((0, 1, 2, 8)),
         is_smaller=draw.random() < 0.25,
-        faults=tuple(_fault(draw) for _ in range(count)),
+        faults=tuple(_storm(draw) if is_storm else _fault(draw) for _ in range(count)),
+    )
+
+
+def _storm(draw: random.Random) -> Fault:
+    """One of several that strike where they hurt most: while members regroup, and around a commit."""
+    return Fault(
+        kind=draw.choice(("kill", "kill", "kill", "line", "wire", "node")),
+        point=draw.choice(("regroup", "state", "reduce", "sum", "sum", "commit", "commit")),
+        times=draw.randint(1, 9),
+        other=draw.random() < 0.4,
+        after_ns=draw.choice((0, 0, 300_000)),
+        for_ns=ns(draw.choice((0.5, 3.0))),
+        returns=True,
     )
 
 

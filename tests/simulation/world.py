@@ -1,8 +1,9 @@
 """A run in a simulated cluster: the production membership, a clock that leaps, and a network that breaks.
 
-A connection to the coordinator is TCP: it keeps its order, and when it breaks, what was under way may be lost.
-Between connections there is no order. Nothing is sent twice, because no process connects again: a worker whose
-connection ends is ended, and so is an agent, with its node; a node that returns is a new one.
+A connection to the coordinator is TCP: it keeps its order, and when it breaks, what was under way may be
+lost.
+Between connections there is no order. Nothing is sent twice, because no process connects again: a worker
+whose connection ends is ended, and so is an agent, with its node; a node that returns is a new one.
 """
 
 import heapq
@@ -60,7 +61,9 @@ QUICK_NS = 20 * SECOND_NS
 TURNS_MAX = 200_000
 """Far more than any schedule has."""
 PATIENCE_NS = 3 * 3600 * SECOND_NS
-"""By then every run must have come to its end: all of the membership's waits are shorter, one after another."""
+"""By then every run must have come to its end: all of the membership's waits are shorter, one after
+another.
+"""
 LINGER_NS = 60 * SECOND_NS
 """So long a process may live that does not count any more: it is killed, or notices that it is alone."""
 SIGTERM, SIGKILL = 15, 9
@@ -202,7 +205,12 @@ class World:
                 agent.told = stopped
                 self.from_agent(agent, wire.NodeBeat(node=agent.name, stopped=stopped))
         for script in self.scripts.values():
-            if script.is_dead or script.is_paused or not script.line.is_open or script.node in self.partitioned:
+            if (
+                script.is_dead
+                or script.is_paused
+                or not script.line.is_open
+                or script.node in self.partitioned
+            ):
                 continue
             stage = STAGES.get(script.doing, "script")
             step = script.version + (stage in ("lanes", "reduce"))
@@ -217,7 +225,9 @@ class World:
 
     def _stopped(self, node: str) -> tuple[str, ...]:
         return tuple(
-            one.name for one in self.scripts.values() if one.is_paused and not one.is_dead and one.node == node
+            one.name
+            for one in self.scripts.values()
+            if one.is_paused and not one.is_dead and one.node == node
         )
 
     def _hear_beats(self, nodes: list[Line], members: list[Line]) -> None:
@@ -559,25 +569,32 @@ class World:
         script = self.scripts.get(name)
         if script is None or script.is_dead or not script.line.is_open:
             return
-        for effect in effects:
-            if isinstance(effect, Close) and effect.name in (name, script.node):
-                return
-            if isinstance(effect, ToNode) and isinstance(effect.message, wire.StopWorker):
-                if effect.message.member == name:
-                    return
-        self.note(Lingering(self.now_ns, name))
+        is_ended = any(
+            (isinstance(effect, Close) and effect.name in (name, script.node))
+            or (
+                isinstance(effect, ToNode)
+                and isinstance(effect.message, wire.StopWorker)
+                and effect.message.member == name
+            )
+            for effect in effects
+        )
+        if not is_ended:
+            self.note(Lingering(self.now_ns, name))
 
     def _without_step(self, step: int) -> tuple[str, ...]:
         formed = self.state.generations.formed
         names = () if formed is None else formed.members
-        return tuple(name for name in names if not self.scripts[name].is_dead and self.scripts[name].version < step)
+        return tuple(
+            name for name in names if not self.scripts[name].is_dead and self.scripts[name].version < step
+        )
 
     def _not_in(self, event: GenerationOpened) -> tuple[str, ...]:
         living = [self.scripts[name] for name in event.members if not self.scripts[name].is_dead]
         return tuple(
             one.name
             for one in living
-            if one.number < event.generation or (one.number == event.generation and one.version < (event.step or 0))
+            if one.number < event.generation
+            or (one.number == event.generation and one.version < (event.step or 0))
         )
 
     def _note_return(self, effects: tuple[Effect, ...]) -> None:

@@ -104,9 +104,9 @@ def lost_part(state: RunState) -> int | None:
 
 
 def _having(state: RunState) -> set[str]:
-    """Living members that have the state, on the shelf or not. Who has all but the last step may have the sum
-    of that; it shows when they meet. Members of the formed generation step together, from a state that all of
-    them have: one that seems further behind has only not been heard yet.
+    """Living members that have the state, on the shelf or not. Who has all but the last step, and was there
+    when that was made, may have the sum of it; it shows when they meet. Members of the formed generation step
+    together, from a state that all of them have: one that seems further behind has only not been heard yet.
     """
     formed = frozenset[str]() if state.generations.formed is None else state.generations.formed.names
     living = [
@@ -114,13 +114,23 @@ def _having(state: RunState) -> set[str]:
         for one in state.roster.members.values()
         if (one.version or one.name in formed) and not one.is_lost
     ]
-    top = max((one.version for one in living), default=0)
-    due = max(top, state.progress.step) - 1
+    last = max([state.progress.step, *(one.version for one in living)])
+    makers = _makers(state, living, last)
     return {
         one.name
         for one in living
-        if one.version >= due or (one.name in formed and one.version >= state.progress.step)
+        if one.version >= last
+        or (one.version == last - 1 and (makers is None or one.name in makers))
+        or (one.name in formed and one.version >= state.progress.step)
     }
+
+
+def _makers(state: RunState, living: Sequence[Member], step: int) -> frozenset[str] | None:
+    """The members of the generations that are known to have made this step; None: nobody knows who did."""
+    numbers = {generation for generation, last in (one.reported for one in living) if last == step}
+    known = [state.generations.formed, state.generations.announced]
+    makers = [one.names for one in known if one is not None and one.number in numbers]
+    return frozenset[str]().union(*makers) if makers else None
 
 
 def _mirrored(state: RunState, among: Sequence[str]) -> set[int]:

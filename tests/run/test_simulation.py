@@ -1,0 +1,136 @@
+"""The membership through simulated schedules of faults; and rules that are broken on purpose, which show."""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from quantity import examples
+
+from tests.simulation import broken
+from tests.simulation.member import Script
+from tests.simulation.schedule import run_many, run_one
+from tests.simulation.setting import Fault, Setting, drawn
+from tests.simulation.world import Advance
+
+ROOT = Path(__file__).parents[2]
+SCHEDULES = 400
+"""In `make test` half as many, in `make quick` a fifth, from a seed that is drawn anew each time."""
+SOAKED = 1_000_000
+CAUGHT_WITHIN = 2000
+"""Schedules, in which a broken rule must show; each takes some milliseconds."""
+
+
+def test_schedules_from_a_new_seed_keep_all_promises() -> None:
+    first = random.SystemRandom().randrange(1 << 48)
+    failures = run_many(range(first, first + examples(SCHEDULES)))
+    assert not failures, "\n".join(map(str, failures))
+
+
+@pytest.mark.parametrize("seed", [272, 1044, 1187, 1243, 1306, 1879])
+def test_newcomers_do_not_wait_for_a_part_that_no_member_has(seed: int) -> None:
+    """The run once waited in vain: see replicas.py, `arrange`."""
+    _, failure = run_one(seed)
+    assert failure is None, str(failure)
+
+
+@pytest.mark.soak
+def test_a_million_schedules_keep_all_promises() -> None:
+    first = random.SystemRandom().randrange(1 << 48)
+    command = (sys.executable, "-m", "tests.simulation", "--processes", str(os.cpu_count() or 1))
+    done = subprocess.run(
+        (*command, "--seeds", f"{first}:{first + SOAKED}"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# ---- rules that are broken on purpose --------------------------------------------------------------------
+
+
+def _at_commits(seed: int) -> Setting:
+    """Members die around commits, nobody takes their places, and lanes are skipped meanwhile."""
+    setting, draw = drawn(seed), random.Random(seed)
+    faults = tuple(
+        Fault(
+            kind="kill",
+            point=draw.choice(("sum", "commit")),
+            times=draw.randint(1, 9),
+            other=draw.random() < 0.4,
+            after_ns=draw.choice((0, 300_000)),
+            for_ns=0,
+            returns=True,
+        )
+        for _ in range(3)
+    )
+    policy = msgspec.structs.replace(setting.policy, warm=0)
+    return msgspec.structs.replace(setting, policy=policy, faults=faults, is_smaller=True)
+
+
+def _first_words(make: Callable[[int], Setting], **rule: Advance | type[Script]) -> str:
+    """What the first schedule in which a broken rule shows is blamed for."""
+    for seed in range(CAUGHT_WITHIN):
+        _, failure = run_one(seed, setting=make(seed), **rule)  # type: ignore[arg-type]
+        if failure is not None:
+            return failure.wrong[0]
+    raise AssertionError(f"{rule} did not show in {CAUGHT_WITHIN} schedules")
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (broken.hears_one_for_all, ("is recorded as formed without", "does not have it")),
+        (broken.counts_one_for_all, ("does not have it",)),
+        (broken.heeds_the_fenced, ("was given up, and its",)),
+        (broken.ends_nobody, ("lives on",)),
+        (broken.leaves_out_the_last, ("leaves out",)),
+        (broken.forgets_the_unheard, ("though living members have every part",)),
+    ],
+)
+def test_a_broken_rule_of_the_membership_shows(step: Advance, words: tuple[str, ...]) -> None:
+    told = _first_words(drawn, step=step)
+    assert any(part in told for part in words), told
+
+
+def test_lanes_that_are_counted_for_another_step_show() -> None:
+    assert "has the lanes" in _first_words(drawn, script=broken.StaleClaims)
+
+
+def test_skipped_lanes_that_do_not_bind_show() -> None:
+    assert "is not the same on" in _first_words(_at_commits, script=broken.FreeSkips)
+
+
+# ---- the simulation itself -------------------------------------------------------------------------------
+
+
+def test_a_seed_tells_the_same_story_in_any_process() -> None:
+    """Whatever the order of sets and dictionaries is there."""
+    command = (sys.executable, "-m", "tests.simulation", "--seed", "7")
+    stories = [
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": number},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for number in ("1", "2")
+    ]
+    assert stories[0] == stories[1]
+    assert "to n0: StartWorker" in stories[0]
+    assert stories[0].rstrip().endswith("nothing is wrong")
+
+
+def test_a_failure_names_its_seed_and_the_command_that_replays_it() -> None:
+    failures = [run_one(seed, step=broken.counts_one_for_all)[1] for seed in range(20)]
+    told = str(next(failure for failure in failures if failure is not None))
+    assert told.startswith("seed ")
+    assert "replay: python -m tests.simulation --seed " in told
