@@ -335,7 +335,7 @@ def hold_up(made: "Cluster", process: "Process", *, declared: bool) -> None:
         return
     for name in process.generation.members:
         if name in made.processes:
-            made.processes[name].hangs_in = "lanes" if name == process.member else "reduce"
+            made.processes[name].hangs_in = "forward" if name == process.member else "reduce"
 
 
 def let_go(made: "Cluster", process: "Process") -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from holdfast.record.events import KnownEvent, Role, RunStarted
+from holdfast.run.explaining import Watched
 from holdfast.run.happenings import Effect, Ending, Print, Record, Say, Severity
 from holdfast.run.history import Survived, Worked
 from holdfast.run.mesh import MeshShape
@@ -243,16 +244,19 @@ class DeclaredWork(msgspec.Struct, frozen=True, kw_only=True):
 class Stall(msgspec.Struct, kw_only=True):
     """A step, or a generation's formation, that takes longer than usual.
 
-    since_ns: when the run last got further. looks: how often it was looked at. asked_ns: when agents were
-    asked where their members are; awaited: of whom that is not answered; places: what was. said: the last
+    since_ns: when the run last got further. looks, looked_ns: how often it was looked at, and when last.
+    asked_ns: when agents were asked where their members are; awaited: of whom that is not answered. watched:
+    what they have answered so far; are_all_asked: not only those who may be to blame were. said: the last
     line about it.
     """
 
     since_ns: int
     looks: int = 0
+    looked_ns: int = 0
     asked_ns: int | None = None
     awaited: dict[str, None] = {}
-    places: dict[str, str] = {}
+    watched: dict[str, Watched] = {}
+    are_all_asked: bool = False
     said: str = ""
 
 
