@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.run.explaining import FAULTS, LOOKS_MIN, Explanation, HangKind, Watched, explain
 from holdfast.run.kernel_view import KernelView
-from holdfast.run.stacks import StackFrame, Stack
+from holdfast.run.stacks import Stack, StackFrame
 from holdfast.run.wire import Located, Stage
 
 SECOND = 10**9

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.run.stacks import StackFrame, Stack, own_frame
+from holdfast.run.stacks import Stack, StackFrame, own_frame
 from holdfast.run.stages import IN_STEP
 from holdfast.run.wire import Located, Stage
 
