@@ -9,6 +9,7 @@ lanes take very different times: whatever the record has against it is a false a
 import random
 import tempfile
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -35,10 +36,13 @@ UNDISTURBED_STEPS = 1000
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault, once. failure: why the run did not get through, if it did not."""
+    """One fault, once. pause_steps: the longest time without a commit from then on, in usual steps. failure:
+    why the run did not get through, if it did not.
+    """
 
     detect_s: float | None = None
     recover_s: float | None = None
+    pause_steps: float | None = None
     right_culprit: bool = False
     steps_lost: int = 0
     bits_equal: bool = False
@@ -60,6 +64,7 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
     right_culprit: int
     detect_s: Times | None
     recover_s: Times | None
+    pause_steps: Times | None
     steps_lost: int
     bits_equal: int
 
@@ -79,7 +84,7 @@ class FaultsBench(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--seed", type=int, default=1, show_default=True, help="Chooses members and moments.")
 @json_option
 def command(only: tuple[str, ...], repetitions: int, seed: int, as_json: bool) -> int:
-    """Strike live runs: who is found, how soon they go on, what is lost. Exit code 1: not all as it should be."""
+    """Strike live runs: who is found, how soon they go on, what is lost. Exit code 1: not all is well."""
     bench = measure(_chosen(only), repetitions, seed)
     if as_json:
         print_json(bench)
@@ -137,10 +142,20 @@ def judged(fault: LiveFault, events: Sequence[AnyEvent], struck: Struck, *, is_s
     return Sample(
         detect_s=None if found_ns is None else max(0.0, (found_ns - struck.at_ns) / 1e9),
         recover_s=None if went_on_ns is None else (went_on_ns - struck.at_ns) / 1e9,
+        pause_steps=pause_steps(events, struck.at_ns),
         right_culprit=is_right,
         steps_lost=steps_redone(events),
         bits_equal=is_same,
     )
+
+
+def pause_steps(events: Iterable[AnyEvent], struck_ns: int) -> float | None:
+    """The longest gap between two commits that ends after the strike, by the usual one before it."""
+    commits = sorted(one.occurred_ns for one in events if isinstance(one, StepCommitted))
+    gaps = [(after, after - before) for before, after in pairwise(commits)]
+    usual = [gap for after, gap in gaps if after < struck_ns]
+    later = [gap for after, gap in gaps if after >= struck_ns]
+    return max(later) / median(usual) if usual and later else None
 
 
 def went_on(events: Iterable[AnyEvent], found_ns: int) -> int | None:
@@ -176,6 +191,7 @@ def summary(name: str, samples: Sequence[Sample]) -> FaultResult:
         right_culprit=sum(one.right_culprit for one in samples),
         detect_s=_times([one.detect_s for one in samples]),
         recover_s=_times([one.recover_s for one in samples]),
+        pause_steps=_times([one.pause_steps for one in samples]),
         steps_lost=sum(one.steps_lost for one in samples),
         bits_equal=sum(one.bits_equal for one in samples),
     )
@@ -200,12 +216,12 @@ def table(bench: FaultsBench) -> str:
     head = (
         f"{'fault':<12}{'times':>6}{'found':>7}{'right':>7}{'went on':>9}{'same bits':>11}{'steps lost':>12}"
     )
-    lines = [f"{head}{'found after':>18}{'went on after':>18}"]
+    lines = [f"{head}{'found after':>18}{'went on after':>18}{'pause in steps':>18}"]
     for one in bench.faults:
         counts = f"{one.repetitions:>6}{one.detected:>7}{one.right_culprit:>7}{one.recovered:>9}"
         lines.append(
             f"{one.fault:<12}{counts}{one.bits_equal:>11}{one.steps_lost:>12}"
-            f"{_seconds(one.detect_s):>18}{_seconds(one.recover_s):>18}"
+            f"{_seconds(one.detect_s):>18}{_seconds(one.recover_s):>18}{_steps(one.pause_steps):>18}"
         )
     false = ", ".join(bench.false_alarms) or "none"
     return "\n".join([*lines, f"false alarms in {bench.undisturbed_steps} undisturbed steps: {false}"])
@@ -213,3 +229,7 @@ def table(bench: FaultsBench) -> str:
 
 def _seconds(times: Times | None) -> str:
     return "-" if times is None else f"{times.median:.2f} ({times.max:.2f}) s"
+
+
+def _steps(times: Times | None) -> str:
+    return "-" if times is None else f"{times.median:.1f} ({times.max:.1f})"

@@ -200,6 +200,18 @@ def stop_agent(run: LiveRun, generator: random.Random) -> Struck:
     return Struck(at_ns=at_ns, subjects=(victim.partition(".")[0],))
 
 
+def migrate(run: LiveRun, member: str) -> int:
+    return run.told("migrate", NAME, member)
+
+
+def drain(run: LiveRun, generator: random.Random) -> Struck:
+    """And back again."""
+    node = generator.choice(sorted(run.members())).partition(".")[0]
+    at_ns = run.told("drain", node, "--run", NAME)
+    run.told("restore", node, "--run", NAME)
+    return Struck(at_ns=at_ns, subjects=(node,))
+
+
 def kill(run: LiveRun, member: str) -> int:
     return run.signalled(run.pid_of(member), signal.SIGKILL)
 
@@ -239,4 +251,6 @@ FAULTS: tuple[LiveFault, ...] = (
         strike=in_script("slow"),
         found_as="slow member",
     ),
+    LiveFault(name="migrate", what="a member is migrated", strike=on_member(migrate), action="migrate"),
+    LiveFault(name="drain", what="a node is drained, and restored", strike=drain, action="drain"),
 )

@@ -8,9 +8,9 @@ from memory_cluster import Cluster
 from holdfast.record.events import FaultObserved, GenerationOpened, MemberLost
 from holdfast.run import hangs
 from holdfast.run.hangs import LOOKS
-from holdfast.run.happenings import FromMember, ReplaceRequested, Tick
+from holdfast.run.happenings import FromMember, MoveRequested, Tick
 from holdfast.run.waits import FORM_S_MIN, HUNG_S_MIN, IDLE_S_MAX, LEASE_S_MAX, LOCATE_S, Observed, ns
-from holdfast.run.wire import Committed, Locate, MemberBeat, Replace, Stage, Working
+from holdfast.run.wire import Committed, Locate, MemberBeat, Migrate, Stage, Working
 
 MakeCluster = type[Cluster]
 
@@ -367,7 +367,7 @@ def test_growth_is_no_alarm_where_steps_are_long(cluster: "MakeCluster") -> None
 
 
 def replace(made: "Cluster", member: str) -> None:
-    made.tell(ReplaceRequested(Replace(member=member)))
+    made.tell(MoveRequested(Migrate(member=member)))
     made.run(lambda: made.state.replacing.leaving[member] in made.state.roster.members)
 
 

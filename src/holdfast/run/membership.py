@@ -34,8 +34,8 @@ from holdfast.run.happenings import (
     FromMembers,
     FromNode,
     Happening,
+    MoveRequested,
     Present,
-    ReplaceRequested,
     Reply,
     StopRequested,
     StrikeRequested,
@@ -145,7 +145,7 @@ def _take_in(state: RunState, event: Happening) -> bool:
             ending.stop(state, reason, code)
         case StrikeRequested(strike):
             state.outbox.effects.append(Reply(_strike(state, strike)))
-        case ReplaceRequested(message):
+        case MoveRequested(message):
             state.outbox.effects.append(Reply(replacing.ask(state, message)))
         case Begun():
             state.outbox.record(state.policy.started(state.now_ns, state.launch.gpus))
@@ -181,7 +181,7 @@ def _turn_back(state: RunState, event: Happening) -> None:
             if end is not None:
                 message = EndNode(outcome=end.outcome, code=end.code, reason=end.reason)
                 state.outbox.effects.append(ToNode(name, message))
-        case StrikeRequested() | ReplaceRequested():
+        case StrikeRequested() | MoveRequested():
             state.outbox.effects.append(Reply(Answer(ok=False, sentence="the run is over")))
 
 

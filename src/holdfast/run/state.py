@@ -540,7 +540,8 @@ class Replacing(msgspec.Struct, kw_only=True):
     """Who is to be replaced. leaving: members, and who takes their place, where that is known;
     nobody does where the node is drained. replaced: those who were, and by whom. kept: those who were not,
     members and nodes, and why. reasons: why, if the operator has not asked for it. slow_seats: node and slot
-    of members that were replaced because they were slow.
+    of members that were replaced because they were slow. chosen: spare nodes that the operator wants to take
+    part before others.
     """
 
     leaving: dict[str, str] = {}
@@ -548,6 +549,7 @@ class Replacing(msgspec.Struct, kw_only=True):
     kept: dict[str, str] = {}
     reasons: dict[str, str] = {}
     slow_seats: set[tuple[str, int]] = set()
+    chosen: set[str] = set()
 
 
 class Ends(msgspec.Struct, kw_only=True):

@@ -1,6 +1,6 @@
 """What the processes of a run say to each other: typed messages and their framing.
 
-The coordinator is the hub: every agent, every worker and every operator (`holdfast chaos`, `replace`) holds
+The coordinator is the hub: every agent, every worker and every operator (`holdfast chaos`, `migrate`) holds
 one TCP connection to it and speaks to nobody else about the run. Tensors never pass here. A message is a
 frame: its length in four bytes, then MessagePack. Nothing here opens a socket.
 """
@@ -540,10 +540,26 @@ class Strike(Message, frozen=True, kw_only=True, tag=True):
     for_s: float = 3.0
 
 
-class Replace(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """`holdfast replace`: give the member's place to another process. asks_only: how does that stand?"""
+class Migrate(MemberMessage, frozen=True, kw_only=True, tag=True):
+    """`holdfast migrate`: give the member's place to another process, or those of a node, if it is one, to a
+    spare node. to: which node; empty: any. asks_only: how does that stand?
+    """
 
+    to: str = ""
     asks_only: bool = False
+
+
+class Drain(Message, frozen=True, kw_only=True, tag=True):
+    """`holdfast drain`: have no member on this node, from a step boundary on. asks_only: as above."""
+
+    node: str
+    asks_only: bool = False
+
+
+class Restore(Message, frozen=True, kw_only=True, tag=True):
+    """`holdfast restore`: a node that was drained may have members again."""
+
+    node: str
 
 
 class Answer(Message, frozen=True, kw_only=True, tag=True):
@@ -566,7 +582,9 @@ OfMembership = WorkerJoined | WorkerReady | OfRegrouping | DeviceFailed | Finish
 OfProgress = Planned | Committed | Balanced | Working | MemberBeat | Checkpointed | Struck
 FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed
-AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Replace | Answer
+Move = Migrate | Drain | Restore
+"""What an operator asks for that changes who is where."""
+AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Move | Answer
 
 Notice = tuple[str, str, bytes]
 """Who published it, under which key, and what."""
