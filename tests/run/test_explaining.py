@@ -53,7 +53,7 @@ def explained(stage: Stage = "forward", **members: Watched) -> Explanation:
     ("one", "kind", "is_certain"),
     [
         (watched((OWN,), share=1.0), "loop", True),
-        (watched((OWN,), share=0.5), "loop", False),  # it had little of a processor so far
+        (watched((OWN,), share=0.2), "loop", False),  # it had little of a processor so far
         (watched((TORCH, OWN), share=1.0), "busy", False),
         (watched((OWN,), share=1.0, moves=True), "busy", False),
         (watched((OWN,), waits_for="sleep"), "idle", True),

@@ -16,6 +16,8 @@ from holdfast.run.wire import Located, Stage
 
 IDLE_SHARE = 0.1
 """Of a processor: a process that uses less waits. One that polls every 10 ms uses a fiftieth."""
+LOOP_SHARE = 0.25
+"""Of the time that a step may take: one that has had less of a processor is short of it, and may be slow."""
 MOVED_BYTES_MAX = 64 << 10
 """One that reads or writes more while it is looked at gets further, however slowly."""
 LOOKS_MIN = 3
@@ -113,7 +115,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 def explain(
     watched: Mapping[str, Watched], stages: Mapping[str, Stage], suspects: Sequence[str], patience_s: float
 ) -> Explanation:
-    """patience_s: for so long a member may use the processor in one function of its own in a step."""
+    """patience_s: for how long a step may take before a member that is stuck in it is ended."""
     known = {name: watched[name] for name in suspects if name in watched}
     kinds = {name: _kind(one, stages[name]) for name, one in known.items()}
     if talking := _waiting_for_each_other(known, kinds):
@@ -173,7 +175,7 @@ def _is_certain(one: Watched, kind: HangKind, stage: Stage, patience_s: float) -
     if stage not in IN_STEP:
         return False
     if kind == "loop":
-        return one.cpu_s >= patience_s
+        return one.cpu_s >= LOOP_SHARE * patience_s
     return kind in ("lock", "data", "answer") or (kind == "idle" and one.is_fixed)
 
 

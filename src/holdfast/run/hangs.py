@@ -10,7 +10,7 @@ that it is stuck (explaining.py). Whoever waits for others is not to blame, work
 from collections.abc import Sequence
 
 from holdfast.run import explaining, losses, replacing, seats
-from holdfast.run.explaining import Explanation, Watched
+from holdfast.run.explaining import Explanation, HangKind, Watched
 from holdfast.run.happenings import ToNode
 from holdfast.run.stages import HELD_UP, REGROUPING
 from holdfast.run.state import DeclaredWork, Generation, Member, RunState, Stall, Trouble
@@ -29,6 +29,8 @@ NAMED_MAX = 4
 """So many members are asked where they are, and named in a line."""
 ASKED_MAX = 64
 """So many are asked once, those that wait included: their stacks are written down."""
+DECLARABLE: frozenset[HangKind] = frozenset({"loop", "busy", "idle", "unknown"})
+"""What may have been work after all."""
 HINT = (
     "work that takes a script longer than its steps can be declared: `with run.alone(...)` on one member, "
     "`with run.together(...)` on all; --hang-after sets the bound"
@@ -327,7 +329,7 @@ def _end(
     state.hangs.endings = state.hangs.endings + 1 if state.now_ns < state.hangs.endings_until_ns else 1
     state.hangs.endings_until_ns = state.now_ns + ns(PATIENT_S)
     state.hangs.stall = None
-    if not state.hangs.is_hinted:
+    if not state.hangs.is_hinted and found.kind in DECLARABLE:
         state.hangs.is_hinted = True
         state.outbox.say(HINT)
     replacing.settle(state)  # an heir that is ready has the seat before anybody else

@@ -5,6 +5,7 @@ their lines say. Pure, but for the reading of those lines.
 import linecache
 import os
 import re
+import stat
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,10 @@ FRAMES_MAX = 24
 """Of a thread, from the innermost on: a script's own frames are among them, and a message stays small."""
 THREADS_MAX = 8
 SOURCE_CHARS_MAX = 80
+SOURCE_BYTES_MAX = 4 << 20
+"""Of a file from which a line is read."""
 
-_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.*)$', re.MULTILINE)
+_FRAME = re.compile(r'^  File "([^"\0\n]+)", line (\d{1,9}) in (.{0,200})', re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack) [^\n]*\(most recent call first\):$", re.MULTILINE)
 _OWN = str(Path(__file__).parent.parent) + os.sep
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
@@ -59,16 +62,20 @@ def read_stacks(text: str) -> tuple[Stack, ...]:
 
 def _stack(text: str) -> Stack:
     calls = [(path, int(line), function) for path, line, function in _FRAME.findall(text)[:FRAMES_MAX]]
-    return tuple(
-        StackFrame(
-            path, line, function, is_own := not is_library(path), _source(path, line) if is_own else ""
-        )
-        for path, line, function in calls
-    )
+    return tuple(StackFrame(*call, *_owned(call[0], call[1])) for call in calls)
+
+
+def _owned(path: str, line: int) -> tuple[bool, str]:
+    """Whether the file is the user's, and the line if it is."""
+    return (False, "") if is_library(path) else (True, _source(path, line))
 
 
 def _source(path: str, line: int) -> str:
-    if not Path(path).is_file():  # a pipe would be waited for
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return ""
+    if not stat.S_ISREG(status.st_mode) or status.st_size > SOURCE_BYTES_MAX:  # a pipe would be waited for
         return ""
     linecache.checkcache(path)
     return linecache.getline(path, line).strip()[:SOURCE_CHARS_MAX]
