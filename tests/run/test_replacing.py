@@ -48,10 +48,10 @@ def up(cluster: "MakeCluster", *, nodes: int = 1, **options: object) -> "Cluster
 
 
 def ask(made: "Cluster", member: str, *, asks_only: bool = False) -> Answer:
-    return tell(made, asked(member, asks_only=asks_only))
+    return tell(made, move_of(member, asks_only=asks_only))
 
 
-def asked(name: str, *, asks_only: bool = False) -> Move:
+def move_of(name: str, *, asks_only: bool = False) -> Move:
     """A member is migrated, a node drained."""
     if "." in name:
         return Migrate(member=name, asks_only=asks_only)
@@ -430,7 +430,7 @@ def test_whatever_fails_while_members_are_replaced_the_run_ends(
             if what == "ask":
                 generation = made.state.generations.announced
                 names = [*(generation.members if generation else ()), *made.agents, "?"]
-                made.tell(MoveRequested(asked(dice.choice(names))))
+                made.tell(MoveRequested(move_of(dice.choice(names))))
             elif what == "node" and made.agents:
                 node = dice.choice(sorted(made.agents))
                 made.kill_node(node)
