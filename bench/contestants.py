@@ -245,8 +245,8 @@ class Processes:
 
 def node_of(worker: int) -> tuple[int, ...]:
     """A worker's agent and everything the agent started, the agent first."""
-    agent = _parent(worker)
-    return (agent, *(pid for pid in _processes() if _parent(pid) == agent))
+    agent = parent_of(worker)
+    return (agent, *(pid for pid in _processes() if parent_of(pid) == agent))
 
 
 def _processes() -> list[int]:
@@ -260,7 +260,7 @@ def _command_line(pid: int) -> bytes:
         return b""  # gone meanwhile
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -298,7 +298,7 @@ class _Crowd:
             for node, agent in list(self._agents.items()):
                 agent.send(wire.NodeBeat(node=node))
             for name, member in list(self.members.items()):
-                member.client.send(wire.MemberBeat(member=name, step=self.step + 1, stage="lanes"))
+                member.client.send(wire.MemberBeat(member=name, step=self.step + 1, stage="forward"))
             await asyncio.sleep(beat_interval_s(self.size))
 
     def commit(self) -> None:

@@ -14,10 +14,11 @@ import msgspec
 import pytest
 from waiting import is_alive
 
-from holdfast.run import whereabouts, wire
+from holdfast.run import wire
 from holdfast.run.agent import EXIT_DISCONNECTED, EXIT_MISTAKE, Assignment
 from holdfast.run.handshake import Host, endpoint_of
 from holdfast.run.output import View
+from holdfast.run.stacks import own_frame, read_stacks
 from holdfast.run.wire import (
     Accepted,
     AgentJoined,
@@ -465,10 +466,28 @@ def test_a_worker_that_would_die_of_the_question_is_not_asked() -> None:
 def test_a_place_is_the_users_own_line() -> None:
     own, torch_, library = "/home/me/train.py", "/v/lib/site-packages/torch/nn/module.py", asyncio.__file__
     frames = [(library, 10, "wait"), (torch_, 20, "forward"), (own, 88, "main"), (own, 90, "<module>")]
-    stack = "\n".join(f'  File "{path}", line {line} in {name}' for path, line, name in frames)
-    assert whereabouts.innermost(f"Stack (most recent call first):\n{stack}\n") == "train.py:88"
-    assert whereabouts.innermost(stack.partition("\n")[0]) == "__init__.py:10"
-    assert whereabouts.innermost("") == ""
+    lines = [f'  File "{path}", line {line} in {name}' for path, line, name in frames]
+    (stack,) = read_stacks("Stack (most recent call first):\n" + "\n".join(lines))
+    assert [frame.function for frame in stack] == ["wait", "forward", "main", "<module>"]
+    assert [frame.is_own for frame in stack] == [False, False, True, True]
+    found = own_frame(stack)
+    assert found is not None
+    assert found.place == "train.py:88"
+    (stack,) = read_stacks(f"Stack (most recent call first):\n{lines[0]}\n")
+    found = own_frame(stack)
+    assert found is not None
+    assert found.place == "__init__.py:10"
+    assert read_stacks("") == ()
+
+
+def test_the_thread_that_was_asked_comes_first() -> None:
+    def thread(head: str, line: int) -> str:
+        return f'{head} 0x7f (most recent call first):\n  File "train.py", line {line} in work\n'
+
+    stacks = read_stacks(
+        thread("Thread", 3) + "\n" + thread("Current thread", 8) + "\n" + thread("Thread", 5)
+    )
+    assert [stack[0].line for stack in stacks] == [8, 3, 5]
 
 
 def test_a_paused_worker_can_be_stopped() -> None:

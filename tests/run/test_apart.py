@@ -53,7 +53,7 @@ def test_who_waits_for_members_that_have_gone_on_regroups_with_them(
     "others",
     [
         (beat(1, "reduce", STEP + 1), beat(2, "script")),  # one works
-        (beat(1, "reduce", STEP + 1), beat(2, "lanes", STEP + 1)),
+        (beat(1, "reduce", STEP + 1), beat(2, "forward", STEP + 1)),
         (beat(1, "meeting"), beat(2, "meeting")),  # they meet
         (beat(1, "reduce"), beat(2, "reduce")),  # the end of the step's own reduction
     ],

@@ -7,9 +7,10 @@ from memory_cluster import Cluster
 
 from holdfast.record.events import FaultObserved, GenerationOpened, MemberLost
 from holdfast.run import hangs
-from holdfast.run.happenings import FromMember, ReplaceRequested, Tick
+from holdfast.run.hangs import LOOKS
+from holdfast.run.happenings import FromMember, MoveRequested, Tick
 from holdfast.run.waits import FORM_S_MIN, HUNG_S_MIN, IDLE_S_MAX, LEASE_S_MAX, LOCATE_S, Observed, ns
-from holdfast.run.wire import Committed, Locate, MemberBeat, Replace, Stage, Working
+from holdfast.run.wire import Committed, Locate, MemberBeat, Migrate, Stage, Working
 
 MakeCluster = type[Cluster]
 
@@ -31,7 +32,7 @@ def hang(made: "Cluster", member: str, place: str = "") -> None:
     """It stays in its lanes, and the others wait for it in the reduction."""
     for process in made.processes.values():
         if process.generation is not None:
-            process.hangs_in = "lanes" if process.member == member else "reduce"
+            process.hangs_in = "forward" if process.member == member else "reduce"
     made.processes[member].place = place
 
 
@@ -169,24 +170,26 @@ def test_a_hang_is_told_with_its_place_and_then_ended(cluster: "MakeCluster") ->
     line = "n0.1 has not entered the reduction, it is at train.py:88; it is ended and replaced after 60 s"
     told = [text for text in made.said if line in text]
     assert len(told) == 1
-    assert told[0].startswith(f"step {made.state.progress.step + 1} has taken 2")
+    assert told[0].startswith(f"step {made.state.progress.step + 1} has taken 12 s")
     assert not lost(made)
     pass_s(made, HUNG_S_MIN)
     assert [text for text in made.said if line in text] == told, "once, as nothing has changed"
     (fault,) = made.recorded(FaultObserved)
     assert (fault.subject, fault.fault) == ("n0.1", "no progress")
     assert fault.detail.startswith("no progress for 6")
-    assert fault.detail.endswith(" s, at train.py:88")
+    assert fault.detail.endswith(" s, at train.py:88\nn0.0: reduce, at ?")
     made.until_generation(2)
     assert "lost: n0.1 (no progress for 6" in made.recorded(GenerationOpened)[-1].reason
     assert hangs.HINT in made.said
 
 
-def test_those_that_wait_are_not_asked_where_they_are(cluster: "MakeCluster") -> None:
+def test_those_that_wait_are_asked_once_where_they_are(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=3)
     hang(made, "n0.1")
-    pass_s(made, HUNG_S_MIN / 2)
-    assert {message.member for message in made.sent(Locate)} == {"n0.1"}
+    pass_s(made, HUNG_S_MIN - 5)
+    asked = [message.member for message in made.sent(Locate)]
+    assert asked.count("n0.1") > LOOKS
+    assert (asked.count("n0.0"), asked.count("n0.2")) == (1, 1)
 
 
 def test_the_bound_can_be_set_and_doubles_where_it_has_ended_somebody(cluster: "MakeCluster") -> None:
@@ -253,10 +256,13 @@ REGROUPING = FORM_S_MIN
 UNDECIDED = HUNG_S_MIN + FORM_S_MIN + HUNG_S_MIN
 """Nobody is to blame at first, so all begin anew; it does not, and has the time of a step to leave it."""
 HANGS: dict[Stage, float] = {
-    "lanes": IN_A_STEP,
+    "data": IN_A_STEP,
+    "forward": IN_A_STEP,
+    "backward": IN_A_STEP,
     "reduce": UNDECIDED,
-    "commit": IN_A_STEP,
+    "optimizer": IN_A_STEP,
     "script": IN_A_STEP,
+    "checkpoint": IN_A_STEP,
     "meeting": UNDECIDED,
     "regroup": REGROUPING,
     "state": REGROUPING,
@@ -312,7 +318,7 @@ def test_the_last_copy_is_not_ended_for_a_hang_in_regrouping(cluster: "MakeClust
 def test_one_that_leaves_a_long_step_has_the_time_to_regroup(cluster: "MakeCluster") -> None:
     """It left its lanes long after the others, and has not told them how it stands yet."""
     made = up(cluster, slots=3)
-    made.processes["n0.1"].hangs_in = made.processes["n0.1"].sticks_in = "lanes"
+    made.processes["n0.1"].hangs_in = made.processes["n0.1"].sticks_in = "forward"
     made.kill("n0.2")
     made.run(lambda: made.state.generations.number == 2)
     pass_s(made, FORM_S_MIN + 0.8 * HUNG_S_MIN)
@@ -361,7 +367,7 @@ def test_growth_is_no_alarm_where_steps_are_long(cluster: "MakeCluster") -> None
 
 
 def replace(made: "Cluster", member: str) -> None:
-    made.tell(ReplaceRequested(Replace(member=member)))
+    made.tell(MoveRequested(Migrate(member=member)))
     made.run(lambda: made.state.replacing.leaving[member] in made.state.roster.members)
 
 
@@ -370,7 +376,7 @@ def test_one_that_is_to_be_replaced_and_hangs_is_ended_and_its_heir_has_the_plac
 ) -> None:
     made = up(cluster)
     hang(made, "n0.1", "train.py:88")
-    made.processes["n0.1"].sticks_in = "lanes"
+    made.processes["n0.1"].sticks_in = "forward"
     replace(made, "n0.1")
     heir = made.state.replacing.leaving["n0.1"]
     made.run(lambda: made.state.generations.number == 2)

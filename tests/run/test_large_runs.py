@@ -121,7 +121,7 @@ def test_who_hangs_before_a_boundary_is_lost_alone() -> None:
     get_ready(state, 2, ns(9))
     assert state.generations.announced is not None
     assert state.generations.announced.at_boundary
-    for name, stage in (("n0.0", "reduce"), ("n1.0", "lanes")):
+    for name, stage in (("n0.0", "reduce"), ("n1.0", "forward")):
         membership.advance(state, FromMember(name, MemberBeat(member=name, step=2, stage=stage)), ns(10))  # type: ignore[arg-type]
     assert state.generations.formed is not None
     waited_ns = state.observed.form_wait_ns + hangs.bound_ns(state, state.generations.formed) + ns(LOCATE_S)
@@ -130,7 +130,7 @@ def test_who_hangs_before_a_boundary_is_lost_alone() -> None:
     for second in range(10, 2 + (ns(9) + waited_ns) // ns(1)):
         for name in ("n0", "n1", "n2"):
             membership.advance(state, FromNode(name, NodeBeat(node=name)), ns(second))
-        for name, stage in (("n0.0", "reduce"), ("n1.0", "lanes"), ("n2.0", "waiting")):
+        for name, stage in (("n0.0", "reduce"), ("n1.0", "forward"), ("n2.0", "waiting")):
             beat = MemberBeat(member=name, step=2, stage=stage)  # type: ignore[arg-type]
             membership.advance(state, FromMember(name, beat), ns(second))
         gone += lost(membership.advance(state, Tick(), ns(second)))

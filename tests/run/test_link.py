@@ -290,7 +290,7 @@ def test_the_end_of_the_connection_is_told_once_and_nothing_raises_after_it(hub:
     assert listener.next() is None
     link.send(WorkerJoined(member="n0.0", pid=1))
     link.send_now(WorkerJoined(member="n0.0", pid=1))
-    link.beat(1, "lanes")
+    link.beat(1, "forward")
     link.flush(0.1)
     link.close()
     assert listener.messages.empty()

@@ -223,7 +223,7 @@ def test_a_script_that_does_not_end_well_after_the_training_fails_the_run(
 def test_a_member_that_was_lost_before_the_end_does_not_spoil_it(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=0, steps=1000)
     made.steps = made.state.progress.step
-    made.processes["n0.0"].hangs_in = "lanes"
+    made.processes["n0.0"].hangs_in = "forward"
     made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
     made.kill("n0.0")
     exited = made.queues["agent", "n0"].popleft()
@@ -265,7 +265,7 @@ def test_a_newcomer_before_whom_the_end_came_does_not_spoil_it(cluster: "MakeClu
 def test_what_was_cut_short_after_the_last_step_is_done_again(cluster: "MakeCluster", warm: int) -> None:
     made = up(cluster, slots=2, warm=warm, steps=1000)
     made.steps = made.state.progress.step
-    made.processes["n0.0"].hangs_in = "lanes"  # it saves the weights
+    made.processes["n0.0"].hangs_in = "forward"  # it saves the weights
     made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
     made.kill("n0.0")
     assert made.finish().outcome == "completed"
@@ -277,7 +277,7 @@ def test_what_was_cut_short_after_the_last_step_is_done_again(cluster: "MakeClus
 def test_whoever_is_busy_while_the_others_are_finished_holds_up_nobody(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=0, steps=1000)
     made.steps = made.state.progress.step
-    made.processes["n0.0"].hangs_in = "lanes"  # it evaluates what the others have finished with
+    made.processes["n0.0"].hangs_in = "forward"  # it evaluates what the others have finished with
     made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
     made.wait(made.now_ns + round(0.9 * IDLE_S_MAX) * SECOND)
     assert not made.recorded(MemberLost)
@@ -379,7 +379,7 @@ def test_leaving_the_loop_alone_is_told_as_soon_as_another_one_goes_on(cluster: 
     step = leave_loop(made, "n0.0", place="train.py:88")
     beat(made, "n0.2", step, "script")
     assert made.state.ending.closing is None
-    beat(made, "n0.1", step + 1, "lanes")
+    beat(made, "n0.1", step + 1, "forward")
     ending = made.finish()
     assert (ending.outcome, ending.code) == ("failed", 2)
     assert ending.reason == (
@@ -401,7 +401,7 @@ def test_whoever_has_begun_another_step_before_is_noticed_as_well(cluster: "Make
 def test_all_members_may_leave_the_loop_early(cluster: "MakeCluster", is_exit: bool) -> None:
     made = stepping(cluster)
     step = leave_loop(made, "n0.0", place="train.py:88", is_exit=is_exit)
-    beat(made, "n0.1", step, "commit")
+    beat(made, "n0.1", step, "optimizer")
     made.now_ns += 30 * SECOND
     leave_loop(made, "n0.1", place="train.py:88", is_exit=is_exit)
     ending = made.finish()
@@ -432,7 +432,7 @@ def test_leaving_in_the_middle_of_a_step_alone_is_told(cluster: "MakeCluster") -
     made = stepping(cluster)
     step = leave_loop(made, "n0.0", begun=made.state.progress.step + 1)
     made.now_ns += 2 * SECOND
-    beat(made, "n0.1", step + 1, "lanes")  # it may take its time there, and leave as well
+    beat(made, "n0.1", step + 1, "forward")  # it may take its time there, and leave as well
     assert made.state.ending.closing is None
     beat(made, "n0.1", step + 1, "reduce")
     assert made.finish().reason == (
@@ -859,7 +859,7 @@ def test_whoever_hears_nobody_because_it_was_held_up_itself_gives_nobody_up(clus
 
 def test_a_member_whose_step_never_ends_is_ended(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=10**6)
-    made.processes["n0.0"].hangs_in = "lanes"
+    made.processes["n0.0"].hangs_in = "forward"
     made.processes["n0.1"].hangs_in = "reduce"
     made.until_generation(2)
     (fault,) = made.recorded(FaultObserved)
@@ -912,7 +912,7 @@ def printed(made: "Cluster") -> list[tuple[str, str]]:
     return [(effect.member, effect.text) for effect in made.effects if isinstance(effect, Print)]
 
 
-@pytest.mark.parametrize("stage", ["script", "lanes"])
+@pytest.mark.parametrize("stage", ["script", "forward"])
 def test_a_failure_that_comes_again_outside_a_step_ends_the_run(cluster: "MakeCluster", stage: Stage) -> None:
     made = up(cluster, slots=2, warm=2, steps=100)
     fail_script(made, "n0.0", stage)
@@ -944,7 +944,7 @@ def test_a_failure_is_printed_once_the_run_has_come_further(cluster: "MakeCluste
     """Steps that are computed again do not show whether it comes again."""
     made = up(cluster, slots=2, warm=2, steps=100)
     made.until_step(5)
-    fail_script(made, "n0.0", "lanes")
+    fail_script(made, "n0.0", "forward")
     made.kill("n0.1")
     made.until_generation(2)
     made.run(lambda: made.state.progress.step == 2)

@@ -32,7 +32,7 @@ def member(name: str, **given: object) -> MemberStatus:
         "node": name.partition(".")[0],
         "slot": 0,
         "role": "active",
-        "stage": "lanes",
+        "stage": "forward",
         "step": 8,
         "lanes": (0, 1),
         "alive": True,
@@ -115,7 +115,7 @@ def test_a_page_has_the_run_and_the_members_that_have_measured_something(url: st
 
 @pytest.mark.parametrize(
     ("stage", "waits", "in_step"),
-    [("lanes", 0, 1), ("reduce", 1, 1), ("commit", 0, 1), ("meeting", 1, 0), ("script", 0, 0)],
+    [("forward", 0, 1), ("reduce", 1, 1), ("optimizer", 0, 1), ("meeting", 1, 0), ("script", 0, 0)],
 )
 def test_a_page_tells_who_waits_for_others(stage: str, waits: int, in_step: int) -> None:
     one = member("n0.0", stage=stage, spent=(Spent(steps=2), Spent(steps=1)))
@@ -198,7 +198,7 @@ def test_heartbeats_bring_the_last_two_reports_that_differ() -> None:
         Spent(steps=5, compute_s=2.0),
     ]
     for spent in reports:
-        beat = MemberBeat(member="n0.0", step=1, stage="lanes", spent=spent)
+        beat = MemberBeat(member="n0.0", step=1, stage="forward", spent=spent)
         membership.advance(state, FromMember("n0.0", beat), SECOND_NS)
     assert state.roster.members["n0.0"].spent == (reports[3], reports[0])
 

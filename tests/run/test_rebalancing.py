@@ -100,7 +100,7 @@ def test_a_member_below_the_floor_is_replaced_once(cluster: MakeCluster) -> None
     assert replaced.reason == "6.0 times as slow as the others"
     (sentence,) = tell(made, "floor", times=6.0)
     assert "n0.4 takes 6.0 times as long" in sentence
-    assert "it is the node. `holdfast replace r n0`" in sentence
+    assert "it is the node. `holdfast drain n0 --run r`" in sentence
     assert made.state.replacing.leaving == {}
 
 

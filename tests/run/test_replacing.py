@@ -17,8 +17,18 @@ from holdfast.record.events import (
     MemberJoined,
     MemberLost,
 )
-from holdfast.run.happenings import FromMember, FromNode, ReplaceRequested
-from holdfast.run.wire import Answer, Finished, Replace, StopWorker, WorkerExited, Working
+from holdfast.run.happenings import FromMember, FromNode, MoveRequested
+from holdfast.run.wire import (
+    Answer,
+    Drain,
+    Finished,
+    Migrate,
+    Move,
+    Restore,
+    StopWorker,
+    WorkerExited,
+    Working,
+)
 
 MakeCluster = Callable[..., Cluster]
 
@@ -38,7 +48,18 @@ def up(cluster: "MakeCluster", *, nodes: int = 1, **options: object) -> "Cluster
 
 
 def ask(made: "Cluster", member: str, *, asks_only: bool = False) -> Answer:
-    made.tell(ReplaceRequested(Replace(member=member, asks_only=asks_only)))
+    return tell(made, move_of(member, asks_only=asks_only))
+
+
+def move_of(name: str, *, asks_only: bool = False) -> Move:
+    """A member is migrated, a node drained."""
+    if "." in name:
+        return Migrate(member=name, asks_only=asks_only)
+    return Drain(node=name, asks_only=asks_only)
+
+
+def tell(made: "Cluster", move: Move) -> Answer:
+    made.tell(MoveRequested(move))
     assert made.answer is not None
     return made.answer
 
@@ -177,6 +198,43 @@ def test_a_node_is_drained_and_a_spare_one_takes_part(cluster: "MakeCluster", sp
     assert not [one for one in made.processes.values() if one.node == "n0"]
     made.join_node("n0")  # started again, it takes part again, where there is room
     made.run(lambda: not made.state.roster.nodes["n0"].is_drained)
+
+
+def test_a_node_that_is_restored_takes_part_again(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=2, steps=10**6)
+    assert tell(made, Restore(node="n1")).sentence == "n1 is not drained"
+    ask(made, "n1")
+    assert tell(made, Restore(node="n1")) == Answer(ok=False, sentence="n1 is still being drained")
+    made.until_generation(2)
+    made.until_step(made.state.progress.step + 5)
+    assert {name.partition(".")[0] for name in made.generations[-1].members} == {"n0"}
+    assert tell(made, Restore(node="n1")).ok
+    made.until_step(made.state.progress.step + 20)
+    assert sorted(name.partition(".")[0] for name in made.generations[-1].members) == ["n0", "n0", "n1", "n1"]
+    actions = [(event.action, event.subject) for event in made.recorded(ActionTaken)]
+    assert [one for one in actions if one[0] in ("drain", "restore")] == [("drain", "n1"), ("restore", "n1")]
+    assert tell(made, Restore(node="n7")).is_mistake
+    assert not made.recorded(MemberLost)
+
+
+def test_a_node_is_migrated_to_the_spare_node_that_is_named(cluster: "MakeCluster") -> None:
+    made = cluster(nodes_max=2, slots=2, steps=10**6)
+    for number in range(4):
+        made.join_node(f"n{number}")
+    made.until_step(1)
+    made.run(lambda: not made.state.roster.short and not made.state.roster.coming)
+    assert tell(made, Migrate(member="n0", to="n7")).sentence == "n7 is not a spare node; there is n2, n3"
+    assert tell(made, Migrate(member="n0.0", to="n3")).sentence.startswith("every place on n3 is taken")
+    assert tell(made, Migrate(member="n0", to="n3")).ok
+    made.until_generation(2)
+    made.until_step(made.state.progress.step + 20)
+    assert {name.partition(".")[0] for name in made.generations[-1].members} == {"n1", "n3"}
+
+
+def test_a_node_is_not_migrated_where_no_node_is_spare(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=2, steps=10**6)
+    sentence = "no spare node can take the place of n1; drain it instead"
+    assert tell(made, Migrate(member="n1")) == Answer(ok=False, sentence=sentence)
 
 
 def test_a_node_that_the_run_cannot_do_without_is_not_drained(cluster: "MakeCluster") -> None:
@@ -335,7 +393,7 @@ def hold_up(made: "Cluster", process: "Process", *, declared: bool) -> None:
         return
     for name in process.generation.members:
         if name in made.processes:
-            made.processes[name].hangs_in = "lanes" if name == process.member else "reduce"
+            made.processes[name].hangs_in = "forward" if name == process.member else "reduce"
 
 
 def let_go(made: "Cluster", process: "Process") -> None:
@@ -372,7 +430,7 @@ def test_whatever_fails_while_members_are_replaced_the_run_ends(
             if what == "ask":
                 generation = made.state.generations.announced
                 names = [*(generation.members if generation else ()), *made.agents, "?"]
-                made.tell(ReplaceRequested(Replace(member=dice.choice(names))))
+                made.tell(MoveRequested(move_of(dice.choice(names))))
             elif what == "node" and made.agents:
                 node = dice.choice(sorted(made.agents))
                 made.kill_node(node)

@@ -468,7 +468,7 @@ def test_the_coordinator_s_own_proof_sent_back_is_refused(held: Held) -> None:
     ("role", "name", "message"),
     [
         ("agent", "n7", Strike(fault="kill")),
-        ("agent", "n7", MemberBeat(member="n0.0", step=1, stage="lanes")),
+        ("agent", "n7", MemberBeat(member="n0.0", step=1, stage="forward")),
         ("operator", "", AgentJoined(node="n8", slots=1, address="a", port=1)),
         ("operator", "", Answer(ok=True, sentence="")),
         ("agent", "n7", StartWorker(member="n0.0", slot=0, environment={})),

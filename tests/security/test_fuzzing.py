@@ -33,7 +33,7 @@ from holdfast.economics.sizing import size_file
 from holdfast.record import events, journal, kernel
 from holdfast.record.errors import HoldfastError
 from holdfast.record.importers import Options, import_file
-from holdfast.run import chaos, wire
+from holdfast.run import chaos, stacks, wire
 from holdfast.signals import flight_dumps, plain_pickle, stack_files, wandb_file
 from holdfast.signals.collectors import kernel_log
 from holdfast.signals.collectors import slurm as slurm_states
@@ -166,6 +166,7 @@ FLIGHT_DUMP = pickle.dumps(
 )
 CHECKPOINT = b"holdfast.ckpt\r\n\x1a\x00\x00\x00\x00\x01" + bytes(48) + b"PK\x03\x04"
 
+STACK = b'Current thread 0x7f (most recent call first):\n  File "/a/train.py", line 8 in load\n'
 DECODERS: dict[str, Decoder] = {
     "record.events": Decoder(events.decode, (events.MalformedEvent, RecursionError), (EVENT,)),
     "record.journal": Decoder(
@@ -221,6 +222,7 @@ DECODERS: dict[str, Decoder] = {
     "economics.pricing.prices": Decoder(text(prices.read), (HoldfastError,), (prices.template().encode(),)),
     "run.wire": Decoder(wire.unframe, (wire.MalformedFrame,), (FRAME,)),
     "run.wire.unpack": Decoder(wire.unpack, (wire.MalformedFrame,), (wire.pack([("n0.0", "seat/0", b"v")]),)),
+    "run.stacks": Decoder(text(stacks.read_stacks), (), (STACK,)),
     "run.chaos": Decoder(from_file(chaos.read_plan, "plan.toml"), (HoldfastError,), (PLAN,)),
     "train.checkpoint": Decoder(
         from_file(checkpoint.read, "step-000000000001.checkpoint"),

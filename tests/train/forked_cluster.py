@@ -33,6 +33,7 @@ from holdfast.run.tls import Identity, make_identity
 Meanwhile = Callable[[Coordinator], Awaitable[None]]
 RUN_S_MAX = 300.0
 END_S_MAX = 60.0
+WORKERS = Path(__file__).parents[2] / "bench" / "workers"
 STACK_S = 1.0
 """What a process has to write its stack."""
 
@@ -109,7 +110,7 @@ class Cluster:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # Imports ask whether there is a GPU, which must not be asked of CUDA before a fork.
-            env={**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
+            env={**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PYTHONPATH": str(WORKERS)},
         )
         assert self._zygote.stdout is not None
         assert self._zygote.stdout.readline() == b"ready\n"
@@ -148,6 +149,7 @@ class Cluster:
         on_shortage: str = "same bits",
         skipped: Sequence[wire.SkippedLanes] = (),
         rebalances: bool = True,
+        hang_after_s: float | None = None,
         run_s_max: float = RUN_S_MAX,
         meanwhile: Meanwhile | None = None,
     ) -> Result:
@@ -182,6 +184,7 @@ class Cluster:
             warm=warm,
             faults=tuple(faults),
             rebalances=rebalances,
+            hang_after_s=hang_after_s,
             mesh=MeshShape.parse(shard) if shard else MeshShape(),
             skipped=tuple(skipped),
         )
@@ -228,6 +231,11 @@ class Cluster:
             finally:
                 self._tell("")
                 await coordinator.close()
+
+    def node_pids(self) -> list[int]:
+        """The processes of the nodes, in the order of their names."""
+        children = Path(f"/proc/{self._zygote.pid}/task/{self._zygote.pid}/children")
+        return sorted(map(int, children.read_text().split()))
 
     def _states(self) -> list[str]:
         """What every process of the run is doing; its stack goes to its stderr."""

@@ -122,7 +122,7 @@ class Process:
 
     @property
     def stage(self) -> Stage:
-        stages: dict[Doing, Stage] = {"regrouping": "regroup", "stepping": "lanes", "finished": "finished"}
+        stages: dict[Doing, Stage] = {"regrouping": "regroup", "stepping": "forward", "finished": "finished"}
         return self.hangs_in or stages.get(self.doing, "waiting")
 
 

@@ -583,6 +583,7 @@ def train(
                 with shown:
                     for lane in step.lanes:
                         dawdle(does, run.member, step.number)
+                        strike(does, run.member, lane, Path(folder))
                         compute(build, model, lane, run.device, told.get("accumulate", 1))
                     time.sleep(pace_s)
                     step.commit()
@@ -621,6 +622,16 @@ def dawdle(does: str, member: str, step: int) -> None:
         slow, times, since, until = does.split()[1:]
         is_slow = member == slow and int(since) <= step < int(until)
         time.sleep(SLEPT_S * (float(times) if is_slow else 1.0))
+
+
+def strike(does: str, member: str, lane: Any, folder: Path) -> None:
+    """`stuck loop n0.1 8`: that member, or each of `n0.1,n0.2`, gets stuck so in step 8, once."""
+    if does.startswith("stuck "):
+        import stuck  # of bench/workers, which only the members of a cluster have on their path
+
+        act, members, step = does.split()[1:]
+        if member in members.split(",") and lane.step == int(step) and stuck.is_first(folder, member):
+            stuck.ACTS[act](stuck.Scene(folder=folder, member=member, lane=lane))
 
 
 def leave(does: str, rank: int) -> bool:

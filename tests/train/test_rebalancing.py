@@ -109,7 +109,7 @@ def test_a_member_that_is_much_too_slow_is_replaced(cluster: Any) -> None:
     assert any("takes the place of n0.1" in line and "times as slow" in line for line in run.said), run.story
     assert run.steps_lost == 0
     actions = [one for one in read_directory(run.folder / "journal") if isinstance(one, ActionTaken)]
-    assert ("replace", "n0.1") in [(one.action, one.subject) for one in actions]
+    assert ("migrate", "n0.1") in [(one.action, one.subject) for one in actions]
 
 
 @pytest.mark.parametrize(

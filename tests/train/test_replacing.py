@@ -8,7 +8,7 @@ import pytest
 from holdfast.record.events import ActionTaken, FaultObserved, MemberLost
 from holdfast.record.journal import read_directory
 from holdfast.run.coordinator import Coordinator
-from holdfast.run.wire import Replace
+from holdfast.run.wire import Migrate
 
 pytestmark = pytest.mark.slow
 
@@ -24,10 +24,10 @@ def test_every_member_in_turn_is_replaced_without_a_trace(cluster: Any) -> None:
         while coordinator.status().step < 2:
             await asyncio.sleep(POLL_INTERVAL_S)
         for name in ("n0.0", "n1.0"):  # the first has rank 0
-            answer = coordinator.replace(Replace(member=name))
+            answer = coordinator.move(Migrate(member=name))
             while answer.ok and not answer.is_done:
                 await asyncio.sleep(POLL_INTERVAL_S)
-                answer = coordinator.replace(Replace(member=name, asks_only=True))
+                answer = coordinator.move(Migrate(member=name, asks_only=True))
             assert answer.ok, answer
             replaced.append(answer.sentence)
 
@@ -39,4 +39,4 @@ def test_every_member_in_turn_is_replaced_without_a_trace(cluster: Any) -> None:
     events = list(read_directory(run.folder / "journal"))
     assert not [event for event in events if isinstance(event, MemberLost | FaultObserved)]
     actions = [(one.action, one.subject) for one in events if isinstance(one, ActionTaken)]
-    assert actions == [("replace", "n0.0"), ("replace", "n1.0")]
+    assert actions == [("migrate", "n0.0"), ("migrate", "n1.0")]

@@ -95,6 +95,9 @@ class ScriptedControl:
     def at(self, step: int, stage: wire.Stage) -> None:
         pass
 
+    def refine(self, call: Callable[[wire.Stage], wire.Stage]) -> None:
+        pass
+
     is_asked = False
 
     def working(self, work: str, *, is_over: bool = False) -> None:

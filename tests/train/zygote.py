@@ -23,13 +23,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.run import wire
+from holdfast.run import kernel_view, whereabouts, wire
 from holdfast.run.handshake import Entry, HandshakeClient, endpoint_of
+from holdfast.run.stacks import own_frame, read_stacks
 
 PR_SET_PDEATHSIG = 1
 RETURN_S = 0.3
 """How long a killed node stays away."""
 BEAT_S = 0.25
+STACK_S = 1.0
+"""What a process has to write its stack."""
+STACK_FILES: dict[int, int] = {}
+"""Of the members of a node: where each writes its stack."""
 
 
 class Assignment(NamedTuple):
@@ -113,7 +118,8 @@ def node(name: str, assignment: Assignment) -> None:
     beat_at = 0.0
     while True:
         if time.monotonic() >= beat_at:
-            connection.say(wire.NodeBeat(node=name))
+            paused = tuple(member for pid, member in members.items() if whereabouts.is_stopped(pid))
+            connection.say(wire.NodeBeat(node=name, stopped=paused))
             beat_at = time.monotonic() + BEAT_S
         readable, _, _ = select.select([connection], [], [], 0.005)
         if readable:
@@ -175,14 +181,37 @@ def obey(
         for pid in [pid for pid, member in members.items() if member == message.member]:
             os.kill(pid, signal.SIGTERM if message.grace_s else signal.SIGKILL)
             stopped[pid] = time.monotonic() + message.grace_s
+    elif isinstance(message, wire.Locate):
+        for pid in [pid for pid, member in members.items() if member == message.member]:
+            connection.say(located(pid, message.member))
+    elif isinstance(message, wire.StrikeWorker):
+        for pid in [pid for pid, member in members.items() if member == message.member]:
+            os.kill(pid, signal.SIGSTOP if message.fault == "pause" else signal.SIGKILL)
     elif isinstance(message, wire.StrikeNode):
         os.kill(os.getpid(), signal.SIGKILL)
     return not isinstance(message, wire.EndNode)
 
 
+def located(pid: int, member: str) -> wire.Located:
+    """As `Worker.locate`, without a loop."""
+    seen = kernel_view.view(pid)
+    before, text, file = "", "", STACK_FILES[pid]
+    if seen.state != whereabouts.STOPPED and whereabouts.ask(pid, file, all_threads=not seen.runs_threads):
+        due_s = time.monotonic() + STACK_S
+        while time.monotonic() < due_s and not (text and text == before):
+            time.sleep(0.02)
+            before, text = text, whereabouts.answer(file)
+    stacks = read_stacks(text)
+    frame = own_frame(stacks[0]) if stacks else None
+    place = frame.place if frame is not None else ""
+    return wire.Located(member=member, place=place, stacks=stacks, seen=seen)
+
+
 def fork_member(start: wire.StartWorker, assignment: Assignment) -> int:
     node = os.getpid()
+    file = whereabouts.stack_file()
     pid = os.fork()
+    STACK_FILES[pid] = file
     if pid == 0:
         die_with_parent(node)
         code = 1
@@ -195,6 +224,7 @@ def fork_member(start: wire.StartWorker, assignment: Assignment) -> int:
                 HOLDFAST_ADDRESS="127.0.0.1",
                 HOLDFAST_LOCAL_NODE=f"{number_of(start.member)}/{assignment.nodes}",
                 OMP_NUM_THREADS="1",
+                **{whereabouts.VARIABLE: str(file)},
             )
             SCRIPTS["train"](**assignment.arguments)
             code = 0

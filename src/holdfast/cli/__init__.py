@@ -20,7 +20,9 @@ _HOLDFAST = LazyGroup(
     {
         "Train": {
             "run": "Run a training script on one or more nodes and keep it going.",
-            "replace": "Give a member's place in a live run to another process.",
+            "migrate": "Give the place of a member or node in a live run to another.",
+            "drain": "Have a live run go on without a node.",
+            "restore": "Let a node that was drained take part in a live run again.",
             "chaos": "Inject a fault into a live run, on purpose.",
             "checkpoint": "List a run's checkpoints; export one to safetensors or torch.",
         },

@@ -35,10 +35,13 @@ _LETTERS = string.ascii_lowercase + string.ascii_uppercase
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "bright_red", "bright_cyan", "bright_yellow")
 _STAGES = {
     "starting": "starts",
-    "lanes": "computes",
+    "data": "fetches data",
+    "forward": "computes",
+    "backward": "computes gradients",
     "reduce": "reduces",
-    "commit": "commits",
+    "optimizer": "commits",
     "script": "is between steps",
+    "checkpoint": "copies a checkpoint",
     "meeting": "waits between steps",
     "regroup": "regroups",
     "state": "takes over the state",

@@ -248,8 +248,8 @@ class Agent:
 
     async def _locate(self, member: str) -> None:
         worker = self._workers.get(member)
-        place = await worker.locate() if worker is not None else ""
-        self._connection.send(wire.Located(member=member, place=place))
+        found = wire.Located(member=member, place="") if worker is None else await worker.locate()
+        self._connection.send(found)
 
     def _xid_of(self, pid: int) -> Xid | None:
         """What the kernel says about the process's GPU. Its clock is that of /dev/kmsg."""

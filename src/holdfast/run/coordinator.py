@@ -147,9 +147,9 @@ class Coordinator:
         self.happened(happenings.StrikeRequested(strike))
         return self._answer
 
-    def replace(self, replace: wire.Replace) -> wire.Answer:
-        """Have a member replaced, or say how that stands."""
-        self.happened(happenings.ReplaceRequested(replace))
+    def move(self, move: wire.Move) -> wire.Answer:
+        """Have a member or node leave its place, or come back, or say how that stands."""
+        self.happened(happenings.MoveRequested(move))
         return self._answer
 
     async def close(self) -> None:
@@ -274,8 +274,8 @@ class Coordinator:
         role, name = connection.role, connection.name
         if role == "operator" and isinstance(message, wire.Strike):
             connection.send(self.strike(message))
-        elif role == "operator" and isinstance(message, wire.Replace):
-            connection.send(self.replace(message))
+        elif role == "operator" and isinstance(message, wire.Move):
+            connection.send(self.move(message))
         elif role == "agent" and isinstance(message, _FROM_AGENT):
             self.happened(happenings.FromNode(name, message))
         elif role == "worker" and isinstance(message, _FROM_WORKER):

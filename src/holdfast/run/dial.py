@@ -9,7 +9,7 @@ from contextlib import suppress
 from holdfast.record.errors import HoldfastError
 from holdfast.run import handshake, wire
 from holdfast.run.endpoint import Endpoint
-from holdfast.run.wire import Answer, AnyMessage, MalformedFrame, Replace, Role, Strike
+from holdfast.run.wire import Answer, AnyMessage, MalformedFrame, Move, Role, Strike
 
 READ_BYTES = 1 << 16
 
@@ -105,7 +105,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 ANSWER_WAIT_S = 10.0
 
 
-async def asked(endpoint: Endpoint, run: str, message: Strike | Replace) -> Answer:
+async def asked(endpoint: Endpoint, run: str, message: Strike | Move) -> Answer:
     """The coordinator's answer to the operator; `HoldfastError` where none comes."""
     connection = await dial(endpoint.host, endpoint.port, endpoint.token, role="operator")
     try:

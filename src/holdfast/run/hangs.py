@@ -1,28 +1,36 @@
-"""Members that do not get further: told after a while, with the place in their script, and ended later.
+"""Members that do not get further: told after a while, with what keeps them, and ended later.
 
 Silence proves nothing: a script that sorts a long list keeps its process from speaking, and is well. Its
 agent sees whether a process is stopped (membership.py); whether it hangs shows here, by the want of a commit.
-The bound follows from what the run has seen so far (waits.py). Whoever waits for others is not to blame, work
-that a script has declared (`run.alone`) is waited for, and the last copies of the state are given up last.
+The bound follows from what the run has seen so far (waits.py), and is shorter where the process itself shows
+that it is stuck (explaining.py). Whoever waits for others is not to blame, work that a script has declared
+(`run.alone`) is waited for, and the last copies of the state are given up last.
 """
 
 from collections.abc import Sequence
 
-from holdfast.run import losses, replacing, seats
+from holdfast.run import explaining, losses, replacing, seats
+from holdfast.run.explaining import Explanation, HangKind, Watched
 from holdfast.run.happenings import ToNode
-from holdfast.run.link import beat_interval_s
 from holdfast.run.stages import HELD_UP, REGROUPING
 from holdfast.run.state import DeclaredWork, Generation, Member, RunState, Stall, Trouble
-from holdfast.run.waits import APART_S, IDLE_S_MAX, LOCATE_S, LOOK_S_MAX, PATIENT_S, ns
+from holdfast.run.waits import IDLE_S_MAX, LOCATE_S, LOOK_S_MAX, PATIENT_S, ns
 from holdfast.run.wire import Locate, Located, Stage, Working
 
 STEP_HANGS = "no progress"
 FORMATION_HANGS = "did not regroup in time"
 """What a member that was ended is said to have died of."""
-LOOKS = 3
-"""At a third of the bound, at two thirds and at its end; where nobody is ended then, ever less often."""
+LOOKS = 4
+"""Until one that is stuck is ended, at equal intervals; from there on each comes later by a quarter..."""
+LOOKS_UNHURRIED = 3
+"""...and where there is no such bound, at a third of the usual one, at two thirds and at its end; where
+nobody is ended then, ever less often."""
 NAMED_MAX = 4
 """So many members are asked where they are, and named in a line."""
+ASKED_MAX = 64
+"""So many are asked once, those that wait included: their stacks are written down."""
+DECLARABLE: frozenset[HangKind] = frozenset({"loop", "busy", "idle", "unknown"})
+"""What may have been work after all."""
 HINT = (
     "work that takes a script longer than its steps can be declared: `with run.alone(...)` on one member, "
     "`with run.together(...)` on all; --hang-after sets the bound"
@@ -46,7 +54,12 @@ def located(state: RunState, message: Located) -> None:
     stall = state.hangs.stall
     if stall is not None and message.member in stall.awaited:
         del stall.awaited[message.member]
-        stall.places[message.member] = message.place
+        before = stall.watched.get(message.member)
+        stall.watched[message.member] = (
+            Watched(first_ns=state.now_ns, first=message, last_ns=state.now_ns, last=message)
+            if before is None
+            else before.then(message, state.now_ns)
+        )
 
 
 def moved(state: RunState, member: Member, stage: Stage) -> None:
@@ -78,8 +91,23 @@ def bound_ns(state: RunState, generation: Generation) -> int:
     usual_ns = observed.hung_ns if set_s is None else ns(set_s)
     if generation.is_fresh and (set_s is None or state.progress.committed_ns is None):
         usual_ns = max(usual_ns, observed.hung_first_ns)
+    return _patiently(state, usual_ns)
+
+
+def _stuck_ns(state: RunState, generation: Generation) -> int:
+    """The same, for a member that is seen to be stuck. Not where nobody knows what is usual: in the first
+    step of a generation, and while one is formed.
+    """
+    limit_ns = _limit_ns(state, generation)
+    if generation.formed_ns is None or generation.is_fresh:
+        return limit_ns
+    return min(limit_ns, _patiently(state, state.observed.stuck_ns))
+
+
+def _patiently(state: RunState, bound_ns: int) -> int:
+    """Whoever was ended of late may have been at work."""
     patience = state.hangs.endings if state.now_ns < state.hangs.endings_until_ns else 0
-    return min(usual_ns << patience, max(usual_ns, ns(IDLE_S_MAX)))
+    return min(bound_ns << patience, max(bound_ns, ns(IDLE_S_MAX)))
 
 
 # ---- how things stand ------------------------------------------------------------------------------------
@@ -129,11 +157,15 @@ def _due_ns(state: RunState, generation: Generation, stall: Stall) -> int:
     """When to look next, or until when to wait for what agents answer."""
     if stall.asked_ns is not None:
         return stall.asked_ns + ns(LOCATE_S) if stall.awaited else state.now_ns
-    limit_ns = _limit_ns(state, generation)
-    if stall.looks < LOOKS:
-        waited_ns = limit_ns * (stall.looks + 1) // LOOKS
+    limit_ns, stuck_ns = _limit_ns(state, generation), _stuck_ns(state, generation)
+    count = LOOKS if stuck_ns < limit_ns else LOOKS_UNHURRIED
+    if stall.looks < count:
+        waited_ns = stuck_ns * (stall.looks + 1) // count
         return stall.since_ns + (min(waited_ns, ns(LOOK_S_MAX)) if stall.looks == 0 else waited_ns)
-    return stall.since_ns + min(limit_ns << (stall.looks - LOOKS + 1), _idle_ns(limit_ns))
+    before_ns = max(stuck_ns, stall.looked_ns - stall.since_ns)
+    if before_ns < limit_ns:
+        return stall.since_ns + min(before_ns * 5 // 4, limit_ns)
+    return stall.since_ns + min(before_ns * 2, _idle_ns(limit_ns))
 
 
 def _limit_ns(state: RunState, generation: Generation) -> int:
@@ -225,30 +257,57 @@ def _is_last_copy(state: RunState, suspects: Sequence[str]) -> bool:
 def _ask(state: RunState, generation: Generation, stall: Stall) -> None:
     """Where are they? Their agents can tell even if they cannot."""
     suspects, _ = _suspects(state, generation)
-    stall.asked_ns, stall.places = state.now_ns, {}
-    stall.awaited = dict.fromkeys(suspects[:NAMED_MAX])
+    stall.asked_ns = state.now_ns
+    asked = suspects[:NAMED_MAX]
+    if not stall.are_all_asked and _is_told(state, generation, stall):
+        stall.are_all_asked = True
+        asked = [*asked, *(name for name in generation.living if name not in asked)][:ASKED_MAX]
+    stall.awaited = dict.fromkeys(asked)
     for name in stall.awaited:
         state.outbox.effects.append(ToNode(state.roster.members[name].node, Locate(member=name)))
 
 
+def _is_told(state: RunState, generation: Generation, stall: Stall) -> bool:
+    """Whether it has lasted so long that it is told."""
+    limit_ns, stuck_ns = _limit_ns(state, generation), _stuck_ns(state, generation)
+    soon_ns = stuck_ns if stuck_ns < limit_ns else ns(LOOK_S_MAX)
+    return state.now_ns - stall.since_ns >= min(limit_ns // LOOKS_UNHURRIED, soon_ns)
+
+
 def _conclude(state: RunState, generation: Generation, stall: Stall) -> bool:
     """Say how it stands or, once the bound is reached, do something about it: whether that was done."""
-    stall.asked_ns, stall.awaited = None, {}
+    looked_ns, stall.asked_ns, stall.awaited = stall.asked_ns or state.now_ns, None, {}
     stall.looks += 1
+    stall.looked_ns = looked_ns
     suspects, is_waited_for = _suspects(state, generation)
-    if stall.looks < LOOKS:
-        _say(state, generation, stall, suspects, is_waited_for)
-        return False
-    waited_ns = state.now_ns - stall.since_ns
+    waited_ns, limit_ns = looked_ns - stall.since_ns, _limit_ns(state, generation)
+    found = _explained(state, generation, stall, suspects)
     is_spared = _is_last_copy(state, suspects) or not is_waited_for
-    if is_spared and waited_ns < _idle_ns(_limit_ns(state, generation)):
+    if waited_ns >= limit_ns and (not is_spared or waited_ns >= _idle_ns(limit_ns)):
+        _end(state, generation, stall, suspects, found)
+        return True
+    if found.is_certain and not is_spared and waited_ns >= _stuck_ns(state, generation):
+        _end(state, generation, stall, list(found.culprits), found)
+        return True
+    if _is_told(state, generation, stall):
         _say(state, generation, stall, suspects, is_waited_for)
-        return False
-    _end(state, generation, stall, suspects)
-    return True
+    return False
 
 
-def _end(state: RunState, generation: Generation, stall: Stall, suspects: list[str]) -> None:
+def _explained(state: RunState, generation: Generation, stall: Stall, suspects: Sequence[str]) -> Explanation:
+    patience_s = _stuck_ns(state, generation) / 1e9
+    return explaining.explain(
+        stall.watched, _stages(state, (*suspects, *stall.watched)), suspects, patience_s
+    )
+
+
+def _stages(state: RunState, names: Sequence[str]) -> dict[str, Stage]:
+    return {name: state.roster.members[name].stage for name in names if name in state.roster.members}
+
+
+def _end(
+    state: RunState, generation: Generation, stall: Stall, suspects: list[str], found: Explanation
+) -> None:
     waited_s = (state.now_ns - stall.since_ns) // ns(1)
     fault = STEP_HANGS if generation.formed_ns is not None else FORMATION_HANGS
     if not suspects:
@@ -257,14 +316,20 @@ def _end(state: RunState, generation: Generation, stall: Stall, suspects: list[s
             words = f"waited for another one: {fault} ({waited_s} s)"
             generation.trouble = Trouble(member="every member", words=words)
         return
+    if found.sentence:
+        state.outbox.say(found.sentence, "trouble")
+    detail = explaining.account(stall.watched, _stages(state, [*stall.watched]), found)
     for name in suspects:
-        place = f", at {stall.places[name]}" if stall.places.get(name) else ""
-        account = f"{fault} for {waited_s} s{place}" if fault == STEP_HANGS else f"{fault}{place}"
-        losses.fence(state, state.roster.members[name], fault, onset_ns=None, account=account)
+        place = f", at {known}" if (known := _place(stall, name)) else ""
+        words = f"{fault} for {waited_s} s{place}" if fault == STEP_HANGS else f"{fault}{place}"
+        kind = explaining.FAULTS[found.kind] if name in found.culprits and fault == STEP_HANGS else fault
+        account = words if kind == fault else f"{kind}, {words}"
+        told = f"{account}\n{detail}" if detail else account
+        losses.fence(state, state.roster.members[name], kind, onset_ns=None, account=account, detail=told)
     state.hangs.endings = state.hangs.endings + 1 if state.now_ns < state.hangs.endings_until_ns else 1
     state.hangs.endings_until_ns = state.now_ns + ns(PATIENT_S)
     state.hangs.stall = None
-    if not state.hangs.is_hinted:
+    if not state.hangs.is_hinted and found.kind in DECLARABLE:
         state.hangs.is_hinted = True
         state.outbox.say(HINT)
     replacing.settle(state)  # an heir that is ready has the seat before anybody else
@@ -282,7 +347,8 @@ def _say(
     if not suspects:
         who, then = "every member waits for another one", f"they begin it anew after {limit_s:.0f} s"
     else:
-        who = _whereabouts(stall, suspects, _goal(generation))
+        found = _explained(state, generation, stall, suspects)
+        who = _whereabouts(stall, suspects, _goal(generation), found)
         is_one, idle_s = len(suspects) == 1, _idle_ns(ns(limit_s)) / 1e9
         then = f"{'it is' if is_one else 'they are'} ended and replaced after {limit_s:.0f} s"
         if is_spared:
@@ -304,14 +370,16 @@ def _goal(generation: Generation) -> str:
     return "entered the reduction" if generation.formed_ns is not None else "joined it"
 
 
-def _whereabouts(stall: Stall, suspects: list[str], goal: str) -> str:
+def _whereabouts(stall: Stall, suspects: list[str], goal: str, found: Explanation) -> str:
     """n0.1 has not entered the reduction, it is at train.py:88."""
     named = suspects[:NAMED_MAX]
     names = ", ".join(named) + (
         f" and {len(suspects) - len(named)} more" if len(suspects) > len(named) else ""
     )
-    places = {name: stall.places[name] for name in named if stall.places.get(name)}
+    places = {name: place for name in named if (place := _place(stall, name))}
     told = f"{names} {'has' if len(suspects) == 1 else 'have'} not {goal}"
+    if found.sentence:
+        return f"{told}: {found.sentence}"
     if not places:
         return told
     if len(suspects) == 1:
@@ -319,47 +387,6 @@ def _whereabouts(stall: Stall, suspects: list[str], goal: str) -> str:
     return told + ", " + ", ".join(f"{name} is at {place}" for name, place in places.items())
 
 
-def waits_apart(state: RunState) -> bool:
-    """After a heartbeat from a meeting, now and then. Whether the generation is to be opened again: members
-    wait for each other in different places, and nobody has moved since the last look.
-
-    That is a script's mistake, such as `if run.is_main: run.barrier()`, and it would last for ever. Which
-    call it is, and who did not make it, the members find out themselves when they regroup, so that is all
-    that is done. To regroup once too often does no harm.
-    """
-    if state.now_ns < state.hangs.apart_due_ns:
-        return False
-    members = len(state.roster.members)
-    state.hangs.apart_due_ns = state.now_ns + ns(max(APART_S, 2 * beat_interval_s(members)))
-    before, state.hangs.apart = state.hangs.apart, _waiting_apart(state)
-    generation = state.generations.announced
-    if generation is None or not state.hangs.apart or state.hangs.apart != before:
-        return False
-    name, step, _ = state.hangs.apart[0]
-    generation.broken_ns = state.now_ns - state.observed.broken_ns
-    generation.trouble = Trouble(member=name, words=f"waits after step {step} for members that have gone on")
-    return True
-
-
-def _waiting_apart(state: RunState) -> tuple[tuple[str, int, int], ...]:
-    """Who waits in a meeting that nobody will come to: name, step, and how much it has told the others."""
-    generation = state.generations.announced
-    if (
-        generation is None
-        or generation.formed_ns is None
-        or generation.lost
-        or generation.broken_ns is not None
-    ):
-        return ()
-    members = [state.roster.members[name] for name in generation.members]
-    meeting = [member for member in members if member.stage == "meeting" and not member.is_done]
-    if not meeting or len(meeting) == len(members):
-        return ()
-    step = min(member.step for member in meeting)
-    if not all(member.stage == "meeting" or _is_beyond(member, step) for member in members):
-        return ()
-    return tuple((member.name, member.step, member.told) for member in meeting)
-
-
-def _is_beyond(member: Member, step: int) -> bool:
-    return member.is_done or (member.stage == "reduce" and member.step > step)
+def _place(stall: Stall, name: str) -> str:
+    """Where the member is in its script, as far as anybody knows."""
+    return stall.watched[name].last.place if name in stall.watched else ""

@@ -68,14 +68,14 @@ class StrikeRequested(msgspec.Struct, frozen=True):
     strike: wire.Strike
 
 
-class ReplaceRequested(msgspec.Struct, frozen=True):
-    """The operator wants a member replaced."""
+class MoveRequested(msgspec.Struct, frozen=True):
+    """The operator wants a member or a node to leave its place, or a node to come back."""
 
-    replace: wire.Replace
+    move: wire.Move
 
 
 Heard = FromNode | FromMember | FromMembers | Present | Disconnected
-Requested = StopRequested | StrikeRequested | ReplaceRequested
+Requested = StopRequested | StrikeRequested | MoveRequested
 Happening = Begun | Heard | Tick | Requested
 
 # ---- what is to be done about it -------------------------------------------------------------------------

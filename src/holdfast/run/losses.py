@@ -16,6 +16,7 @@ from holdfast.record.kernel import Xid
 from holdfast.run import ending, processes
 from holdfast.run.happenings import Close, Expect
 from holdfast.run.history import gist
+from holdfast.run.stages import BETWEEN_STEPS
 from holdfast.run.state import Loss, Member, Node, RunState
 from holdfast.run.waits import EXPLAIN_S, ns
 from holdfast.run.wire import CODE_DEVICE_FAILED, COORDINATOR_GONE, WorkerExited
@@ -26,6 +27,7 @@ SETBACKS_MAX = 16
 its members, if more."""
 SETBACKS_PER_MEMBER = 4
 DETAIL_CHARS_MAX = 2000
+STACKS_CHARS_MAX = 8000
 SAID_CHARS_MAX = 200
 XID_CHARS_MAX = 300
 DEVICE_FAILED = "GPU failure"
@@ -77,27 +79,30 @@ def lose_unexplained(state: RunState, member: Member, guess: str, *, is_known: b
     )
 
 
-def fence(state: RunState, member: Member, why: str, *, onset_ns: int | None, account: str = "") -> None:
+def fence(
+    state: RunState, member: Member, why: str, *, onset_ns: int | None, account: str = "", detail: str = ""
+) -> None:
     """Give up a member that may still run: end it first, so that it cannot come back.
 
-    account: why, with what is known of this one.
+    account: why, with what is known of this one, in a few words; detail: all of it, for the record.
     """
     processes.stop(state, member, 0)
     state.outbox.effects.append(Close("worker", member.name))
-    cause = _record_fault(state, member.name, why, onset_ns=onset_ns, detail=account)
+    detail = (detail or account)[:STACKS_CHARS_MAX]
+    cause = _record_fault(state, member.name, why, onset_ns=onset_ns, detail=detail)
     _say_lost(state, member.name, Account(why=account or why))
     lose(state, member, account or why, onset_ns=onset_ns, cause=cause)
 
 
-def lose_node(state: RunState, node: Node, why: str, *, onset_ns: int | None) -> None:
-    """The node is gone with all its members."""
+def lose_node(state: RunState, node: Node, why: str, *, onset_ns: int | None, fault: str) -> None:
+    """The node is gone with all its members. fault: what the record calls that."""
     members = [member for member in state.roster.members.values() if member.node == node.name]
     living = [member for member in members if not member.is_lost]
     state.progress.setback = f"node {node.name} lost ({why})"
     state.outbox.say(f"{state.progress.setback} with {many(len(living), 'member')}", "trouble")
     struck = [member.onset_ns for member in living if member.onset_ns is not None]
     onset_ns = min(struck) if struck else onset_ns
-    cause = _record_fault(state, node.name, "node lost", onset_ns=onset_ns, detail=why)
+    cause = _record_fault(state, node.name, fault, onset_ns=onset_ns, detail=why)
     # Its members' connections may have ended first: all of it is one setback.
     known = [one for one in members if one.role == "active" and one.name in state.generations.unexplained]
     setbacks = max(0, state.progress.setbacks - len(known))
@@ -221,7 +226,7 @@ def judge_script(state: RunState, member: Member, message: WorkerExited) -> None
     reason = ""
     if not state.progress.has_committed:
         reason = f"the script failed on {member.name} before the first commit ({cause_of_death(message)})"
-    elif member.stage == "script" and state.progress.survived.knows(complaint):
+    elif member.stage in BETWEEN_STEPS and state.progress.survived.knows(complaint):
         reason = f"the script failed again on {member.name} after step {member.step}, the same way as before"
     elif gist(complaint) == state.progress.complaint:
         reason = f"the script failed again on {member.name}, as before, and nothing was committed in between"

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from holdfast.record.events import PhaseEntered
 from holdfast.run import (
+    apart,
     devices,
     ending,
     hangs,
@@ -33,8 +34,8 @@ from holdfast.run.happenings import (
     FromMembers,
     FromNode,
     Happening,
+    MoveRequested,
     Present,
-    ReplaceRequested,
     Reply,
     StopRequested,
     StrikeRequested,
@@ -77,6 +78,11 @@ from holdfast.run.wire import (
     WorkerStarted,
     Working,
 )
+
+NODE_LOST, AGENT_STOPPED = "node lost", "agent stopped"
+"""What the record calls the loss of a node."""
+SILENT_S = 3.0
+"""Heartbeats of an agent come four times a second."""
 
 __all__ = ["RunPolicy", "RunState", "advance", "deadline", "initial"]
 
@@ -139,7 +145,7 @@ def _take_in(state: RunState, event: Happening) -> bool:
             ending.stop(state, reason, code)
         case StrikeRequested(strike):
             state.outbox.effects.append(Reply(_strike(state, strike)))
-        case ReplaceRequested(message):
+        case MoveRequested(message):
             state.outbox.effects.append(Reply(replacing.ask(state, message)))
         case Begun():
             state.outbox.record(state.policy.started(state.now_ns, state.launch.gpus))
@@ -175,7 +181,7 @@ def _turn_back(state: RunState, event: Happening) -> None:
             if end is not None:
                 message = EndNode(outcome=end.outcome, code=end.code, reason=end.reason)
                 state.outbox.effects.append(ToNode(name, message))
-        case StrikeRequested() | ReplaceRequested():
+        case StrikeRequested() | MoveRequested():
             state.outbox.effects.append(Reply(Answer(ok=False, sentence="the run is over")))
 
 
@@ -205,7 +211,10 @@ def _lose_node(state: RunState, node: Node, why: str, onset_ns: int | None = Non
         and not (member.is_lost or member.is_stopped or _came_too_late(state, member))
         for member in state.roster.members.values()
     )
-    losses.lose_node(state, node, why, onset_ns=onset_ns)
+    is_agents = _is_agent_silent(state, node)
+    if is_agents:
+        why = "its agent fell silent while its members did not: it is stopped, or hangs"
+    losses.lose_node(state, node, why, onset_ns=onset_ns, fault=AGENT_STOPPED if is_agents else NODE_LOST)
     reason = f"node {node.name} was lost ({why})"
     if state.ending.closing is not None and state.ending.closing.is_released and had_work:
         ending.fail(state, f"{reason} before its scripts had ended, after the training was complete")
@@ -216,6 +225,16 @@ def _lose_node(state: RunState, node: Node, why: str, onset_ns: int | None = Non
         and had_work
     ):
         plain.fail(state, reason)
+
+
+def _is_agent_silent(state: RunState, node: Node) -> bool:
+    """Whether the agent alone is to blame: it has been silent for long, and its members have spoken since."""
+    silent_ns = state.now_ns - node.seen_ns
+    heard_ns = max(
+        (member.seen_ns or 0 for member in state.roster.members.values() if member.node == node.name),
+        default=0,
+    )
+    return silent_ns >= ns(SILENT_S) and heard_ns - node.seen_ns >= ns(SILENT_S) // 2
 
 
 def _note_presence(state: RunState, node: Node) -> None:
@@ -251,7 +270,7 @@ def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
             member.step, member.stage = message.step, message.stage
             if message.spent is not None and message.spent.steps > member.spent[0].steps:
                 member.spent = (message.spent, member.spent[0])
-            return joined.stepped(state, member) or (message.stage == "meeting" and hangs.waits_apart(state))
+            return joined.stepped(state, member) or (message.stage == "meeting" and apart.waits_apart(state))
         case Committed():
             return joined.committed(state, member, message)
         case Working():
@@ -525,7 +544,15 @@ def _check_stops(state: RunState, lease_ns: int) -> None:
         elif name in spared:
             continue
         elif state.now_ns - since_ns >= lease_ns:
-            losses.fence(state, member, "stopped", onset_ns=since_ns, account="stopped by SIGSTOP")
+            losses.fence(
+                state,
+                member,
+                "stopped",
+                onset_ns=since_ns,
+                account="stopped by SIGSTOP",
+                detail="stopped by SIGSTOP: the kernel shows it in state T (stopped), so it cannot say where "
+                f"it is; it was last heard in step {member.step} ({member.stage})",
+            )
         else:
             _expect(state, since_ns)
 

@@ -144,7 +144,7 @@ def _give_up(state: RunState, finding: BalanceFinding, unit: Sequence[str]) -> N
     if seat in state.replacing.slow_seats:
         state.outbox.say(
             f"{sentence}, as the process before it: it is the node. "
-            f"`holdfast replace {state.policy.run} {member.node}` goes on without it",
+            f"`holdfast drain {member.node} --run {state.policy.run}` goes on without it",
             "trouble",
         )
         return

@@ -7,7 +7,7 @@ as it does to grow, and the member is ended. Until that generation is formed the
 others may need: if anybody is lost meanwhile, it stays, and the heir is ended.
 
 A node is drained likewise: its members go at a boundary without heirs, and the others share their lanes until
-a spare node, where there is one, takes part in its place.
+a spare node, where there is one, takes part in its place. It has nobody until it is restored.
 """
 
 from collections.abc import Sequence
@@ -16,25 +16,84 @@ from holdfast.record.events import Action, ActionTaken, MemberJoined
 from holdfast.run import processes
 from holdfast.run.happenings import Close
 from holdfast.run.state import Generation, Member, Node, RunState
-from holdfast.run.wire import Answer, Replace
+from holdfast.run.wire import Answer, Drain, Migrate, Move, Restore
 
 REASON = "asked for by the operator"
+ENDING = "the run is ending"
 
 
-def ask(state: RunState, message: Replace) -> Answer:
-    """Begin to replace the member, or say how that stands."""
+def ask(state: RunState, message: Move) -> Answer:
+    """Begin what is asked for, or say how that stands."""
+    match message:
+        case Migrate(member=name) if name in state.roster.nodes:
+            return _migrate_node(state, state.roster.nodes[name], message)
+        case Migrate():
+            return _migrate(state, message)
+        case Drain(node=name, asks_only=asks_only):
+            node = state.roster.nodes.get(name)
+            return _no_node(state, name) if node is None else _ask_drain(state, node, asks_only=asks_only)
+        case Restore(node=name):
+            node = state.roster.nodes.get(name)
+            return _no_node(state, name) if node is None else _restore(state, node)
+
+
+def _migrate(state: RunState, message: Migrate) -> Answer:
     name = message.member
     if state.replacing.replaced.get(name):
         return Answer(ok=True, sentence=f"{state.replacing.replaced[name]} has taken the place of {name}")
     if state.ending.closing is not None:
-        return Answer(ok=False, sentence="the run is ending")
+        return Answer(ok=False, sentence=ENDING)
     if name in state.replacing.leaving:
         return Answer(ok=True, sentence=f"{name} is being replaced", is_done=False)
-    if name in state.roster.nodes and (state.roster.nodes[name].is_drained or not message.asks_only):
-        return _drain(state, state.roster.nodes[name])
     if message.asks_only:
         return Answer(ok=False, sentence=state.replacing.kept.get(name, f"{name} was lost meanwhile"))
+    member = state.roster.living(name)
+    if message.to and member is not None and message.to != member.node:
+        sentence = f"every place on {message.to} is taken; a whole node can be migrated to a spare one"
+        return Answer(ok=False, sentence=sentence)
     return begin(state, name)
+
+
+def _migrate_node(state: RunState, node: Node, message: Migrate) -> Answer:
+    """A drain, for which there is a spare node."""
+    spares = [other.name for other in state.roster.nodes.values() if other.is_spare and not other.is_drained]
+    if not message.asks_only and not node.is_drained:
+        if message.to and message.to not in spares:
+            there = f"; there is {', '.join(spares)}" if spares else ", and there is none"
+            return Answer(ok=False, sentence=f"{message.to} is not a spare node{there}")
+        if not spares:
+            return Answer(
+                ok=False, sentence=f"no spare node can take the place of {node.name}; drain it instead"
+            )
+        state.replacing.chosen = {message.to or spares[0]}
+    return _ask_drain(state, node, asks_only=message.asks_only)
+
+
+def _ask_drain(state: RunState, node: Node, *, asks_only: bool) -> Answer:
+    if state.ending.closing is not None:
+        return Answer(ok=False, sentence=ENDING)
+    if asks_only and not node.is_drained:
+        return Answer(ok=False, sentence=state.replacing.kept.get(node.name, f"{node.name} is not drained"))
+    return _drain(state, node)
+
+
+def _restore(state: RunState, node: Node) -> Answer:
+    """Members may be started on the node again. It takes part as soon as the run has room for it."""
+    if state.ending.closing is not None:
+        return Answer(ok=False, sentence=ENDING)
+    if not node.is_drained:
+        return Answer(ok=True, sentence=f"{node.name} is not drained")
+    if not node.is_spare:
+        return Answer(ok=False, sentence=f"{node.name} is still being drained")
+    node.is_drained, state.roster.short[node.name] = False, None
+    _record_action(state, "restore", node.name, state.now_ns, gpus=node.slots)
+    state.outbox.say(f"{node.name} may have members again, {REASON}")
+    return Answer(ok=True, sentence=f"{node.name} may have members again")
+
+
+def _no_node(state: RunState, name: str) -> Answer:
+    sentence = f"no node {name!r}; it has {', '.join(state.roster.nodes)}"
+    return Answer(ok=False, sentence=sentence, is_mistake=True)
 
 
 def begin(state: RunState, name: str, reason: str = REASON) -> Answer:
@@ -158,7 +217,7 @@ def hand_over(state: RunState, generation: Generation, opened_ns: int) -> None:
         heir = state.roster.members[heir_name]
         state.roster.nodes[heir.node].seats[heir.slot] = heir_name
         processes.record_active(state, heir, at_ns=opened_ns)
-        _record_action(state, "replace", name, opened_ns)
+        _record_action(state, "migrate", name, opened_ns)
         if name in state.replacing.reasons:
             state.replacing.slow_seats.add((heir.node, heir.slot))
         state.replacing.replaced[name] = heir_name

@@ -9,7 +9,10 @@ def promote_spare_nodes(state: RunState) -> None:
     room = state.policy.nodes_max - state.roster.nodes_active
     if room > 0 and len(state.roster.nodes) > state.roster.nodes_active:
         spares = [node for node in state.roster.nodes.values() if node.is_spare and not node.is_drained]
-        spares.sort(key=lambda node: (not state.roster.has_parked(node), node.joined_ns))
+        chosen = state.replacing.chosen
+        spares.sort(
+            key=lambda node: (node.name not in chosen, not state.roster.has_parked(node), node.joined_ns)
+        )
         for node in spares[:room]:
             processes.activate(state, node)
 

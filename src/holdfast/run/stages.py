@@ -17,7 +17,7 @@ class StageNature(NamedTuple):
 
 def nature(stage: Stage) -> StageNature:
     match stage:
-        case "lanes" | "commit":
+        case "data" | "forward" | "backward" | "optimizer":
             return StageNature(in_step=True)
         case "reduce":
             return StageNature(in_step=True, waits=True)
@@ -27,13 +27,15 @@ def nature(stage: Stage) -> StageNature:
             return StageNature(waits=True, regroups=True)
         case "regroup" | "state":
             return StageNature(regroups=True)
-        case "starting" | "script" | "finished":
+        case "starting" | "script" | "checkpoint" | "finished":
             return StageNature()
         case _:
             assert_never(stage)
 
 
 _STAGES: tuple[Stage, ...] = get_args(Stage)
+BETWEEN_STEPS: frozenset[Stage] = frozenset({"script", "checkpoint"})
+"""What it does by itself there."""
 IN_STEP = frozenset(stage for stage in _STAGES if nature(stage).in_step)
 HELD_UP = frozenset(stage for stage in _STAGES if nature(stage).waits)
 REGROUPING = frozenset(stage for stage in _STAGES if nature(stage).regroups)

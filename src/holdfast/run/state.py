@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from holdfast.record.events import KnownEvent, Role, RunStarted
+from holdfast.run.explaining import Watched
 from holdfast.run.happenings import Effect, Ending, Print, Record, Say, Severity
 from holdfast.run.history import Survived, Worked
 from holdfast.run.mesh import MeshShape
@@ -243,16 +244,19 @@ class DeclaredWork(msgspec.Struct, frozen=True, kw_only=True):
 class Stall(msgspec.Struct, kw_only=True):
     """A step, or a generation's formation, that takes longer than usual.
 
-    since_ns: when the run last got further. looks: how often it was looked at. asked_ns: when agents were
-    asked where their members are; awaited: of whom that is not answered; places: what was. said: the last
+    since_ns: when the run last got further. looks, looked_ns: how often it was looked at, and when last.
+    asked_ns: when agents were asked where their members are; awaited: of whom that is not answered. watched:
+    what they have answered so far; are_all_asked: not only those who may be to blame were. said: the last
     line about it.
     """
 
     since_ns: int
     looks: int = 0
+    looked_ns: int = 0
     asked_ns: int | None = None
     awaited: dict[str, None] = {}
-    places: dict[str, str] = {}
+    watched: dict[str, Watched] = {}
+    are_all_asked: bool = False
     said: str = ""
 
 
@@ -536,7 +540,8 @@ class Replacing(msgspec.Struct, kw_only=True):
     """Who is to be replaced. leaving: members, and who takes their place, where that is known;
     nobody does where the node is drained. replaced: those who were, and by whom. kept: those who were not,
     members and nodes, and why. reasons: why, if the operator has not asked for it. slow_seats: node and slot
-    of members that were replaced because they were slow.
+    of members that were replaced because they were slow. chosen: spare nodes that the operator wants to take
+    part before others.
     """
 
     leaving: dict[str, str] = {}
@@ -544,6 +549,7 @@ class Replacing(msgspec.Struct, kw_only=True):
     kept: dict[str, str] = {}
     reasons: dict[str, str] = {}
     slow_seats: set[tuple[str, int]] = set()
+    chosen: set[str] = set()
 
 
 class Ends(msgspec.Struct, kw_only=True):

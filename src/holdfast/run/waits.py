@@ -28,6 +28,9 @@ BROKEN_S_MIN, BROKEN_S_MAX = 0.25, 2.0
 """A collective fails because a member died: the exit is seen within milliseconds of it."""
 HUNG_S_MIN = 60.0
 """What a busy machine, a slow disk or a first evaluation may hold a step up for before a member is ended."""
+STUCK_S_MIN = 12.0
+"""The same, where the process itself shows that it is stuck: see explaining.py."""
+STUCK_STEPS = 8
 HUNG_STEPS = 30
 HUNG_PAUSES = 4
 """Times the longest that the script took between two steps: the next evaluation may be a larger one."""
@@ -132,6 +135,11 @@ class Observed(msgspec.Struct, kw_only=True):
             return self.hung_first_ns
         expected_ns = max(HUNG_STEPS * self.step_ns_max, HUNG_PAUSES * self.pause_ns_max)
         return _within(expected_ns, HUNG_S_MIN, IDLE_S_MAX)
+
+    @property
+    def stuck_ns(self) -> int:
+        """The same, where it shows that a member is stuck in its step: eight times the longest."""
+        return _within(STUCK_STEPS * self.step_ns_max, STUCK_S_MIN, IDLE_S_MAX)
 
     @property
     def hung_first_ns(self) -> int:

@@ -1,6 +1,6 @@
 """What the processes of a run say to each other: typed messages and their framing.
 
-The coordinator is the hub: every agent, every worker and every operator (`holdfast chaos`, `replace`) holds
+The coordinator is the hub: every agent, every worker and every operator (`holdfast chaos`, `migrate`) holds
 one TCP connection to it and speaks to nobody else about the run. Tensors never pass here. A message is a
 frame: its length in four bytes, then MessagePack. Nothing here opens a socket.
 """
@@ -15,9 +15,11 @@ import msgspec
 from holdfast.record.kernel import Xid
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run.balance import BalanceFinding
+from holdfast.run.kernel_view import KernelView
 from holdfast.run.mesh import MeshShape
+from holdfast.run.stacks import Stack
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Both ends must speak the same one; a run does not mix versions of Holdfast."""
 FRAME_BYTES_MAX = 8 << 20
 """Larger than any message: what exceeds it does not come from Holdfast."""
@@ -29,10 +31,24 @@ SLOTS_MAX = 1024
 
 Role = Literal["agent", "worker", "operator"]
 Stage = Literal[
-    "starting", "lanes", "reduce", "commit", "script", "meeting", "regroup", "state", "waiting", "finished"
+    "starting",
+    "data",
+    "forward",
+    "backward",
+    "reduce",
+    "optimizer",
+    "script",
+    "checkpoint",
+    "meeting",
+    "regroup",
+    "state",
+    "waiting",
+    "finished",
 ]
-"""What a member is doing, as its heartbeats tell it. `script`: what stands between two steps, or after the
-last. `meeting`: it waits for others there. `waiting`: for the coordinator to say how it goes on."""
+"""What a member is doing, as its heartbeats tell it. `data`, `forward`, `backward`: in a lane, with the data
+helpers, in `lane.backward()`, or with whatever else the script computes there. `script`: what stands between
+two steps, or after the last. `checkpoint`: the state is copied for one. `meeting`: it waits for others
+between steps. `waiting`: for the coordinator to say how it goes on."""
 FaultKind = Literal["kill", "node", "pause"]
 WorkerFault = Literal["kill", "pause"]
 """Those that an agent does to one of its workers."""
@@ -137,9 +153,13 @@ class NodeBeat(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Located(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The answer to `Locate`. place: `train.py:88`; empty: it cannot be told."""
+    """The answer to `Locate`. place: `train.py:88`; empty: it cannot be told. stacks: of its threads, the
+    main one first. seen: what the kernel shows of it.
+    """
 
     place: str
+    stacks: tuple[Stack, ...] = ()
+    seen: KernelView | None = None
 
 
 # ---- to an agent -----------------------------------------------------------------------------------------
@@ -198,7 +218,7 @@ class StrikeNode(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Locate(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """Where in its script is the process of `member`?"""
+    """Where in its script is the process of `member`, and what does it wait for?"""
 
 
 class EndNode(Message, frozen=True, kw_only=True, tag=True):
@@ -520,10 +540,26 @@ class Strike(Message, frozen=True, kw_only=True, tag=True):
     for_s: float = 3.0
 
 
-class Replace(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """`holdfast replace`: give the member's place to another process. asks_only: how does that stand?"""
+class Migrate(MemberMessage, frozen=True, kw_only=True, tag=True):
+    """`holdfast migrate`: give the member's place to another process, or those of a node, if it is one, to a
+    spare node. to: which node; empty: any. asks_only: how does that stand?
+    """
 
+    to: str = ""
     asks_only: bool = False
+
+
+class Drain(Message, frozen=True, kw_only=True, tag=True):
+    """`holdfast drain`: have no member on this node, from a step boundary on. asks_only: as above."""
+
+    node: str
+    asks_only: bool = False
+
+
+class Restore(Message, frozen=True, kw_only=True, tag=True):
+    """`holdfast restore`: a node that was drained may have members again."""
+
+    node: str
 
 
 class Answer(Message, frozen=True, kw_only=True, tag=True):
@@ -546,7 +582,9 @@ OfMembership = WorkerJoined | WorkerReady | OfRegrouping | DeviceFailed | Finish
 OfProgress = Planned | Committed | Balanced | Working | MemberBeat | Checkpointed | Struck
 FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed
-AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Replace | Answer
+Move = Migrate | Drain | Restore
+"""What an operator asks for that changes who is where."""
+AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Move | Answer
 
 Notice = tuple[str, str, bytes]
 """Who published it, under which key, and what."""

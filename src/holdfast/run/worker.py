@@ -15,10 +15,11 @@ from typing import assert_never
 
 import msgspec
 
-from holdfast.run import whereabouts
+from holdfast.run import kernel_view, whereabouts
 from holdfast.run.kin import die_with, signal_group, signal_process
 from holdfast.run.output import STREAMS, LastWords, MemberOutput, Printer, Stream, View
-from holdfast.run.wire import StrikeWorker
+from holdfast.run.stacks import own_frame, read_stacks
+from holdfast.run.wire import Located, StrikeWorker
 
 READ_BYTES = 64 << 10
 DRAIN_BYTES_MAX = 1 << 20
@@ -58,6 +59,7 @@ class Worker:
     ) -> None:
         """OSError where it cannot be started."""
         self._loop = asyncio.get_running_loop()
+        self._member = member
         self._printer = printer
         self._on_exit = on_exit
         self._program = program
@@ -121,19 +123,32 @@ class Worker:
         """Whether the kernel shows the process as stopped."""
         return self._process.returncode is None and whereabouts.is_stopped(self.pid)
 
-    async def locate(self) -> str:
-        """Where in its script the process is: `train.py:88`; empty where it cannot be told."""
-        if self._process.returncode is not None or not whereabouts.ask(self.pid, self._stack):
+    async def locate(self) -> Located:
+        """Where in its script the process is, and what the kernel shows of it. One that is stopped cannot
+        answer, and is not asked.
+        """
+        seen = kernel_view.view(self.pid)  # first: to be asked takes it out of what it waits in, for a moment
+        text = ""
+        if seen.state not in ("", whereabouts.STOPPED):
+            text = await self._stacks(all_threads=not seen.runs_threads)
+        stacks = read_stacks(text)
+        frame = own_frame(stacks[0]) if stacks else None
+        place = frame.place if frame is not None else ""
+        return Located(member=self._member, place=place, stacks=stacks, seen=seen)
+
+    async def _stacks(self, *, all_threads: bool) -> str:
+        """As the process writes them; empty where it does not."""
+        if not whereabouts.ask(self.pid, self._stack, all_threads=all_threads):
             return ""
-        stack = ""
+        text = ""
         for _ in range(LOCATE_POLLS_MAX):
             await asyncio.sleep(LOCATE_POLL_INTERVAL_S)
             if self._process.returncode is not None:
                 return ""
-            before, stack = stack, whereabouts.answer(self._stack)
-            if stack and stack == before:  # the whole of it is there
+            before, text = text, whereabouts.answer(self._stack)
+            if text and text == before:  # the whole of it is there
                 break
-        return whereabouts.innermost(stack)
+        return text
 
     async def gone(self) -> None:
         """Wait until the process has ended, and everything in its session."""

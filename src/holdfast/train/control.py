@@ -74,6 +74,9 @@ class Control(Protocol):
     def at(self, step: int, stage: wire.Stage) -> None:
         """What this member is doing now, for its heartbeats."""
 
+    def refine(self, call: Callable[[wire.Stage], wire.Stage]) -> None:
+        """What says more about a stage: is asked for each heartbeat, in another thread."""
+
     def working(self, work: str, *, is_over: bool = False) -> None:
         """The script has declared work that begins now, or is over. It is known when this returns. What is
         declared within other work is a part of it.
@@ -239,6 +242,9 @@ class Coordinated:
     def at(self, step: int, stage: wire.Stage) -> None:
         self._link.beat(step, stage)
 
+    def refine(self, call: Callable[[wire.Stage], wire.Stage]) -> None:
+        self._link.refine = call
+
     def working(self, work: str, *, is_over: bool = False) -> None:
         self._works += -1 if is_over else 1
         if self._works == (0 if is_over else 1):
@@ -335,6 +341,9 @@ class Alone:
             write_down(self._recorder, checkpoint_event(message, self._clock.now_ns()))
 
     def at(self, step: int, stage: wire.Stage) -> None:
+        """Nobody watches."""
+
+    def refine(self, call: Callable[[wire.Stage], wire.Stage]) -> None:
         """Nobody watches."""
 
     def working(self, work: str, *, is_over: bool = False) -> None:

@@ -76,6 +76,8 @@ class Gradients:
         self._total: Sheet | None = None
         self._failure: GroupBroken | None = None
         self._last = False
+        self.in_backward = False
+        """For whoever asks what this member does: a plain store, twice a lane."""
         self._still = [tensor.detach().clone() for _, tensor in self._moving]
         self._still_versions: list[int] = []
         self._keep_buffers()
@@ -107,6 +109,7 @@ class Gradients:
             parameter.grad = gradient
         self._note_buffers()
         self._lane = _OpenLane(index, leaf, sheet, self.layout.waits_for)
+        self.in_backward = False  # if the last one raised
         self._reduction = reduction if last else None
         self._last = last
 
@@ -127,8 +130,10 @@ class Gradients:
         if self._last and lane.backwards == self._accumulate and self._sharding is None:
             self._arm(lane)
         scaled = self._state.scaler.scale(loss) if self._state.scaler is not None else loss
+        self.in_backward = True
         # The mean over lanes: a power of two, so that it is exact wherever it is multiplied.
         torch.autograd.backward(scaled, torch.full_like(scaled, 1 / self._lanes))
+        self.in_backward = False
 
     def pipeline(self, run: Callable[[float], Sequence[torch.Tensor]]) -> None:
         """run: what calls backward itself, given what to multiply gradients by. Returns losses to add up."""

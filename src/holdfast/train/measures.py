@@ -52,6 +52,10 @@ class Stopwatch:
         self._depth = 0
         self._begun_s = 0.0
 
+    @property
+    def is_running(self) -> bool:
+        return self._depth > 0
+
     def __enter__(self) -> None:
         if not self._depth:
             self._begun_s = time.perf_counter()

@@ -26,7 +26,7 @@ from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients, Sum
 from holdfast.train.group import GroupBroken
 from holdfast.train.log import Log
-from holdfast.train.measures import Collections, CudaWatch, HostWatch, Measures
+from holdfast.train.measures import FETCHING, Collections, CudaWatch, HostWatch, Measures
 from holdfast.train.meeting import Meeting
 from holdfast.train.protected import Protected
 from holdfast.train.replica import Agreed, agree
@@ -180,10 +180,19 @@ class Loop:
         watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
         self._measures = Measures(watch, Collections() if control.is_asked else None)
         control.reports(self._measures.report)
+        control.refine(self._phase)
         self.logs: list[Log] = []
         self.meeting = Meeting(control, seat, state.device, settings.seed, self._regroup)
         for optimizer in state.optimizers:
             optimizer.register_step_pre_hook(self._refuse_own_step)
+
+    def _phase(self, stage: wire.Stage) -> wire.Stage:
+        """What the script does in a lane. Is asked in another thread, which reads what is there anyway."""
+        if stage != "forward":
+            return stage
+        if FETCHING.is_running:
+            return "data"
+        return "backward" if self._gradients.in_backward else stage
 
     def _refuse_own_step(self, *_: object) -> None:
         if not self._optimizing:
@@ -278,7 +287,7 @@ class Loop:
     def _compute(self, step: Step, index: int) -> Generator[Lane, None, bool]:
         """One lane, or this rank's slice of it. False: it is lost with a rank of the replica."""
         seat, settings = self._seat, self._settings
-        self._control.at(step.number, "lanes")
+        self._control.at(step.number, "forward")
         self._control.strike(step.number, "lane", seat.rank, seat.size)
         leaf = index if seat.sharding is None else index * seat.sharding.shape.slices + seat.sharding.slice
         self._gradients.begin(index, leaf, seat.reduction, last=index == seat.todo[-1])
@@ -363,7 +372,7 @@ class Loop:
             raise InputError(f"Step {step.number} was committed twice.", hint="Call step.commit() once.")
         step.committed = True
         if self._seat.version < step.number:
-            self._control.at(step.number, "commit")
+            self._control.at(step.number, "optimizer")
             self._state.check_unchanged()
             self._optimizing = True
             lr = self.lr
@@ -507,7 +516,9 @@ class Loop:
         """Have the present version written, by one member: the run may be gone on with another time."""
         whole = self._seat.version > 0 and not self._optimizing
         if self._writer is not None and self._seat.is_writer and whole:
+            self._control.at(self._seat.version, "checkpoint")
             self._measures.stalled(self._writer.offer(self._seat.version, self._seat.durable()))
+            self._control.at(self._seat.version, "script")
 
     @property
     def rank(self) -> int:

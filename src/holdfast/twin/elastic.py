@@ -504,7 +504,7 @@ class ElasticRun:
         self._hung[culprit] = failure
         self._begin_silence()
         for member in self._group:
-            stage: wire.Stage = "lanes" if member == culprit else "reduce"
+            stage: wire.Stage = "forward" if member == culprit else "reduce"
             self._say(now_ns, member, wire.MemberBeat(member=member, step=self.truth.step + 1, stage=stage))
         self._ask(now_ns)
 

@@ -1,25 +1,23 @@
-"""`holdfast replace`: another process in a member's place, in a live run."""
+"""What `holdfast migrate`, `drain` and `restore` have in common: an operator asks, and waits for it."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import click
 
-from holdfast.cli.record import home, json_option
+from holdfast.cli.record import home
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError, InputError, complaint
 from holdfast.run.dial import asked
 from holdfast.run.endpoint import find_endpoint
-from holdfast.run.wire import Answer, Replace
+from holdfast.run.wire import Answer, Move
 
 ASK_INTERVAL_S = 0.2
 WAIT_S = 600.0
 EXIT_NOT_DONE = 1
 
-
-@click.command("replace")
-@click.argument("run")
-@click.argument("member")
-@click.option(
+wait_option: Callable[[Any], Any] = click.option(
     "--wait",
     "wait_s",
     type=click.FloatRange(min=0),
@@ -27,16 +25,15 @@ EXIT_NOT_DONE = 1
     metavar="S",
     help=f"How long to wait until it is done; it goes on all the same.  [default: {WAIT_S:g}]",
 )
-@json_option
-def command(run: str, member: str, wait_s: float, as_json: bool) -> int:
-    """Give the place of MEMBER in RUN, which goes on on this machine, to a warm process of its node.
+run_option: Callable[[Any], Any] = click.option(
+    "--run", "run", required=True, metavar="RUN", help="The run, which goes on on this machine."
+)
 
-    The new process gets ready while MEMBER goes on, and takes over between two steps: nothing is computed
-    again. A node (n1) in place of MEMBER is drained: a spare node takes part instead, if there is one. Exit
-    code 1: the run is over, or the member stays; 2: it has no such member.
-    """
+
+def moved(run: str, move: Move, again: Move, *, wait_s: float, as_json: bool) -> int:
+    """Ask for the move, and by `again` how it stands until it is done. The exit code."""
     try:
-        answer = asyncio.run(_replaced(run, member, wait_s))
+        answer = asyncio.run(_asked(run, move, again, wait_s))
     except HoldfastError as error:
         click.echo(complaint(error.sentence, error.hint), err=True)
         return EXIT_NOT_DONE
@@ -51,12 +48,11 @@ def command(run: str, member: str, wait_s: float, as_json: bool) -> int:
     return 0 if answer.ok and answer.is_done else EXIT_NOT_DONE
 
 
-async def _replaced(run: str, member: str, wait_s: float) -> Answer:
-    """Ask for it, and then how it stands."""
+async def _asked(run: str, move: Move, again: Move, wait_s: float) -> Answer:
     endpoint = find_endpoint(home(), run)
     due_s = asyncio.get_running_loop().time() + wait_s
-    answer = await asked(endpoint, run, Replace(member=member))
+    answer = await asked(endpoint, run, move)
     while answer.ok and not answer.is_done and asyncio.get_running_loop().time() < due_s:
         await asyncio.sleep(ASK_INTERVAL_S)
-        answer = await asked(endpoint, run, Replace(member=member, asks_only=True))
+        answer = await asked(endpoint, run, again)
     return answer

@@ -1,0 +1,21 @@
+"""`holdfast drain`: a live run goes on without a node."""
+
+import click
+
+from holdfast.cli.moving import moved, run_option, wait_option
+from holdfast.cli.record import json_option
+from holdfast.run.wire import Drain
+
+
+@click.command("drain")
+@click.argument("node")
+@run_option
+@wait_option
+@json_option
+def command(node: str, run: str, wait_s: float, as_json: bool) -> int:
+    """Have the members of NODE leave between two steps; the node has nobody until `holdfast restore`.
+
+    The others share its lanes until a spare node, if there is one, takes part in its place. Nothing is
+    computed again. Exit code 1: the run is over, or the node keeps its members; 2: it has no such node.
+    """
+    return moved(run, Drain(node=node), Drain(node=node, asks_only=True), wait_s=wait_s, as_json=as_json)

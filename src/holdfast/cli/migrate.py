@@ -1,0 +1,24 @@
+"""`holdfast migrate`: another process in a member's place, or another node in a node's, in a live run."""
+
+import click
+
+from holdfast.cli.moving import moved, wait_option
+from holdfast.cli.record import json_option
+from holdfast.run.wire import Migrate
+
+
+@click.command("migrate")
+@click.argument("run")
+@click.argument("member")
+@click.option("--to", default="", metavar="NODE", help="The spare node that takes the place of a node.")
+@wait_option
+@json_option
+def command(run: str, member: str, to: str, wait_s: float, as_json: bool) -> int:
+    """Give the place of MEMBER in RUN, which goes on on this machine, to a warm process of its node.
+
+    The new process gets ready while MEMBER goes on, and takes over between two steps: nothing is computed
+    again, and nobody waits. The places of a node (n1 in place of MEMBER) go to a spare node. Exit code 1: the
+    run is over, or the member stays; 2: it has no such member.
+    """
+    asked, again = Migrate(member=member, to=to), Migrate(member=member, asks_only=True)
+    return moved(run, asked, again, wait_s=wait_s, as_json=as_json)

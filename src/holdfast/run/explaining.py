@@ -1,0 +1,283 @@
+"""Why members do not get further: from what their agents have seen of them, look after look.
+
+Pure. What counts is what a process did between two looks: whether it used the processor, moved a byte, or
+came out of the function it was in; and what it waits for, as its stacks and the kernel show it.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Literal
+
+import msgspec
+
+from holdfast.run.stacks import Stack, StackFrame, own_frame
+from holdfast.run.stages import IN_STEP
+from holdfast.run.wire import Located, Stage
+
+IDLE_SHARE = 0.1
+"""Of a processor: a process that uses less waits. One that polls every 10 ms uses a fiftieth."""
+LOOP_SHARE = 0.25
+"""Of the time that a step may take: one that has had less of a processor is short of it, and may be slow."""
+MOVED_BYTES_MAX = 64 << 10
+"""One that reads or writes more while it is looked at gets further, however slowly."""
+LOOKS_MIN = 3
+"""From one look alone nobody can tell whether anything moves."""
+STACK_LINES_MAX = 12
+"""Of a stack that is written down."""
+
+HangKind = Literal["loop", "lock", "data", "members", "answer", "device", "busy", "idle", "unknown"]
+FAULTS: dict[HangKind, str] = {
+    "loop": "endless loop",
+    "lock": "deadlock on a lock",
+    "data": "data loader stuck",
+    "members": "deadlock between members",
+    "answer": "no answer to a member",
+    "device": "stuck in a device or file system",
+    "busy": "no progress",
+    "idle": "no progress",
+    "unknown": "no progress",
+}
+"""What the record calls it."""
+
+_WAITS = {
+    "lock": "for a lock",
+    "connection": "for data from a connection",
+    "pipe": "for data from a pipe",
+    "poll": "for a connection or a pipe",
+    "sleep": "asleep",
+    "process": "for a process that it has started",
+    "": "in the kernel",
+}
+_TALKING = (
+    "/torch/distributed/",
+    "/socket.py",
+    "/ssl.py",
+    "/multiprocessing/",
+    "/asyncio/",
+    "/http/client.py",
+)
+_LOADING = ("/torch/utils/data/", "/holdfast/train/data.py")
+_LOCKING = ("with ", "async with ")
+"""How a line begins that takes a lock; or it calls `acquire`."""
+
+
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen of a member since a stall was first looked at. is_fixed: it was in the same function each
+    time, called from the same lines.
+    """
+
+    first_ns: int
+    first: Located
+    last_ns: int
+    last: Located
+    looks: int = 1
+    is_fixed: bool = True
+
+    def then(self, message: Located, now_ns: int) -> "Watched":
+        is_fixed = self.is_fixed and _is_same_call(self.last.stacks, message.stacks)
+        return msgspec.structs.replace(
+            self, last_ns=now_ns, last=message, looks=self.looks + 1, is_fixed=is_fixed
+        )
+
+    @property
+    def cpu_s(self) -> float:
+        if self.first.seen is None or self.last.seen is None:
+            return 0.0
+        return self.last.seen.cpu_s - self.first.seen.cpu_s
+
+    @property
+    def computes(self) -> bool:
+        return self.cpu_s > IDLE_SHARE * (self.last_ns - self.first_ns) / 1e9
+
+    @property
+    def is_idle(self) -> bool:
+        if self.first.seen is None or self.last.seen is None:
+            return False
+        moved_bytes = self.last.seen.moved_bytes - self.first.seen.moved_bytes
+        return not self.computes and moved_bytes <= MOVED_BYTES_MAX
+
+    @property
+    def main(self) -> Stack:
+        return self.last.stacks[0] if self.last.stacks else ()
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose fault it is and of what kind. sentence: of all of them; is_certain: there is no need to wait any
+    longer, for the usual time of a step.
+    """
+
+    kind: HangKind = "unknown"
+    culprits: tuple[str, ...] = ()
+    sentence: str = ""
+    is_certain: bool = False
+
+
+def explain(
+    watched: Mapping[str, Watched], stages: Mapping[str, Stage], suspects: Sequence[str], patience_s: float
+) -> Explanation:
+    """patience_s: for how long a step may take before a member that is stuck in it is ended."""
+    known = {name: watched[name] for name in suspects if name in watched}
+    kinds = {name: _kind(one, stages[name]) for name, one in known.items()}
+    if talking := _waiting_for_each_other(known, kinds):
+        return talking
+    # Who waits for an answer may wait for one of the others, who give none.
+    culprits = [name for name, kind in kinds.items() if kind not in ("answer", "unknown")] or list(kinds)
+    if not culprits:
+        return Explanation()
+    kind = kinds[culprits[0]]
+    sentences = [f"{name} {_sentence(known[name], kinds[name])}" for name in culprits]
+    return Explanation(
+        kind=kind,
+        culprits=tuple(culprits),
+        sentence="; ".join(sentences) if kind != "unknown" else "",
+        is_certain=all(_is_certain(known[name], kinds[name], stages[name], patience_s) for name in culprits),
+    )
+
+
+def account(watched: Mapping[str, Watched], stages: Mapping[str, Stage], explanation: Explanation) -> str:
+    """All that is written down: the sentence, the culprits' stacks, and where everybody else is."""
+    lines = [explanation.sentence] if explanation.sentence else []
+    for name in explanation.culprits:
+        for number, stack in enumerate(watched[name].last.stacks):
+            lines.append(f"{name}, {'main thread' if number == 0 else f'thread {number}'}:")
+            lines += [f"  {frame}" for frame in stack[:STACK_LINES_MAX]]
+    others = [name for name in watched if name not in explanation.culprits]
+    lines += [f"{name}: {stages[name]}, at {watched[name].last.place or '?'}" for name in others]
+    return "\n".join(lines)
+
+
+def _kind(one: Watched, stage: Stage) -> HangKind:
+    seen = one.last.seen
+    if seen is None or one.looks < LOOKS_MIN:
+        return "unknown"
+    if not one.is_idle:
+        is_own = bool(one.main) and one.main[0].is_own
+        return "loop" if one.computes and one.is_fixed and is_own else "busy"
+    if seen.state == "D":
+        return "device"
+    if not one.is_fixed:
+        return "idle"
+    if seen.waits_for == "lock" and _locked_threads(one):
+        return "lock"
+    if stage == "data" or _is_in(one.main, _LOADING):
+        return "data"
+    if _is_in(one.main, _TALKING) or seen.waits_for in ("connection", "pipe", "poll"):
+        return "answer"
+    return "lock" if seen.waits_for == "lock" else "idle"
+
+
+def _is_certain(one: Watched, kind: HangKind, stage: Stage, patience_s: float) -> bool:
+    """In a step the run knows how long its members take. Between steps a script may do anything, once: only
+    threads that wait for each other's locks wait for ever.
+    """
+    if kind == "lock" and _locked_threads(one):
+        return True
+    if stage not in IN_STEP:
+        return False
+    if kind == "loop":
+        return one.cpu_s >= LOOP_SHARE * patience_s
+    return kind in ("lock", "data", "answer") or (kind == "idle" and one.is_fixed)
+
+
+def _waiting_for_each_other(
+    known: Mapping[str, Watched], kinds: Mapping[str, HangKind]
+) -> Explanation | None:
+    """Members that wait for answers, and nobody else could give them. Of a connection the kernel shows both
+    ends: where those are two members', it is proven.
+    """
+    waiting = [name for name, kind in kinds.items() if kind == "answer"]
+    ends = {name: seen.ends for name in waiting if (seen := known[name].last.seen) and seen.ends}
+    pair = next(
+        ((a, b) for a, b in combinations(ends, 2) if ends[a] == (ends[b][1], ends[b][0])),
+        None,
+    )
+    if pair is None and (len(waiting) < 2 or len(waiting) < len(kinds)):
+        return None
+    culprits = pair or tuple(waiting)
+    places = [f"{name} waits {_where(known[name])}" for name in culprits]
+    how = "each other" if pair else "answers that no other member can give"
+    sentence = f"{' and '.join(culprits)} wait for {how}: {', '.join(places)}"
+    return Explanation(kind="members", culprits=culprits, sentence=sentence, is_certain=True)
+
+
+def _sentence(one: Watched, kind: HangKind) -> str:
+    where = _where(one)
+    match kind:
+        case "loop":
+            return (
+                f"computes {where} and does not come out of it: an endless loop, or a call that never returns"
+            )
+        case "busy":
+            return f"is at work {where}"
+        case "data":
+            return f"waits for its data loader, which does not return: it waits {_waits(one)} {where}"
+        case "lock":
+            threads = _locked_threads(one) or _other_threads(one)
+            others = "; ".join(f"another thread waits {_at(frame)}" for frame in threads)
+            known = f": {others}" if others else ""
+            return f"waits for a lock that nobody releases, {where}{known}"
+        case "answer":
+            seen = one.last.seen
+            whom = f" by {seen.ends[1]}" if seen is not None and seen.ends is not None else ""
+            return f"waits {_waits(one)}, which is not sent{whom}, {where}"
+        case "device":
+            channel = "" if one.last.seen is None else one.last.seen.channel
+            return f"waits in the kernel for a device or file system ({channel or 'state D'}), {where}"
+        case "idle":
+            return f"waits {_waits(one)}, {where}"
+        case "members" | "unknown":
+            return f"is {where}"
+
+
+def _waits(one: Watched) -> str:
+    return _WAITS[one.last.seen.waits_for if one.last.seen is not None else ""]
+
+
+def _where(one: Watched) -> str:
+    """at train.py:30 in load(): `sock.recv(1)`, called by what it is in."""
+    frame = own_frame(one.main)
+    if frame is None:
+        return "at an unknown place"
+    inside = one.main[0]
+    return _at(frame) + ("" if inside is frame else f", in {inside.function}() of {inside.place}")
+
+
+def _at(frame: StackFrame) -> str:
+    source = f": `{frame.source}`" if frame.source else ""
+    function = f" in {frame.function}()" if frame.function and not frame.function.startswith("<") else ""
+    return f"at {frame.place}{function}{source}"
+
+
+def _locked_threads(one: Watched) -> list[StackFrame]:
+    """Other threads that stand where a lock is taken, if the main thread does, too."""
+    main = own_frame(one.main)
+    if main is None or not _takes_lock(main):
+        return []
+    return [frame for frame in _other_threads(one) if _takes_lock(frame)]
+
+
+def _other_threads(one: Watched) -> list[StackFrame]:
+    """Where the script's other threads are in its own code."""
+    frames = [own_frame(stack) for stack in one.last.stacks[1:]]
+    return [frame for frame in frames if frame is not None and frame.is_own]
+
+
+def _takes_lock(frame: StackFrame) -> bool:
+    return frame.source.startswith(_LOCKING) or ".acquire(" in frame.source
+
+
+def _is_in(stack: Stack, parts: tuple[str, ...]) -> bool:
+    """Whether it is in such a library, on behalf of the script's innermost line."""
+    for frame in stack:
+        if any(part in frame.path for part in parts):
+            return True
+        if frame.is_own:
+            return False
+    return False
+
+
+def _is_same_call(before: Sequence[Stack], after: Sequence[Stack]) -> bool:
+    if not before or not after:
+        return False
+    (one, *callers), (other, *others) = before[0], after[0]
+    return (one.path, one.function) == (other.path, other.function) and callers == others
