@@ -148,6 +148,7 @@ class Cluster:
         on_shortage: str = "same bits",
         skipped: Sequence[wire.SkippedLanes] = (),
         rebalances: bool = True,
+        audit_rate: float = 0.0,
         run_s_max: float = RUN_S_MAX,
         meanwhile: Meanwhile | None = None,
     ) -> Result:
@@ -182,6 +183,7 @@ class Cluster:
             warm=warm,
             faults=tuple(faults),
             rebalances=rebalances,
+            audit_rate=audit_rate,
             mesh=MeshShape.parse(shard) if shard else MeshShape(),
             skipped=tuple(skipped),
         )

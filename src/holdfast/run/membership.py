@@ -13,6 +13,7 @@ from typing import assert_never
 
 from holdfast.record.events import PhaseEntered
 from holdfast.run import (
+    corruption,
     devices,
     ending,
     hangs,
@@ -49,6 +50,7 @@ from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
     AgentJoined,
     Answer,
+    Audited,
     Balanced,
     Broken,
     Checkpointed,
@@ -267,6 +269,8 @@ def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
             return False
         case Balanced():
             return rebalancing.heard(state, message)
+        case Audited():
+            return corruption.heard(state, message)
         case Published():
             member.told += 1
             hangs.published(state, member, message.generation)
