@@ -9,6 +9,7 @@ command = LazyGroup(
     "bench",
     {
         "Commands": {
+            "audits": "Flip bits in live runs: what audits find, how often, false alarms, cost.",
             "coordinator": "Hold thousands of members in one coordinator: commits, regroups, memory.",
             "diagnose": "Diagnose hundreds of simulated incidents: precision, recall, time, alarms, cost.",
             "gpu": "Train a GPT on a GPU: NCCL through 50 kills, recoveries, a step against a plain loop.",

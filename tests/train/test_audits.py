@@ -1,5 +1,6 @@
 """Silent corruption in live runs: it is found before the step is committed, and leaves no trace."""
 
+import math
 from typing import Any
 
 import pytest
@@ -117,6 +118,24 @@ def test_clean_members_agree_while_one_is_killed(cluster: Any, build: str) -> No
     assert run.ending.outcome == "completed", run.story
     assert run.digest == cluster.train(build, steps=STEPS).digest
     assert not any("corruption" in line for line in run.said), run.story
+
+
+@pytest.mark.soak
+def test_as_many_single_wrong_lanes_are_found_as_the_rate_says(cluster: Any) -> None:
+    rate, struck = 0.25, 100
+    faults = [
+        PlannedFault(id=number, step=4 * number, moment="lane", rank=number % 4, fault="corrupt")
+        for number in range(1, struck + 1)
+    ]
+    run = cluster.train(
+        "plain", members=4, steps=4 * struck + 4, audit_rate=rate, faults=faults, pace_s=0.02, warm=2
+    )
+    assert run.ending.outcome == "completed", run.story
+    assert run.struck == struck, run.story
+    found = sum(" lost (silent corruption: " in line for line in run.said)
+    deviations = (found - rate * struck) / math.sqrt(rate * (1 - rate) * struck)
+    print(f"{found} of {struck} single wrong lanes found at a rate of {rate}: {deviations:+.1f} deviations")
+    assert abs(deviations) < 3.5, run.story
 
 
 @pytest.mark.parametrize(

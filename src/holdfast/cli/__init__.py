@@ -22,6 +22,7 @@ _HOLDFAST = LazyGroup(
             "run": "Run a training script on one or more nodes and keep it going.",
             "replace": "Give a member's place in a live run to another process.",
             "chaos": "Inject a fault into a live run, on purpose.",
+            "replay": "Compute one lane of a step again and hold it against what was recorded.",
             "checkpoint": "List a run's checkpoints; export one to safetensors or torch.",
         },
         "See": {

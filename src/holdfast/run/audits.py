@@ -33,7 +33,9 @@ class AuditFinding(msgspec.Struct, frozen=True, kw_only=True):
     """What an audit came to, as all members found it.
 
     culprits: the ranks that are wrong, as far as that can be told. once: they were wrong once, and right when
-    they computed the lane again. loss: of the lane, where that is why it was looked into.
+    they computed the lane again. loss: of the lane, where that is why it was looked into. print: of the lane,
+    as most members computed it. suspect: steps that were committed since states last agreed; a member whose
+    state was wrong may have been wrong in them.
     """
 
     kind: AuditKind
@@ -42,6 +44,8 @@ class AuditFinding(msgspec.Struct, frozen=True, kw_only=True):
     culprits: tuple[int, ...] = ()
     once: bool = False
     loss: str = ""
+    print: str = ""
+    suspect: int = 0
 
 
 def planned(seed: int, step: int, rate: float, shares: Sequence[frozenset[int]]) -> tuple[PlannedAudit, ...]:

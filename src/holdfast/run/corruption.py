@@ -4,7 +4,7 @@ Members find out by themselves who is wrong (audits.py), and all of them have fo
 the step until those are gone: nothing that they sent is used.
 """
 
-from holdfast.record.events import FaultObserved
+from holdfast.record.events import FaultObserved, LaneExamined
 from holdfast.run import ending, losses
 from holdfast.run.audits import AuditFinding
 from holdfast.run.state import Generation, Member, RunState
@@ -26,6 +26,8 @@ def heard(state: RunState, message: Audited) -> bool:
     if any(not 0 <= rank < len(generation.members) for rank in finding.culprits):
         return False
     names = [generation.members[rank] for rank in finding.culprits]
+    if finding.print:
+        _record_lane(state, finding, names[0] if finding.kind == "lane" and names else "")
     match finding.kind:
         case "lane" | "state":
             for member in filter(None, map(state.roster.living, names)):
@@ -66,13 +68,18 @@ def _where(finding: AuditFinding) -> str:
 def _evidence(name: str, finding: AuditFinding, size: int) -> str:
     others = many(size - len(finding.culprits), "other member")
     if finding.kind == "state":
-        return (
+        sentence = (
             f"in step {finding.step} the weights or optimizer state of {name} differ from those of {others}"
         )
+        if not finding.suspect:
+            return sentence
+        return f"{sentence}; its lanes of the {many(finding.suspect, 'step')} before it may be wrong, too"
     loss = f" (loss {finding.loss})" if finding.loss else ""
     if finding.once:
-        again = "and as the others do when it did so again" if size > 1 else ""
-        return f"{name} computed lane {finding.lane} of step {finding.step}{loss} wrongly once, {again}"
+        return (
+            f"{name} computed lane {finding.lane} of step {finding.step}{loss} wrongly; when it computed the "
+            "lane again, it agreed with the others"
+        )
     return f"{name} computes lane {finding.lane} of step {finding.step}{loss} otherwise than {others}"
 
 
@@ -131,6 +138,22 @@ def _stop(state: RunState, finding: AuditFinding) -> None:
         else "its data are streams without seek(), which an auditor would have to read from their beginning"
     )
     state.outbox.say(f"lanes are not audited any more: {why}. States are still compared", "trouble")
+
+
+def _record_lane(state: RunState, finding: AuditFinding, culprit: str) -> None:
+    """For `holdfast replay`."""
+    if state.audits.odd < ODD_SAID_MAX:
+        state.outbox.record(
+            LaneExamined(
+                id="",
+                occurred_ns=state.now_ns,
+                subject=culprit,
+                step=finding.step,
+                lane=finding.lane,
+                loss=finding.loss,
+                print=finding.print,
+            )
+        )
 
 
 def _record(state: RunState, subject: str, detail: str, fault: str = FAULT) -> None:

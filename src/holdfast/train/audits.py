@@ -8,7 +8,7 @@ they found, through the coordinator.
 import math
 import struct
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from holdfast.train.seat import Seat
 
 OWNER, AUDITOR, STATE = (slice(first, first + PARTS) for first in (0, PARTS, 2 * PARTS))
 EVERY = slice(3 * PARTS, 3 * PARTS + 1)
-STATE_SHARE = 0.005
+STATE_SHARE = 0.008
 """Of a step: states are compared as often as that takes no more of the time."""
 EVERY_MAX = 64
 """Steps between two comparisons of states, however quick steps are."""
@@ -113,9 +113,10 @@ class Auditor:
             states = [number_of(column[STATE]) for column in columns]
             self._cadence.agree([column[EVERY][0] for column in columns])
             if None not in states:
+                suspect = self._cadence.compared(step)
                 finding = compare_states([state for state in states if state is not None], step=step)
                 if finding is not None:
-                    return finding
+                    return msgspec.structs.replace(finding, suspect=suspect)
         return self._disagreement(step, total) or self._odd(step, total)
 
     def _disagreement(self, step: int, total: Sum) -> Dispute | None:
@@ -143,16 +144,20 @@ class Auditor:
     def settle(self, dispute: Dispute, found: Sequence[Computed]) -> AuditFinding:
         """Hear what all have found. Raises `Superseded`."""
         seat, key = self._seat, f"again/{dispute.step}/{dispute.lane}"
-        mine = [_evidence(dispute, one) for one in found]
+        mine = [(_number(one), bits_of(float(one.loss))) for one in found]
         self._control.publish(seat.number, f"{key}/{seat.rank}", msgspec.msgpack.encode(mine))
         told = [
             self._control.lookup(seat.number, f"{key}/{rank}", forming=False) for rank in range(seat.size)
         ]
-        again = [msgspec.msgpack.decode(one, type=list[int]) for one in told]
+        found_by = [msgspec.msgpack.decode(one, type=list[tuple[int, int]]) for one in told]
+        of = 1 if dispute.loss else 0
+        again = [[one[of] for one in own] for own in found_by]
         finding = judge(dispute.first, again, step=dispute.step, lane=dispute.lane)
-        if finding.kind == "lane" and not finding.culprits:
-            return msgspec.structs.replace(finding, kind="odd", loss=dispute.loss)
-        return msgspec.structs.replace(finding, loss=dispute.loss)
+        usual, _ = Counter(one[0] for own in found_by for one in own).most_common(1)[0]
+        is_odd = finding.kind == "lane" and not finding.culprits
+        return msgspec.structs.replace(
+            finding, kind="odd" if is_odd else finding.kind, loss=dispute.loss, print=f"{usual:016x}"
+        )
 
     def conclude(self, finding: AuditFinding) -> bool:
         """Whether the step is kept. If not, all wait for a generation without those who are wrong."""
@@ -190,9 +195,7 @@ def bits_of(loss: float) -> int:
     return int(bits)
 
 
-def _evidence(dispute: Dispute, found: Computed) -> int:
-    if dispute.loss:
-        return bits_of(float(found.loss))
+def _number(found: Computed) -> int:
     number = number_of(found.print.tolist())
     assert number is not None
     return number
@@ -210,9 +213,10 @@ class _Cadence:
         self._steps_s: deque[float] = deque(maxlen=TIMED_MAX)
         self._last_s: float | None = None
         self._every = 1
+        self._compared: int | None = None
 
     def restart(self) -> None:
-        self._every, self._last_s = 1, None
+        self._every, self._last_s, self._compared = 1, None, None
 
     def is_due(self, step: int) -> bool:
         return step % self._every == 0
@@ -239,6 +243,11 @@ class _Cadence:
             return 1
         every = min(self._took_s) / (STATE_SHARE * median(self._steps_s))
         return min(EVERY_MAX, 1 << max(0, math.ceil(math.log2(max(every, 1e-9)))))
+
+    def compared(self, step: int) -> int:
+        """How many steps were committed since the last time."""
+        before, self._compared = self._compared, step
+        return 0 if before is None else step - before - 1
 
     def agree(self, wanted: Sequence[float]) -> None:
         if all(wanted):

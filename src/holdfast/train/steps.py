@@ -32,6 +32,7 @@ from holdfast.train.log import Log
 from holdfast.train.measures import Collections, CudaWatch, HostWatch, Measures
 from holdfast.train.meeting import Meeting
 from holdfast.train.protected import Protected
+from holdfast.train.replay import Replay
 from holdfast.train.replica import Agreed, agree
 from holdfast.train.seat import Number, RunOver, Seat
 from holdfast.train.transfer import Numbers
@@ -167,7 +168,9 @@ class Loop:
         gradients: Gradients,
         seat: Seat,
         writer: Writer | None,
+        replay: Replay | None = None,
     ) -> None:
+        self._replay = replay or Replay(None, state, settings.lanes)
         self._control = control
         self._state = state
         self._settings = settings
@@ -261,6 +264,11 @@ class Loop:
         step.begun_s = time.monotonic()
         self._measures.asked()
         self._gradients.check_buffers_still()
+        if (wanted := self._replay.lane(step.number)) is not None:
+            first = yield from self._compute_apart(step, wanted)
+            second = yield from self._compute_apart(step, wanted)
+            self._replay.conclude((first, second))
+            raise SystemExit(0)
         yield from self._lanes(step)
         randomness.begin(self._settings.seed, step.number, randomness.REDUCED)
 
@@ -565,6 +573,7 @@ class Loop:
     def _take_seat(self) -> None:
         if self._seat.number == 0:
             self._regroup()
+            self._replay.begun = self._seat.version
             self._control.at(self._seat.version, "script")
 
     def _regroup(self) -> None:
