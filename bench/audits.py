@@ -16,25 +16,16 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from statistics import median
 
 import click
 import msgspec
-import torch
-from torch import nn
 
 from bench.contestants import END_GRACE_S, SCRIPTS
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
-from holdfast.run.audits import RATE, planned
-from holdfast.train.audits import STATE_SHARE
-from holdfast.train.gradients import Gradients
-from holdfast.train.prints import print_of_state
-from holdfast.train.protected import Protected
 
 MEMBERS, LANES = 4, 16
 LANE_S = 0.01
@@ -49,8 +40,6 @@ RUN_S_MAX = 1800.0
 OVERHEAD_MAX = 0.01
 DEVIATIONS_MAX = 3.0
 """Of a share that was counted from the probability."""
-MODEL_WIDTH, MODEL_LAYERS, MODEL_ROWS = 512, 12, 512
-ROUNDS = 7
 
 
 class Struck(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,62 +241,10 @@ def _table_of(fault: Fault) -> str:
     )
 
 
-# ---- what audits cost ------------------------------------------------------------------------------------
-
-
 def overhead() -> Overhead:
-    """Of a member by itself, with as many lanes as one of four has."""
-    torch.set_num_threads(1)
-    layers: list[nn.Module] = []
-    for _ in range(MODEL_LAYERS):
-        layers += [nn.Linear(MODEL_WIDTH, MODEL_WIDTH), nn.GELU()]
-    model = nn.Sequential(*layers)
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    state = Protected((model, optimizer))
-    gradients = Gradients(state, LANES, 1)
-    x = torch.randn(MODEL_ROWS, MODEL_WIDTH)
-
-    def lane(*, is_audited: bool) -> None:
-        gradients.begin(0, 0, None, last=False, is_audited=is_audited)
-        gradients.backward((model(x) - x).square().mean())
-        gradients.end(0, (0.0,) * 5)
-        gradients.forget()
-
-    lane(is_audited=False)
-    gradients.begin(0, 0, None, last=False)
-    gradients.backward(model(x).square().mean())
-    optimizer.step()
-    gradients.end_apart()
-    lane_s = _processor_s(lambda: lane(is_audited=False))
-    audited_s = _processor_s(lambda: lane(is_audited=True))
-    state_s = _processor_s(lambda: print_of_state(state))
-    shares = [frozenset(range(rank, LANES, MEMBERS)) for rank in range(MEMBERS)]
-    steps = iter(range(10**9))
-    plan_s = _processor_s(lambda: planned(1, next(steps), RATE, shares))
-    step_s = lane_s * LANES / MEMBERS
-    every = 1
-    while state_s > STATE_SHARE * step_s * every:
-        every *= 2
-    states, prints = state_s / step_s / every, RATE * max(0.0, audited_s - lane_s) * 2 / lane_s
-    return Overhead(
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        lane_s=lane_s,
-        state_s=state_s,
-        every=every,
-        states=states,
-        prints=prints,
-        plans=plan_s / step_s,
-        total=states + prints + plan_s / step_s,
-    )
-
-
-def _processor_s(do: Callable[[], object]) -> float:
-    times = []
-    for _ in range(ROUNDS):
-        begun = time.thread_time()
-        do()
-        times.append(time.thread_time() - begun)
-    return median(times)
+    told = ("--lanes", str(LANES), "--members", str(MEMBERS))
+    script = (sys.executable, str(SCRIPTS / "audit_costs.py"), *told)
+    return msgspec.json.decode(subprocess.run(script, capture_output=True, check=True).stdout, type=Overhead)
 
 
 def table(bench: AuditBench) -> str:

@@ -121,6 +121,15 @@ def test_clean_members_agree_while_one_is_killed(cluster: Any, build: str) -> No
 
 
 @pytest.mark.soak
+def test_a_thousand_clean_audits_raise_no_alarm(cluster: Any) -> None:
+    steps, lanes = 130, 8
+    run = cluster.train("plain", members=4, steps=steps, lanes=lanes, audit_rate=1.0)
+    assert run.ending.outcome == "completed", run.story
+    assert steps * lanes > 1000
+    assert not any("corruption" in line or " lost " in line for line in run.said), run.story
+
+
+@pytest.mark.soak
 def test_as_many_single_wrong_lanes_are_found_as_the_rate_says(cluster: Any) -> None:
     rate, struck = 0.25, 100
     faults = [

@@ -36,7 +36,7 @@ from holdfast.train.nccl import NcclGroup, pose, warm_up
 from holdfast.train.parts import RunCheckpoints
 from holdfast.train.protected import Protected, digest
 from holdfast.train.rehearsal import Rehearsal, rehearse
-from holdfast.train.replay import Earlier, Replay, Replaying
+from holdfast.train.replay import Earlier, LaneReplay, Replaying
 from holdfast.train.seat import MakeGroup, RunOver, Seat
 from holdfast.train.sharding import Sharding
 from holdfast.train.shortage import OnShortage, Shortage
@@ -266,7 +266,7 @@ class Run:
             shortage,
         )
         settings = ProtectSettings(lanes=lanes, seed=seed, clip_norm=clip_norm, on_commit=on_commit)
-        replay = Replay(order, state, lanes)
+        replay = LaneReplay(order, state, lanes)
         self._loop = Loop(self._control, state, settings, gradients, self._seat, writer, replay)
         self._control.ready(setup)
         return State(state, self._loop, self._seat)

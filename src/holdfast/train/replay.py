@@ -69,7 +69,7 @@ class Earlier:
         return [step for step in self.kept.steps() if step <= self.step]
 
 
-class Replay:
+class LaneReplay:
     """What a loop over steps does when it comes to the step. Off where there is no order."""
 
     def __init__(self, order: ReplayOrder | None, state: Protected, lanes: int) -> None:

@@ -32,7 +32,7 @@ from holdfast.train.log import Log
 from holdfast.train.measures import Collections, CudaWatch, HostWatch, Measures
 from holdfast.train.meeting import Meeting
 from holdfast.train.protected import Protected
-from holdfast.train.replay import Replay
+from holdfast.train.replay import LaneReplay
 from holdfast.train.replica import Agreed, agree
 from holdfast.train.seat import Number, RunOver, Seat
 from holdfast.train.transfer import Numbers
@@ -168,9 +168,9 @@ class Loop:
         gradients: Gradients,
         seat: Seat,
         writer: Writer | None,
-        replay: Replay | None = None,
+        replay: LaneReplay | None = None,
     ) -> None:
-        self._replay = replay or Replay(None, state, settings.lanes)
+        self._replay = replay or LaneReplay(None, state, settings.lanes)
         self._control = control
         self._state = state
         self._settings = settings
