@@ -9,6 +9,7 @@ command = LazyGroup(
     "bench",
     {
         "Commands": {
+            "audits": "Flip bits in live runs: what audits find, how often, false alarms, cost.",
             "coordinator": "Hold thousands of members in one coordinator: commits, regroups, memory.",
             "diagnose": "Diagnose hundreds of simulated incidents: precision, recall, time, alarms, cost.",
             "faults": "Strike live runs with every fault: who is found, how soon they go on, false alarms.",

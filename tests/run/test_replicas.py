@@ -5,9 +5,9 @@ from collections.abc import Callable
 from memory_cluster import Cluster
 
 from holdfast.record.events import MemberLost
-from holdfast.run.happenings import ReplaceRequested
+from holdfast.run.happenings import MoveRequested
 from holdfast.run.mesh import MeshShape
-from holdfast.run.wire import Committed, PartLost, Replace
+from holdfast.run.wire import Committed, Migrate, PartLost
 
 MakeCluster = Callable[..., Cluster]
 TWO = MeshShape.parse("2")
@@ -255,7 +255,7 @@ def test_who_has_the_only_copy_of_a_part_is_not_replaced(cluster: MakeCluster) -
     """A replica by itself that keeps no mirrors: the heir looks for the part in vain."""
     made = up(cluster, 1, warm=1)
     made.stall_steps = True
-    made.tell(ReplaceRequested(Replace(member="n0.0")))
+    made.tell(MoveRequested(Migrate(member="n0.0")))
     made.run(lambda: made.state.generations.number == 2)
     made.from_worker(made.processes["n0.1"], PartLost(member="n0.1", generation=2, rail=0))
     made.deliver_all("worker")

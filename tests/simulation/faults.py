@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from holdfast.run import wire
-from holdfast.run.happenings import ReplaceRequested, StopRequested
+from holdfast.run.happenings import MoveRequested, StopRequested
 from tests.simulation.history import Struck
 from tests.simulation.setting import Fault, Point
 
@@ -86,9 +86,9 @@ class Faults:
             case "device":
                 self._fail_device(victim)
             case "replace":
-                world.tell(ReplaceRequested(wire.Replace(member=victim.name)))
+                world.tell(MoveRequested(wire.Migrate(member=victim.name)))
             case "drain":
-                world.tell(ReplaceRequested(wire.Replace(member=node)))
+                world.tell(MoveRequested(wire.Migrate(member=node)))
             case "stop":
                 world.tell(StopRequested("the operator", 1))
 

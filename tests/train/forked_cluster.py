@@ -150,6 +150,7 @@ class Cluster:
         skipped: Sequence[wire.SkippedLanes] = (),
         rebalances: bool = True,
         hang_after_s: float | None = None,
+        audit_rate: float = 0.0,
         run_s_max: float = RUN_S_MAX,
         meanwhile: Meanwhile | None = None,
     ) -> Result:
@@ -185,6 +186,7 @@ class Cluster:
             faults=tuple(faults),
             rebalances=rebalances,
             hang_after_s=hang_after_s,
+            audit_rate=audit_rate,
             mesh=MeshShape.parse(shard) if shard else MeshShape(),
             skipped=tuple(skipped),
         )

@@ -9,6 +9,7 @@ import ctypes
 import json
 import math
 import os
+import random
 import signal
 import sys
 import time
@@ -553,7 +554,7 @@ def train(
     """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
     pace_s: how long every step lasts at least. hold_s: for so long the first members, `holders` of them, keep
     the interpreter after step 4, so that no other thread of theirs runs. meets, deaths: see `Meets`; then
-    the steps are in two loops. does: what else it does; see `leave` and `dawdle`.
+    the steps are in two loops. does: what else it does; see `leave`, `dawdle` and `spoilt`.
     """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = checkpoints
@@ -584,7 +585,8 @@ def train(
                     for lane in step.lanes:
                         dawdle(does, run.member, step.number)
                         strike(does, run.member, lane, Path(folder))
-                        compute(build, model, lane, run.device, told.get("accumulate", 1))
+                        with spoilt(does, model, lane):
+                            compute(build, model, lane, run.device, told.get("accumulate", 1))
                     time.sleep(pace_s)
                     step.commit()
                 losses[step.number] = step.loss
@@ -632,6 +634,24 @@ def strike(does: str, member: str, lane: Any, folder: Path) -> None:
         act, members, step = does.split()[1:]
         if member in members.split(",") and lane.step == int(step) and stuck.is_first(folder, member):
             stuck.ACTS[act](stuck.Scene(folder=folder, member=member, lane=lane))
+
+
+@contextmanager
+def spoilt(does: str, model: nn.Module, lane: Any) -> Iterator[None]:
+    """`noise`: what a lane gives is another thing each time. `nan 5 3`: so that it is not a number, in that
+    step and lane.
+    """
+    factor = 1.0
+    if does == "noise":
+        factor += random.SystemRandom().random()
+    elif does.startswith("nan ") and [lane.step, lane.index] == [int(one) for one in does.split()[1:]]:
+        factor = math.nan
+    if factor == 1.0:
+        yield
+        return
+    handle = model.register_forward_hook(lambda module, inputs, output: output * factor)
+    yield
+    handle.remove()
 
 
 def leave(does: str, rank: int) -> bool:

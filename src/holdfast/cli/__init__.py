@@ -24,6 +24,7 @@ _HOLDFAST = LazyGroup(
             "drain": "Have a live run go on without a node.",
             "restore": "Let a node that was drained take part in a live run again.",
             "chaos": "Inject a fault into a live run, on purpose.",
+            "replay": "Compute one lane of a step again and hold it against what was recorded.",
             "checkpoint": "List a run's checkpoints; export one to safetensors or torch.",
         },
         "See": {

@@ -20,6 +20,7 @@ from holdfast.cli import torchrun
 from holdfast.cli.flags import argument, option, takes
 from holdfast.cli.record import home, open_record
 from holdfast.record.errors import InputError
+from holdfast.run.audits import RATE
 from holdfast.run.chaos import read_plan
 from holdfast.run.launcher import SIGNALS, Order, launch
 from holdfast.run.mesh import MeshShape
@@ -102,6 +103,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="S",
     )
     no_rebalance: bool = option("Deal lanes evenly, also if a member is slow.", is_flag=True)
+    audit: float | None = option(
+        "Compute this share of lanes twice and compare, to find silent corruption; 0: never. "
+        f"Not with --shard.  [default: {RATE:g}]",
+        type=click.FloatRange(min=0, max=1),
+        metavar="SHARE",
+    )
     is_module: bool = torchrun.option(
         "-m", "--module", "SCRIPT is a module, as with python -m.", by="--module", is_flag=True
     )
@@ -296,6 +303,7 @@ def order_of(given: _Flags) -> Order:
         faults=plan,
         mesh=mesh,
         skipped=() if given.skip_lanes is None else _skipped(given.skip_lanes),
+        audit_rate=_audit_rate(given.audit, mesh),
     )
     return Order(
         policy=policy,
@@ -319,6 +327,17 @@ def order_of(given: _Flags) -> Order:
         seed=secrets.randbits(32) if given.seed is None else given.seed,
         metrics=None if given.metrics_port is None else (given.metrics_host, given.metrics_port),
     )
+
+
+def _audit_rate(wanted: float | None, mesh: MeshShape) -> float:
+    if not mesh.sizes:
+        return RATE if wanted is None else wanted
+    if wanted:
+        raise InputError(
+            "--audit cannot be used with --shard: a replica of several members is not audited.",
+            hint="Leave one of them out.",
+        )
+    return 0.0
 
 
 def _skipped(name: str) -> tuple[SkippedLanes, ...]:

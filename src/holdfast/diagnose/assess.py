@@ -46,7 +46,7 @@ BARE = "slow-node"
 """A member that is late for no known reason is worth a word only if the run waits for it."""
 STAGE = "pipeline-stage"
 CALIBRATION_POWER, CALIBRATION_ODDS = 1.2, 24.0
-"""From odds to confidence, set by hand: of 42 answers between 0.7 and 0.95, with odds of 6, all were right."""
+"""From odds to confidence, set by hand: of 42 answers between 0.7 and 0.95, with odds of 6, all are right."""
 ALIKE_SHARES = 0.8
 """Of the best one's: a rival with so much, a tenth of a ban less, is as likely, such as the other one of two
 spines. One GPU whose clock is low by chance makes that much of a difference.

@@ -149,6 +149,20 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="ste
     skipped_lanes: tuple[Count, ...] = ()
 
 
+class LaneExamined(Event, frozen=True, kw_only=True, tag_field="kind", tag="lane.examined"):
+    """All members computed this lane of the step again, because two of them did not agree about it or its
+    loss was odd. subject: the member that had computed it wrongly; empty: nobody is known to have.
+
+    loss: of the lane where it was odd, as text, since it may be no number. print: 64 bits of its gradients,
+    buffers and loss as most members computed them, in hexadecimal digits.
+    """
+
+    step: StepNumber
+    lane: Count
+    loss: str = ""
+    print: str = ""
+
+
 class CheckpointBegun(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.begun"):
     """A checkpoint of this step is being written; `blocking` while training waits for it."""
 
@@ -323,7 +337,7 @@ class Unknown(Event, frozen=True, kw_only=True, gc=False):
 
 
 OfRun = RunSubmitted | RunStarted | RunEnded | GenerationOpened | MemberJoined | MemberLost
-OfStep = StepBegun | StepCommitted
+OfStep = StepBegun | StepCommitted | LaneExamined
 OfCheckpoint = CheckpointBegun | CheckpointSaved | CheckpointLoaded | CheckpointFailed | CheckpointVerified
 OfTrouble = PhaseEntered | FaultObserved | ActionTaken
 OfFigures = CostRate | ReferenceDeclared | CollectiveTimed | MembersTimed | DataMoved

@@ -14,9 +14,11 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.untrusted import UNDECODABLE
-from holdfast.run.wire import FaultKind, Moment, PlannedFault, Strike
+from holdfast.run.wire import Corruptible, FaultKind, Moment, PlannedFault, PlannedKind, Strike
 
 FAULTS_MAX = 10_000
+BITS_MAX = 64
+"""That one fault flips."""
 STEP_MOMENTS: tuple[Moment, ...] = ("lane", "reduce", "commit")
 """Moments that every step has."""
 RECOVERY_MOMENTS: tuple[Moment, ...] = ("regroup", "state", "join")
@@ -27,7 +29,8 @@ STORM_WEIGHTS: dict[FaultKind, int] = {"kill": 6, "pause": 2, "node": 1}
 
 _HINT = (
     'A fault reads: [[fault]] step = 7, moment = "reduce", rank = 2, fault = "kill", for_s = 3.0; '
-    "only step is needed."
+    'only step is needed. fault = "corrupt" flips bits of a "gradient", "activation", "weight" or '
+    '"optimizer": what = "weight", bits = 1, lasting = false.'
 )
 
 
@@ -37,8 +40,11 @@ class _FaultTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     step: Annotated[int, msgspec.Meta(ge=1)]
     moment: Moment = "lane"
     rank: Annotated[int, msgspec.Meta(ge=0)] = 0
-    fault: FaultKind = "kill"
+    fault: PlannedKind = "kill"
     for_s: Annotated[float, msgspec.Meta(ge=0)] = 3.0
+    what: Corruptible = "gradient"
+    bits: Annotated[int, msgspec.Meta(ge=1, le=BITS_MAX)] = 1
+    lasting: bool = False
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,6 +69,11 @@ def _fault(path: Path, text: str, number: int, table: object) -> PlannedFault:
     except msgspec.ValidationError as error:
         sentence = f"{path}, line {_line_of(text, number)}: {error}."
         raise InputError(sentence, hint=_HINT) from None
+    if fault.fault == "corrupt" and fault.moment != "lane":
+        sentence = (
+            f"{path}, line {_line_of(text, number)}: bits are flipped in a lane, not at {fault.moment!r}."
+        )
+        raise InputError(sentence, hint=_HINT)
     return PlannedFault(id=number, **msgspec.structs.asdict(fault))
 
 

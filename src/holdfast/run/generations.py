@@ -70,6 +70,7 @@ def announce(
         faults=state.faults,
         replicas_most=max(state.generations.replicas_most, len(members) // state.policy.mesh.ranks),
         rebalances=state.policy.rebalances,
+        audit_rate=state.audits.rate(state.policy.audit_rate),
     )
     state.outbox.effects.append(ToMembers(members, announcement))
     if leaving or shelved:  # they change over with the others, and then wait to be ended, or to come back

@@ -14,6 +14,7 @@ from typing import assert_never
 from holdfast.record.events import PhaseEntered
 from holdfast.run import (
     apart,
+    corruption,
     devices,
     ending,
     hangs,
@@ -50,6 +51,7 @@ from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
     AgentJoined,
     Answer,
+    Audited,
     Balanced,
     Broken,
     Checkpointed,
@@ -286,6 +288,8 @@ def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
             return False
         case Balanced():
             return rebalancing.heard(state, message)
+        case Audited():
+            return corruption.heard(state, message)
         case Published():
             member.told += 1
             hangs.published(state, member, message.generation)

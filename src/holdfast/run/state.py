@@ -44,7 +44,7 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     is ended; None: by what the run has seen so far. grace_s: what a worker has between SIGTERM and SIGKILL.
     rebalances: lanes are dealt by the members' pace. faults: strikes that are planned. mesh: the members that
     make one replica of a sharded model. skipped: lanes that are not computed, because the run repeats another
-    one.
+    one. audit_rate: the share of lanes that two members compute.
     """
 
     run: str
@@ -63,6 +63,7 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[PlannedFault, ...] = ()
     mesh: MeshShape = MeshShape()
     skipped: tuple[SkippedLanes, ...] = ()
+    audit_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
     def started(self, now_ns: int, gpus: int) -> RunStarted:
         """What the record is told at the start."""
@@ -552,6 +553,25 @@ class Replacing(msgspec.Struct, kw_only=True):
     chosen: set[str] = set()
 
 
+class Audits(msgspec.Struct, kw_only=True):
+    """What is known of silent corruption. is_over: lanes are not computed twice any more. seats: where
+    members were wrong, and how often. doubted: members of which one is wrong, as far as that was told.
+    apart_step: the step that the run had come to when states had no majority. odd: odd losses so far.
+    """
+
+    is_over: bool = False
+    seats: dict[tuple[str, int], int] = {}
+    doubted: set[frozenset[str]] = set()
+    apart_step: int | None = None
+    odd: int = 0
+
+    def rate(self, wanted: float) -> float | None:
+        """What members are told of the share of lanes that two of them compute."""
+        if not wanted:
+            return None
+        return 0.0 if self.is_over else wanted
+
+
 class Ends(msgspec.Struct, kw_only=True):
     """How the run comes to its end.
 
@@ -583,6 +603,7 @@ class RunState(msgspec.Struct, kw_only=True):
     hangs: Hangs = msgspec.field(default_factory=Hangs)
     devices: Devices = msgspec.field(default_factory=Devices)
     replacing: Replacing = msgspec.field(default_factory=Replacing)
+    audits: Audits = msgspec.field(default_factory=Audits)
     ending: Ends = msgspec.field(default_factory=Ends)
 
     def print_held(self) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.record.kernel import Xid
 from holdfast.record.untrusted import UNDECODABLE
+from holdfast.run.audits import AuditFinding
 from holdfast.run.balance import BalanceFinding
 from holdfast.run.kernel_view import KernelView
 from holdfast.run.mesh import MeshShape
@@ -52,6 +53,10 @@ between steps. `waiting`: for the coordinator to say how it goes on."""
 FaultKind = Literal["kill", "node", "pause"]
 WorkerFault = Literal["kill", "pause"]
 """Those that an agent does to one of its workers."""
+PlannedKind = FaultKind | Literal["corrupt"]
+"""What can be planned: beside those that strike at once, wrong bits inside a member."""
+Corruptible = Literal["gradient", "activation", "weight", "optimizer"]
+"""Where bits are flipped."""
 Moment = Literal["lane", "reduce", "agree", "commit", "meeting", "regroup", "state", "join"]
 """Where inside a member's step a planned fault strikes; `agree`: when it has its part of the sum, before the
 ranks of its replica have all told each other so; `meeting`: in a collective of the script's, after the
@@ -324,6 +329,15 @@ class Balanced(MemberMessage, frozen=True, kw_only=True, tag=True):
     finding: BalanceFinding
 
 
+class Audited(MemberMessage, frozen=True, kw_only=True, tag=True):
+    """What all members of the generation found when they compared what two of them had computed. The first of
+    those that are not to blame says so. If somebody is, all wait for the next generation.
+    """
+
+    generation: int
+    finding: AuditFinding
+
+
 class Broken(MemberMessage, frozen=True, kw_only=True, tag=True):
     """A collective of this generation failed; the member waits for the next one.
 
@@ -467,15 +481,19 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
     first step after it that has such a moment.
 
     kill: SIGKILL to itself. node: SIGKILL to its agent, with which the whole node dies. pause: SIGSTOP.
-    for_s: how long a node stays away, or a pause lasts.
+    corrupt: `bits` bits of `what` are flipped, silently, at the moment `lane`; lasting: in the same way in
+    every lane from there on. for_s: how long a node stays away, or a pause lasts.
     """
 
     id: int
     step: int
     moment: Moment
     rank: int
-    fault: FaultKind = "kill"
+    fault: PlannedKind = "kill"
     for_s: float = 3.0
+    what: Corruptible = "gradient"
+    bits: int = 1
+    lasting: bool = False
 
 
 class Admitted(Message, frozen=True, kw_only=True, tag=True):
@@ -500,7 +518,8 @@ class Announced(Message, frozen=True, kw_only=True, tag=True):
     at_boundary: the present generation still works; change over at the first step boundary at which every
     present member knows of this (members that are new wait for them). Otherwise: abandon what you are in.
     faults: planned faults that have not struck yet. replicas_most: how many the run has had at best.
-    rebalances: lanes are dealt by the members' pace.
+    rebalances: lanes are dealt by the members' pace. audit_rate: the share of lanes that two members compute;
+    0: only states are compared; None: nothing is.
     """
 
     number: int
@@ -509,6 +528,7 @@ class Announced(Message, frozen=True, kw_only=True, tag=True):
     faults: tuple[PlannedFault, ...] = ()
     replicas_most: int = 1
     rebalances: bool = False
+    audit_rate: float | None = None
 
 
 class Released(Message, frozen=True, kw_only=True, tag=True):
@@ -579,7 +599,7 @@ FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located
 ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | Locate | EndNode
 OfRegrouping = Published | Regrouped | Dealt | Broken | PartLost | LeftBehind
 OfMembership = WorkerJoined | WorkerReady | OfRegrouping | DeviceFailed | Finished
-OfProgress = Planned | Committed | Balanced | Working | MemberBeat | Checkpointed | Struck
+OfProgress = Planned | Committed | Balanced | Audited | Working | MemberBeat | Checkpointed | Struck
 FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed
 Move = Migrate | Drain | Restore

@@ -85,8 +85,10 @@ class Control(Protocol):
     def reports(self, report: Callable[[], wire.Spent | None]) -> None:
         """Where this member's time went: is asked for now and then, in another thread."""
 
-    def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
-        """Here a planned fault may strike member `rank` of `size`."""
+    def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> wire.PlannedFault | None:
+        """Here a planned fault may strike member `rank` of `size`. Returns one that is for the caller to do:
+        bits to flip.
+        """
 
     def finished(self, message: wire.Finished, present: int) -> wire.Announced | None:
         """The script is through. Waits until the run is over (None), or goes on with other members."""
@@ -254,13 +256,14 @@ class Coordinated:
     def reports(self, report: Callable[[], wire.Spent | None]) -> None:
         self._link.on_report = report
 
-    def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
+    def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> wire.PlannedFault | None:
         faults = self._newest.faults if self._newest is not None else ()
         for fault in faults:
             due = fault.step <= step and fault.moment == moment and fault.rank % size == rank
             if due and fault.id not in self._struck:
                 self._strike(fault)
-                return
+                return fault if fault.fault == "corrupt" else None
+        return None
 
     def _strike(self, fault: wire.PlannedFault) -> None:
         self._struck.add(fault.id)
@@ -273,6 +276,8 @@ class Coordinated:
                 time.sleep(fault.for_s)
             case "pause":
                 os.kill(os.getpid(), signal.SIGSTOP)
+            case "corrupt":
+                pass  # by whoever has the tensors
             case _:
                 assert_never(fault.fault)
 
@@ -352,8 +357,9 @@ class Alone:
     def reports(self, report: Callable[[], wire.Spent | None]) -> None:
         """Nobody asks."""
 
-    def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
+    def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> wire.PlannedFault | None:
         """Nobody plans faults."""
+        return None
 
     def finished(self, message: wire.Finished, present: int) -> wire.Announced | None:
         if message.is_exit and message.is_early:

@@ -34,6 +34,10 @@ EPOCHS_KEPT = 2
 _ORDER, _DRAWS = -2, -3
 """Lane numbers that no lane has: the seeds of what is drawn for data share nothing with the lanes' own."""
 
+ONWARD_ONLY = False
+"""Whether this process reads streams that cannot be sought in: another member's would have to be read from
+their beginning."""
+
 Collate = Callable[[list[Any]], Any]
 
 
@@ -96,8 +100,9 @@ class MapData:
     def __call__(self, lane: LaneOfStep) -> Any:
         """The batch of this lane in this step."""
         key = _Key.of(lane)
+        is_expected = self._ahead is not None and not getattr(lane, "is_again", False)
         with FETCHING:
-            return self._ahead.take(key) if self._ahead else self._batches[key]
+            return self._ahead.take(key) if self._ahead and is_expected else self._batches[key]
 
     def indices(self, lane: LaneOfStep) -> list[int]:
         """Which samples these are."""
@@ -404,8 +409,10 @@ class _Stream:
                 f"The stream of {self._name} has seek(), and ended.",
                 hint="A stream that can be sought in has to be endless: let it begin again by itself.",
             )
+        global ONWARD_ONLY  # as FETCHING: a process is one member
         self._epoch += 1
         self._opened = self._open_epoch(self._epoch)
+        ONWARD_ONLY |= self._lane != _EVERY_LANE and not _can_seek(self._opened)
         try:
             self._iterator = iter(self._opened)
         except TypeError:

@@ -6,13 +6,14 @@ last lane, buckets are added up and sent as backward completes them.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 
 from holdfast.record.errors import InputError
 from holdfast.train import shards, tree
 from holdfast.train.group import GroupBroken
+from holdfast.train.prints import PARTS, parts_of, print_of, weighed
 from holdfast.train.protected import Buffer, Protected, fingerprint
 from holdfast.train.reduction import Reduction, add_up
 from holdfast.train.sharding import Sharding
@@ -22,13 +23,14 @@ from holdfast.train.sheets import BucketLayout, LaneFold, Sheet, Tail
 @dataclass(frozen=True, kw_only=True)
 class Sum:
     """What the whole run computed in a step, beside the gradients: each lane's loss, the generations that
-    members knew of, and what they tell of their times, each in its last lane; by figure. skipped: lanes that
-    nobody computed.
+    members knew of, and what they tell of their times, each in its last lane; by figure. prints: what audits
+    compare. skipped: lanes that nobody computed.
     """
 
     losses: tuple[float, ...]
     pending: tuple[int, ...]
     told: tuple[tuple[float, ...], ...]
+    prints: torch.Tensor
     skipped: tuple[int, ...] = ()
 
     @property
@@ -43,6 +45,17 @@ class Sum:
         while len(losses) > 1:
             losses = tuple(left + right for left, right in zip(losses[0::2], losses[1::2], strict=True))
         return losses[0] / (len(self.losses) - len(self.skipped))
+
+
+class Computed(NamedTuple):
+    """A lane that was computed for comparison. Both are on the device, which may not be through yet."""
+
+    print: torch.Tensor
+    loss: torch.Tensor
+
+
+Telling = tuple[slice, int, torch.Tensor]
+"""Rows of the prints, a lane, and what is written there."""
 
 
 class Gradients:
@@ -97,9 +110,11 @@ class Gradients:
 
     # ---- a lane --------------------------------------------------------------------------------------
 
-    def begin(self, index: int, leaf: int, reduction: Reduction | None, *, last: bool) -> None:
+    def begin(
+        self, index: int, leaf: int, reduction: Reduction | None, *, last: bool, is_audited: bool = False
+    ) -> None:
         """A lane begins. leaf: which slice of the step this rank computes of it. last: the reduction can
-        follow it.
+        follow it. is_audited: somebody else computes it, too.
         """
         if self._sharding is not None:
             self._sharding.line.begin()
@@ -110,6 +125,7 @@ class Gradients:
         self._note_buffers()
         self._lane = _OpenLane(index, leaf, sheet, self.layout.waits_for)
         self.in_backward = False  # if the last one raised
+        self._lane.prints = [] if is_audited else None
         self._reduction = reduction if last else None
         self._last = last
 
@@ -180,6 +196,8 @@ class Gradients:
                 lane.arrived.add(index)
                 lane.waits_for[bucket] -= 1
                 while lane.bucket in self.layout.early and lane.waits_for[lane.bucket] == 0:
+                    if lane.prints is not None:  # once it is complete its memory may be used
+                        lane.prints.append(self._print(lane.sheet, lane.bucket))
                     self._complete(lane.bucket)
                     lane.bucket += 1
 
@@ -193,26 +211,24 @@ class Gradients:
             except GroupBroken as broken:  # the fold goes on: what is held stays good
                 self._failure = broken.with_traceback(None)
 
-    def end(self, pending: int, told: Sequence[float]) -> GroupBroken | None:
-        """The lane is through. pending: the generation this member knows to be waiting, or 0. told: its
-        times, which its last lane carries to the others. Returns why it is thrown away, if it has to be.
+    def end(
+        self, pending: int, told: Sequence[float], prints: Callable[[], Sequence[Telling]] = tuple
+    ) -> GroupBroken | None:
+        """The lane is through. pending: the generation this member knows to be waiting, or 0. told, prints:
+        its times, and what it has to tell for audits, which its last lane carries to the others. Returns why
+        it is thrown away, if it has to be.
         """
-        lane = self._lane
-        assert lane is not None
-        if lane.backwards != self._accumulate:
-            raise InputError(
-                f"Lane {lane.index} had {lane.backwards} calls of lane.backward(), not {self._accumulate}.",
-                hint="Call lane.backward(loss) in every lane; protect(accumulate=N) sets how often.",
-            )
+        lane = self._finished()
         # Filled, because what is assigned is copied from the host, which then waits for the device.
         lane.sheet.pending[lane.leaf : lane.leaf + 1].fill_(pending + 1)
         if self._last:
             for place, value in zip(lane.sheet.told, told, strict=True):
                 place[lane.leaf : lane.leaf + 1].fill_(value)
-        self._write_used(lane.sheet, lane.used)
-        self._check_buffers()
-        with torch.no_grad():
-            self._write_buffers(lane.sheet, lane.leaf)
+            for rows, column, values in prints():
+                lane.sheet.prints[rows, column].copy_(values)
+        if lane.prints is not None:
+            lane.sheet.prints[:PARTS, lane.leaf].copy_(self._print_of(lane))
+            lane.prints = None
         if self._sharding is not None and (broken := self._share(lane.sheet, self._sharding)) is not None:
             self._fold.give(lane.sheet)
             self._lane = None
@@ -226,6 +242,44 @@ class Gradients:
         self._fold.close(keep=self._total)
         self._lane = None
         return None
+
+    def _finished(self) -> "_OpenLane":
+        """The lane is through backward, and its sheet has all that does not depend on who computed it."""
+        lane = self._lane
+        assert lane is not None
+        if lane.backwards != self._accumulate:
+            raise InputError(
+                f"Lane {lane.index} had {lane.backwards} calls of lane.backward(), not {self._accumulate}.",
+                hint="Call lane.backward(loss) in every lane; protect(accumulate=N) sets how often.",
+            )
+        self._write_used(lane.sheet, lane.used)
+        self._check_buffers()
+        with torch.no_grad():
+            self._write_buffers(lane.sheet, lane.leaf)
+        return lane
+
+    def end_apart(self) -> Computed:
+        """The lane was computed for comparison alone, and adds to nothing."""
+        lane = self._finished()
+        lane.prints = []
+        found = Computed(self._print_of(lane), lane.sheet.losses[lane.leaf].clone())
+        self._fold.give(lane.sheet)
+        self._lane = None
+        return found
+
+    def _print_of(self, lane: "_OpenLane") -> torch.Tensor:
+        """Of the gradients, buffers and loss that the lane came to, as it travels."""
+        assert lane.prints is not None
+        sheet = lane.sheet
+        found = [
+            *lane.prints,
+            *(self._print(sheet, bucket) for bucket in range(lane.bucket, self.layout.buckets)),
+        ]
+        found.append(print_of([sheet.losses[lane.leaf : lane.leaf + 1], sheet.used], self.layout.device))
+        return parts_of(weighed(found, self.layout.device))
+
+    def _print(self, sheet: Sheet, bucket: int) -> torch.Tensor:
+        return print_of(sheet.contents(bucket), self.layout.device)
 
     def _share(self, sheet: Sheet, sharding: Sharding) -> GroupBroken | None:
         """Add up over the slices of the lane what torch has not: whatever is whole on every rank."""
@@ -253,6 +307,11 @@ class Gradients:
         self._total = self._fold.take()
         for own, kept in zip(self._total.flats, flats, strict=True):
             own.copy_(kept)
+        self._hand_out(self._total)
+
+    def hand_out(self) -> None:
+        """Other lanes were computed since the sum was made: parameters have its gradients again."""
+        assert self._total is not None
         self._hand_out(self._total)
 
     def unsettle(self) -> None:
@@ -354,6 +413,7 @@ class Gradients:
             losses=tail.losses,
             pending=tuple(pending - 1 for pending in tail.pending if pending),
             told=tail.told,
+            prints=tail.prints,
             skipped=skipped,
         )
 
@@ -434,6 +494,7 @@ class _OpenLane:
         self.arrived: set[int] = set()
         self.armed = False
         self.bucket = 0
+        self.prints: list[torch.Tensor] | None = None
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from holdfast.record.journal import JOURNAL_DIRECTORY, home
 from holdfast.record.recorder import Recorder
 from holdfast.run import visible, whereabouts, wire
 from holdfast.run.mesh import MeshShape
+from holdfast.run.replaying import ReplayOrder
 from holdfast.train import determinism, randomness, shards, tree
-from holdfast.train.checkpoint import Happened, Writer
+from holdfast.train.checkpoint import Checkpoints, Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated, declared
 from holdfast.train.data import whole
 from holdfast.train.failures import ObservedFailure, device_failure
@@ -35,6 +36,7 @@ from holdfast.train.nccl import NcclGroup, pose, warm_up
 from holdfast.train.parts import RunCheckpoints
 from holdfast.train.protected import Protected, digest
 from holdfast.train.rehearsal import Rehearsal, rehearse
+from holdfast.train.replay import Earlier, LaneReplay, Replaying
 from holdfast.train.seat import MakeGroup, RunOver, Seat
 from holdfast.train.sharding import Sharding
 from holdfast.train.shortage import OnShortage, Shortage
@@ -74,6 +76,8 @@ def join(*, warm: Rehearsal | None = None) -> "Run":
             device = _warm_up()
             if warm is not None and device is not None:
                 rehearse(warm, device)
+    elif (order := ReplayOrder.given(os.environ)) is not None:
+        control = Replaying(order)
     else:
         control = Alone(_own_recorder())
     admitted = control.admitted()
@@ -242,8 +246,12 @@ class Run:
             parts=parts,
             on_shortage=on_shortage,
         )
+        checkpoints: Checkpoints | None
         checkpoints, writer = self._checkpoints(state)
         sharding = self._sharding
+        order = self._control.order if isinstance(self._control, Replaying) else None
+        if order is not None:
+            checkpoints, writer = self._earlier(checkpoints, order), None
         gradients = Gradients(state, lanes, accumulate, sharding)
         make_group = _maker(state.device)
         identity = {"lanes": lanes, "seed": seed, "threads": setup.threads}
@@ -258,7 +266,8 @@ class Run:
             shortage,
         )
         settings = ProtectSettings(lanes=lanes, seed=seed, clip_norm=clip_norm, on_commit=on_commit)
-        self._loop = Loop(self._control, state, settings, gradients, self._seat, writer)
+        replay = LaneReplay(order, state, lanes)
+        self._loop = Loop(self._control, state, settings, gradients, self._seat, writer, replay)
         self._control.ready(setup)
         return State(state, self._loop, self._seat)
 
@@ -331,6 +340,14 @@ class Run:
         return checkpoints, Writer(
             checkpoints, told=self._tell_checkpoint, every_steps=int(every) if every else None
         )
+
+    def _earlier(self, kept: Checkpoints | None, order: ReplayOrder) -> Checkpoints | None:
+        """What a replay may begin from."""
+        if self._sharding is not None:
+            raise InputError(
+                "A step of a sharded model cannot be replayed.", hint="Replay is for models that are whole."
+            )
+        return None if kept is None else Earlier(kept, order.step - 1)
 
     def _tell_checkpoint(
         self, happened: Happened, step: int, place: str, reason: str = "", **measured: int | None

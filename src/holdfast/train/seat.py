@@ -153,7 +153,9 @@ class Seat:
         self._everyone = Everyone()
         self._found: tuple[BalanceFinding, ...] = ()
         self._shares: tuple[int, ...] = ()
-        self._tellers: tuple[int, ...] = ()
+        self.tellers: tuple[int, ...] = ()
+        self.shares: tuple[frozenset[int], ...] = ()
+        self.audit_rate: float | None = None
         self.shares_due: tuple[int, ...] = ()
         self._control = control
         self._state = state
@@ -175,6 +177,16 @@ class Seat:
     def name(self) -> str:
         """This member's."""
         return self._control.member
+
+    @property
+    def loss(self) -> float | None:
+        """Of the last step."""
+        return self._loss
+
+    @property
+    def is_patched(self) -> bool:
+        """Whether lanes of the step were computed before the present deal, or in another generation."""
+        return self._patched
 
     @property
     def numbers(self) -> Numbers:
@@ -321,6 +333,7 @@ class Seat:
         self._begin_mirrors(standings)
         self._share_minutes(standings)
         self._deal(standings, rebalances=generation.rebalances)
+        self.audit_rate = generation.audit_rate if self.sharding is None else None
         self._control.say(
             wire.Regrouped(
                 member=self._control.member,
@@ -687,7 +700,7 @@ class Seat:
             return self.shares_due
         slices = 1 if self.sharding is None else self.sharding.shape.slices
         laps = []
-        for lane in self._tellers:
+        for lane in self.tellers:
             leaves = range(lane * slices, (lane + 1) * slices)
             through_s, _, lanes_s, cost, data_s = (max(map(one.__getitem__, leaves)) for one in told)
             laps.append(Lap(lanes_s=lanes_s, cost=cost, rest_s=max(0.0, through_s - lanes_s), data_s=data_s))
@@ -749,7 +762,8 @@ class Seat:
 
     def _take_lanes(self, todo: tuple[int, ...], shares: Sequence[frozenset[int]]) -> None:
         self.todo = todo
-        self._tellers = tuple(max(share, default=0) for share in shares)
+        self.shares = tuple(shares)
+        self.tellers = tuple(max(share, default=0) for share in shares)
         nodes = [tree.cover(share) for share in shares]
         layout = self._gradients.layout
         self.reduction = Reduction(self._rail, layout, nodes) if self._rail is not None else None

@@ -2,9 +2,9 @@
 
 A sheet holds everything one lane contributes to a step: gradients in buckets, in the order in which backward
 makes them; moving buffers (BatchNorm's statistics); and a tail of small things that ride along: every lane's
-loss, that it was computed and the generation its member knows of, the times that it tells, and which
-parameters were used. Sheets add
-up element by element, so that neither bucket sizes nor slices can change a bit of the result.
+loss, that it was computed and the generation its member knows of, the times that it tells, prints for audits,
+and which parameters were used. Sheets add up element by element, so that neither bucket sizes nor slices can
+change a bit of the result.
 
 A member that folds k neighbouring lanes needs log2(k) + 1 sheets, and one more where it folds nothing.
 """
@@ -17,6 +17,7 @@ from itertools import pairwise
 import torch
 
 from holdfast.train import shards, tree
+from holdfast.train.prints import PARTS
 from holdfast.train.skeleton import is_dense
 
 BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 50 << 20}
@@ -27,6 +28,9 @@ ALIGNMENT = 16
 """Elements; keeps every view on a boundary that vector instructions like."""
 TOLD = 5
 """How many figures a member tells the others of its times: see measures.py."""
+PRINTS = 3 * PARTS + 1
+"""Rows for audits: the print of each lane by its owner, by its auditor, of the state of a member in its last
+lane, and every how many steps that member would compare states."""
 _TAIL_DTYPES = (torch.float32, torch.float64)
 
 
@@ -96,6 +100,7 @@ class BucketLayout:
         self.losses = self._append(tail, (count,))
         self.pending = self._append(tail, (count,))
         self.told = self._append(tail, (TOLD, count))
+        self.prints = self._append(tail, (PRINTS, count))
         self.used = self._append(tail, (len(parameters),))
         self.tail = Region(tail, begun, (self._sizes[tail] - begun,), (1,))
         self.moving = [self._place_moving(tensor, tail) for tensor in moving]
@@ -186,13 +191,15 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 @dataclass(frozen=True)
 class Tail:
     """The small things of a sheet, on the host. pending: by lane, one more than the generation that its
-    member knew of, and 0 where nobody computed it. told: what members tell, by figure and leaf.
+    member knew of, and 0 where nobody computed it. told: what members tell, by figure and leaf. prints: see
+    `PRINTS`.
     """
 
     losses: tuple[float, ...]
     pending: tuple[int, ...]
     told: tuple[tuple[float, ...], ...]
     used: list[float]
+    prints: torch.Tensor
 
 
 class Sheet:
@@ -209,11 +216,19 @@ class Sheet:
         self.losses = layout.losses.of(self.flats)
         self.pending = layout.pending.of(self.flats)
         self.told = layout.told.of(self.flats)
+        self.prints = layout.prints.of(self.flats)
         self.used = layout.used.of(self.flats)
 
     def clear(self) -> None:
         for flat in self.flats:
             flat.zero_()
+
+    def contents(self, bucket: int) -> list[torch.Tensor]:
+        """What the bucket has of gradients and moving buffers, without the tail."""
+        flat, tail = self.flats[bucket], self._layout.tail
+        if bucket != tail.bucket:
+            return [flat]
+        return [flat[: tail.start], flat[tail.start + tail.shape[0] :]]
 
     def tail(self) -> Tail:
         """In one copy: the one moment in a step when the host waits for the device."""
@@ -228,6 +243,7 @@ class Sheet:
             pending=tuple(map(int, pending)),
             told=tuple(map(tuple, told)),
             used=used,
+            prints=layout.prints.inside(memory, layout.prints.start - layout.tail.start),
         )
 
 

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,14 +22,17 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from holdfast.record.errors import InputError
 from holdfast.run import whereabouts, wire
 from holdfast.train import randomness, shards
+from holdfast.train.audits import Auditor, Dispute
 from holdfast.train.checkpoint import Writer
 from holdfast.train.control import Control
-from holdfast.train.gradients import Gradients, Sum
-from holdfast.train.group import GroupBroken
+from holdfast.train.corruption import Corruption
+from holdfast.train.gradients import Computed, Gradients, Sum
+from holdfast.train.group import GroupBroken, Superseded
 from holdfast.train.log import Log
 from holdfast.train.measures import FETCHING, Collections, CudaWatch, HostWatch, Measures
 from holdfast.train.meeting import Meeting
 from holdfast.train.protected import Protected
+from holdfast.train.replay import LaneReplay
 from holdfast.train.replica import Agreed, agree
 from holdfast.train.seat import Number, RunOver, Seat
 from holdfast.train.transfer import Numbers
@@ -50,9 +54,13 @@ class ProtectSettings:
 class Lane:
     """One slice of a step's batch: number `index` of `of`, in step `step`."""
 
-    def __init__(self, gradients: Gradients, step: int, index: int, of: int, seed: int) -> None:
+    def __init__(
+        self, gradients: Gradients, step: int, index: int, of: int, seed: int, *, is_again: bool = False
+    ) -> None:
         self._gradients = gradients
         self._seed = seed
+        self.is_again = is_again
+        """It is computed only to compare it with what another member, or this one, made of it."""
         self.step = step
         self.index = index
         self.of = of
@@ -160,7 +168,9 @@ class Loop:
         gradients: Gradients,
         seat: Seat,
         writer: Writer | None,
+        replay: LaneReplay | None = None,
     ) -> None:
+        self._replay = replay or LaneReplay(None, state, settings.lanes)
         self._control = control
         self._state = state
         self._settings = settings
@@ -178,6 +188,8 @@ class Loop:
         self._is_due = False
         seat.on_apply = self.apply
         watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
+        self._corruption = Corruption(state)
+        self._auditor = Auditor(control, seat, state, settings.seed, watch)
         self._measures = Measures(watch, Collections() if control.is_asked else None)
         control.reports(self._measures.report)
         control.refine(self._phase)
@@ -261,17 +273,24 @@ class Loop:
         step.begun_s = time.monotonic()
         self._measures.asked()
         self._gradients.check_buffers_still()
+        if (wanted := self._replay.lane(step.number)) is not None:
+            first = yield from self._compute_apart(step, wanted)
+            second = yield from self._compute_apart(step, wanted)
+            self._replay.conclude((first, second))
+            raise SystemExit(0)
         yield from self._lanes(step)
         randomness.begin(self._settings.seed, step.number, randomness.REDUCED)
 
     def _lanes(self, step: Step) -> Iterator[Lane]:
         seat = self._seat
         while seat.version < step.number:
+            for index in self._auditor.begin(step.number):
+                self._auditor.computed(index, (yield from self._compute_apart(step, index)))
             for index in seat.todo:
                 if seat.lost or not (yield from self._compute(step, index)):
                     break
             else:
-                if self._reduce(step):
+                if (yield from self._reduce(step)):
                     return
             if self._leaving_code is not None:
                 raise SystemExit(self._leaving_code)
@@ -288,21 +307,48 @@ class Loop:
         """One lane, or this rank's slice of it. False: it is lost with a rank of the replica."""
         seat, settings = self._seat, self._settings
         self._control.at(step.number, "forward")
-        self._control.strike(step.number, "lane", seat.rank, seat.size)
+        if fault := self._control.strike(step.number, "lane", seat.rank, seat.size):
+            self._corruption.strike(fault)
         leaf = index if seat.sharding is None else index * seat.sharding.shape.slices + seat.sharding.slice
-        self._gradients.begin(index, leaf, seat.reduction, last=index == seat.todo[-1])
+        is_audited = self._auditor.is_audited(index)
+        self._gradients.begin(index, leaf, seat.reduction, last=index == seat.todo[-1], is_audited=is_audited)
         randomness.begin(settings.seed, step.number, leaf)
         lane = Lane(self._gradients, step.number, leaf, settings.lanes, settings.seed)
         yield lane
         self._measures.computed(_checked_cost(lane))
         told = *self._measures.told(), *self._measures.told_of_lanes()
-        broken = self._gradients.end(self._control.pending(seat.number), told)
+        prints = partial(self._auditor.told, step.number, index)
+        broken = self._gradients.end(self._control.pending(seat.number), told, prints)
         if broken is not None:
             seat.say_broken(str(broken), "exchange with the other ranks of its replica")
         return broken is None
 
-    def _reduce(self, step: Step) -> bool:
-        """Sum over all members. False: somebody is gone, and the step goes on in another generation."""
+    def _compute_apart(self, step: Step, index: int) -> Generator[Lane, None, Computed]:
+        """One lane that adds to nothing: it is compared with what was made of it elsewhere, or before."""
+        seed = self._settings.seed
+        self._control.at(step.number, "forward")
+        self._gradients.begin(index, index, None, last=False)
+        randomness.begin(seed, step.number, index)
+        lane = Lane(self._gradients, step.number, index, self._settings.lanes, seed, is_again=True)
+        yield lane
+        self._measures.computed(_checked_cost(lane))
+        return self._gradients.end_apart()
+
+    def _is_sound(self, step: Step, total: Sum) -> Generator[Lane, None, bool]:
+        """Whether the sum can be used, as far as audits tell. Raises `Superseded`."""
+        found = self._auditor.examine(step.number, total)
+        if isinstance(found, Dispute):
+            first = yield from self._compute_apart(step, found.lane)
+            second = yield from self._compute_apart(step, found.lane)
+            self._gradients.hand_out()
+            self._control.at(step.number, "reduce")
+            found = self._auditor.settle(found, (first, second))
+        return found is None or self._auditor.conclude(found)
+
+    def _reduce(self, step: Step) -> Generator[Lane, None, bool]:
+        """Sum over all members. False: somebody is gone, or wrong, and the step goes on in another
+        generation.
+        """
         seat = self._seat
         self._control.at(step.number, "reduce")
         self._control.strike(step.number, "reduce", seat.rank, seat.size)
@@ -312,7 +358,13 @@ class Loop:
         try:
             total = self._gradients.reduce(seat.reduction, self._confirm if seat.sharding is None else None)
             seat.check_skipped(total.skipped)
+            if not (yield from self._is_sound(step, total)):
+                self._gradients.unsettle()
+                return False
             agreed = self._agreed(total, step.number)
+        except Superseded:
+            self._gradients.unsettle()
+            return False
         except GroupBroken as broken:
             seat.say_broken(str(broken), "exchange gradients")
             return False
@@ -532,12 +584,14 @@ class Loop:
     def _take_seat(self) -> None:
         if self._seat.number == 0:
             self._regroup()
+            self._replay.begun = self._seat.version
             self._control.at(self._seat.version, "script")
 
     def _regroup(self) -> None:
         self._changing = False
         self._seat.regroup()
         self._measures.restart(self._seat.sending)
+        self._auditor.restart()
         for log in self.logs:
             log.write_if_mine()
 

@@ -1,0 +1,96 @@
+"""Prints: 64 bits of a tensor's memory, computed where it lies, cheaply enough to be made in every step.
+
+Words of 64 bits are added up in short rows, and the rows with odd weights. A change within one word always
+shows; changes of several words hide only if they cancel exactly. This is against accidents, not against
+somebody who wants to deceive: `protected.digest` is what states are verified by when they are copied.
+
+A print stays on its device and travels as whole numbers that float32 holds exactly, so that the host does not
+wait for it.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import torch
+
+from holdfast.train.protected import Protected, memory_as_it_lies
+
+WORD_BYTES = 8
+ROW_WORDS = 512
+ROW_BYTES = ROW_WORDS * WORD_BYTES
+LARGE_BYTES = 1 << 18
+"""Smaller tensors are copied together: it is the number of operations that they would cost."""
+MULTIPLIER = 0x5851_F42D_4C95_7F2D
+"""Knuth's, of MMIX."""
+PARTS = 4
+"""Numbers that a print travels as, 16 bits in each; 0 stands for no print."""
+PART_BITS = 16
+
+
+def print_of(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """One number of 64 bits, there. All tensors are on that device."""
+    rows: list[torch.Tensor] = []
+    small: list[torch.Tensor] = []
+    for tensor in tensors:
+        raw = memory_as_it_lies(tensor)
+        if raw.numel() >= LARGE_BYTES and not raw.storage_offset() % WORD_BYTES:
+            whole = raw.numel() // ROW_BYTES * ROW_BYTES
+            rows.append(_rows(raw[:whole]))
+            raw = raw[whole:]
+        if raw.numel():
+            small.append(raw)
+    if small:
+        padding = -sum(raw.numel() for raw in small) % ROW_BYTES
+        rows.append(_rows(torch.cat([*small, torch.zeros(padding, dtype=torch.uint8, device=device)])))
+    return weighed(rows, device)
+
+
+def _rows(raw: torch.Tensor) -> torch.Tensor:
+    return raw.view(torch.int64).view(-1, ROW_WORDS).sum(dim=1)
+
+
+def weighed(numbers: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """One number of several, in their order."""
+    if not numbers:
+        return torch.zeros((), dtype=torch.int64, device=device)
+    flat = torch.cat([number.reshape(-1) for number in numbers])
+    return (flat * _weights(flat.numel(), device)).sum()
+
+
+@lru_cache(maxsize=64)
+def _weights(count: int, device: torch.device) -> torch.Tensor:
+    """Far apart, in no progression, and odd: so no change of one number is lost. Integers wrap around, on
+    every device alike.
+    """
+    places = torch.arange(1, count + 1, dtype=torch.int64, device=device) * MULTIPLIER
+    return (places ^ (places >> 31)) * MULTIPLIER | 1
+
+
+@lru_cache(maxsize=8)
+def _shifts(device: torch.device) -> torch.Tensor:
+    return torch.arange(0, PARTS * PART_BITS, PART_BITS, dtype=torch.int64, device=device)
+
+
+def parts_of(number: torch.Tensor) -> torch.Tensor:
+    """A print as it travels."""
+    return ((number >> _shifts(number.device)) & ((1 << PART_BITS) - 1)) + 1
+
+
+def number_of(parts: Sequence[float]) -> int | None:
+    """A print that has travelled; None: there was none."""
+    if not all(parts):
+        return None
+    return sum((int(part) - 1) << (place * PART_BITS) for place, part in enumerate(parts))
+
+
+def print_of_state(state: Protected) -> torch.Tensor:
+    """Of parameters, buffers and what optimizers keep: the same on all members between two commits."""
+    tensors: list[torch.Tensor] = [parameter for model in state.models for parameter in model.parameters()]
+    tensors += [one.tensor for one in state.buffers if one.is_persistent and one.tensor is not None]
+    for optimizer in state.optimizers:
+        for kept in optimizer.state.values():
+            tensors += [value for value in kept.values() if isinstance(value, torch.Tensor)]
+    device = state.device
+    total = print_of([tensor for tensor in tensors if tensor.device == device], device)
+    elsewhere = [tensor.cpu() for tensor in tensors if tensor.device != device]
+    return total + print_of(elsewhere, torch.device("cpu")).item() if elsewhere else total

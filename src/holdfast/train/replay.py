@@ -1,0 +1,100 @@
+"""A process that computes one lane of one step of a run again: alone, from a checkpoint, without a record."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from holdfast.record.errors import InputError
+from holdfast.run import wire
+from holdfast.run.replaying import Replayed, ReplayOrder
+from holdfast.train.checkpoint import Checkpoints, Loaded, Mark, Saved, State
+from holdfast.train.control import Alone
+from holdfast.train.gradients import Computed
+from holdfast.train.prints import number_of
+from holdfast.train.protected import Protected
+
+LAST_PREFERENCE = 1 << 30
+"""Above that of any checkpoint of a step."""
+
+
+class Replaying(Alone):
+    """The only member of a run that was, and nobody is told what it does."""
+
+    def __init__(self, order: ReplayOrder) -> None:
+        self.order = order
+        self._published: dict[str, bytes] = {}
+
+    def admitted(self) -> wire.Admitted:
+        return wire.Admitted(slot=0, slots=1, skipped=self.order.skipped)
+
+    def ready(self, setup: wire.Setup) -> None:
+        if self.order.lane >= setup.lanes:
+            raise InputError(
+                f"There is no lane {self.order.lane}: the run has {setup.lanes}.", hint="Lanes count from 0."
+            )
+
+    def say(self, message: wire.FromWorker) -> None:
+        """Nobody listens."""
+
+    def finished(self, message: wire.Finished, present: int) -> wire.Announced | None:
+        return None
+
+    def close(self, failure: str = "") -> None:
+        """Nothing was recorded."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The checkpoints of a run up to a step. Nothing is written."""
+
+    kept: Checkpoints
+    step: int
+
+    @property
+    def place(self) -> str:
+        return self.kept.place
+
+    def save(self, step: int, state: State) -> Saved:
+        raise AssertionError("a replay keeps nothing")
+
+    def newest(self, until: Mark | None = None) -> Loaded | None:
+        if not self.steps():
+            return None
+        last = (self.step, LAST_PREFERENCE)
+        return self.kept.newest(last if until is None else min(until, last))
+
+    def steps(self) -> list[int]:
+        return [step for step in self.kept.steps() if step <= self.step]
+
+
+class LaneReplay:
+    """What a loop over steps does when it comes to the step. Off where there is no order."""
+
+    def __init__(self, order: ReplayOrder | None, state: Protected, lanes: int) -> None:
+        self._order = order
+        self._state = state
+        self._lanes = lanes
+        self.begun = 0
+
+    def lane(self, step: int) -> int | None:
+        """The lane that is wanted of this step."""
+        order = self._order
+        return order.lane if order is not None and order.step == step else None
+
+    def conclude(self, found: Sequence[Computed]) -> None:
+        """Write down what was found. The gradients of the last are still where parameters have theirs."""
+        assert self._order is not None
+        first, second = (number_of(one.print.tolist()) for one in found)
+        assert first is not None
+        assert second is not None
+        gradients = [one.grad for one in self._state.parameters if one.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(one) for one in gradients]))
+        scale = 1.0 if self._state.scaler is None else self._state.scaler.get_scale()
+        Replayed(
+            begun=self.begun,
+            loss=repr(float(found[0].loss)),
+            norm=f"{float(norm) * self._lanes / scale:.6g}",
+            prints=(f"{first:016x}", f"{second:016x}"),
+        ).write(Path(self._order.result))
