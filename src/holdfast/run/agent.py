@@ -1,7 +1,7 @@
 """The agent of a node: starts the script's processes, watches them and ends them as the coordinator says.
 
-It decides nothing. An exit is told the moment the kernel knows of it. Its workers die with it, and it ends
-with the launcher that started it, so a node is lost as a whole. `python -m holdfast.run.agent` is private to
+It decides nothing. An exit is told the moment the kernel knows of it. Its workers die with it, so a node is
+lost as a whole. It ends with the launcher that started it, unless the run is to outlive that. `python -m holdfast.run.agent` is private to
 the launcher, which writes an `Assignment` to its stdin.
 """
 
@@ -152,8 +152,12 @@ class Agent:
             await asyncio.sleep(BEAT_INTERVAL_S)
 
     async def _obey(self) -> int:
-        while (message := await self._connection.receive()) is not None:
+        while True:
+            message = await self._connection.receive()
             match message:
+                case None:
+                    if not await self._connection.resume():
+                        return EXIT_DISCONNECTED
                 case wire.StartWorker():
                     self._start(message)
                 case wire.ShowWorker(member=member, slot=slot):
@@ -171,7 +175,6 @@ class Agent:
                     self._die()
                 case wire.EndNode(code=code):
                     return code
-        return EXIT_DISCONNECTED
 
     def _start(self, order: wire.StartWorker) -> None:
         assignment = self._assignment

@@ -1,8 +1,8 @@
 """What the processes of a run say to each other: typed messages and their framing.
 
-The coordinator is the hub: every agent, every worker and every operator (`holdfast chaos`, `replace`) holds
-one TCP connection to it and speaks to nobody else about the run. Tensors never pass here. A message is a
-frame: its length in four bytes, then MessagePack. Nothing here opens a socket.
+The coordinator is the hub: every agent, every worker and every operator (the launcher, `holdfast attach`,
+`chaos`, `replace`, `stop`) holds one TCP connection to it and speaks to nobody else about the run. Tensors
+never pass here. A message is a frame: its length in four bytes, then MessagePack. No socket is opened here.
 """
 
 import secrets
@@ -17,7 +17,7 @@ from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run.balance import BalanceFinding
 from holdfast.run.mesh import MeshShape
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Both ends must speak the same one; a run does not mix versions of Holdfast."""
 FRAME_BYTES_MAX = 8 << 20
 """Larger than any message: what exceeds it does not come from Holdfast."""
@@ -65,7 +65,9 @@ class Challenge(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Proof(Message, frozen=True, kw_only=True, tag=True):
-    """The client's answer. name: the node, the member, or empty. endpoint: where it connected to."""
+    """The client's answer. name: the node, the member, or empty. endpoint: where it connected to. received:
+    how many messages it has had from coordinators of this run, if it was connected before; None: it was not.
+    """
 
     role: Role
     name: str
@@ -73,13 +75,18 @@ class Proof(Message, frozen=True, kw_only=True, tag=True):
     nonce: bytes
     proof: bytes
     protocol: int = PROTOCOL
+    received: int | None = None
 
 
 class Accepted(Message, frozen=True, kw_only=True, tag=True):
-    """From here on both sides send what they have to say."""
+    """From here on both sides send what they have to say. received: how many of the client's messages are
+    known; it sends the others again. has_successor: if this coordinator dies, another one follows.
+    """
 
     run: str
     proof: bytes = b""
+    received: int = 0
+    has_successor: bool = False
 
 
 class Refused(Message, frozen=True, kw_only=True, tag=True):
@@ -526,6 +533,24 @@ class Replace(MemberMessage, frozen=True, kw_only=True, tag=True):
     asks_only: bool = False
 
 
+class Stop(Message, frozen=True, kw_only=True, tag=True):
+    """`holdfast stop`, or a signal to `holdfast run`: end the run; the second time, at once. reason: the
+    signal's name, or a sentence.
+    """
+
+    reason: str
+
+
+class Watch(Message, frozen=True, kw_only=True, tag=True):
+    """A viewer wants the lines for the operator behind this number, and all that follow."""
+
+    seen: int = 0
+
+
+class AskStatus(Message, frozen=True, kw_only=True, tag=True):
+    """A viewer wants to know how the run stands."""
+
+
 class Answer(Message, frozen=True, kw_only=True, tag=True):
     """The coordinator's answer to an operator: what was done, or why not (`ok` false).
 
@@ -538,6 +563,35 @@ class Answer(Message, frozen=True, kw_only=True, tag=True):
     is_mistake: bool = False
 
 
+class Said(Message, frozen=True, kw_only=True, tag=True):
+    """To a viewer: a line for the operator, by its number. member: who printed it; empty: Holdfast."""
+
+    number: int
+    text: str
+    member: str = ""
+
+
+class NodeStruck(Message, frozen=True, kw_only=True, tag=True):
+    """To a viewer: a fault takes a node away, for so long."""
+
+    for_s: float
+
+
+class StatusTold(Message, frozen=True, kw_only=True, tag=True):
+    """To a viewer: a `Status`, packed."""
+
+    packed: bytes
+
+
+class RunOver(Message, frozen=True, kw_only=True, tag=True):
+    """To a viewer: the run has ended like this. code: what `holdfast run` exits with."""
+
+    outcome: Outcome
+    code: int
+    reason: str
+    complaint: str = ""
+
+
 Handshake = Challenge | Proof | Accepted | Refused
 FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located
 ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | Locate | EndNode
@@ -546,7 +600,9 @@ OfMembership = WorkerJoined | WorkerReady | OfRegrouping | DeviceFailed | Finish
 OfProgress = Planned | Committed | Balanced | Working | MemberBeat | Checkpointed | Struck
 FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed
-AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Replace | Answer
+FromOperator = Strike | Replace | Stop | Watch | AskStatus
+ToOperator = Answer | Said | NodeStruck | StatusTold | RunOver
+AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | FromOperator | ToOperator
 
 Notice = tuple[str, str, bytes]
 """Who published it, under which key, and what."""
