@@ -116,6 +116,7 @@ class Coordinator:
         self._ended: asyncio.Future[happenings.Ending] | None = None
         self._is_closed = False
         self._answer = wire.Answer(ok=False, sentence="")
+        self._over: wire.RunOver | None = None
 
     async def start(self, host: str, port: int) -> None:
         """Listen there; port 0 takes a free one. `HoldfastError` where that cannot be."""
@@ -375,6 +376,8 @@ class Coordinator:
                 for line in self.estate.lines:
                     if line.number > seen:
                         connection.send(_said(line))
+                if self._over is not None:
+                    connection.send(self._over)
             case _:
                 raise wire.MalformedFrame(f"an operator does not send {type(message).__name__}")
 
@@ -472,16 +475,12 @@ class Coordinator:
             self._ended.set_result(ending)
 
     def tell_over(self, ending: happenings.Ending) -> None:
-        """Let the viewers know how the run has ended. The last thing that they hear."""
+        """Let the viewers know how the run has ended."""
+        self._over = wire.RunOver(
+            outcome=ending.outcome, code=ending.code, reason=ending.reason, complaint=ending.complaint
+        )
         for viewer in self._viewers:
-            viewer.send(
-                wire.RunOver(
-                    outcome=ending.outcome,
-                    code=ending.code,
-                    reason=ending.reason,
-                    complaint=ending.complaint,
-                )
-            )
+            viewer.send(self._over)
 
     def _write_down(self, unwritten: list[happenings.Record | happenings.Expect]) -> None:
         """Record what is to be recorded, with the record's ids in place of the membership's keys."""

@@ -68,8 +68,7 @@ def prove(token: str, side: Side, claim: Claim, said: bytes = b"") -> bytes:
 
 
 class HandshakeClient:
-    """A client's side of one connection. endpoint: where its socket is connected to. received: as in `Proof`.
-    """
+    """A client's side of one connection. endpoint: where its socket is connected. received: see `Proof`."""
 
     def __init__(
         self, token: str, *, role: wire.Role, name: str, endpoint: str, received: int | None = None
