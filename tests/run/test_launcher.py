@@ -22,6 +22,7 @@ from holdfast.record.events import ActionTaken, Event, GenerationOpened, MemberL
 from holdfast.record.journal import Damage, read_directory
 from holdfast.record.spool import SHARED_MEMORY, journal_digest
 from holdfast.run.agent import Assignment
+from holdfast.run.endpoint import find_endpoint
 from holdfast.run.launcher import AWAY_S
 from holdfast.run.nodes import LineOutlet, NodeAgent
 from holdfast.run.waits import LEASE_S_MIN
@@ -117,7 +118,7 @@ class Launched:
         return [int(match[1]) for line in tuple(self.out) if (match := re.search(r"pid (\d+)", line))]
 
     def agents(self) -> list[int]:
-        return children(self.process.pid)
+        return [pid for pid in children(self.process.pid) if is_a("agent", pid)]
 
     def wait(self) -> int:
         """Its exit code, once it has ended and all it printed is here."""
@@ -192,6 +193,13 @@ def give_free_port() -> int:
 def children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return [int(child) for child in text.split()]
+
+
+def is_a(what: str, pid: int) -> bool:
+    """Whether the process is Holdfast's agent, hub or standby."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return f"holdfast.run.{what}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def port_of(launched: Launched) -> int:
@@ -438,13 +446,14 @@ def test_the_traceback_of_a_survived_failure_is_printed_once(start: Start, tmp_p
 
 
 def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path) -> None:
-    """No file of the launcher may grow for a while, as on a full disk."""
+    """No file of the coordinator may grow for a while, as on a full disk."""
     run = start("--run", "crowded", script=JOINS)
     run.until_said("generation 1")
-    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    coordinator = find_endpoint(start.home, "crowded").pid
+    resource.prlimit(coordinator, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     home = f"Holdfast's home {start.home}"
     run.until_said(f"{home} is full: the run goes on")
-    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    resource.prlimit(coordinator, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     run.until_said(f"{home} takes the record again; nothing was lost")
     (tmp_path / "enough").touch()
     assert run.wait() == 0

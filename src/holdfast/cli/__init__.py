@@ -20,6 +20,8 @@ _HOLDFAST = LazyGroup(
     {
         "Train": {
             "run": "Run a training script on one or more nodes and keep it going.",
+            "attach": "Show a live run: its lines so far, and those that follow.",
+            "stop": "End a live run.",
             "replace": "Give a member's place in a live run to another process.",
             "chaos": "Inject a fault into a live run, on purpose.",
             "checkpoint": "List a run's checkpoints; export one to safetensors or torch.",

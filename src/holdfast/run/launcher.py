@@ -31,7 +31,7 @@ from holdfast.run.output import STREAMS, Printer, View
 from holdfast.run.site import Site, reach, survey
 from holdfast.run.state import RunPolicy
 from holdfast.run.status import Status
-from holdfast.run.watching import STATUS_INTERVAL_S, Viewer
+from holdfast.run.watching import STATUS_INTERVAL_S, Viewer, end_lines
 from holdfast.run.wire import RunOver, Said
 
 CHECKPOINTS_DIRECTORY = "checkpoints"
@@ -405,11 +405,8 @@ class _Voice:
         self._write(f"holdfast: {one_line(text)}\n")
 
     def tell_end(self, run: str, ending: RunOver) -> None:
-        """The complaint, once; and how the run ended, where that was not the whole of it."""
-        if ending.complaint:
-            self._write(ending.complaint.rstrip() + "\n")
-        if not ending.complaint.startswith("holdfast: "):
-            self.say(f"run {run} {ending.outcome}; `holdfast report {run}` shows where its time went")
+        for line in end_lines(run, ending):
+            self._write(line + "\n")
 
     def close(self) -> None:
         self.printer.close()

@@ -23,6 +23,14 @@ STATUS_INTERVAL_S = 0.1
 _statuses = msgspec.msgpack.Decoder(Status)
 
 
+def end_lines(run: str, over: wire.RunOver) -> list[str]:
+    """The complaint, once; and how the run ended, where that was not the whole of it."""
+    lines = [over.complaint.rstrip()] if over.complaint else []
+    if not over.complaint.startswith("holdfast: "):
+        lines.append(f"holdfast: run {run} {over.outcome}; `holdfast report {run}` shows where its time went")
+    return lines
+
+
 class Viewer:
     """One viewer's connection. show: is given each line."""
 
