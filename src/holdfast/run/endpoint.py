@@ -16,22 +16,26 @@ from holdfast.record.errors import InputError
 from holdfast.record.files import make_private_directory
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run.lines import LINES_FILE
-from holdfast.run.output import write_whole
 
 RUNS_DIRECTORY = "runs"
 FILE = "endpoint.json"
+FILE_BYTES = 1024
+"""An endpoint, filled up with blanks."""
 OPEN_ATTEMPTS_MAX = 10
 """The file may be removed, by the run that ends, between opening and locking it."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach a coordinator. pid: of its process; launcher: of the one that the run was started by."""
+    """How to reach a coordinator. pid: of its process; launcher: of the one that the run was started by;
+    successor: of the one that would take its place at this moment, 0: none.
+    """
 
     host: str
     port: int
     token: str
     pid: int
     launcher: int = 0
+    successor: int = 0
 
 
 def run_directory(home: Path, run: str) -> Path:
@@ -45,10 +49,8 @@ class Reservation:
         self.descriptor = descriptor
 
     def publish(self, endpoint: Endpoint) -> None:
-        """Tell operators on this machine where the coordinator is."""
-        os.ftruncate(self.descriptor, 0)
-        os.lseek(self.descriptor, 0, os.SEEK_SET)
-        write_whole(self.descriptor, msgspec.json.encode(endpoint))
+        """Tell operators on this machine where the coordinator is. In one piece, as long as any before."""
+        os.pwrite(self.descriptor, msgspec.json.encode(endpoint).ljust(FILE_BYTES), 0)
 
 
 @contextmanager
@@ -70,6 +72,7 @@ def reserved(home: Path, run: str) -> Iterator[Reservation]:
         raise InputError(
             f"{path} cannot be written: {error.strerror}.", hint="Set HOLDFAST_HOME to a directory of yours."
         ) from None
+    os.ftruncate(descriptor, 0)
     with inherited(home, run, descriptor) as reservation:
         yield reservation
 

@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.run import kin
@@ -40,8 +41,12 @@ def framed(body: bytes) -> bytes:
 class Heir:
     """The process that follows, or rather one after the other."""
 
-    def __init__(self, charge: bytes, coordinator: Coordinator, reservation: int) -> None:
+    def __init__(
+        self, charge: bytes, coordinator: Coordinator, reservation: int, publish: Callable[[int], None]
+    ) -> None:
+        """publish: is told the process that follows from now on; 0: none."""
         self._charge = charge
+        self._publish = publish
         self._coordinator = coordinator
         self._reservation = reservation
         self._process: asyncio.subprocess.Process | None = None
@@ -96,6 +101,7 @@ class Heir:
         if await self._process.stdout.readline() == READY:
             self._write(pickle.dumps(self._coordinator.estate, pickle.HIGHEST_PROTOCOL))
             self._is_following = self._pipe is not None
+            self._publish(self._process.pid if self._is_following else 0)
         await self._process.wait()
         self._close()
 
@@ -122,7 +128,9 @@ class Heir:
         self._close()
 
     def _close(self) -> None:
-        self._is_following = False
+        if self._is_following:
+            self._is_following = False
+            self._publish(0)
         if self._pipe is not None:
             os.close(self._pipe)
             self._pipe = None

@@ -140,17 +140,10 @@ async def _coordinate(
 ) -> None:
     """Have a successor ready, and tell operators where we are, until the run ends and its agents are gone."""
     charge = msgspec.structs.replace(charge, site=msgspec.structs.replace(charge.site, port=hub.endpoint[1]))
-    heir = Heir(encoded(charge), hub, reservation.descriptor)
+    publish = partial(_publish, charge, reservation)
+    heir = Heir(encoded(charge), hub, reservation.descriptor, publish)
     hub.follow = heir.follow
-    reservation.publish(
-        Endpoint(
-            host=charge.site.host,
-            port=charge.site.port,
-            token=charge.site.token,
-            pid=os.getpid(),
-            launcher=charge.started_by,
-        )
-    )
+    publish(0)
     begun(Readiness(port=charge.site.port))
     chores = [asyncio.create_task(work) for work in (heir.keep(), _storm(charge, hub))]
     with _signals(hub), _tied(charge.launcher):
@@ -163,6 +156,21 @@ async def _coordinate(
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
             await heir.finish()
+
+
+def _publish(charge: Charge, reservation: Reservation, successor: int) -> None:
+    site = charge.site
+    with suppress(OSError):  # the home is full: operators find the run no more, and it goes on
+        reservation.publish(
+            Endpoint(
+                host=site.host,
+                port=site.port,
+                token=site.token,
+                pid=os.getpid(),
+                launcher=charge.started_by,
+                successor=successor,
+            )
+        )
 
 
 async def _agents_gone(hub: Coordinator) -> None:
