@@ -30,8 +30,6 @@ START_INTERVAL_S = 1.0
 FINISH_WAIT_S = 5.0
 READY = b"ready\n"
 LENGTH_BYTES = 4
-HASH_SEED = "0"
-"""The same in both processes, so that sets of names have the same order."""
 
 
 def framed(body: bytes) -> bytes:
@@ -92,7 +90,6 @@ class Heir:
                 stdout=asyncio.subprocess.PIPE,
                 pass_fds=(listener, self._reservation),
                 start_new_session=True,
-                env={**os.environ, "PYTHONHASHSEED": HASH_SEED},
             )
         finally:
             os.close(reading)

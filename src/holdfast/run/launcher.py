@@ -23,7 +23,6 @@ from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
 from holdfast.run.endpoint import run_directory
 from holdfast.run.handshake import Unreachable
-from holdfast.run.heir import HASH_SEED
 from holdfast.run.hub import END_WAIT_S, Charge, Readiness, encoded, one_line
 from holdfast.run.lines import LINES_FILE
 from holdfast.run.nodes import LineOutlet, NodeAgent, end_orphans
@@ -174,7 +173,6 @@ async def _start_hub(order: Order, site: Site) -> _HubProcess:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,
-        env={**os.environ, "PYTHONHASHSEED": HASH_SEED},
     )
     assert process.stdin is not None
     assert process.stdout is not None
