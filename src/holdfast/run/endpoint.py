@@ -45,12 +45,16 @@ def run_directory(home: Path, run: str) -> Path:
 class Reservation:
     """A run's name, for as long as its coordinator, or the successor, has the file's descriptor."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int) -> None:
         self.descriptor = descriptor
+        self._path = path
 
     def publish(self, endpoint: Endpoint) -> None:
         """Tell operators on this machine where the coordinator is. In one piece, as long as any before."""
-        os.pwrite(self.descriptor, msgspec.json.encode(endpoint).ljust(FILE_BYTES), 0)
+        try:
+            os.pwrite(self.descriptor, msgspec.json.encode(endpoint).ljust(FILE_BYTES), 0)
+        except OSError as error:
+            raise _unwritable(self._path, error) from None
 
 
 @contextmanager
@@ -69,9 +73,7 @@ def reserved(home: Path, run: str) -> Iterator[Reservation]:
             f"A run {run!r} is going on already.", hint="Give this one another name with --run."
         ) from None
     except OSError as error:
-        raise InputError(
-            f"{path} cannot be written: {error.strerror}.", hint="Set HOLDFAST_HOME to a directory of yours."
-        ) from None
+        raise _unwritable(path, error) from None
     os.ftruncate(descriptor, 0)
     with inherited(home, run, descriptor) as reservation:
         yield reservation
@@ -82,13 +84,20 @@ def inherited(home: Path, run: str, descriptor: int) -> Iterator[Reservation]:
     """Have the name that a predecessor had, by its own descriptor."""
     directory = run_directory(home, run)
     try:
-        yield Reservation(descriptor)
+        yield Reservation(directory / FILE, descriptor)
     finally:
         (directory / LINES_FILE).unlink(missing_ok=True)
         (directory / FILE).unlink(missing_ok=True)
         os.close(descriptor)
         with suppress(OSError):  # there are checkpoints in it
             directory.rmdir()
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"Cannot write {path}: {error.strerror}.",
+        hint="Set HOLDFAST_HOME to a directory of yours, on a disk with room.",
+    )
 
 
 def _open_locked(path: Path) -> int:

@@ -140,10 +140,12 @@ async def _coordinate(
 ) -> None:
     """Have a successor ready, and tell operators where we are, until the run ends and its agents are gone."""
     charge = msgspec.structs.replace(charge, site=msgspec.structs.replace(charge.site, port=hub.endpoint[1]))
-    publish = partial(_publish, charge, reservation)
-    heir = Heir(encoded(charge), hub, reservation.descriptor, publish)
+    heir = Heir(encoded(charge), hub, reservation.descriptor, partial(_publish_later, charge, reservation))
     hub.follow = heir.follow
-    publish(0)
+    if hub.estate.takeovers:
+        _publish_later(charge, reservation, 0)
+    else:
+        _publish(charge, reservation, 0)
     begun(Readiness(port=charge.site.port))
     chores = [asyncio.create_task(work) for work in (heir.keep(), _storm(charge, hub))]
     with _signals(hub), _tied(charge.launcher):
@@ -160,17 +162,21 @@ async def _coordinate(
 
 def _publish(charge: Charge, reservation: Reservation, successor: int) -> None:
     site = charge.site
-    with suppress(OSError):  # the home is full: operators find the run no more, and it goes on
-        reservation.publish(
-            Endpoint(
-                host=site.host,
-                port=site.port,
-                token=site.token,
-                pid=os.getpid(),
-                launcher=charge.started_by,
-                successor=successor,
-            )
+    reservation.publish(
+        Endpoint(
+            host=site.host,
+            port=site.port,
+            token=site.token,
+            pid=os.getpid(),
+            launcher=charge.started_by,
+            successor=successor,
         )
+    )
+
+
+def _publish_later(charge: Charge, reservation: Reservation, successor: int) -> None:
+    with suppress(HoldfastError):  # the home is full: the run goes on
+        _publish(charge, reservation, successor)
 
 
 async def _agents_gone(hub: Coordinator) -> None:
