@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run import wire
 from holdfast.run.dial import Connection, dial
 from holdfast.run.handshake import Rejected, Stranger, Unreachable
@@ -21,6 +22,14 @@ STATUS_INTERVAL_S = 0.1
 """How often a viewer that shows a board asks how the run stands."""
 
 _statuses = msgspec.msgpack.Decoder(Status)
+
+
+def status_of(packed: bytes) -> Status:
+    """How a run stands, as its coordinator told it; `MalformedFrame` where that cannot be."""
+    try:
+        return _statuses.decode(packed)
+    except UNDECODABLE as error:
+        raise wire.MalformedFrame(str(error)) from None
 
 
 def end_lines(run: str, over: wire.RunOver) -> list[str]:
@@ -73,7 +82,7 @@ class Viewer:
             case wire.NodeStruck(for_s=for_s):
                 self.away_s = for_s
             case wire.StatusTold(packed=packed):
-                self._status = _statuses.decode(packed)
+                self._status = status_of(packed)
                 self._status_came.set()
             case wire.Answer():
                 del self._stops[:1]
