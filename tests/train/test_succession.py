@@ -19,8 +19,10 @@ from holdfast.run.endpoint import find_endpoint
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 KILLS = 20
-EVERY = 4
-"""After so many kills of the coordinator alone, a member dies at the same moment."""
+WITH_MEMBER = 4
+"""With this kill, a member dies at the same moment."""
+MOMENTS_S = 0.5
+"""Any moment of a step, and of what a successor does first."""
 SCRIPT = """
 import os, pathlib, time
 import torch
@@ -46,6 +48,17 @@ with hf.join() as run:
 ENDED = r"digest (\w+) at (\d+), longest pause ([\d.]+) s"
 
 
+def takeover_s(start: Start, after_s: float, too: list[int]) -> float:
+    """From the kill of the coordinator until its successor has taken over. too: who is killed with it."""
+    endpoint = start.endpoint("r")
+    time.sleep(after_s)
+    for pid in (*too, endpoint.pid):
+        os.kill(pid, signal.SIGKILL)
+    killed_s = time.monotonic()
+    until(lambda: find_endpoint(start.home, "r").pid == endpoint.successor)
+    return time.monotonic() - killed_s
+
+
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_the_bits_are_those_of_a_run_in_which_nothing_happened(tmp_path: Path, nodes: int) -> None:
     start, chance = Start(tmp_path), random.Random(nodes)
@@ -53,16 +66,10 @@ def test_the_bits_are_those_of_a_run_in_which_nothing_happened(tmp_path: Path, n
     launched = start(*flags, script=SCRIPT)
     took_s = []
     try:
-        launched.until_said("generation 1")
-        for kill in range(1, KILLS + 1):
-            endpoint = start.endpoint("r")
-            time.sleep(chance.uniform(0, 0.5))  # any moment of a step, and of what a successor does first
-            if kill % EVERY == 0:
-                os.kill(chance.choice(launched.pids()[:2]), signal.SIGKILL) if kill == EVERY else None
-            os.kill(endpoint.pid, signal.SIGKILL)
-            killed_s = time.monotonic()
-            until(lambda: find_endpoint(start.home, "r").pid == endpoint.successor)
-            took_s.append(time.monotonic() - killed_s)
+        launched.until_printed("pid", 4 // nodes * nodes)
+        for kill in range(KILLS):
+            too = launched.pids()[:1] if kill == WITH_MEMBER else []
+            took_s.append(takeover_s(start, chance.uniform(0, MOMENTS_S), too))
         (tmp_path / "enough").touch()
         assert launched.wait() == 0, "\n".join(launched.err)
     finally:

@@ -11,7 +11,7 @@ from holdfast.run.endpoint import find_endpoint, run_directory
 from holdfast.run.lines import LINES_FILE, LinesReader
 from holdfast.run.site import Site
 from holdfast.run.watching import Viewer, end_lines
-from holdfast.run.wire import RunOver
+from holdfast.run.wire import RunClosed
 
 LOOK_INTERVAL_S = 0.1
 EXIT_INTERRUPTED = 130
@@ -40,7 +40,7 @@ def command(run: str) -> int:
     return over.code
 
 
-async def _shown(run: str) -> RunOver | None:
+async def _shown(run: str) -> RunClosed | None:
     """How the run has ended, once it has."""
     endpoint = find_endpoint(home(), run)
     try:

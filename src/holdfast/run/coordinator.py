@@ -116,7 +116,7 @@ class Coordinator:
         self._ended: asyncio.Future[happenings.Ending] | None = None
         self._is_closed = False
         self._answer = wire.Answer(ok=False, sentence="")
-        self._over: wire.RunOver | None = None
+        self._over: wire.RunClosed | None = None
 
     async def start(self, host: str, port: int) -> None:
         """Listen there; port 0 takes a free one. `HoldfastError` where that cannot be."""
@@ -139,6 +139,9 @@ class Coordinator:
         self._hand_out()
         self._return_timer = loop.call_later(RETURN_S, self._give_up_absent)
         self._set_timer()
+        ending = self._state.ending
+        if ending.is_over and ending.closing is not None:  # all that was left to do was to say so
+            self._end(ending.closing.end)
 
     def _begin(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -371,7 +374,7 @@ class Coordinator:
                 connection.send(wire.Answer(ok=True, sentence="the run is ending"))
             case wire.AskStatus():
                 connection.send(wire.StatusTold(packed=_encoder.encode(self.status())))
-            case wire.Watch(seen=seen):
+            case wire.WatchRun(seen=seen):
                 self._viewers.add(connection)
                 for line in self.estate.lines:
                     if line.number > seen:
@@ -476,7 +479,7 @@ class Coordinator:
 
     def tell_over(self, ending: happenings.Ending) -> None:
         """Let the viewers know how the run has ended."""
-        self._over = wire.RunOver(
+        self._over = wire.RunClosed(
             outcome=ending.outcome, code=ending.code, reason=ending.reason, complaint=ending.complaint
         )
         for viewer in self._viewers:

@@ -57,6 +57,7 @@ class Heir:
             try:
                 await self._run()
             except OSError as error:  # no memory, or no room for another process
+                self._close()
                 self._coordinator.tell(f"the coordinator has no successor at the moment: {error.strerror}")
             await asyncio.sleep(START_INTERVAL_S)
 

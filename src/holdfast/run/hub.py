@@ -1,6 +1,6 @@
 """The coordinator's process: it serves one run to its end, from the beginning or in a predecessor's place.
 
-`python -m holdfast.run.hub` is private to the launcher, which writes a `Charge` to its stdin and reads from
+`python -m holdfast.run.hub` is private to the launcher, which writes a `HubOrder` to its stdin and reads from
 its stdout whether the run could be begun. It ends with the launcher, unless the run is to outlive that.
 """
 
@@ -47,7 +47,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the kernel says of a disk, a quota or a file that takes no more."""
 
 
-class Charge(msgspec.Struct, frozen=True, kw_only=True):
+class HubOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What a coordinator is to do. launcher: the process to end with; 0: none. metrics: the address and port
     to serve them at. storm_per_min: faults a minute, from `seed`.
     """
@@ -80,19 +80,19 @@ class Legacy(msgspec.Struct, frozen=True, kw_only=True):
     reservation: int
 
 
-def encoded(charge: Charge) -> bytes:
+def encoded(charge: HubOrder) -> bytes:
     """Paths need not be text, which msgspec's JSON must be."""
     return json.dumps(msgspec.to_builtins(charge)).encode()
 
 
-def decoded(data: bytes) -> Charge:
-    return msgspec.convert(json.loads(data), Charge)
+def decoded(data: bytes) -> HubOrder:
+    return msgspec.convert(json.loads(data), HubOrder)
 
 
 # ---- the run -----------------------------------------------------------------------------------------------
 
 
-async def serve(charge: Charge, begun: Callable[[Readiness], None], legacy: Legacy | None = None) -> None:
+async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Legacy | None = None) -> None:
     """The run to its end. `HoldfastError` where it cannot be begun."""
     home, run, clock = Path(charge.home), charge.policy.run, SystemClock()
     watch = _HomeWatch(home)
@@ -126,7 +126,7 @@ async def serve(charge: Charge, begun: Callable[[Readiness], None], legacy: Lega
             await hub.close()
 
 
-def _introduce(charge: Charge, hub: "_Hub", page: str) -> None:
+def _introduce(charge: HubOrder, hub: "_Hub", page: str) -> None:
     place = msgspec.structs.replace(charge.site, port=hub.endpoint[1])
     hub.announce(f"run {charge.policy.run}{' with TLS' if hub.identity else ''}, coordinator at {place}")
     if page:
@@ -136,7 +136,7 @@ def _introduce(charge: Charge, hub: "_Hub", page: str) -> None:
 
 
 async def _coordinate(
-    charge: Charge, hub: "_Hub", reservation: Reservation, begun: Callable[[Readiness], None]
+    charge: HubOrder, hub: "_Hub", reservation: Reservation, begun: Callable[[Readiness], None]
 ) -> None:
     """Have a successor ready, and tell operators where we are, until the run ends and its agents are gone."""
     charge = msgspec.structs.replace(charge, site=msgspec.structs.replace(charge.site, port=hub.endpoint[1]))
@@ -160,7 +160,7 @@ async def _coordinate(
             await heir.finish()
 
 
-def _publish(charge: Charge, reservation: Reservation, successor: int) -> None:
+def _publish(charge: HubOrder, reservation: Reservation, successor: int) -> None:
     site = charge.site
     reservation.publish(
         Endpoint(
@@ -174,7 +174,7 @@ def _publish(charge: Charge, reservation: Reservation, successor: int) -> None:
     )
 
 
-def _publish_later(charge: Charge, reservation: Reservation, successor: int) -> None:
+def _publish_later(charge: HubOrder, reservation: Reservation, successor: int) -> None:
     with suppress(HoldfastError):  # the home is full: the run goes on
         _publish(charge, reservation, successor)
 
@@ -200,7 +200,7 @@ class _Hub(Coordinator):
         super().happened(event)
 
 
-async def _storm(charge: Charge, coordinator: Coordinator) -> None:
+async def _storm(charge: HubOrder, coordinator: Coordinator) -> None:
     """Strike at random, once the run makes progress, or is taken for a script that never joins.
 
     Before that a strike would count as one of such a script's few restarts.
@@ -221,7 +221,7 @@ async def _storm(charge: Charge, coordinator: Coordinator) -> None:
         coordinator.strike(strike)
 
 
-def _measured(charge: Charge, hub: Coordinator, *, is_first: bool) -> AbstractContextManager[str]:
+def _measured(charge: HubOrder, hub: Coordinator, *, is_first: bool) -> AbstractContextManager[str]:
     """Serves the run's metrics, where that is wanted; the page's URL, or nothing."""
     if charge.metrics is None:
         return nullcontext("")

@@ -23,7 +23,7 @@ from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
 from holdfast.run.endpoint import run_directory
 from holdfast.run.handshake import Unreachable
-from holdfast.run.hub import END_WAIT_S, Charge, Readiness, encoded, one_line
+from holdfast.run.hub import END_WAIT_S, HubOrder, Readiness, encoded, one_line
 from holdfast.run.lines import LINES_FILE
 from holdfast.run.nodes import LineOutlet, NodeAgent, end_orphans
 from holdfast.run.output import STREAMS, Printer, View
@@ -31,7 +31,7 @@ from holdfast.run.site import Site, reach, survey
 from holdfast.run.state import RunPolicy
 from holdfast.run.status import Status
 from holdfast.run.watching import STATUS_INTERVAL_S, Viewer, end_lines
-from holdfast.run.wire import RunOver, Said
+from holdfast.run.wire import RunClosed, Said
 
 CHECKPOINTS_DIRECTORY = "checkpoints"
 AWAY_S = 3.0
@@ -157,7 +157,7 @@ class _HubProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 async def _start_hub(order: Order, site: Site) -> _HubProcess:
     """`HoldfastError` where the run cannot be begun here."""
-    charge = Charge(
+    charge = HubOrder(
         policy=order.policy,
         home=str(order.home),
         site=site,
@@ -190,7 +190,7 @@ async def _start_hub(order: Order, site: Site) -> _HubProcess:
     return _HubProcess(process=process, port=ready.port)
 
 
-async def _conduct(order: Order, viewer: Viewer, nodes: Sequence[NodeAgent]) -> RunOver | None:
+async def _conduct(order: Order, viewer: Viewer, nodes: Sequence[NodeAgent]) -> RunClosed | None:
     """Have the nodes, and pass on what the operator wants, until the run ends."""
     signals = 0
 
@@ -402,7 +402,7 @@ class _Voice:
     def say(self, text: str) -> None:
         self._write(f"holdfast: {one_line(text)}\n")
 
-    def tell_end(self, run: str, ending: RunOver) -> None:
+    def tell_end(self, run: str, ending: RunClosed) -> None:
         for line in end_lines(run, ending):
             self._write(line + "\n")
 

@@ -32,7 +32,7 @@ def status_of(packed: bytes) -> Status:
         raise wire.MalformedFrame(str(error)) from None
 
 
-def end_lines(run: str, over: wire.RunOver) -> list[str]:
+def end_lines(run: str, over: wire.RunClosed) -> list[str]:
     """The complaint, once; and how the run ended, where that was not the whole of it."""
     lines = [over.complaint.rstrip()] if over.complaint else []
     if not over.complaint.startswith("holdfast: "):
@@ -51,7 +51,7 @@ class Viewer:
         self._stops: list[wire.Stop] = []
         self._status: Status | None = None
         self._status_came = asyncio.Event()
-        self._over: asyncio.Future[wire.RunOver | None] = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[wire.RunClosed | None] = asyncio.get_running_loop().create_future()
         self.away_s: float | None = None
         """For how long the last fault that struck a node takes it away."""
 
@@ -61,7 +61,7 @@ class Viewer:
             while not self._over.done():
                 site = self._site
                 self._connection = await dial(site.host, site.port, site.token, role="operator")
-                self._connection.send(wire.Watch(seen=self._seen))
+                self._connection.send(wire.WatchRun(seen=self._seen))
                 for stop in self._stops:
                     self._connection.send(stop)
                 while (message := await self._connection.receive()) is not None:
@@ -86,11 +86,11 @@ class Viewer:
                 self._status_came.set()
             case wire.Answer():
                 del self._stops[:1]
-            case wire.RunOver():
+            case wire.RunClosed():
                 if not self._over.done():
                     self._over.set_result(message)
 
-    async def over(self) -> wire.RunOver | None:
+    async def over(self) -> wire.RunClosed | None:
         """How the run has ended; None: its coordinator is gone, and has no successor."""
         return await asyncio.shield(self._over)
 

@@ -541,7 +541,7 @@ class Stop(Message, frozen=True, kw_only=True, tag=True):
     reason: str
 
 
-class Watch(Message, frozen=True, kw_only=True, tag=True):
+class WatchRun(Message, frozen=True, kw_only=True, tag=True):
     """A viewer wants the lines for the operator behind this number, and all that follow."""
 
     seen: int = 0
@@ -583,7 +583,7 @@ class StatusTold(Message, frozen=True, kw_only=True, tag=True):
     packed: bytes
 
 
-class RunOver(Message, frozen=True, kw_only=True, tag=True):
+class RunClosed(Message, frozen=True, kw_only=True, tag=True):
     """To a viewer: the run has ended like this. code: what `holdfast run` exits with."""
 
     outcome: Outcome
@@ -600,8 +600,8 @@ OfMembership = WorkerJoined | WorkerReady | OfRegrouping | DeviceFailed | Finish
 OfProgress = Planned | Committed | Balanced | Working | MemberBeat | Checkpointed | Struck
 FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed
-FromOperator = Strike | Replace | Stop | Watch | AskStatus
-ToOperator = Answer | Said | NodeStruck | StatusTold | RunOver
+FromOperator = Strike | Replace | Stop | WatchRun | AskStatus
+ToOperator = Answer | Said | NodeStruck | StatusTold | RunClosed
 AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | FromOperator | ToOperator
 
 Notice = tuple[str, str, bytes]
