@@ -31,7 +31,8 @@ import holdfast.train as hf
 with hf.join() as run:
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8))
     state = run.protect(model, torch.optim.AdamW(model.parameters(), lr=0.01), lanes=8, seed=1)
-    last_s, longest_s, enough = time.monotonic(), 0.0, pathlib.Path("enough")
+    last_s, longest_s = time.monotonic(), 0.0
+    steps, enough = os.environ.get("STEPS"), pathlib.Path("enough")
     print("pid", os.getpid(), flush=True)
     for step in state.steps(100_000):
         for lane in step.lanes:
@@ -40,7 +41,7 @@ with hf.join() as run:
         step.commit()
         now_s = time.monotonic()
         longest_s, last_s = max(longest_s, now_s - last_s), now_s
-        if run.broadcast(enough.exists() or step.number >= int(os.environ.get("STEPS", 10**6))):
+        if run.broadcast(step.number == int(steps) if steps else enough.exists()):
             break
         time.sleep(0.01)
     print(f"digest {state.digest()} at {step.number}, longest pause {longest_s:.3f} s", flush=True)
