@@ -25,8 +25,8 @@ def no_room() -> Iterator[None]:
 def test_a_full_home_is_named(tmp_path: Path) -> None:
     endpoint = Endpoint(host="127.0.0.1", port=1, token="t", pid=1)
     with (
-        reserved(tmp_path, "r") as publish,
+        reserved(tmp_path, "r") as reservation,
         no_room(),
         pytest.raises(InputError, match=r"Cannot write .*endpoint\.json"),
     ):
-        publish(endpoint)
+        reservation.publish(endpoint)

@@ -2,26 +2,23 @@
 
 import asyncio
 import os
-import re
 import resource
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
-from waiting import free_port, is_alive, until
+from launching import JOINS, TOKEN, Launched, Start
+from waiting import free_port, is_alive
 
-from holdfast.record.events import ActionTaken, Event, GenerationOpened, MemberLost, RunEnded
-from holdfast.record.journal import Damage, read_directory
+from holdfast.record.events import ActionTaken, GenerationOpened, MemberLost, RunEnded
 from holdfast.record.spool import SHARED_MEMORY, journal_digest
 from holdfast.run.agent import Assignment
+from holdfast.run.endpoint import find_endpoint
 from holdfast.run.launcher import AWAY_S
 from holdfast.run.nodes import LineOutlet, NodeAgent
 from holdfast.run.waits import LEASE_S_MIN
@@ -29,151 +26,15 @@ from holdfast.run.worker import GROUP_GRACE_S
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 60.0
 ATTEMPTS_MAX = 10
 STOP_S_MAX = 60.0
 GRACE = ("--shutdown-timeout", "300")
 """Far longer than any of them may take to end, on however busy a machine."""
 """How long a signal may take to end a run of scripts that do as they are told."""
-TOKEN = "a token for tests"
-
-Kind = TypeVar("Kind", bound=Event)
 
 # Members are unbuffered: print() writes a line in pieces, between those of what they have started.
 SLEEPS = "import os, time; os.write(1, b'pid %d\\n' % os.getpid()); time.sleep(600)"
 DEAF = "import signal; signal.signal(15, signal.SIG_IGN); " + SLEEPS
-JOINS = '''
-"""A script that is protected, without torch: it steps by itself until the file `enough` is there."""
-import os, pathlib, queue, sys, time
-from holdfast.run.link import Link
-from holdfast.run.wire import *
-
-link = Link.connect(os.environ)
-inbox = queue.SimpleQueue()
-link.on_message = inbox.put
-member = link.member
-setup = Setup(lanes=64, seed=1, threads=1, torch="", device="", deterministic=True, model="", parts={})
-link.send(WorkerJoined(member=member, pid=os.getpid()))
-step, generation, is_finished = 0, None, False
-while True:
-    try:
-        match inbox.get(timeout=0.02):
-            case Admitted():
-                link.send(WorkerReady(member=member, setup=setup, took_s=0.01))
-            case Announced(members=members) as announced:
-                if member not in members:
-                    continue  # it is to be replaced
-                generation = announced
-                print("pid", os.getpid(), "generation", *generation.members, flush=True)
-                link.send(Regrouped(member=member, generation=generation.number, version=step, lanes=(0,),
-                                    steps_total=0, parts_s={}))
-            case Released() | None:
-                link.close()
-                sys.exit()
-    except queue.Empty:
-        if generation is None or is_finished:
-            continue
-        step += 1
-        link.send(Committed(member=member, generation=generation.number, step=step, loss=None))
-        if is_finished := pathlib.Path("enough").exists():
-            link.send(Finished(member=member, step=0, digest="same"))
-'''
-
-
-class Launched:
-    """A launcher that runs, and what it has printed so far."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
-        self.out: list[str] = []
-        self.err: list[str] = []
-        self._readers = [
-            threading.Thread(target=self._read, args=pair)
-            for pair in ((process.stdout, self.out), (process.stderr, self.err))
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def _read(self, stream: Iterator[bytes], lines: list[str]) -> None:
-        lines.extend(line.decode().rstrip("\n") for line in stream)
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        until(condition, lambda: "\n".join((*self.out, *self.err)))
-
-    def until_printed(self, pattern: str, count: int = 1) -> list[str]:
-        """The lines of the members' stdout with it, once there are so many."""
-
-        def found() -> list[str]:
-            return [line for line in tuple(self.out) if re.search(pattern, line)]
-
-        self.until(lambda: len(found()) >= count)
-        return found()
-
-    def until_said(self, text: str) -> None:
-        self.until(lambda: any(text in line for line in tuple(self.err)))
-
-    def pids(self) -> list[int]:
-        """The script's processes, as they said themselves."""
-        return [int(match[1]) for line in tuple(self.out) if (match := re.search(r"pid (\d+)", line))]
-
-    def agents(self) -> list[int]:
-        return children(self.process.pid)
-
-    def wait(self) -> int:
-        """Its exit code, once it has ended and all it printed is here."""
-        code = self.process.wait(WAIT_S)
-        for reader in self._readers:
-            reader.join(WAIT_S)
-        return code
-
-    def close(self) -> None:
-        with suppress(ProcessLookupError):
-            self.process.kill()
-        self.wait()
-        for stream in (self.process.stdout, self.process.stderr):
-            if stream is not None:
-                stream.close()
-
-
-class Start:
-    """Starts `holdfast run` in a directory of its own, with a home of its own; keeps what must be ended."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.home = directory / "home"
-        self.launched: list[Launched] = []
-
-    def __call__(self, *arguments: str, script: str = "", token: str = "") -> Launched:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")}
-        variables = {"HOLDFAST_HOME": str(self.home), **({"HOLDFAST_TOKEN": token} if token else {})}
-        (self.directory / "script.py").write_text(script, encoding="utf-8")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "run", *arguments, "script.py"],
-            cwd=self.directory,
-            env={**kept, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.launched.append(Launched(process))
-        return self.launched[-1]
-
-    def events(self, kind: type[Kind]) -> list[Kind]:
-        read = [item for item in read_directory(self.home / "journal", {}) if not isinstance(item, Damage)]
-        return [event for event in read if isinstance(event, kind)]
-
-    def chaos(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.verb("chaos", *arguments)
-
-    def verb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "holdfast", *arguments],
-            env={**os.environ, "HOLDFAST_HOME": str(self.home)},
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
 
 
 @pytest.fixture
@@ -187,11 +48,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture(name="free_port")
 def give_free_port() -> int:
     return free_port()
-
-
-def children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-    return [int(child) for child in text.split()]
 
 
 def port_of(launched: Launched) -> int:
@@ -438,13 +294,14 @@ def test_the_traceback_of_a_survived_failure_is_printed_once(start: Start, tmp_p
 
 
 def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path) -> None:
-    """No file of the launcher may grow for a while, as on a full disk."""
+    """No file of the coordinator may grow for a while, as on a full disk."""
     run = start("--run", "crowded", script=JOINS)
     run.until_said("generation 1")
-    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    coordinator = find_endpoint(start.home, "crowded").pid
+    resource.prlimit(coordinator, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     home = f"Holdfast's home {start.home}"
     run.until_said(f"{home} is full: the run goes on")
-    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    resource.prlimit(coordinator, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     run.until_said(f"{home} takes the record again; nothing was lost")
     (tmp_path / "enough").touch()
     assert run.wait() == 0

@@ -166,7 +166,7 @@ def test_the_loss_of_a_task_leaves_the_other_going(job: Job, free_port: int, dig
     with job.started(*ON_BOTH_NODES, *HOLDFAST, *flags, "script.py", "2", script=PROTECTED) as srun:
         job.until(lambda: len([pid for pid in job.told("halfway").values() if pid]) == 2)
         launchers = {member: parent(parent(int(pid))) for member, pid in job.told("halfway").items()}
-        holder = find_endpoint(job.home, "goes-on").pid
+        holder = find_endpoint(job.home, "goes-on").launcher
         (lost,) = [member for member, launcher in launchers.items() if launcher != holder]
         os.kill(launchers[lost], signal.SIGKILL)
         job.until(lambda: " lost " in job.output)

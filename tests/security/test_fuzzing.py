@@ -33,7 +33,7 @@ from holdfast.economics.sizing import size_file
 from holdfast.record import events, journal, kernel
 from holdfast.record.errors import HoldfastError
 from holdfast.record.importers import Options, import_file
-from holdfast.run import chaos, stacks, wire
+from holdfast.run import chaos, stacks, watching, wire
 from holdfast.signals import flight_dumps, plain_pickle, stack_files, wandb_file
 from holdfast.signals.collectors import kernel_log
 from holdfast.signals.collectors import slurm as slurm_states
@@ -221,6 +221,7 @@ DECODERS: dict[str, Decoder] = {
     ),
     "economics.pricing.prices": Decoder(text(prices.read), (HoldfastError,), (prices.template().encode(),)),
     "run.wire": Decoder(wire.unframe, (wire.MalformedFrame,), (FRAME,)),
+    "run.watching": Decoder(watching.status_of, (wire.MalformedFrame,), (b"\x80",)),
     "run.wire.unpack": Decoder(wire.unpack, (wire.MalformedFrame,), (wire.pack([("n0.0", "seat/0", b"v")]),)),
     "run.stacks": Decoder(text(stacks.read_stacks), (), (STACK,)),
     "run.chaos": Decoder(from_file(chaos.read_plan, "plan.toml"), (HoldfastError,), (PLAN,)),
@@ -258,6 +259,9 @@ ELSEWHERE = {
     "record.spool": "believes only what this user, or the owner of the journal, has written",
     "record.untrusted": "has no format of its own",
     "run.agent": "reads what its parent writes",
+    "run.hub": "reads what its parent writes",
+    "run.launcher": "reads what the coordinator that it has started writes",
+    "run.standby": "reads what its parent writes",
     "run.endpoint": "reads a file in this user's home",
     "signals.collectors.scrape": "a client of HTTP; tests/security has its attacks",
     "signals.http_client": "a client of HTTP; tests/security has its attacks",

@@ -38,8 +38,8 @@ def test_nobody_else_can_look_into_a_home_or_its_files(tmp_path: Path) -> None:
         recorder.record(RunStarted, gpus=1)
     with open_store(None, home):
         pass
-    with reserved(home, "r") as publish:
-        publish(Endpoint(host="127.0.0.1", port=1, token="t" * 32, pid=1))
+    with reserved(home, "r") as reservation:
+        reservation.publish(Endpoint(host="127.0.0.1", port=1, token="t" * 32, pid=1))
         assert len(list(home.rglob("*"))) >= 5
         assert open_to_others(home) == []
     assert mode(tmp_path / "a") == 0o700

@@ -20,6 +20,8 @@ _HOLDFAST = LazyGroup(
     {
         "Train": {
             "run": "Run a training script on one or more nodes and keep it going.",
+            "attach": "Show a live run: its lines so far, and those that follow.",
+            "stop": "End a live run.",
             "migrate": "Give the place of a member or node in a live run to another.",
             "drain": "Have a live run go on without a node.",
             "restore": "Let a node that was drained take part in a live run again.",

@@ -149,6 +149,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         type=click.Path(path_type=Path),
         metavar="FILE",
     )
+    detachable: bool = option(
+        "The run outlives this command: `holdfast attach RUN` shows it, `holdfast stop RUN` ends it.",
+        is_flag=True,
+    )
     live: bool = option(
         "--live/--no-live", "Show the run while it goes.  [default: --no-live]", default=False
     )
@@ -315,6 +319,7 @@ def order_of(given: _Flags) -> Order:
         coordinator=_place(given, nodes_max),
         token=os.environ.get("HOLDFAST_TOKEN", ""),
         is_encrypted=given.tls,
+        is_detachable=given.detachable,
         checkpoints=given.checkpoints,
         checkpoint_every=given.checkpoint_every,
         address=given.local_addr or "",
@@ -322,7 +327,7 @@ def order_of(given: _Flags) -> Order:
         log_directory=None if _is_nowhere(given.log_dir) else given.log_dir,
         view=_view(given, slots),
         is_virtual=given.virtual_local_rank,
-        signals=_signals(given.signals_to_handle),
+        signals=_signals(given.signals_to_handle, is_detachable=given.detachable),
         storm_per_min=storm_per_min,
         seed=secrets.randbits(32) if given.seed is None else given.seed,
         metrics=None if given.metrics_port is None else (given.metrics_host, given.metrics_port),
@@ -380,8 +385,10 @@ def _is_nowhere(directory: Path | None) -> bool:
     return directory == Path(os.devnull)
 
 
-def _signals(text: str | None) -> tuple[signal.Signals, ...]:
-    return SIGNALS if text is None else torchrun.signals_of(text)
+def _signals(text: str | None, *, is_detachable: bool) -> tuple[signal.Signals, ...]:
+    if text is not None:
+        return torchrun.signals_of(text)
+    return tuple(one for one in SIGNALS if one != signal.SIGHUP or not is_detachable)
 
 
 def _wait_s(given: _Flags) -> float:

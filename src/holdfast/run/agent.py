@@ -1,8 +1,8 @@
 """The agent of a node: starts the script's processes, watches them and ends them as the coordinator says.
 
-It decides nothing. An exit is told the moment the kernel knows of it. Its workers die with it, and it ends
-with the launcher that started it, so a node is lost as a whole. `python -m holdfast.run.agent` is private to
-the launcher, which writes an `Assignment` to its stdin.
+It decides nothing. An exit is told the moment the kernel knows of it. Its workers die with it, so a node is
+lost as a whole. It ends with the launcher that started it, unless the run is to outlive that. `python -m
+holdfast.run.agent` is private to the launcher, which writes an `Assignment` to its stdin.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from holdfast.run.dial import Connection, dial
 from holdfast.run.handshake import Rejected, Unreachable
 from holdfast.run.kernel_log import KernelLog
 from holdfast.run.kin import adopt_orphans, children, end_children, reap, wake_with
+from holdfast.run.lines import KeptLines
 from holdfast.run.output import LastWords, Printer, Stream, View
 from holdfast.run.worker import Program, Worker, open_log
 
@@ -50,13 +51,14 @@ EXIT_DISCONNECTED = 75
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """What a launcher tells its agent. Not by arguments: anybody can read those, and with them the token.
 
-    launcher: its process. node: its name; empty: the agent takes the host's. command: the script, ready to
-    be started. checkpoints: the directory; checkpoint_every: so many steps. role: what torchrun calls so.
-    address: where others reach this node; empty: as the way to the coordinator tells. log_directory: where to
-    write the members' lines, too. local: which of the launcher's nodes this is, and how many they are: they
-    share this machine's GPUs. view: what of the members' output is shown. is_virtual: a member sees no GPU
-    but its own. grace_s: what workers have between SIGTERM and SIGKILL when their node leaves a run that goes
-    on.
+    launcher: its process, with which the agent ends; 0: it outlives that. lines: the file in which the lines
+    of the run are kept for `holdfast attach`; empty: none. node: its name; empty: the agent takes the host's.
+    command: the script, ready to be started. checkpoints: the directory; checkpoint_every: so many steps.
+    role: what torchrun calls so. address: where others reach this node; empty: as the way to the coordinator
+    tells. log_directory: where to write the members' lines, too. local: which of the launcher's nodes this
+    is, and how many they are: they share this machine's GPUs. view: what of the members' output is shown.
+    is_virtual: a member sees no GPU but its own. grace_s: what workers have between SIGTERM and SIGKILL when
+    their node leaves a run that goes on.
     """
 
     launcher: int
@@ -75,6 +77,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     view: View = View()
     is_virtual: bool = False
     grace_s: float = 10.0
+    lines: str = ""
 
 
 def encoded(assignment: Assignment) -> bytes:
@@ -96,6 +99,7 @@ class Agent:
         self._printer = Printer(on_room=self._resume_soon)
         self._kernel_log = KernelLog()
         self._copies: dict[Stream, int] = {}
+        self._kept = KeptLines.opened(Path(assignment.lines)) if assignment.lines else None
 
     async def serve(self) -> int:
         """Do what the coordinator says until it ends the node. Returns the exit code."""
@@ -128,6 +132,8 @@ class Agent:
 
     def _watch_launcher(self, obeying: asyncio.Task[int]) -> None:
         """Without its launcher the node leaves the run, and nothing of it is left."""
+        if not self._assignment.launcher:
+            return
         try:
             launcher = os.pidfd_open(self._assignment.launcher)
         except ProcessLookupError:
@@ -152,8 +158,12 @@ class Agent:
             await asyncio.sleep(BEAT_INTERVAL_S)
 
     async def _obey(self) -> int:
-        while (message := await self._connection.receive()) is not None:
+        while True:
+            message = await self._connection.receive()
             match message:
+                case None:
+                    if not await self._connection.resume():
+                        return EXIT_DISCONNECTED
                 case wire.StartWorker():
                     self._start(message)
                 case wire.ShowWorker(member=member, slot=slot):
@@ -171,7 +181,6 @@ class Agent:
                     self._die()
                 case wire.EndNode(code=code):
                     return code
-        return EXIT_DISCONNECTED
 
     def _start(self, order: wire.StartWorker) -> None:
         assignment = self._assignment
@@ -184,6 +193,7 @@ class Agent:
                 is_muted=order.is_warm,
                 view=assignment.view,
                 copies=self._open_copies(directory) if directory else {},
+                kept=self._kept,
                 log_directory=directory,
             )
             worker = Worker(order.member, program, self._printer, partial(self._exited, order.member))
@@ -327,7 +337,8 @@ async def _serve(assignment: Assignment) -> int:
 def main() -> int:
     """What the launcher starts as a process of its own."""
     assignment = msgspec.convert(json.load(sys.stdin.buffer), Assignment)
-    wake_with(assignment.launcher)
+    if assignment.launcher:
+        wake_with(assignment.launcher)
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears it and says what to do
     try:

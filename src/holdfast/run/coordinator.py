@@ -2,26 +2,41 @@
 
 It does what membership.py decides: it feeds the state machine with what comes over the connections and
 carries out what that wants. Nothing here decides anything about the run. All of it happens in one thread,
-message by message, without polling: a message is answered in the turn of the loop in which it arrives.
+message by message, without polling: a message is answered in the turn of the loop in which it arrives. What
+has to outlive this process is in the estate, and changes only by entries (`_enter`), which a successor is
+sent before anybody can see what they lead to.
 """
 
 import asyncio
 import contextlib
 import signal
 import socket
-from collections import deque
 from collections.abc import Callable
 from typing import Literal, get_args
 
+import msgspec
+
 from holdfast.record.clock import Clock
 from holdfast.record.errors import HoldfastError
-from holdfast.record.events import KnownEvent, StepCommitted
 from holdfast.record.recorder import Recorder
 from holdfast.run import happenings, membership, wire
+from holdfast.run.estate import (
+    Advanced,
+    ClientCame,
+    Deed,
+    Deliver,
+    Estate,
+    EstateEntry,
+    HandedOut,
+    OperatorLine,
+    Told,
+    Written,
+    causes_in,
+)
 from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Host, endpoint_of
 from holdfast.run.recording import write_down
-from holdfast.run.state import Generation, RunPolicy
-from holdfast.run.status import Happened, MemberStatus, NodeStatus, Status
+from holdfast.run.state import RunPolicy
+from holdfast.run.status import MemberStatus, NodeStatus, Status
 from holdfast.run.tls import Channel, Identity
 
 HANDSHAKE_S = 5.0
@@ -38,33 +53,32 @@ BACKLOG = 1024
 """So many wait in the kernel to be taken: all workers of a large run may come at once."""
 ACCEPT_WAIT_S = 0.5
 """How long no connection is taken after one could not be, for want of descriptors or memory."""
+RETURN_S = 60.0
+"""How long a worker may take to come back to a successor, if its agent does not say that it has ended: one
+that keeps its interpreter, as a compiler does, cannot come before that is over."""
 SEND_BUFFER_BYTES_MAX = 32 << 20
 """Who leaves more than this unread is given up. A member that keeps its interpreter for a while reads
 nothing, and must not be: what others may tell it meanwhile is less (train/minutes.py, train/meeting.py).
 """
-NOTICE_BYTES = 4 << 20
-"""Of what is published, handed out at once if it is more."""
 CLOSE_S = 2.0
 """How long closing waits for what was said last to be sent."""
-HAPPENED_MAX = 50
-RATE_STEPS = 32
-"""Over how many of the last steps the rate is taken."""
 RECENT_NS = 1_000_000_000
 """Over the steps of this time the last step's time is taken: one alone is noise where steps are short."""
-KEYS_MAX = 4096
-"""How many of the latest events can be named as causes."""
 SIGNAL_CODE = 128
 """Added to a signal's number, this is what a shell says of a command that it ended."""
 
 _FROM_AGENT = get_args(wire.FromAgent)
 _FROM_WORKER = get_args(wire.FromWorker)
+_encoder = msgspec.msgpack.Encoder()
 
 
 class Coordinator:
     """One run's hub. Every method but `status` belongs to the thread of the loop in which it was started.
 
     say: is given each line for the operator. `show`: is given a member and what it said last, to be printed.
-    identity: what it shows of itself over TLS; None: nothing is encrypted.
+    identity: what it shows of itself over TLS; None: nothing is encrypted. estate: a predecessor's; None:
+    the run begins here. `follow`: is given every entry of the estate before anybody sees what it leads to;
+    None: this coordinator has no successor.
     """
 
     def __init__(
@@ -75,27 +89,26 @@ class Coordinator:
         clock: Clock,
         say: Callable[[str], None],
         identity: Identity | None = None,
+        estate: Estate | None = None,
     ) -> None:
         self.identity = identity
         self.show: Callable[[str, str], None] = lambda member, text: None
+        self.follow: Callable[[EstateEntry], None] | None = None
+        self.estate = Estate(policy, clock.now_ns()) if estate is None else estate
         self._token = token
         self._recorder = recorder
         self._clock = clock
         self._say = say
-        self._state = membership.initial(policy, clock.now_ns())
+        self._state = self.estate.state
         self._connections: set[_Connection] = set()
         self._unproven: dict[_Connection, float] = {}
         self._accepting: set[asyncio.Task[object]] = set()
         self._named: dict[tuple[str, str], _Connection] = {}
-        self._nodes: dict[str, None] = {}
-        self._ids: dict[str, str] = {}
-        self._happened: deque[Happened] = deque(maxlen=HAPPENED_MAX)
-        self._commits: deque[tuple[int, int]] = deque(maxlen=RATE_STEPS)
-        self._notices: list[wire.Notice] = []
-        self._notice_bytes = 0
-        self._addressees: Generation | None = None
+        self._viewers: set[_Connection] = set()
+        self._is_handing_out = False
         self._due_ns: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._return_timer: asyncio.TimerHandle | None = None
         self._listener: socket.socket | None = None
         self._accept_again: asyncio.TimerHandle | None = None
         self._is_full = False
@@ -103,22 +116,55 @@ class Coordinator:
         self._ended: asyncio.Future[happenings.Ending] | None = None
         self._is_closed = False
         self._answer = wire.Answer(ok=False, sentence="")
+        self._over: wire.RunClosed | None = None
 
     async def start(self, host: str, port: int) -> None:
         """Listen there; port 0 takes a free one. `HoldfastError` where that cannot be."""
-        loop = asyncio.get_running_loop()
-        self._ended = loop.create_future()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+            listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
         except OSError as error:
             raise HoldfastError(
                 f"The coordinator cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}.",
                 hint="Another run may hold that port; give another one, or none to take a free one.",
             ) from None
-        self._listener.setblocking(False)
-        loop.add_reader(self._listener, self._accept)
+        self._begin(listener)
         self.happened(happenings.Begun())
+
+    def succeed(self, listener: socket.socket) -> None:
+        """Go on where the predecessor was when it died. listener: its own, at which its clients wait."""
+        self._begin(listener)
+        loop = asyncio.get_running_loop()
+        self._write_down(self.estate.unwritten)
+        self._hand_out()
+        self._return_timer = loop.call_later(RETURN_S, self._give_up_absent)
+        self._set_timer()
+        ending = self._state.ending
+        if ending.is_over and ending.closing is not None:  # all that was left to do was to say so
+            self._end(ending.closing.end)
+
+    def _begin(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        self._listener = listener
+        listener.setblocking(False)
+        loop.add_reader(listener, self._accept)
+
+    def _give_up_absent(self) -> None:
+        """Workers that were connected to the predecessor, and have not come back. Of nodes the lease ends."""
+        for role, name in [*self.estate.sessions]:
+            if role == "worker" and (role, name) not in self._named:
+                self.happened(happenings.Disconnected("worker", name))
+
+    @property
+    def listener(self) -> socket.socket:
+        assert self._listener is not None
+        return self._listener
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether an agent is connected."""
+        return any(role == "agent" for role, _name in self._named)
 
     @property
     def endpoint(self) -> tuple[str, int]:
@@ -139,8 +185,16 @@ class Coordinator:
 
     def tell(self, text: str, severity: happenings.Severity = "trouble") -> None:
         """One line for the operator."""
-        self._happened.append(Happened(occurred_ns=self._clock.now_ns(), text=text, severity=severity))
-        self._say(text)
+        self._enter(Told(text, self._clock.now_ns(), severity))
+
+    def announce(self, text: str) -> None:
+        """One line for the operator that does not belong to what happened."""
+        self._enter(Told(text, self._clock.now_ns()))
+
+    def node_struck(self, for_s: float) -> None:
+        """A fault takes a node away for so long: those who keep the nodes must know."""
+        for viewer in self._viewers:
+            viewer.send(wire.NodeStruck(for_s=for_s))
 
     def strike(self, strike: wire.Strike) -> wire.Answer:
         """Inject a fault now."""
@@ -155,10 +209,9 @@ class Coordinator:
     async def close(self) -> None:
         """Let go of everything, once what was said last is sent. What still happens is not looked at."""
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._accept_again is not None:
-            self._accept_again.cancel()
+        for timer in (self._timer, self._accept_again, self._return_timer):
+            if timer is not None:
+                timer.cancel()
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
@@ -207,9 +260,9 @@ class Coordinator:
             lanes_skipped=state.progress.lanes_skipped,
             members=members,
             nodes=tuple(
-                NodeStatus(name=name, alive=name in state.roster.nodes) for name in list(self._nodes)
+                NodeStatus(name=name, alive=name in state.roster.nodes) for name in list(self.estate.nodes)
             ),
-            happened=tuple(self._happened),
+            happened=tuple(self.estate.happened),
             outcome=None if closing is None else closing.end.outcome,
         )
 
@@ -217,17 +270,33 @@ class Coordinator:
 
     def happened(self, event: happenings.Happening) -> None:
         """Let the state machine decide, and do what it wants."""
-        if self._is_closed:
-            return
-        try:
-            effects = membership.advance(self._state, event, self._clock.now_ns())
-            for effect in effects:
-                self._carry_out(effect)
+        if not self._is_closed:
+            self._enter(Advanced(event, self._clock.now_ns()))
             self._set_timer()
+
+    def _enter(self, entry: EstateEntry) -> None:
+        """Change the estate, here and at the successor, and then do what that leads to."""
+        try:
+            if self.follow is not None:
+                self.follow(entry)
+            deeds = self.estate.take(entry)
+            for deed in deeds:
+                self._carry_out(deed)
+            if self.estate.unwritten:
+                self._write_down(self.estate.unwritten)
+            if self.estate.notices and not self._is_handing_out:
+                self._is_handing_out = True
+                asyncio.get_running_loop().call_soon(self._hand_out)
         except Exception as error:  # a defect of ours: the waiter for the end must know
             if self._ended is None or self._ended.done():
                 raise
             self._ended.set_exception(error)
+
+    def _hand_out(self) -> None:
+        """What members published in this turn of the loop."""
+        self._is_handing_out = False
+        if self.estate.notices and not self._is_closed:
+            self._enter(HandedOut())
 
     def handshake(self, endpoint: str) -> Host:
         """Our side of a handshake on a connection that arrived there."""
@@ -243,27 +312,40 @@ class Coordinator:
             )
         if proof.role == "worker" and self._state.roster.living(proof.name) is None:
             return wire.Refused(sentence=f"The run has no member {proof.name!r}, or has given it up.")
+        if proof.received is not None:
+            session = self.estate.sessions.get((proof.role, proof.name))
+            if session is None or session.is_given_up or session.sent.after(proof.received) is None:
+                return wire.Refused(sentence=f"The run has given the {proof.role} {proof.name!r} up.")
         return None
 
     def opened(self, connection: "_Connection") -> None:
         self._connections.add(connection)
         self._unproven[connection] = asyncio.get_running_loop().time()
 
-    def accepted(self, connection: "_Connection") -> str:
-        """The connection has proved whose it is; the run's name."""
+    def accepted(self, connection: "_Connection", received: int | None) -> tuple[wire.Accepted, list[bytes]]:
+        """The connection has proved whose it is. How it is let in, and what it lacks that has received so
+        many messages before; None: it is new.
+        """
         self._unproven.pop(connection, None)
         if self._is_full and self._accept_again is not None and not self._is_closed:
             self._accept_again.cancel()
             self._listen()
-        if connection.role != "operator":
-            self._named[connection.role, connection.name] = connection
-        if connection.role == "agent":
-            self._nodes[connection.name] = None
-        return self._state.policy.run
+        accepted = wire.Accepted(run=self._state.policy.run, has_successor=self.follow is not None)
+        if connection.role == "operator":
+            return accepted, []
+        client = (connection.role, connection.name)
+        self._named[client] = connection
+        if received is None:
+            self._enter(ClientCame(client))
+            return accepted, []
+        session = self.estate.sessions[client]
+        missed = session.sent.after(received) or []
+        return msgspec.structs.replace(accepted, received=session.received), missed
 
     def closed(self, connection: "_Connection") -> None:
         self._connections.discard(connection)
         self._unproven.pop(connection, None)
+        self._viewers.discard(connection)
         role, name = connection.role, connection.name
         if role != "operator" and self._named.get((role, name)) is connection:
             del self._named[role, name]
@@ -272,18 +354,35 @@ class Coordinator:
     def heard(self, connection: "_Connection", message: wire.AnyMessage) -> None:
         """A message of a proven connection. `MalformedFrame` where it is not theirs to send."""
         role, name = connection.role, connection.name
-        if role == "operator" and isinstance(message, wire.Strike):
-            connection.send(self.strike(message))
-        elif role == "operator" and isinstance(message, wire.Move):
-            connection.send(self.move(message))
+        if role == "operator":
+            self._heard_operator(connection, message)
         elif role == "agent" and isinstance(message, _FROM_AGENT):
             self.happened(happenings.FromNode(name, message))
         elif role == "worker" and isinstance(message, _FROM_WORKER):
-            if isinstance(message, wire.Published):
-                self._pass_on(name, message)
             self.happened(happenings.FromMember(name, message))
         else:
             raise wire.MalformedFrame(f"a {role} does not send {type(message).__name__}")
+
+    def _heard_operator(self, connection: "_Connection", message: wire.AnyMessage) -> None:
+        match message:
+            case wire.Strike():
+                connection.send(self.strike(message))
+            case wire.Migrate() | wire.Drain() | wire.Restore():
+                connection.send(self.move(message))
+            case wire.Stop(reason=reason):
+                self.stop(reason)
+                connection.send(wire.Answer(ok=True, sentence="the run is ending"))
+            case wire.AskStatus():
+                connection.send(wire.StatusTold(packed=_encoder.encode(self.status())))
+            case wire.WatchRun(seen=seen):
+                self._viewers.add(connection)
+                for line in self.estate.lines:
+                    if line.number > seen:
+                        connection.send(_said(line))
+                if self._over is not None:
+                    connection.send(self._over)
+            case _:
+                raise wire.MalformedFrame(f"an operator does not send {type(message).__name__}")
 
     # -- who comes ---------------------------------------------------------------------------------------
 
@@ -353,87 +452,53 @@ class Coordinator:
 
     # -- what the state machine wants --------------------------------------------------------------------
 
-    def _carry_out(self, effect: happenings.Effect) -> None:
-        match effect:
-            case happenings.ToNode(node, message):
-                self._send(("agent", node), wire.frame(message))
-            case happenings.ToMembers(members, message):
-                self._hand_out()  # what was said before is heard before
-                data = wire.frame(message)
-                for member in members:
-                    self._send(("worker", member), data)
+    def _carry_out(self, deed: Deed) -> None:
+        match deed:
+            case Deliver(clients, data):
+                for client in clients:
+                    if (connection := self._named.get(client)) is not None:
+                        connection.write(data)
             case happenings.Close(role, name):
                 if (connection := self._named.get((role, name))) is not None:
                     connection.abort()  # it may not read, and must not keep its name for as long as that
-            case happenings.Record(event):
-                self._record(event)
-            case happenings.Expect(key):
-                self._ids[key] = self._recorder.reserve()
-            case happenings.Print(member, text):
-                self.show(member, text)
-            case happenings.Say(text, severity):
-                self.tell(text, severity)
+            case OperatorLine(member=member, text=text):
+                if member:
+                    self.show(member, text)
+                else:
+                    self._say(text)
+                for viewer in self._viewers:
+                    viewer.send(_said(deed))
             case happenings.Reply(answer):
                 self._answer = answer
             case happenings.Ending():
-                if self._ended is not None and not self._ended.done():
-                    self._ended.set_result(effect)
+                self._end(deed)
 
-    def _send(self, name: tuple[str, str], data: bytes) -> None:
-        if (connection := self._named.get(name)) is not None:
-            connection.write(data)
+    def _end(self, ending: happenings.Ending) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(ending)
 
-    def _pass_on(self, sender: str, message: wire.Published) -> None:
-        """To the other members of its generation, with what others publish in the same turn of the loop.
+    def tell_over(self, ending: happenings.Ending) -> None:
+        """Let the viewers know how the run has ended."""
+        self._over = wire.RunClosed(
+            outcome=ending.outcome, code=ending.code, reason=ending.reason, complaint=ending.complaint
+        )
+        for viewer in self._viewers:
+            viewer.send(self._over)
 
-        Nothing is kept: a generation is announced to all its members in one turn of the loop, so whoever
-        publishes a key of it does so after everybody has been sent the announcement, and in that order both
-        arrive.
-        """
-        generation = self._state.generations.announced
-        if generation is not None and generation.at_boundary and generation.formed_ns is None:
-            stepping = (
-                self._state.generations.formed
-            )  # until the boundary comes, its members still talk to each other
-            if stepping is not None and message.generation == stepping.number:
-                generation = stepping
-        if generation is None or message.generation != generation.number or sender not in generation.names:
-            return
-        size = len(sender) + len(message.key) + len(message.value)
-        if self._addressees is not generation or self._notice_bytes + size > NOTICE_BYTES:
-            self._hand_out()
-        if not self._notices:
-            asyncio.get_running_loop().call_soon(self._hand_out)
-        self._addressees = generation
-        self._notices.append((sender, message.key, message.value))
-        self._notice_bytes += size
-
-    def _hand_out(self) -> None:
-        """What was published since the last time, to all members: in one message."""
-        notices, self._notices, self._notice_bytes = self._notices, [], 0
-        if not notices:
-            return
-        assert self._addressees is not None
-        number, apart = self._addressees.number, ""
-        if len(notices) == 1:
-            ((apart, key, value),) = notices
-            data = wire.frame(wire.Published(generation=number, key=key, value=value))
-        else:
-            data = wire.frame(wire.PublishedTogether(generation=number, packed=wire.pack(notices)))
-        for member in self._addressees.members:
-            if member != apart:
-                self._send(("worker", member), data)
-
-    def _record(self, event: KnownEvent) -> None:
-        """Write the event down, with the record's ids in place of the membership's keys."""
-        causes = tuple(self._ids[key] for key in event.causes if key in self._ids)
-        identity = write_down(self._recorder, event, causes, identity=self._ids.get(event.id, ""))
-        if isinstance(event, StepCommitted):
-            self._commits.append((event.occurred_ns, event.step))
-        if event.id:
-            self._ids[event.id] = identity
-            if len(self._ids) > KEYS_MAX:
-                del self._ids[next(iter(self._ids))]
+    def _write_down(self, unwritten: list[happenings.Record | happenings.Expect]) -> None:
+        """Record what is to be recorded, with the record's ids in place of the membership's keys."""
+        ids: dict[str, str] = {}
+        for effect in unwritten:
+            if isinstance(effect, happenings.Expect):
+                self.estate.ids[effect.key] = ids[effect.key] = self._recorder.reserve()
+                continue
+            event = effect.event
+            causes = causes_in(self.estate, event)
+            identity = self.estate.ids.get(event.id, "")
+            identity = write_down(self._recorder, event, causes, identity=identity)
+            if event.id:
+                self.estate.ids[event.id] = ids[event.id] = identity
+        self._enter(Written(ids))
 
     def _set_timer(self) -> None:
         due_ns = membership.deadline(self._state)
@@ -452,7 +517,7 @@ class Coordinator:
         self.happened(happenings.Tick())
 
     def _rate(self) -> float:
-        commits = tuple(self._commits)
+        commits = tuple(self.estate.commits)
         if len(commits) < 2:
             return 0.0
         (first_ns, first), (last_ns, last) = commits[0], commits[-1]
@@ -460,7 +525,7 @@ class Coordinator:
 
     def _step_s(self) -> float | None:
         """The mean over the steps of the last second, or the last step where that took longer."""
-        commits = tuple(self._commits)
+        commits = tuple(self.estate.commits)
         if len(commits) < 2:
             return None
         last_ns, last = commits[-1]
@@ -559,5 +624,11 @@ class _Connection(asyncio.Protocol):
             self._timeout.cancel()
         self.role, self.name, self._is_accepted = message.role, message.name, True
         self._channel.is_proven, self._frames.bytes_max = True, wire.FRAME_BYTES_MAX
-        run = self._coordinator.accepted(self)
-        self.send(self._host.sealed(wire.Accepted(run=run)))
+        accepted, missed = self._coordinator.accepted(self, message.received)
+        self.send(self._host.sealed(accepted))
+        for data in missed:
+            self.write(data)
+
+
+def _said(line: OperatorLine) -> wire.Said:
+    return wire.Said(number=line.number, text=line.text, member=line.member)

@@ -54,7 +54,7 @@ def _blame(state: RunState, member: Member, finding: AuditFinding, size: int) ->
     if times > 1:
         state.outbox.say(
             f"it is the {times}. time in this place: suspect the device, or the node; "
-            f"`holdfast replace {state.policy.run} {member.node}` goes on without it",
+            f"`holdfast drain {member.node} --run {state.policy.run}` goes on without it",
             "trouble",
         )
 

@@ -1,12 +1,12 @@
 """Where the coordinator of a run on this machine is, for its operator: a file that only its owner can read.
 
-The file is locked for as long as the run goes, so one that was left behind by a killed launcher is known as
+The file is locked for as long as the run goes, so one that was left behind by killed processes is known as
 such, and no two runs of one name go at the same time.
 """
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,30 +15,51 @@ import msgspec
 from holdfast.record.errors import InputError
 from holdfast.record.files import make_private_directory
 from holdfast.record.untrusted import UNDECODABLE
-from holdfast.run.output import write_whole
+from holdfast.run.lines import LINES_FILE
 
 RUNS_DIRECTORY = "runs"
 FILE = "endpoint.json"
+FILE_BYTES = 1024
+"""An endpoint, filled up with blanks."""
 OPEN_ATTEMPTS_MAX = 10
 """The file may be removed, by the run that ends, between opening and locking it."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach a coordinator. pid: of the launcher that holds it."""
+    """How to reach a coordinator. pid: of its process; launcher: of the one that the run was started by;
+    successor: of the one that would take its place at this moment, 0: none.
+    """
 
     host: str
     port: int
     token: str
     pid: int
+    launcher: int = 0
+    successor: int = 0
 
 
 def run_directory(home: Path, run: str) -> Path:
     return home / RUNS_DIRECTORY / run
 
 
+class Reservation:
+    """A run's name, for as long as its coordinator, or the successor, has the file's descriptor."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._path = path
+
+    def publish(self, endpoint: Endpoint) -> None:
+        """Tell operators on this machine where the coordinator is. In one piece, as long as any before."""
+        try:
+            os.pwrite(self.descriptor, msgspec.json.encode(endpoint).ljust(FILE_BYTES), 0)
+        except OSError as error:
+            raise _unwritable(self._path, error) from None
+
+
 @contextmanager
-def reserved(home: Path, run: str) -> Iterator[Callable[[Endpoint], None]]:
-    """Have the name for one run while the block lasts, which is given a way to tell its endpoint.
+def reserved(home: Path, run: str) -> Iterator[Reservation]:
+    """Have the name for one run while the block lasts.
 
     `InputError` where a run of this name goes on already.
     """
@@ -53,18 +74,20 @@ def reserved(home: Path, run: str) -> Iterator[Callable[[Endpoint], None]]:
         ) from None
     except OSError as error:
         raise _unwritable(path, error) from None
+    os.ftruncate(descriptor, 0)
+    with inherited(home, run, descriptor) as reservation:
+        yield reservation
 
-    def publish(endpoint: Endpoint) -> None:
-        try:
-            write_whole(descriptor, msgspec.json.encode(endpoint))
-        except OSError as error:
-            raise _unwritable(path, error) from None
 
+@contextmanager
+def inherited(home: Path, run: str, descriptor: int) -> Iterator[Reservation]:
+    """Have the name that a predecessor had, by its own descriptor."""
+    directory = run_directory(home, run)
     try:
-        os.truncate(descriptor, 0)
-        yield publish
+        yield Reservation(directory / FILE, descriptor)
     finally:
-        path.unlink(missing_ok=True)
+        (directory / LINES_FILE).unlink(missing_ok=True)
+        (directory / FILE).unlink(missing_ok=True)
         os.close(descriptor)
         with suppress(OSError):  # there are checkpoints in it
             directory.rmdir()

@@ -29,7 +29,7 @@ ATTEMPTS_MAX = 5
 and may drop a client that was slow to answer."""
 ATTEMPT_INTERVAL_S = 0.2
 NONCE_BYTES = 32
-CONTEXT = "holdfast control connection 3"
+CONTEXT = "holdfast control connection 4"
 
 Side = Literal["client", "coordinator"]
 Verdict = TypeVar("Verdict", wire.Accepted, wire.Refused)
@@ -49,7 +49,8 @@ class Rejected(HoldfastError):
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What both proofs of one connection are about. endpoint: the coordinator's, as the client sees it.
-    certificate: the fingerprint of the one that the coordinator showed; empty without TLS.
+    certificate: the fingerprint of the one that the coordinator showed; empty without TLS. received: as in
+    `Proof`.
     """
 
     role: wire.Role
@@ -58,6 +59,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     certificate: bytes
     asked: bytes
     answered: bytes
+    received: int | None
 
 
 def prove(token: str, side: Side, claim: Claim, said: bytes = b"") -> bytes:
@@ -66,13 +68,16 @@ def prove(token: str, side: Side, claim: Claim, said: bytes = b"") -> bytes:
 
 
 class HandshakeClient:
-    """A client's side of one connection. endpoint: where its socket is connected to."""
+    """A client's side of one connection. endpoint: where its socket is connected. received: see `Proof`."""
 
-    def __init__(self, token: str, *, role: wire.Role, name: str, endpoint: str) -> None:
+    def __init__(
+        self, token: str, *, role: wire.Role, name: str, endpoint: str, received: int | None = None
+    ) -> None:
         self._token = token
         self._role: wire.Role = role
         self._name = name
         self._endpoint = endpoint
+        self._received = received
         self._claim: Claim | None = None
 
     def answer(self, question: wire.AnyMessage, certificate: bytes = b"") -> wire.Proof:
@@ -92,6 +97,7 @@ class HandshakeClient:
             certificate=certificate,
             asked=question.nonce,
             answered=secrets.token_bytes(NONCE_BYTES),
+            received=self._received,
         )
         self._claim = claim
         return wire.Proof(
@@ -100,10 +106,11 @@ class HandshakeClient:
             endpoint=claim.endpoint,
             nonce=claim.answered,
             proof=prove(self._token, "client", claim),
+            received=claim.received,
         )
 
-    def accepted_by(self, verdict: wire.AnyMessage) -> str:
-        """The run that lets us in; `Rejected` where it does not, `Stranger` where it proves nothing."""
+    def accepted_by(self, verdict: wire.AnyMessage) -> wire.Accepted:
+        """How a run lets us in; `Rejected` where it does not, `Stranger` where it proves nothing."""
         if self._claim is None or not isinstance(verdict, wire.Accepted | wire.Refused):
             raise wire.MalformedFrame("no verdict")
         expected = prove(self._token, "coordinator", self._claim, _without_proof(verdict))
@@ -115,20 +122,25 @@ class HandshakeClient:
             )
         if isinstance(verdict, wire.Refused):
             raise Rejected(verdict.sentence, hint=verdict.hint)
-        return verdict.run
+        return verdict
 
 
 class Entry:
     """A client's way in over one connection: it is given what arrives, and says what to send."""
 
     def __init__(self, client: HandshakeClient) -> None:
-        self.run: str | None = None
-        """The run that has let us in."""
+        self.accepted = wire.Accepted(run="")
+        """How a run has let us in."""
         self.channel = Channel()
         self.frames = wire.FrameBuffer(HANDSHAKE_BYTES_MAX)
         self._client = client
         self._question: wire.AnyMessage | None = None
         self._is_answered = False
+
+    @property
+    def run(self) -> str | None:
+        """The run that has let us in."""
+        return self.accepted.run or None
 
     def take(self, data: bytes) -> bytes:
         """Go on with what has come. What comes behind the verdict is kept in `frames`."""
@@ -140,7 +152,7 @@ class Entry:
                     raise wire.MalformedFrame("more than a challenge before TLS")
                 return self.channel.join()
         elif self._is_answered and (verdict := next(self.frames.feed(said), None)) is not None:
-            self.run = self._client.accepted_by(verdict)
+            self.accepted = self._client.accepted_by(verdict)
             self.channel.is_proven, self.frames.bytes_max = True, wire.FRAME_BYTES_MAX
         if self._question is None or self._is_answered or not self.channel.is_ready:
             return self.channel.pending()
@@ -169,6 +181,7 @@ class Host:
             certificate=self._certificate,
             asked=self.challenge.nonce,
             answered=proof.nonce,
+            received=proof.received,
         )
         if len(proof.nonce) != NONCE_BYTES or not hmac.compare_digest(
             prove(self._token, "client", claim), proof.proof

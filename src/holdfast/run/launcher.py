@@ -1,16 +1,16 @@
-"""What `holdfast run` does on one machine: hold the run's coordinator or find it, and have agents there.
+"""What `holdfast run` does on one machine: have the run's coordinator or find it, and have agents there.
 
-Whoever is started where the coordinator is meant to be holds it; the same command anywhere else, or once more
-there, only brings nodes. Nothing is left behind: processes die with the launcher even if it is killed, and
-the rest is removed here.
+Whoever is started where the coordinator is meant to be has it, in a process of its own (hub.py), and shows
+what it says; the same command anywhere else, or once more there, only brings nodes. Nothing is left behind:
+all processes die with the launcher even if it is killed, unless the run is to outlive it.
 """
 
 import asyncio
-import errno
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,42 +19,31 @@ import msgspec
 
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import HoldfastError, InputError
-from holdfast.record.journal import JOURNAL_DIRECTORY
-from holdfast.record.recorder import Recorder
-from holdfast.record.spool import SPOOL_BYTES
 from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
-from holdfast.run.chaos import Storm
-from holdfast.run.coordinator import Coordinator
-from holdfast.run.endpoint import Endpoint, reserved, run_directory
+from holdfast.run.endpoint import run_directory
 from holdfast.run.handshake import Unreachable
-from holdfast.run.happenings import Ending, FromMember, Happening, StrikeRequested
+from holdfast.run.hub import END_WAIT_S, HubOrder, Readiness, encoded, one_line
+from holdfast.run.lines import LINES_FILE
 from holdfast.run.nodes import LineOutlet, NodeAgent, end_orphans
 from holdfast.run.output import STREAMS, Printer, View
 from holdfast.run.site import Site, reach, survey
 from holdfast.run.state import RunPolicy
 from holdfast.run.status import Status
-from holdfast.run.tls import Identity, make_identity
-from holdfast.run.wire import FaultKind, Strike, Struck
+from holdfast.run.watching import STATUS_INTERVAL_S, Viewer, end_lines
+from holdfast.run.wire import RunClosed, Said
 
 CHECKPOINTS_DIRECTORY = "checkpoints"
-END_WAIT_S = 10.0
-"""How long agents have to exit when the run is over: they wait for their workers' last processes."""
 AWAY_S = 3.0
 """How long a node that was lost stays away where no fault says otherwise."""
-LAST_WORDS_WAIT_S = 0.05
-"""Within this time the coordinator has read what a node said before it was lost."""
+LAST_WORDS_WAIT_S = 0.2
+"""Within this time the coordinator has read what a node said before it was lost, and passed it on."""
 HANDOVER_WAIT_S = 2.0
 """How long a launcher that has the run's name may take until its coordinator answers."""
-STORM_POLL_INTERVAL_S = 0.2
-STORM_WAIT_S = 60.0
-"""A script whose members have lived for so long without a commit is taken for one that never joins."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_SIGNALS = 2
 """After so many signals there is no more asking."""
 EXIT_FAILED = 1
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the kernel says of a disk, a quota or a file that takes no more."""
 
 Display = Callable[[Callable[[], Status], Clock], AbstractContextManager[LineOutlet]]
 """Shows a run while the block lasts; the members print to its outlet."""
@@ -68,7 +57,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: where it should be; None: here, for this machine alone. token: empty where none is set.
     view: what of the members' output is shown. is_virtual: a member sees no GPU but its own. signals: what
     ends the run. checkpoints: None: in the run's own directory; checkpoint_every: None: by cost.
-    is_encrypted: no control connection may be in plain.
+    is_encrypted: no control connection may be in plain. is_detachable: the run outlives this process.
     storm_per_min: faults a minute, from `seed`. metrics: the address and port to serve them at, where the
     coordinator is.
     """
@@ -82,6 +71,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: tuple[str, int] | None = None
     token: str = ""
     is_encrypted: bool = False
+    is_detachable: bool = False
     checkpoints: Path | None = None
     checkpoint_every: int | None = None
     address: str = ""
@@ -132,97 +122,97 @@ async def _expect_another(site: Site, unable: HoldfastError) -> None:
 # ---- with the coordinator --------------------------------------------------------------------------------
 
 
-class _Hub(Coordinator):
-    """A coordinator beside which the nodes are kept: it overhears for how long a fault takes one away."""
-
-    def __init__(
-        self,
-        policy: RunPolicy,
-        token: str,
-        recorder: Recorder,
-        clock: Clock,
-        say: Callable[[str], None],
-        identity: Identity | None,
-    ) -> None:
-        super().__init__(policy, token, recorder, clock, say, identity)
-        self._planned_s = {fault.id: fault.for_s for fault in policy.faults if fault.fault == "node"}
-        self._away_s = AWAY_S
-
-    def happened(self, event: Happening) -> None:
-        match event:
-            case StrikeRequested(Strike(fault="node", for_s=for_s)):
-                self._away_s = for_s
-            case FromMember(_, Struck(fault=number)):
-                self._away_s = self._planned_s.get(number, self._away_s)
-        super().happened(event)
-
-    async def away_s(self) -> float:
-        """How long the node that was lost just now stays away."""
-        await asyncio.sleep(LAST_WORDS_WAIT_S)
-        away_s, self._away_s = self._away_s, AWAY_S
-        return away_s
-
-
 async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voice") -> int:
-    """The run to its end, by its coordinator. `HoldfastError` where it cannot be begun here."""
-    run, clock = order.policy.run, SystemClock()
-    say: Callable[[str], None] = voice.say if display is None else lambda _text: None
-    watch = _HomeWatch(order.home, voice)
-    identity = make_identity() if order.is_encrypted else None
-    with (
-        reserved(order.home, run) as publish,
-        Recorder(order.home / JOURNAL_DIRECTORY, run=run, clock=clock, listener=watch) as recorder,
-    ):
-        coordinator = _Hub(order.policy, site.token, recorder, clock, say, identity)
-        loop = asyncio.get_running_loop()
-        watch.tell = lambda text: loop.call_soon_threadsafe(coordinator.tell, text)
-        try:
-            with _measured(order, coordinator) as page:  # first of all: it may be a mistake of the user's
-                await coordinator.start(site.bind, site.port)
-                site = msgspec.structs.replace(site, port=coordinator.endpoint[1])
-                publish(Endpoint(host=site.host, port=site.port, token=site.token, pid=os.getpid()))
-                with _shown(display, coordinator, clock) as outlet, _printer(voice, outlet) as printer:
-                    coordinator.show = partial(_show, printer, outlet)
-                    say(f"run {run}{' with TLS' if identity else ''}, coordinator at {site}")
-                    if page:
-                        say(f"metrics at {page}")
-                    if order.storm_per_min:
-                        say(f"chaos: {order.storm_per_min:g} faults a minute, --seed {order.seed}")
-                    assignments = _assignments(order, site, run, _names(order, is_first=True))
-                    nodes = [NodeAgent(one, outlet, coordinator.away_s, say) for one in assignments]
-                    ending = await _conduct(order, coordinator, nodes)
-        finally:
-            watch.tell = voice.say
-            await coordinator.close()
-    voice.tell_end(run, ending)
-    return ending.code
+    """The run to its end, by a coordinator on this machine. `HoldfastError` where it cannot be begun here."""
+    run = order.policy.run
+    hub = await _start_hub(order, site)
+    site = msgspec.structs.replace(site, port=hub.port)
+    screen = _Screen(voice, is_board=display is not None)
+    viewer = Viewer(site, screen.show)
+    following = asyncio.create_task(viewer.follow())
+    try:
+        async with _shown(display, viewer, screen) as outlet:
+            assignments = _assignments(order, site, run, _names(order, is_first=True), is_holder=True)
+            nodes = [NodeAgent(one, outlet, partial(_struck_s, viewer), voice.say) for one in assignments]
+            over = await _conduct(order, viewer, nodes)
+            await asyncio.wait([following], timeout=END_WAIT_S)
+    finally:
+        following.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_WAIT_S):
+                await hub.process.wait()
+    if over is None:
+        voice.say(f"the coordinator at {site} is gone")
+        return EXIT_FAILED
+    voice.tell_end(run, over)
+    return over.code
 
 
-async def _conduct(order: Order, coordinator: Coordinator, nodes: Sequence[NodeAgent]) -> Ending:
+class _HubProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """The coordinator's, and where it listens."""
+
+    process: asyncio.subprocess.Process
+    port: int
+
+
+async def _start_hub(order: Order, site: Site) -> _HubProcess:
+    """`HoldfastError` where the run cannot be begun here."""
+    charge = HubOrder(
+        policy=order.policy,
+        home=str(order.home),
+        site=site,
+        launcher=0 if order.is_detachable else os.getpid(),
+        started_by=os.getpid(),
+        is_encrypted=order.is_encrypted,
+        storm_per_min=order.storm_per_min,
+        seed=order.seed,
+        metrics=order.metrics,
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "holdfast.run.hub"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(ConnectionError):  # it was killed before it could read
+        process.stdin.write(encoded(charge))
+        process.stdin.close()
+    told = await process.stdout.read()
+    if not told:
+        await process.wait()
+        raise HoldfastError("The coordinator's process ended before it could begin.")
+    ready = msgspec.json.decode(told, type=Readiness)
+    if ready.sentence:
+        await process.wait()
+        raise (InputError if ready.is_mistake else HoldfastError)(ready.sentence, hint=ready.hint)
+    return _HubProcess(process=process, port=ready.port)
+
+
+async def _conduct(order: Order, viewer: Viewer, nodes: Sequence[NodeAgent]) -> RunClosed | None:
     """Have the nodes, and pass on what the operator wants, until the run ends."""
     signals = 0
 
     def stop(number: signal.Signals) -> None:
         nonlocal signals
         signals += 1
-        coordinator.stop(number.name)
+        viewer.stop(number.name)
         if signals > PATIENCE_SIGNALS:
             for node in nodes:
                 node.send_signal(signal.SIGKILL)
 
     keeping = [asyncio.create_task(node.keep()) for node in nodes]
-    storming = asyncio.create_task(_storm(order, coordinator))
-    ended = asyncio.create_task(coordinator.ended())
+    ended = asyncio.create_task(viewer.over())
     nodes_gone = asyncio.gather(*keeping)
-    with _signals(order.signals, stop):
+    with _signals(order.signals, stop), _deaf(order):
         try:
             waits: list[asyncio.Future[Any]] = [ended, nodes_gone]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                coordinator.stop("no agent lives on this machine")
+                viewer.stop("no agent lives on this machine")
             return await ended
         finally:
-            storming.cancel()
             await _end(nodes, keeping)
 
 
@@ -237,25 +227,68 @@ async def _end(nodes: Sequence[NodeAgent], keeping: Sequence[asyncio.Task[int]])
         await asyncio.wait(late, timeout=END_WAIT_S)
 
 
-async def _storm(order: Order, coordinator: Coordinator) -> None:
-    """Strike at random, once the run makes progress, or is taken for a script that never joins.
+async def _struck_s(viewer: Viewer) -> float:
+    """How long the node that was lost just now stays away."""
+    await asyncio.sleep(LAST_WORDS_WAIT_S)
+    away_s, viewer.away_s = viewer.away_s, None
+    return AWAY_S if away_s is None else away_s
 
-    Before that a strike would count as one of such a script's few restarts.
-    """
-    if not order.storm_per_min:
+
+@contextmanager
+def _deaf(order: Order) -> Iterator[None]:
+    """To the end of the terminal, if the run is to outlive it."""
+    if order.is_detachable and signal.SIGHUP not in order.signals:
+        with _signals([signal.SIGHUP], lambda number: None):
+            yield
+    else:
+        yield
+
+
+class _Screen:
+    """Where the lines for the operator go. A board shows by itself what Holdfast says."""
+
+    def __init__(self, voice: "_Voice", *, is_board: bool) -> None:
+        self.printer = voice.printer
+        self.descriptor = STREAMS["stderr"]
+        self._voice = voice
+        self._is_board = is_board
+
+    def show(self, said: Said) -> None:
+        if said.member:  # what a member said last, and its agent held back: as its other lines
+            lines = "".join(f"[{said.member}] {line}\n" for line in said.text.splitlines())
+            self.printer.put(self.descriptor, lines.encode("utf-8", "replace"))
+        elif not self._is_board:
+            self._voice.say(said.text)
+
+
+@asynccontextmanager
+async def _shown(display: Display | None, viewer: Viewer, screen: _Screen) -> AsyncIterator[LineOutlet]:
+    """Where the members' lines go while the run is shown."""
+    if display is None:
+        yield LineOutlet()
         return
-    kinds: tuple[FaultKind, ...] = (
-        ("kill", "pause", "node") if order.policy.nodes_max > 1 else ("kill", "pause")
-    )
-    storm = Storm(order.storm_per_min, order.seed, kinds)
-    waited_s = 0.0
-    while (status := coordinator.status()).step == 0 and waited_s < STORM_WAIT_S:
-        await asyncio.sleep(STORM_POLL_INTERVAL_S)
-        waited_s += STORM_POLL_INTERVAL_S if any(member.alive for member in status.members) else 0.0
-    while True:
-        wait_s, strike = storm.next()
-        await asyncio.sleep(wait_s)
-        coordinator.strike(strike)
+    asking = asyncio.create_task(viewer.ask())
+    try:
+        await viewer.await_status()
+        with display(viewer.status, SystemClock()) as outlet, _printer(screen, outlet):
+            yield outlet
+            await asyncio.sleep(2 * STATUS_INTERVAL_S)
+    finally:
+        asking.cancel()
+
+
+@contextmanager
+def _printer(screen: _Screen, outlet: LineOutlet) -> Iterator[None]:
+    """Prints where the members' lines go, and is done with it before a display closes that."""
+    if outlet.stderr == STREAMS["stderr"]:
+        yield  # in order with what we say ourselves
+        return
+    before, screen.printer, screen.descriptor = screen.printer, Printer(lambda: None), outlet.stderr
+    try:
+        yield
+    finally:
+        screen.printer.close()
+        screen.printer, screen.descriptor = before, STREAMS["stderr"]
 
 
 # ---- without ---------------------------------------------------------------------------------------------
@@ -309,12 +342,17 @@ async def _away_s() -> float:
 # ---- either way ------------------------------------------------------------------------------------------
 
 
-def _assignments(order: Order, site: Site, run: str, names: Sequence[str]) -> list[Assignment]:
-    checkpoints = order.checkpoints or run_directory(order.home, run) / CHECKPOINTS_DIRECTORY
+def _assignments(
+    order: Order, site: Site, run: str, names: Sequence[str], *, is_holder: bool = False
+) -> list[Assignment]:
+    """is_holder: the coordinator is on this machine, and so is the run's directory."""
+    directory = run_directory(order.home, run)
+    checkpoints = order.checkpoints or directory / CHECKPOINTS_DIRECTORY
     log_directory = str((order.log_directory / run).absolute()) if order.log_directory else ""
     return [
         Assignment(
-            launcher=os.getpid(),
+            launcher=0 if order.is_detachable else os.getpid(),
+            lines=str(directory / LINES_FILE) if is_holder else "",
             host=site.host,
             port=site.port,
             token=site.token,
@@ -355,68 +393,6 @@ def _signals(numbers: Sequence[signal.Signals], handle: Callable[[signal.Signals
             loop.remove_signal_handler(number)
 
 
-def _shown(
-    display: Display | None, coordinator: Coordinator, clock: Clock
-) -> AbstractContextManager[LineOutlet]:
-    return nullcontext(LineOutlet()) if display is None else display(coordinator.status, clock)
-
-
-@contextmanager
-def _printer(voice: "_Voice", outlet: LineOutlet) -> Iterator[Printer]:
-    """Prints where the members' lines go, and is done with it before a display closes that."""
-    if outlet.stderr == STREAMS["stderr"]:
-        yield voice.printer  # in order with what we say ourselves
-        return
-    printer = Printer(lambda: None)
-    try:
-        yield printer
-    finally:
-        printer.close()
-
-
-def _show(printer: Printer, outlet: LineOutlet, member: str, text: str) -> None:
-    """What a member said last, and its agent held back: as its other lines."""
-    lines = "".join(f"[{member}] {line}\n" for line in text.splitlines())
-    printer.put(outlet.stderr, lines.encode("utf-8", "replace"))
-
-
-def _measured(order: Order, coordinator: Coordinator) -> AbstractContextManager[str]:
-    """Serves the run's metrics, where that is wanted; the page's URL, or nothing."""
-    if order.metrics is None:
-        return nullcontext("")
-    from holdfast.run.metrics import serving  # a run that nobody scrapes need not load it
-
-    host, port = order.metrics
-    return serving(host, port, coordinator.status)
-
-
-class _HomeWatch:
-    """Tells the operator that the run's record cannot be written. Called from the recorder's thread."""
-
-    def __init__(self, home: Path, voice: "_Voice") -> None:
-        self._home = home
-        self.tell: Callable[[str], object] = voice.say
-
-    def refused(self, error: Exception) -> None:
-        why = (getattr(error, "strerror", None) or str(error)).lower()
-        is_full = isinstance(error, OSError) and error.errno in FULL
-        what = f"Holdfast's home {self._home} " + ("is full" if is_full else f"cannot be written ({why})")
-        self.tell(
-            f"{what}: the run goes on, and its record waits in memory, up to {SPOOL_BYTES >> 20} MiB of it. "
-            "Free space there; for the next run HOLDFAST_HOME may name another place."
-        )
-
-    def accepted(self, dropped: int) -> None:
-        lost = f"; {dropped} events did not fit into memory and are lost" if dropped else "; nothing was lost"
-        self.tell(f"Holdfast's home {self._home} takes the record again{lost}")
-
-    def left(self, size_bytes: int, path: Path) -> None:
-        self.tell(
-            f"Holdfast's home {self._home} did not take the last {size_bytes} bytes of the record. They are "
-            f"in {path} until this machine restarts; once there is room, `holdfast report` takes them in."
-        )
-
-
 class _Voice:
     """What Holdfast itself says, on stderr. It never waits for a terminal that is paused."""
 
@@ -424,16 +400,11 @@ class _Voice:
         self.printer = Printer(lambda: None)
 
     def say(self, text: str) -> None:
-        # Reasons come from others' programs: one line, and nothing that a terminal would obey.
-        shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-        self._write(f"holdfast: {shown}\n")
+        self._write(f"holdfast: {one_line(text)}\n")
 
-    def tell_end(self, run: str, ending: Ending) -> None:
-        """The complaint, once; and how the run ended, where that was not the whole of it."""
-        if ending.complaint:
-            self._write(ending.complaint.rstrip() + "\n")
-        if not ending.complaint.startswith("holdfast: "):
-            self.say(f"run {run} {ending.outcome}; `holdfast report {run}` shows where its time went")
+    def tell_end(self, run: str, ending: RunClosed) -> None:
+        for line in end_lines(run, ending):
+            self._write(line + "\n")
 
     def close(self) -> None:
         self.printer.close()

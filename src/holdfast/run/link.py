@@ -1,7 +1,8 @@
 """A worker's line to the coordinator: it beats by itself, never holds the script up, and tells when it ends.
 
 Two threads: one sends what the script has to say and a heartbeat four times a second, less often in a crowd;
-the other reads.
+the other reads. If the coordinator dies, the reading thread finds its successor, and both go on where they
+were: nothing is lost or heard twice (sent.py), and the script notices nothing.
 Nothing here knows torch, or what the messages mean.
 """
 
@@ -14,10 +15,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Self, get_args
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run import handshake, wire
+from holdfast.run.sent import SentFrames
 from holdfast.run.tls import Channel
 
 BEAT_INTERVAL_S = 0.25
@@ -36,7 +39,9 @@ READ_BYTES = 1 << 16
 _TO_WORKER = get_args(wire.ToWorker)
 
 Listener = Callable[[wire.ToWorker | None], None]
-"""Is called in the reading thread with every message, and with None when the connection has ended."""
+"""Is called in the reading thread with every message, and with None when no coordinator is left."""
+Call = Callable[[int | None], tuple[socket.socket, handshake.Entry]]
+"""Makes a proven connection for somebody who has received so many messages; `HoldfastError` where none is."""
 
 
 def beat_interval_s(members: int) -> float:
@@ -48,9 +53,19 @@ class Link:
     """One worker's connection, made by `connect`. Reading begins with a listener, so nothing is missed."""
 
     def __init__(
-        self, connection: socket.socket, frames: wire.FrameBuffer, member: str, channel: Channel | None = None
+        self,
+        connection: socket.socket,
+        frames: wire.FrameBuffer,
+        member: str,
+        channel: Channel | None = None,
+        successor: Call | None = None,
     ) -> None:
+        """successor: reaches the coordinator's, if that dies; None: it has none."""
         self.member = member
+        self._successor = successor
+        self._sent = SentFrames()
+        self._received = 0
+        self._is_broken = False
         self._socket = connection
         self._frames = frames
         self._channel = channel or Channel()
@@ -90,8 +105,10 @@ class Link:
                 f"{missing.args[0]} is not set, so this process does not know its run.",
                 hint="Start the script with `holdfast run`.",
             ) from None
-        connection, entry = _shake_hands(endpoint, token, member)
-        return cls(connection, entry.frames, member, entry.channel)
+        call = partial(_shake_hands, endpoint, token, member)
+        connection, entry = call(None)
+        successor = call if entry.accepted.has_successor else None
+        return cls(connection, entry.frames, member, entry.channel, successor)
 
     @property
     def on_message(self) -> Listener | None:
@@ -165,16 +182,16 @@ class Link:
         due_s = time.monotonic()
         while self._is_open:
             with self._lock:
+                if self._is_broken:
+                    self._changed.wait()  # the reading thread looks for a successor
+                    continue
                 if not self._is_waiting:
                     self._changed.wait(max(0.0, due_s - time.monotonic()))
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + self._interval_s
                 with self._lock:
                     self._queue.append(wire.frame(self._beat(due_s)))
-            try:
-                self._send_queued()
-            except OSError:
-                self._end()
+            self._send_queued()
 
     def _beat(self, now_s: float) -> wire.MemberBeat:
         spent = None
@@ -195,8 +212,10 @@ class Link:
                 self._seal()
                 data, self._rest = self._rest, memoryview(b"")
                 self._changed.notify_all()
-            if data:
+            try:
                 self._socket.sendall(data)
+            except OSError:
+                self._break()  # while nobody can put another connection in its place
 
     def _send_until(self, until_s: float) -> None:
         """What is queued, as far as there is room by then. The rest, which may begin within a frame, is what
@@ -216,6 +235,8 @@ class Link:
 
     def _seal(self) -> None:
         """Put what is queued behind what is to be sent next. `_sending` and `_lock` are held."""
+        for frame in self._queue:
+            self._sent.add(frame)
         frames = b"".join(self._queue)
         self._queue.clear()
         self._rest = memoryview(bytes(self._rest) + self._channel.seal(frames))
@@ -223,20 +244,60 @@ class Link:
     def _read_all(self) -> None:
         """The reading thread. Whatever ends it, the listener hears of it, once."""
         assert self._listener is not None
-        with contextlib.suppress(OSError, wire.MalformedFrame):
-            # The handshake may have read the beginning of what comes next.
-            data = b""
-            while True:
-                for message in self._frames.feed(data):
-                    if isinstance(message, _TO_WORKER):
-                        self._listener(message)
-                data = self._socket.recv(READ_BYTES)
-                if not data:
-                    break
-                with self._lock:  # who sends seals, too
-                    data = self._channel.open(data)
+        is_connected = True
+        while is_connected:
+            with contextlib.suppress(OSError, wire.MalformedFrame):
+                self._read_connection(self._listener)
+            self._break()
+            is_connected = self._is_open and self._succeeded()
         self._end()
         self._listener(None)
+
+    def _read_connection(self, listener: Listener) -> None:
+        # The handshake may have read the beginning of what comes next.
+        data = b""
+        while True:
+            for message in self._frames.feed(data):
+                self._received += 1
+                if isinstance(message, wire.Released | wire.Dismissed):
+                    self._successor = None  # nothing is left to be said
+                if isinstance(message, _TO_WORKER):
+                    listener(message)
+            data = self._socket.recv(READ_BYTES)
+            if not data:
+                return
+            with self._lock:  # who sends seals, too
+                data = self._channel.open(data)
+
+    def _succeeded(self) -> bool:
+        """Go on with the coordinator's successor; False: there is none, or it has given this member up."""
+        if self._successor is None:
+            return False
+        try:
+            connection, entry = self._successor(self._received)
+        except HoldfastError:
+            return False
+        with self._sending, self._lock:
+            missed = self._sent.after(entry.accepted.received)
+            if missed is None or not self._is_open:
+                connection.close()
+                return False
+            self._socket.close()
+            self._socket, self._frames, self._channel = connection, entry.frames, entry.channel
+            self._rest = memoryview(self._channel.seal(b"".join(missed)))
+            self._is_broken = False
+            self._changed.notify_all()
+        return True
+
+    def _break(self) -> None:
+        """The connection is of no more use. What it swallowed is sent again over the next one, if any."""
+        if self._successor is None:
+            self._end()
+            return
+        with self._lock:
+            self._is_broken = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _end(self) -> None:
         with self._lock:
@@ -251,8 +312,10 @@ class Link:
         self._socket.close()
 
 
-def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket, handshake.Entry]:
-    """A connection on which both sides proved the token, and how."""
+def _shake_hands(
+    endpoint: str, token: str, member: str, received: int | None
+) -> tuple[socket.socket, handshake.Entry]:
+    """A connection on which both sides proved the token, and how. received: as in `Proof`."""
     host, _, port = endpoint.rpartition(":")
     if not port.isdecimal():
         raise HoldfastError(
@@ -267,7 +330,7 @@ def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket,
         except OSError as error:
             raise handshake.unreachable(endpoint, error) from None
         try:
-            return connection, _proven(connection, token, member)
+            return connection, _proven(connection, token, member, received)
         except (TimeoutError, wire.MalformedFrame):
             connection.close()
             raise handshake.stranger(endpoint) from None
@@ -280,11 +343,15 @@ def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket,
     raise handshake.stranger(endpoint)
 
 
-def _proven(connection: socket.socket, token: str, member: str) -> handshake.Entry:
+def _proven(connection: socket.socket, token: str, member: str, received: int | None) -> handshake.Entry:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     entry = handshake.Entry(
         handshake.HandshakeClient(
-            token, role="worker", name=member, endpoint=handshake.endpoint_of(connection.getpeername())
+            token,
+            role="worker",
+            name=member,
+            endpoint=handshake.endpoint_of(connection.getpeername()),
+            received=received,
         )
     )
     due_s = time.monotonic() + handshake.HANDSHAKE_WAIT_S

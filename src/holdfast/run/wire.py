@@ -1,8 +1,8 @@
 """What the processes of a run say to each other: typed messages and their framing.
 
-The coordinator is the hub: every agent, every worker and every operator (`holdfast chaos`, `migrate`) holds
-one TCP connection to it and speaks to nobody else about the run. Tensors never pass here. A message is a
-frame: its length in four bytes, then MessagePack. Nothing here opens a socket.
+The coordinator is the hub: every agent, every worker and every operator (the launcher, `holdfast attach`,
+`chaos`, `migrate`, `stop`) holds one TCP connection to it and speaks to nobody else about the run. Tensors
+never pass here. A message is a frame: its length in four bytes, then MessagePack. No socket is opened here.
 """
 
 import secrets
@@ -86,7 +86,9 @@ class Challenge(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Proof(Message, frozen=True, kw_only=True, tag=True):
-    """The client's answer. name: the node, the member, or empty. endpoint: where it connected to."""
+    """The client's answer. name: the node, the member, or empty. endpoint: where it connected to. received:
+    how many messages it has had from coordinators of this run, if it was connected before; None: it was not.
+    """
 
     role: Role
     name: str
@@ -94,13 +96,18 @@ class Proof(Message, frozen=True, kw_only=True, tag=True):
     nonce: bytes
     proof: bytes
     protocol: int = PROTOCOL
+    received: int | None = None
 
 
 class Accepted(Message, frozen=True, kw_only=True, tag=True):
-    """From here on both sides send what they have to say."""
+    """From here on both sides send what they have to say. received: how many of the client's messages are
+    known; it sends the others again. has_successor: if this coordinator dies, another one follows.
+    """
 
     run: str
     proof: bytes = b""
+    received: int = 0
+    has_successor: bool = False
 
 
 class Refused(Message, frozen=True, kw_only=True, tag=True):
@@ -582,6 +589,24 @@ class Restore(Message, frozen=True, kw_only=True, tag=True):
     node: str
 
 
+class Stop(Message, frozen=True, kw_only=True, tag=True):
+    """`holdfast stop`, or a signal to `holdfast run`: end the run; the second time, at once. reason: the
+    signal's name, or a sentence.
+    """
+
+    reason: str
+
+
+class WatchRun(Message, frozen=True, kw_only=True, tag=True):
+    """A viewer wants the lines for the operator behind this number, and all that follow."""
+
+    seen: int = 0
+
+
+class AskStatus(Message, frozen=True, kw_only=True, tag=True):
+    """A viewer wants to know how the run stands."""
+
+
 class Answer(Message, frozen=True, kw_only=True, tag=True):
     """The coordinator's answer to an operator: what was done, or why not (`ok` false).
 
@@ -594,6 +619,35 @@ class Answer(Message, frozen=True, kw_only=True, tag=True):
     is_mistake: bool = False
 
 
+class Said(Message, frozen=True, kw_only=True, tag=True):
+    """To a viewer: a line for the operator, by its number. member: who printed it; empty: Holdfast."""
+
+    number: int
+    text: str
+    member: str = ""
+
+
+class NodeStruck(Message, frozen=True, kw_only=True, tag=True):
+    """To a viewer: a fault takes a node away, for so long."""
+
+    for_s: float
+
+
+class StatusTold(Message, frozen=True, kw_only=True, tag=True):
+    """To a viewer: a `Status`, packed."""
+
+    packed: bytes
+
+
+class RunClosed(Message, frozen=True, kw_only=True, tag=True):
+    """To a viewer: the run has ended like this. code: what `holdfast run` exits with."""
+
+    outcome: Outcome
+    code: int
+    reason: str
+    complaint: str = ""
+
+
 Handshake = Challenge | Proof | Accepted | Refused
 FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located
 ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | Locate | EndNode
@@ -604,7 +658,9 @@ FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed
 Move = Migrate | Drain | Restore
 """What an operator asks for that changes who is where."""
-AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Move | Answer
+FromOperator = Strike | Move | Stop | WatchRun | AskStatus
+ToOperator = Answer | Said | NodeStruck | StatusTold | RunClosed
+AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | FromOperator | ToOperator
 
 Notice = tuple[str, str, bytes]
 """Who published it, under which key, and what."""

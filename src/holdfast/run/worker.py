@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.run import kernel_view, whereabouts
 from holdfast.run.kin import die_with, signal_group, signal_process
+from holdfast.run.lines import KeptLines
 from holdfast.run.output import STREAMS, LastWords, MemberOutput, Printer, Stream, View
 from holdfast.run.stacks import own_frame, read_stacks
 from holdfast.run.wire import Located, StrikeWorker
@@ -36,7 +37,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker runs, and where its lines are written beside being printed.
 
     slot: its local rank. is_muted: its lines are not printed until it is shown. view: which of them are.
-    copies: the descriptors to which some of those that are printed go, too.
+    copies: the descriptors to which some of those that are printed go, too; kept: the file for all of them.
     """
 
     command: tuple[str, ...]
@@ -45,6 +46,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     is_muted: bool = False
     view: View = View()
     copies: Mapping[Stream, int] = {}
+    kept: KeptLines | None = None
     log_directory: Path | None = None
 
 
@@ -168,6 +170,8 @@ class Worker:
         if self._is_muted or not view.shows(self._slot, stream):
             return
         self._printer.put(STREAMS[stream], line)
+        if self._program.kept is not None:
+            self._program.kept.keep(self._printer, stream, line)
         if view.copies(stream, line):
             self._printer.put(self._program.copies[stream], line)
 

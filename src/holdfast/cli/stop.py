@@ -1,0 +1,22 @@
+"""`holdfast stop`: end a run that goes on on this machine."""
+
+import asyncio
+
+import click
+
+from holdfast.cli.record import home
+from holdfast.cli.terminal import printable
+from holdfast.run.dial import asked
+from holdfast.run.endpoint import find_endpoint
+from holdfast.run.wire import Stop
+
+
+@click.command("stop")
+@click.argument("run")
+def command(run: str) -> None:
+    """End RUN, which goes on on this machine, as SIGTERM to its `holdfast run` would.
+
+    Members have the time of --shutdown-timeout to leave; a second `holdfast stop` waits for nobody.
+    """
+    answer = asyncio.run(asked(find_endpoint(home(), run), run, Stop(reason="SIGTERM")))
+    click.echo(printable(answer.sentence))

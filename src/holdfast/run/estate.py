@@ -1,0 +1,244 @@
+"""All that a coordinator knows and another one would need to go on in its place: the estate.
+
+It is changed by entries and by nothing else, in their order, and has no clock, socket or file. So a process
+that is given the same entries has the same estate, down to the frames that each client has yet to be sent
+(standby.py). What an entry leads to outside, the deeds, is carried out by the coordinator.
+"""
+
+from collections import deque
+
+import msgspec
+
+from holdfast.record.events import KnownEvent, StepCommitted
+from holdfast.run import happenings, membership, wire
+from holdfast.run.happenings import Effect, FromMember, FromNode, Happening, Severity
+from holdfast.run.sent import SentFrames
+from holdfast.run.state import Generation, RunPolicy
+from holdfast.run.status import Happened
+
+NOTICE_BYTES = 4 << 20
+"""Of what is published, handed out at once if it is more."""
+HAPPENED_MAX = 50
+LINES_MAX = 1000
+"""So many of the last lines for the operator are kept, for a viewer that connects again."""
+RATE_STEPS = 32
+"""Over how many of the last steps the rate is taken."""
+KEYS_MAX = 4096
+"""How many of the latest events can be named as causes."""
+
+ClientName = tuple[str, str]
+"""The role and name of an agent or a worker."""
+
+# ---- what changes it ---------------------------------------------------------------------------------------
+
+
+class Advanced(msgspec.Struct, frozen=True):
+    """This happened at that time."""
+
+    event: Happening
+    now_ns: int
+
+
+class ClientCame(msgspec.Struct, frozen=True):
+    """A client has connected that was not there before."""
+
+    client: ClientName
+
+
+class HandedOut(msgspec.Struct, frozen=True):
+    """What was published so far goes to the members."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """The coordinator itself has a line for the operator. severity: None: it is not worth remembering."""
+
+    text: str
+    now_ns: int
+    severity: Severity | None = None
+
+
+class Written(msgspec.Struct, frozen=True):
+    """The events that were to be recorded are. ids: theirs in the record, by the membership's keys."""
+
+    ids: dict[str, str]
+
+
+EstateEntry = Advanced | ClientCame | HandedOut | Told | Written
+
+# ---- what it leads to --------------------------------------------------------------------------------------
+
+
+class Deliver(msgspec.Struct, frozen=True):
+    """Send the frame to these clients, as far as they are connected."""
+
+    clients: tuple[ClientName, ...]
+    data: bytes
+
+
+class OperatorLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line for the operator, counted from 1. member: who printed it; empty: it is Holdfast's own."""
+
+    number: int
+    text: str
+    member: str = ""
+
+
+Deed = (
+    Deliver | OperatorLine | happenings.Close | happenings.Record | happenings.Expect
+    | happenings.Reply | happenings.Ending
+)  # fmt: skip
+
+
+class ClientSession:
+    """What has passed between the coordinator and one client, whichever connections it passed over."""
+
+    def __init__(self, frames_max: int) -> None:
+        self.received = 0
+        self.sent = SentFrames(frames_max)
+        self.is_given_up = False
+
+
+class Estate:
+    """One run's. frames_max: so many frames are kept of each client, to be sent again by a successor."""
+
+    def __init__(self, policy: RunPolicy, now_ns: int, frames_max: int = 0) -> None:
+        self.state = membership.initial(policy, now_ns)
+        self.sessions: dict[ClientName, ClientSession] = {}
+        self.nodes: dict[str, None] = {}
+        self.ids: dict[str, str] = {}
+        self.unwritten: list[happenings.Record | happenings.Expect] = []
+        self.happened: deque[Happened] = deque(maxlen=HAPPENED_MAX)
+        self.lines: deque[OperatorLine] = deque(maxlen=LINES_MAX)
+        self.commits: deque[tuple[int, int]] = deque(maxlen=RATE_STEPS)
+        self.notices: list[wire.Notice] = []
+        self.takeovers = 0
+        self._frames_max = frames_max
+        self._line_number = 0
+        self._notice_bytes = 0
+        self._addressees: Generation | None = None
+        self._deeds: list[Deed] = []
+
+    def take(self, entry: EstateEntry) -> list[Deed]:
+        """Change as the entry says; what is to be done about it, in this order."""
+        match entry:
+            case Advanced(event, now_ns):
+                self._advance(event, now_ns)
+            case ClientCame(client):
+                self.sessions[client] = ClientSession(self._frames_max)
+                role, name = client
+                if role == "agent":
+                    self.nodes[name] = None
+            case HandedOut():
+                self._hand_out()
+            case Told(text, now_ns, severity):
+                self._tell(text, now_ns, severity)
+            case Written(ids):
+                self._name(ids)
+        deeds, self._deeds = self._deeds, []
+        return deeds
+
+    def _advance(self, event: Happening, now_ns: int) -> None:
+        match event:
+            case FromNode(name, _):
+                self._heard(("agent", name))
+            case FromMember(name, message):
+                self._heard(("worker", name))
+                if isinstance(message, wire.Published):
+                    self._pass_on(name, message)
+            case happenings.Disconnected(role, name):
+                self.sessions.pop((role, name), None)
+        for effect in membership.advance(self.state, event, now_ns):
+            self._take_effect(effect, now_ns)
+
+    def _heard(self, client: ClientName) -> None:
+        if (session := self.sessions.get(client)) is not None:
+            session.received += 1
+
+    def _take_effect(self, effect: Effect, now_ns: int) -> None:
+        match effect:
+            case happenings.ToNode(node, message):
+                self._deliver((("agent", node),), wire.frame(message))
+            case happenings.ToMembers(members, message):
+                self._hand_out()  # what was said before is heard before
+                self._deliver(tuple(("worker", member) for member in members), wire.frame(message))
+            case happenings.Print(member, text):
+                self._add_line(text, member)
+            case happenings.Say(text, severity):
+                self._tell(text, now_ns, severity)
+            case happenings.Close(role, name):
+                if (session := self.sessions.get((role, name))) is not None:
+                    session.is_given_up = True
+                self._deeds.append(effect)
+            case happenings.Record() | happenings.Expect():
+                if isinstance(effect, happenings.Record) and isinstance(effect.event, StepCommitted):
+                    self.commits.append((effect.event.occurred_ns, effect.event.step))
+                self.unwritten.append(effect)
+                self._deeds.append(effect)
+            case happenings.Reply() | happenings.Ending():
+                self._deeds.append(effect)
+
+    def _deliver(self, clients: tuple[ClientName, ...], data: bytes) -> None:
+        for client in clients:
+            if (session := self.sessions.get(client)) is not None:
+                session.sent.add(data)
+        self._deeds.append(Deliver(clients, data))
+
+    def _tell(self, text: str, now_ns: int, severity: Severity | None) -> None:
+        if severity is not None:
+            self.happened.append(Happened(occurred_ns=now_ns, text=text, severity=severity))
+        self._add_line(text)
+
+    def _add_line(self, text: str, member: str = "") -> None:
+        self._line_number += 1
+        line = OperatorLine(number=self._line_number, text=text, member=member)
+        self.lines.append(line)
+        self._deeds.append(line)
+
+    def _name(self, ids: dict[str, str]) -> None:
+        self.unwritten.clear()
+        self.ids.update(ids)
+        while len(self.ids) > KEYS_MAX:
+            del self.ids[next(iter(self.ids))]
+
+    # ---- what members tell each other ----------------------------------------------------------------------
+
+    def _pass_on(self, sender: str, message: wire.Published) -> None:
+        """To the other members of its generation, with what others publish in the same turn of the loop.
+
+        Nothing is kept: a generation is announced to all its members in one turn of the loop, so whoever
+        publishes a key of it does so after everybody has been sent the announcement, and in that order both
+        arrive.
+        """
+        generation = self.state.generations.announced
+        if generation is not None and generation.at_boundary and generation.formed_ns is None:
+            stepping = self.state.generations.formed  # its members still talk, until the boundary comes
+            if stepping is not None and message.generation == stepping.number:
+                generation = stepping
+        if generation is None or message.generation != generation.number or sender not in generation.names:
+            return
+        size = len(sender) + len(message.key) + len(message.value)
+        if self._addressees is not generation or self._notice_bytes + size > NOTICE_BYTES:
+            self._hand_out()
+        self._addressees = generation
+        self.notices.append((sender, message.key, message.value))
+        self._notice_bytes += size
+
+    def _hand_out(self) -> None:
+        """What was published since the last time, to all members: in one message."""
+        notices, self.notices, self._notice_bytes = self.notices, [], 0
+        if not notices:
+            return
+        assert self._addressees is not None
+        number, apart = self._addressees.number, ""
+        if len(notices) == 1:
+            ((apart, key, value),) = notices
+            data = wire.frame(wire.Published(generation=number, key=key, value=value))
+        else:
+            data = wire.frame(wire.PublishedTogether(generation=number, packed=wire.pack(notices)))
+        members = self._addressees.members
+        self._deliver(tuple(("worker", member) for member in members if member != apart), data)
+
+
+def causes_in(estate: Estate, event: KnownEvent) -> tuple[str, ...]:
+    """What the record calls the causes of an event."""
+    return tuple(estate.ids[key] for key in event.causes if key in estate.ids)

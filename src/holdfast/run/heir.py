@@ -1,0 +1,134 @@
+"""The coordinator's successor, from the coordinator's side: a process that follows, ready to take its place.
+
+It is sent the estate once and then every entry, over a pipe that these two processes alone have. The kernel
+keeps what is in a pipe when its writer is killed, and ends it for the reader in no other case: so the
+successor knows all that the coordinator has done, and that it is dead. What follows on the other side is in
+standby.py.
+"""
+
+import asyncio
+import fcntl
+import os
+import pickle
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from holdfast.run import kin
+from holdfast.run.coordinator import Coordinator
+from holdfast.run.estate import EstateEntry
+
+PIPE_BYTES = 1 << 20
+"""As much as Linux lets anybody have (pipe-max-size)."""
+WRITE_WAIT_S = 1.0
+"""A successor that takes nothing for so long is given up, and another one is started."""
+START_INTERVAL_S = 1.0
+"""Between the end of one and the start of the next."""
+FINISH_WAIT_S = 5.0
+READY = b"ready\n"
+LENGTH_BYTES = 4
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+class Heir:
+    """The process that follows, or rather one after the other."""
+
+    def __init__(
+        self, charge: bytes, coordinator: Coordinator, reservation: int, publish: Callable[[int], None]
+    ) -> None:
+        """publish: is told the process that follows from now on; 0: none."""
+        self._charge = charge
+        self._publish = publish
+        self._coordinator = coordinator
+        self._reservation = reservation
+        self._process: asyncio.subprocess.Process | None = None
+        self._pipe: int | None = None
+        self._is_following = False
+
+    async def keep(self) -> None:
+        """Have one as long as this lasts."""
+        while True:
+            try:
+                await self._run()
+            except OSError as error:  # no memory, or no room for another process
+                self._close()
+                self._coordinator.tell(f"the coordinator has no successor at the moment: {error.strerror}")
+            await asyncio.sleep(START_INTERVAL_S)
+
+    def follow(self, entry: EstateEntry) -> None:
+        """Send the entry. When this returns it is in the pipe, or there is nobody who could lack it."""
+        if self._is_following:
+            self._write(pickle.dumps(entry, pickle.HIGHEST_PROTOCOL))
+
+    async def finish(self) -> None:
+        """The run is over: nobody is to take our place."""
+        process = self._process
+        if self._is_following:
+            self._write(pickle.dumps(None))
+        elif process is not None and process.returncode is None:
+            kin.signal_process(process.pid, signal.SIGKILL)
+        self._close()
+        if process is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FINISH_WAIT_S):
+                    await process.wait()
+
+    async def _run(self) -> None:
+        listener = self._coordinator.listener.fileno()
+        reading, self._pipe = os.pipe()
+        try:
+            fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            os.set_blocking(self._pipe, False)
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "holdfast.run.standby", str(listener), str(self._reservation)),
+                stdin=reading,
+                stdout=asyncio.subprocess.PIPE,
+                pass_fds=(listener, self._reservation),
+                start_new_session=True,
+            )
+        finally:
+            os.close(reading)
+        self._write(self._charge)
+        assert self._process.stdout is not None
+        if await self._process.stdout.readline() == READY:
+            self._write(pickle.dumps(self._coordinator.estate, pickle.HIGHEST_PROTOCOL))
+            self._is_following = self._pipe is not None
+            self._publish(self._process.pid if self._is_following else 0)
+        await self._process.wait()
+        self._close()
+
+    def _write(self, body: bytes) -> None:
+        if self._pipe is None:
+            return
+        rest, due_s = memoryview(framed(body)), time.monotonic() + WRITE_WAIT_S
+        room = select.poll()
+        room.register(self._pipe, select.POLLOUT)
+        try:
+            while rest:
+                try:
+                    rest = rest[os.write(self._pipe, rest) :]
+                except BlockingIOError:
+                    if not room.poll(max(0.0, due_s - time.monotonic()) * 1000):
+                        raise TimeoutError from None
+        except OSError:  # it is gone, or takes nothing
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """First it is killed: one that is only cut off would take our place."""
+        if self._process is not None and self._process.returncode is None:
+            kin.signal_process(self._process.pid, signal.SIGKILL)
+        self._close()
+
+    def _close(self) -> None:
+        if self._is_following:
+            self._is_following = False
+            self._publish(0)
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None

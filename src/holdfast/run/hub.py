@@ -1,0 +1,363 @@
+"""The coordinator's process: it serves one run to its end, from the beginning or in a predecessor's place.
+
+`python -m holdfast.run.hub` is private to the launcher, which writes a `HubOrder` to its stdin and reads from
+its stdout whether the run could be begun. It ends with the launcher, unless the run is to outlive that.
+"""
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from holdfast.record.clock import SystemClock
+from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.journal import JOURNAL_DIRECTORY
+from holdfast.record.recorder import Recorder
+from holdfast.record.spool import SPOOL_BYTES
+from holdfast.run.chaos import Storm
+from holdfast.run.coordinator import Coordinator
+from holdfast.run.endpoint import Endpoint, Reservation, inherited, reserved, run_directory
+from holdfast.run.estate import Estate
+from holdfast.run.happenings import FromMember, Happening, StrikeRequested
+from holdfast.run.heir import Heir
+from holdfast.run.lines import LINES_FILE, KeptLines
+from holdfast.run.output import Printer
+from holdfast.run.sent import FRAMES_MAX
+from holdfast.run.site import Site
+from holdfast.run.state import RunPolicy
+from holdfast.run.tls import make_identity
+from holdfast.run.wire import FaultKind, Strike, Struck
+
+END_WAIT_S = 10.0
+"""How long agents have to exit when the run is over: they wait for their workers' last processes."""
+END_POLL_INTERVAL_S = 0.02
+STORM_POLL_INTERVAL_S = 0.2
+STORM_WAIT_S = 60.0
+"""A script whose members have lived for so long without a commit is taken for one that never joins."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the kernel says of a disk, a quota or a file that takes no more."""
+
+
+class HubOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What a coordinator is to do. launcher: the process to end with; 0: none. metrics: the address and port
+    to serve them at. storm_per_min: faults a minute, from `seed`.
+    """
+
+    policy: RunPolicy
+    home: str
+    site: Site
+    launcher: int = 0
+    started_by: int = 0
+    is_encrypted: bool = False
+    storm_per_min: float = 0.0
+    seed: int = 0
+    metrics: tuple[str, int] | None = None
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the run could be begun: the port, or what is wrong. is_mistake: it is the user's."""
+
+    port: int = 0
+    sentence: str = ""
+    hint: str = ""
+    is_mistake: bool = False
+
+
+class Legacy(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dead coordinator leaves to its successor. reservation: a descriptor."""
+
+    estate: Estate
+    listener: socket.socket
+    reservation: int
+
+
+def encoded(charge: HubOrder) -> bytes:
+    """Paths need not be text, which msgspec's JSON must be."""
+    return json.dumps(msgspec.to_builtins(charge)).encode()
+
+
+def decoded(data: bytes) -> HubOrder:
+    return msgspec.convert(json.loads(data), HubOrder)
+
+
+# ---- the run -----------------------------------------------------------------------------------------------
+
+
+async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Legacy | None = None) -> None:
+    """The run to its end. `HoldfastError` where it cannot be begun."""
+    home, run, clock = Path(charge.home), charge.policy.run, SystemClock()
+    watch = _HomeWatch(home)
+    identity = make_identity() if charge.is_encrypted else None
+    place = reserved(home, run) if legacy is None else inherited(home, run, legacy.reservation)
+    with (
+        place as reservation,
+        Recorder(home / JOURNAL_DIRECTORY, run=run, clock=clock, listener=watch) as recorder,
+        _keeper(run_directory(home, run) / LINES_FILE) as keep,
+    ):
+        estate = Estate(charge.policy, clock.now_ns(), FRAMES_MAX) if legacy is None else legacy.estate
+        hub = _Hub(
+            charge.policy, charge.site.token, recorder, clock, partial(_keep_own, keep), identity, estate
+        )
+        hub.show = partial(_keep_members, keep)
+        watch.listen(hub, asyncio.get_running_loop())
+        try:
+            with _measured(charge, hub, is_first=legacy is None) as page:  # it may be a mistake of the user's
+                if legacy is None:
+                    await hub.start(charge.site.bind, charge.site.port)
+                    _introduce(charge, hub, page)
+                else:
+                    hub.succeed(legacy.listener)
+                    hub.tell(
+                        "the coordinator was lost; its successor has taken over, and nothing else changes"
+                    )
+                await _coordinate(charge, hub, reservation, begun)
+            await asyncio.to_thread(recorder.close)
+            await asyncio.sleep(0)  # what that had to say
+        finally:
+            await hub.close()
+
+
+def _introduce(charge: HubOrder, hub: "_Hub", page: str) -> None:
+    place = msgspec.structs.replace(charge.site, port=hub.endpoint[1])
+    hub.announce(f"run {charge.policy.run}{' with TLS' if hub.identity else ''}, coordinator at {place}")
+    if page:
+        hub.announce(f"metrics at {page}")
+    if charge.storm_per_min:
+        hub.announce(f"chaos: {charge.storm_per_min:g} faults a minute, --seed {charge.seed}")
+
+
+async def _coordinate(
+    charge: HubOrder, hub: "_Hub", reservation: Reservation, begun: Callable[[Readiness], None]
+) -> None:
+    """Have a successor ready, and tell operators where we are, until the run ends and its agents are gone."""
+    charge = msgspec.structs.replace(charge, site=msgspec.structs.replace(charge.site, port=hub.endpoint[1]))
+    heir = Heir(encoded(charge), hub, reservation.descriptor, partial(_publish_later, charge, reservation))
+    hub.follow = heir.follow
+    if hub.estate.takeovers:
+        _publish_later(charge, reservation, 0)
+    else:
+        _publish(charge, reservation, 0)
+    begun(Readiness(port=charge.site.port))
+    chores = [asyncio.create_task(work) for work in (heir.keep(), _storm(charge, hub))]
+    with _signals(hub), _tied(charge.launcher):
+        try:
+            ending = await hub.ended()
+            hub.tell_over(ending)
+            await _agents_gone(hub)
+        finally:
+            for chore in chores:
+                chore.cancel()
+            await asyncio.gather(*chores, return_exceptions=True)
+            await heir.finish()
+
+
+def _publish(charge: HubOrder, reservation: Reservation, successor: int) -> None:
+    site = charge.site
+    reservation.publish(
+        Endpoint(
+            host=site.host,
+            port=site.port,
+            token=site.token,
+            pid=os.getpid(),
+            launcher=charge.started_by,
+            successor=successor,
+        )
+    )
+
+
+def _publish_later(charge: HubOrder, reservation: Reservation, successor: int) -> None:
+    with suppress(HoldfastError):  # the home is full: the run goes on
+        _publish(charge, reservation, successor)
+
+
+async def _agents_gone(hub: Coordinator) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(END_WAIT_S):
+            while hub.has_agents:
+                await asyncio.sleep(END_POLL_INTERVAL_S)
+
+
+class _Hub(Coordinator):
+    """A coordinator that tells those who keep the nodes for how long a fault takes one away."""
+
+    def happened(self, event: Happening) -> None:
+        match event:
+            case StrikeRequested(Strike(fault="node", for_s=for_s)):
+                self.node_struck(for_s)
+            case FromMember(_, Struck(fault=number)):
+                for fault in self.estate.state.policy.faults:
+                    if fault.id == number and fault.fault == "node":
+                        self.node_struck(fault.for_s)
+        super().happened(event)
+
+
+async def _storm(charge: HubOrder, coordinator: Coordinator) -> None:
+    """Strike at random, once the run makes progress, or is taken for a script that never joins.
+
+    Before that a strike would count as one of such a script's few restarts.
+    """
+    if not charge.storm_per_min:
+        return
+    kinds: tuple[FaultKind, ...] = (
+        ("kill", "pause", "node") if charge.policy.nodes_max > 1 else ("kill", "pause")
+    )
+    storm = Storm(charge.storm_per_min, charge.seed + coordinator.estate.takeovers, kinds)
+    waited_s = 0.0
+    while (status := coordinator.status()).step == 0 and waited_s < STORM_WAIT_S:
+        await asyncio.sleep(STORM_POLL_INTERVAL_S)
+        waited_s += STORM_POLL_INTERVAL_S if any(member.alive for member in status.members) else 0.0
+    while True:
+        wait_s, strike = storm.next()
+        await asyncio.sleep(wait_s)
+        coordinator.strike(strike)
+
+
+def _measured(charge: HubOrder, hub: Coordinator, *, is_first: bool) -> AbstractContextManager[str]:
+    """Serves the run's metrics, where that is wanted; the page's URL, or nothing."""
+    if charge.metrics is None:
+        return nullcontext("")
+    from holdfast.run.metrics import serving  # a run that nobody scrapes need not load it
+
+    host, port = charge.metrics
+    if is_first:
+        return serving(host, port, hub.status)
+    return _served_again(serving(host, port, hub.status), hub)
+
+
+@contextmanager
+def _served_again(page: AbstractContextManager[str], hub: Coordinator) -> Iterator[str]:
+    """The metrics in the predecessor's place; without them the run goes on."""
+    try:
+        url = page.__enter__()
+    except HoldfastError as error:
+        hub.tell(f"the run's metrics are no longer served: {error.sentence}")
+        yield ""
+        return
+    try:
+        yield url
+    finally:
+        page.__exit__(None, None, None)
+
+
+@contextmanager
+def _signals(hub: Coordinator) -> Iterator[None]:
+    """Whoever signals this process, and not the launcher, means the same."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, hub.stop, number.name)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+@contextmanager
+def _tied(launcher: int) -> Iterator[None]:
+    """End as soon as that process is gone, as if killed with it."""
+    if not launcher:
+        yield
+        return
+    try:
+        watched = os.pidfd_open(launcher)
+    except ProcessLookupError:
+        os._exit(1)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(watched, os._exit, 1)
+    try:
+        yield
+    finally:
+        loop.remove_reader(watched)
+        os.close(watched)
+
+
+# ---- what is kept for those who look later -----------------------------------------------------------------
+
+Keep = Callable[[bytes], None]
+
+
+@contextmanager
+def _keeper(path: Path) -> Iterator[Keep]:
+    kept, printer = KeptLines.opened(path), Printer(lambda: None)
+    try:
+        yield lambda line: kept.keep(printer, "stderr", line) if kept is not None else None
+    finally:
+        printer.close()
+
+
+def _keep_own(keep: Keep, text: str) -> None:
+    keep(f"holdfast: {one_line(text)}\n".encode("utf-8", "replace"))
+
+
+def _keep_members(keep: Keep, member: str, text: str) -> None:
+    for line in text.splitlines():
+        keep(f"[{member}] {line}\n".encode("utf-8", "replace"))
+
+
+def one_line(text: str) -> str:
+    """Reasons come from others' programs: one line, and nothing that a terminal would obey."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+class _HomeWatch:
+    """Tells the operator that the run's record cannot be written. Called from the recorder's thread."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._tell: Callable[[str], object] = lambda text: None
+
+    def listen(self, hub: Coordinator, loop: asyncio.AbstractEventLoop) -> None:
+        self._tell = lambda text: loop.call_soon_threadsafe(hub.tell, text)
+
+    def refused(self, error: Exception) -> None:
+        why = (getattr(error, "strerror", None) or str(error)).lower()
+        is_full = isinstance(error, OSError) and error.errno in FULL
+        what = f"Holdfast's home {self._home} " + ("is full" if is_full else f"cannot be written ({why})")
+        self._tell(
+            f"{what}: the run goes on, and its record waits in memory, up to {SPOOL_BYTES >> 20} MiB of it. "
+            "Free space there; for the next run HOLDFAST_HOME may name another place."
+        )
+
+    def accepted(self, dropped: int) -> None:
+        lost = f"; {dropped} events did not fit into memory and are lost" if dropped else "; nothing was lost"
+        self._tell(f"Holdfast's home {self._home} takes the record again{lost}")
+
+    def left(self, size_bytes: int, path: Path) -> None:
+        self._tell(
+            f"Holdfast's home {self._home} did not take the last {size_bytes} bytes of the record. They are "
+            f"in {path} until this machine restarts; once there is room, `holdfast report` takes them in."
+        )
+
+
+# ---- the process -------------------------------------------------------------------------------------------
+
+
+def _tell_begun(begun: Readiness) -> None:
+    """The launcher reads to the end, so the end has to come."""
+    with suppress(OSError):
+        os.write(1, msgspec.json.encode(begun))
+    os.dup2(2, 1)
+
+
+def main() -> int:
+    charge = decoded(sys.stdin.buffer.read())
+    try:
+        asyncio.run(serve(charge, _tell_begun))
+    except HoldfastError as error:
+        is_mistake = isinstance(error, InputError)
+        _tell_begun(Readiness(sentence=error.sentence, hint=error.hint, is_mistake=is_mistake))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

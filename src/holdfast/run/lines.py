@@ -1,0 +1,79 @@
+"""The lines of a run that goes on, in a file of its directory: for whoever looks at it later, or again.
+
+Several processes append to it: the agents of this machine what members print, the coordinator what Holdfast
+says. It is bounded: when it is full it begins anew. Each line has one character before it, for its stream.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from holdfast.run.output import Printer, Stream
+
+LINES_FILE = "lines"
+LINES_BYTES_MAX = 16 << 20
+LOOK_LINES = 256
+"""After so many lines of its own, a process looks how large the file is."""
+READ_BYTES = 1 << 16
+
+_MARKS: dict[Stream, bytes] = {"stdout": b"1", "stderr": b"2"}
+_STREAMS: dict[bytes, Stream] = {mark: stream for stream, mark in _MARKS.items()}
+
+
+class KeptLines:
+    """The file, for one that appends to it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lines = 0
+
+    @classmethod
+    def opened(cls, path: Path) -> "KeptLines | None":
+        """None where it cannot be written: the run goes on, and cannot be looked at later."""
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            return cls(os.open(path, flags, 0o600))
+        except OSError:
+            return None
+
+    def keep(self, printer: Printer, stream: Stream, line: bytes) -> None:
+        """Have the printer append a line with its end."""
+        self._lines += 1
+        if self._lines % LOOK_LINES == 0:
+            with suppress(OSError):
+                if os.fstat(self._descriptor).st_size > LINES_BYTES_MAX:
+                    os.ftruncate(self._descriptor, 0)
+        printer.put(self._descriptor, _MARKS[stream] + line)
+
+
+class KeptLine(msgspec.Struct, frozen=True):
+    """One line, with its end."""
+
+    stream: Stream
+    data: bytes
+
+
+class LinesReader:
+    """Reads the file while others append to it."""
+
+    def __init__(self, path: Path) -> None:
+        """OSError where there is none."""
+        self._file = path.open("rb", buffering=0)
+        self._rest = b""
+
+    def new(self) -> Iterator[KeptLine]:
+        """What has come since the last time, in whole lines."""
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # it has begun anew
+            self._file.seek(0)
+            self._rest = b""
+        while data := self._file.read(READ_BYTES):
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                if (stream := _STREAMS.get(line[:1])) is not None:
+                    yield KeptLine(stream, line[1:] + b"\n")
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,123 @@
+"""A viewer of a run: the lines for the operator as they come, how the run stands, and how it has ended.
+
+The launcher is one, and `holdfast attach` is. A viewer owns nothing: it can be killed, and when the
+coordinator dies it goes on with the successor, behind the last line that it has seen.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from holdfast.record.untrusted import UNDECODABLE
+from holdfast.run import wire
+from holdfast.run.dial import Connection, dial
+from holdfast.run.handshake import Rejected, Stranger, Unreachable
+from holdfast.run.site import Site
+from holdfast.run.status import Status
+
+STATUS_INTERVAL_S = 0.1
+"""How often a viewer that shows a board asks how the run stands."""
+
+_statuses = msgspec.msgpack.Decoder(Status)
+
+
+def status_of(packed: bytes) -> Status:
+    """How a run stands, as its coordinator told it; `MalformedFrame` where that cannot be."""
+    try:
+        return _statuses.decode(packed)
+    except UNDECODABLE as error:
+        raise wire.MalformedFrame(str(error)) from None
+
+
+def end_lines(run: str, over: wire.RunClosed) -> list[str]:
+    """The complaint, once; and how the run ended, where that was not the whole of it."""
+    lines = [over.complaint.rstrip()] if over.complaint else []
+    if not over.complaint.startswith("holdfast: "):
+        lines.append(f"holdfast: run {run} {over.outcome}; `holdfast report {run}` shows where its time went")
+    return lines
+
+
+class Viewer:
+    """One viewer's connection. show: is given each line."""
+
+    def __init__(self, site: Site, show: Callable[[wire.Said], None]) -> None:
+        self._site = site
+        self._show = show
+        self._seen = 0
+        self._connection: Connection | None = None
+        self._stops: list[wire.Stop] = []
+        self._status: Status | None = None
+        self._status_came = asyncio.Event()
+        self._over: asyncio.Future[wire.RunClosed | None] = asyncio.get_running_loop().create_future()
+        self.away_s: float | None = None
+        """For how long the last fault that struck a node takes it away."""
+
+    async def follow(self) -> None:
+        """Until the coordinator hangs up after the end, or no coordinator is left."""
+        try:
+            while not self._over.done():
+                site = self._site
+                self._connection = await dial(site.host, site.port, site.token, role="operator")
+                self._connection.send(wire.WatchRun(seen=self._seen))
+                for stop in self._stops:
+                    self._connection.send(stop)
+                while (message := await self._connection.receive()) is not None:
+                    self._heard(message)
+                await self._connection.close()
+        except (Unreachable, Stranger, Rejected):
+            pass  # nobody holds the coordinator's place
+        finally:
+            self._connection = None
+            if not self._over.done():
+                self._over.set_result(None)
+
+    def _heard(self, message: wire.AnyMessage) -> None:
+        match message:
+            case wire.Said():
+                self._seen = message.number
+                self._show(message)
+            case wire.NodeStruck(for_s=for_s):
+                self.away_s = for_s
+            case wire.StatusTold(packed=packed):
+                self._status = status_of(packed)
+                self._status_came.set()
+            case wire.Answer():
+                del self._stops[:1]
+            case wire.RunClosed():
+                if not self._over.done():
+                    self._over.set_result(message)
+
+    async def over(self) -> wire.RunClosed | None:
+        """How the run has ended; None: its coordinator is gone, and has no successor."""
+        return await asyncio.shield(self._over)
+
+    def stop(self, reason: str) -> None:
+        """Have the run end: by this coordinator, or by the next one."""
+        stop = wire.Stop(reason=reason)
+        self._stops.append(stop)
+        if self._connection is not None:
+            self._connection.send(stop)
+
+    async def ask(self) -> None:
+        """Keep asking how the run stands."""
+        while True:
+            if self._connection is not None:
+                self._connection.send(wire.AskStatus())
+            await asyncio.sleep(STATUS_INTERVAL_S)
+
+    async def await_status(self) -> None:
+        """Until it is known for the first time, or the run is over before that."""
+        came = asyncio.create_task(self._status_came.wait())
+        waits: list[asyncio.Future[Any]] = [came, self._over]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        came.cancel()
+        with suppress(asyncio.CancelledError):
+            await came
+
+    def status(self) -> Status:
+        """How the run stood a moment ago. Any thread may ask, once it is known."""
+        assert self._status is not None
+        return self._status

@@ -1,0 +1,215 @@
+"""The coordinator is killed, and the run goes on: real processes, and SIGKILL."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from launching import JOINS, TOKEN, Launched, Start
+from waiting import free_port, is_alive, until
+
+from holdfast.record.events import GenerationOpened, MemberLost, RunEnded, RunStarted, StepCommitted
+from holdfast.run.endpoint import find_endpoint
+
+pytestmark = pytest.mark.slow
+
+TAKEN_OVER = "the coordinator was lost; its successor has taken over"
+KILLS = 2
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    starts = Start(tmp_path)
+    yield starts
+    for run in starts.home.glob("runs/*/endpoint.json"):  # a run may outlive its launcher
+        with suppress(Exception):
+            endpoint = find_endpoint(starts.home, run.parent.name)
+            for pid in (endpoint.successor, endpoint.pid):
+                os.kill(pid, signal.SIGKILL)
+    for launched in starts.launched:
+        launched.close()
+
+
+def kill_coordinator(start: Start, run: str) -> int:
+    """Once it has a successor; which becomes the coordinator, and has one again."""
+    endpoint = start.endpoint(run)
+    os.kill(endpoint.pid, signal.SIGKILL)
+    until(lambda: start.endpoint(run).pid == endpoint.successor)
+    return endpoint.successor
+
+
+def until_said(launched: Launched, text: str, count: int) -> None:
+    launched.until(lambda: len([line for line in tuple(launched.err) if text in line]) >= count)
+
+
+def assert_nothing_happened(start: Start, members: int) -> None:
+    """The record of a run in which no member was lost, and no step."""
+    assert start.events(MemberLost) == []
+    (generation,) = start.events(GenerationOpened)
+    assert len(generation.members) == members
+    assert len(start.events(RunStarted)) == 1
+    assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
+    steps = sorted(event.step for event in start.events(StepCommitted))
+    assert steps == [*range(1, len(steps) + 1)]  # each once, though several coordinators have written them
+
+
+def test_members_notice_nothing_of_coordinators_that_are_killed(start: Start, tmp_path: Path) -> None:
+    launched = start("--nproc-per-node", "4", "--warm", "0", "--run", "r", script=JOINS)
+    launched.until_printed(r"generation n0.0 n0.1 n0.2 n0.3$", 4)
+    pids = launched.pids()
+    for kills in range(1, KILLS + 1):
+        kill_coordinator(start, "r")
+        until_said(launched, TAKEN_OVER, kills)
+    assert start.verb("chaos", "r", "kill", "n9").returncode == 2  # operators find the successor
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    assert launched.pids() == pids
+    assert_nothing_happened(start, 4)
+    assert not (start.home / "runs" / "r").exists()
+
+
+def test_a_member_that_dies_with_the_coordinator_is_replaced(start: Start, tmp_path: Path) -> None:
+    launched = start("--nproc-per-node", "2", "--run", "r", script=JOINS)
+    launched.until_printed("generation n0.0 n0.1$", 2)
+    (lost,) = [int(line.split()[2]) for line in launched.out if line.startswith("[n0.1] pid")]
+    coordinator = start.endpoint("r").pid
+    for pid in (lost, coordinator):
+        os.kill(pid, signal.SIGKILL)
+    launched.until_printed(r"generation n0.0 n0.[23]$", 2)
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    assert [(event.subject, event.reason) for event in start.events(MemberLost)] == [("n0.1", "SIGKILL")]
+
+
+def test_an_agent_that_dies_with_the_coordinator_comes_back(start: Start, tmp_path: Path) -> None:
+    flags = ("--nodes", "2", "--nnodes", "1:2", "--warm", "0", "--run", "r")
+    launched = start(*flags, script=JOINS)
+    launched.until_printed("generation n0.0 n1.0$", 2)
+    agents, coordinator = launched.agents(), start.endpoint("r").pid
+    for pid in (agents[-1], coordinator):
+        os.kill(pid, signal.SIGKILL)
+    launched.until_printed(r"generation n0.0 n1.0\+1$", 2)
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    assert len(start.events(RunEnded)) == 1
+
+
+@pytest.mark.parametrize("tls", [(), ("--tls",)], ids=["plain", "tls"])
+def test_the_nodes_of_other_launchers_go_on_as_well(
+    start: Start, tmp_path: Path, tls: tuple[str, ...]
+) -> None:
+    flags = (*tls, "--nnodes", "3", "--warm", "0", "--coordinator", f"127.0.0.1:{free_port()}", "--run", "r")
+    first = start(*flags, "--node-rank", "0", script=JOINS, token=TOKEN)
+    first.until_said("coordinator at")
+    others = [start(*flags, "--node-rank", rank, script=JOINS, token=TOKEN) for rank in "12"]
+    for launched in (first, *others):
+        launched.until_printed("generation n0.0 n1.0 n2.0$")
+    kill_coordinator(start, "r")
+    first.until_said(TAKEN_OVER)
+    (tmp_path / "enough").touch()
+    assert [launched.wait() for launched in (first, *others)] == [0, 0, 0]
+    assert_nothing_happened(start, 3)
+
+
+def test_a_killed_successor_is_replaced(start: Start, tmp_path: Path) -> None:
+    launched = start("--warm", "0", "--run", "r", script=JOINS)
+    launched.until_printed("generation n0.0$")
+    before = start.endpoint("r")
+    os.kill(before.successor, signal.SIGKILL)
+    until(lambda: start.endpoint("r").successor != before.successor)
+    kill_coordinator(start, "r")
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    assert_nothing_happened(start, 1)
+
+
+@pytest.mark.soak
+def test_a_successor_that_is_stopped_holds_nobody_up(start: Start, tmp_path: Path) -> None:
+    """Its pipe fills up; then it is given up, and must not take over when it is continued."""
+    launched = start("--nproc-per-node", "4", "--warm", "0", "--run", "r", script=JOINS)
+    launched.until_printed("generation", 4)
+    before = start.endpoint("r")
+    os.kill(before.successor, signal.SIGSTOP)
+    until(lambda: start.endpoint("r").successor != before.successor)
+    assert not is_alive(before.successor)
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    assert_nothing_happened(start, 4)
+
+
+def test_a_run_without_coordinator_and_successor_ends_everywhere(start: Start) -> None:
+    flags = ("--nnodes", "2", "--coordinator", f"127.0.0.1:{free_port()}", "--run", "r")
+    first = start(*flags, script=JOINS, token=TOKEN)
+    first.until_said("coordinator at")
+    second = start(*flags, script=JOINS, token=TOKEN)
+    second.until_printed("generation")
+    endpoint = start.endpoint("r")
+    for pid in (endpoint.successor, endpoint.pid):
+        os.kill(pid, signal.SIGKILL)
+    assert [first.wait(), second.wait()] == [1, 1]
+    for launched in (first, second):
+        assert any("the coordinator at" in line and "is gone" in line for line in launched.err)
+    assert not any(map(is_alive, (*first.pids(), *second.pids())))
+
+
+def test_the_coordinator_and_its_successor_end_with_a_killed_launcher(start: Start) -> None:
+    launched = start("--run", "r", script=JOINS)
+    launched.until_printed("generation")
+    endpoint = start.endpoint("r")
+    launched.process.kill()
+    everything = (endpoint.pid, endpoint.successor, *launched.pids())
+    until(lambda: not any(map(is_alive, everything)))
+
+
+# ---- a run that outlives its launcher --------------------------------------------------------------------
+
+
+def test_a_detachable_run_outlives_its_launcher_and_can_be_seen_and_stopped(start: Start) -> None:
+    launched = start("--detachable", "--run", "r", "--warm", "0", script=JOINS)
+    launched.until_printed("generation n0.0$")
+    start.endpoint("r")
+    launched.process.kill()
+    assert launched.process.wait() == -signal.SIGKILL
+    kill_coordinator(start, "r")
+    stopped = start.verb("stop", "r")
+    assert stopped.returncode == 0, stopped.stderr
+    until(lambda: not any(map(is_alive, launched.pids())))
+    until(lambda: not (start.home / "runs" / "r").exists())
+    assert [event.outcome for event in start.events(RunEnded)] == ["stopped"]
+
+
+def test_whoever_attaches_sees_the_lines_so_far_and_those_that_follow(start: Start, tmp_path: Path) -> None:
+    launched = start("--detachable", "--run", "r", "--warm", "0", script=JOINS)
+    launched.until_printed("generation n0.0$")
+    launched.process.send_signal(signal.SIGHUP)  # its terminal has gone
+    kill_coordinator(start, "r")
+    attached = start.attached("r")
+    attached.until_printed(r"^\[n0.0\] pid \d+ generation n0.0$")
+    attached.until_said(TAKEN_OVER)
+    (tmp_path / "enough").touch()
+    assert attached.wait() == 0
+    assert attached.err[0].startswith("holdfast: run r, coordinator at")
+    assert attached.err[-1].startswith("holdfast: run r completed")
+    assert launched.wait() == 0
+    assert attached.out == launched.out
+
+
+def test_an_interrupt_ends_the_view_and_not_the_run(start: Start, tmp_path: Path) -> None:
+    launched = start("--run", "r", "--warm", "0", script=JOINS)
+    launched.until_printed("generation n0.0$")
+    attached = start.attached("r")
+    attached.until_printed("generation n0.0$")
+    attached.process.send_signal(signal.SIGINT)
+    assert attached.wait() == 130
+    assert attached.err[-1] == "holdfast: run r goes on; `holdfast attach r` shows it again"
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+
+
+def test_attaching_to_no_run_is_a_mistake(start: Start) -> None:
+    for verb in ("attach", "stop"):
+        done = start.verb(verb, "nobody")
+        assert done.returncode == 2
+        assert "No run 'nobody' is going on" in done.stderr
