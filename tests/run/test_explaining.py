@@ -39,7 +39,7 @@ def watched(
             member="", place="", stacks=tuple((*stack, caller, MAIN) for stack in stacks), seen=view
         )
 
-    found = Watched(first_ns=0, first=at(0), last_ns=0, last=at(0))
+    found = Watched.begun(at(0), 0)
     for number in range(1, looks):
         found = found.then(at(number), number * LOOK_S * SECOND)
     return found
@@ -54,6 +54,8 @@ def explained(stage: Stage = "forward", **members: Watched) -> Explanation:
     [
         (watched((OWN,), share=1.0), "loop", True),
         (watched((OWN,), share=0.2), "loop", False),  # it had little of a processor so far
+        (watched((OWN,), share=0.01, state="R"), "loop", False),  # next to nothing
+        (watched((OWN,), share=0.01, waits_for="lock", runs_threads=True), "loop", False),
         (watched((TORCH, OWN), share=1.0), "busy", False),
         (watched((OWN,), share=1.0, moves=True), "busy", False),
         (watched((OWN,), waits_for="sleep"), "idle", True),

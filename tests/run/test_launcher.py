@@ -311,18 +311,18 @@ def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path
 def test_a_member_is_replaced_on_request(start: Start, tmp_path: Path) -> None:
     launched = start("--nproc-per-node", "2", "--run", "asked", script=JOINS)
     launched.until_printed("generation n0.0 n0.1$", 2)
-    wrong = start.verb("replace", "asked", "n0.9")
+    wrong = start.verb("migrate", "asked", "n0.9")
     assert wrong.returncode == 2
     assert "The run 'asked' has no member or node 'n0.9'; it has n0.0, n0.1." in wrong.stderr
-    done = start.verb("replace", "asked", "n0.1")
+    done = start.verb("migrate", "asked", "n0.1")
     assert (done.returncode, done.stdout) == (0, "n0.2 has taken the place of n0.1\n"), done.stderr
     (pid,) = (int(line.split()[2]) for line in launched.out if line.startswith("[n0.1] pid"))
     launched.until(lambda: not is_alive(pid))
     (tmp_path / "enough").touch()
     assert launched.wait() == 0
-    assert [(one.action, one.subject) for one in start.events(ActionTaken)] == [("replace", "n0.1")]
+    assert [(one.action, one.subject) for one in start.events(ActionTaken)] == [("migrate", "n0.1")]
     assert start.events(MemberLost) == []
-    over = start.verb("replace", "asked", "n0.0")
+    over = start.verb("migrate", "asked", "n0.0")
     assert over.returncode == 1
     assert "No run 'asked' is going on" in over.stderr
 

@@ -96,7 +96,7 @@ def test_a_member_below_the_floor_is_replaced_once(cluster: MakeCluster) -> None
     assert made.generations[-1].members == ("n0.0", "n0.4", "n0.2", "n0.3")
     assert made.recorded(GenerationOpened)[-1].reason == "replaced, 6.0 times as slow as the others: n0.1"
     replaced = made.recorded(ActionTaken)[-1]
-    assert (replaced.action, replaced.subject) == ("replace", "n0.1")
+    assert (replaced.action, replaced.subject) == ("migrate", "n0.1")
     assert replaced.reason == "6.0 times as slow as the others"
     (sentence,) = tell(made, "floor", times=6.0)
     assert "n0.4 takes 6.0 times as long" in sentence

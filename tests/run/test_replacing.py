@@ -114,7 +114,7 @@ def test_the_record_has_an_action_and_neither_fault_nor_loss(cluster: "MakeClust
     assert not made.recorded(FaultObserved)
     (action,) = made.recorded(ActionTaken)
     assert (action.action, action.subject, action.reason, action.causes) == (
-        "replace",
+        "migrate",
         "n0.0",
         "asked for by the operator",
         (),

@@ -63,7 +63,8 @@ _LOCKING = ("with ", "async with ")
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen of a member since a stall was first looked at. is_fixed: it was in the same function each
-    time, called from the same lines.
+    time, called from the same lines. ran: how often its main thread was running, or ready to; others_ran: any
+    other thread, or process of its own.
     """
 
     first_ns: int
@@ -72,12 +73,25 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     last: Located
     looks: int = 1
     is_fixed: bool = True
+    ran: int = 0
+    others_ran: int = 0
+
+    @classmethod
+    def begun(cls, message: Located, now_ns: int) -> "Watched":
+        return cls(first_ns=now_ns, first=message, last_ns=now_ns, last=message)._counted(message)
+
+    def _counted(self, message: Located) -> "Watched":
+        seen = message.seen
+        if seen is None:
+            return self
+        others_ran = self.others_ran + seen.runs_threads
+        return msgspec.structs.replace(self, ran=self.ran + (seen.state == "R"), others_ran=others_ran)
 
     def then(self, message: Located, now_ns: int) -> "Watched":
         is_fixed = self.is_fixed and _is_same_call(self.last.stacks, message.stacks)
         return msgspec.structs.replace(
             self, last_ns=now_ns, last=message, looks=self.looks + 1, is_fixed=is_fixed
-        )
+        )._counted(message)
 
     @property
     def cpu_s(self) -> float:
@@ -87,7 +101,9 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def computes(self) -> bool:
-        return self.cpu_s > IDLE_SHARE * (self.last_ns - self.first_ns) / 1e9
+        """Or would, if it had a processor: on a busy machine a process may get next to nothing."""
+        is_ready = self.ran > 0 or 2 * self.others_ran > self.looks
+        return is_ready or self.cpu_s > IDLE_SHARE * (self.last_ns - self.first_ns) / 1e9
 
     @property
     def is_idle(self) -> bool:

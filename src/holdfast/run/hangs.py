@@ -56,9 +56,7 @@ def located(state: RunState, message: Located) -> None:
         del stall.awaited[message.member]
         before = stall.watched.get(message.member)
         stall.watched[message.member] = (
-            Watched(first_ns=state.now_ns, first=message, last_ns=state.now_ns, last=message)
-            if before is None
-            else before.then(message, state.now_ns)
+            Watched.begun(message, state.now_ns) if before is None else before.then(message, state.now_ns)
         )
 
 

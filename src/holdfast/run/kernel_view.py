@@ -80,7 +80,8 @@ class KernelView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: of its main thread, as proc(5) has it: R runs, S sleeps, D waits for a device, T is stopped.
     channel: the kernel's function that it waits in. cpu_s: processor time, of all that it has started too.
     moved_bytes: what its main thread, and all that it has started, have read and written. ends: the two ends
-    of the TCP connection that it waits for. runs_threads: some thread of it runs.
+    of the TCP connection that it waits for. runs_threads: some thread of it runs or is ready to, or some
+    process that it has started.
     """
 
     state: str = ""
@@ -112,7 +113,9 @@ def view(pid: int) -> KernelView:
         cpu_s=sum(map(_cpu_s, (pid, *started))),
         moved_bytes=sum(map(_moved_bytes, (main, *(f"/proc/{child}" for child in started)))),
         ends=_ends(pid, link),
-        runs_threads=any(_state(str(task)) == "R" for task in _tasks(pid)),
+        runs_threads=any(
+            _state(task) == "R" for task in (*map(str, _tasks(pid)), *(f"/proc/{one}" for one in started))
+        ),
     )
 
 

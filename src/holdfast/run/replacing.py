@@ -31,6 +31,8 @@ def ask(state: RunState, message: Move) -> Answer:
             return _migrate(state, message)
         case Drain(node=name, asks_only=asks_only):
             node = state.roster.nodes.get(name)
+            if node is None and asks_only:
+                return Answer(ok=False, sentence=f"{name} was lost meanwhile")
             return _no_node(state, name) if node is None else _ask_drain(state, node, asks_only=asks_only)
         case Restore(node=name):
             node = state.roster.nodes.get(name)
