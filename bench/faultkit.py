@@ -1,9 +1,10 @@
 """`holdfast bench faultkit`: the fault kit of lm-resiliency, on it and on Holdfast, in turns on one machine.
 
-Both train the same model on the same data with four workers, on processors and over TCP. The kit schedules each
-fault on worker 2; what it cannot make itself is made by the same code in both. See `bench/faultkit_cases.py`.
+Both train the same model on the same data with four workers, on processors and over TCP. The kit schedules
+each fault on worker 2; what it cannot make itself, the same code makes in both: `bench/faultkit_cases.py`.
 """
 
+import math
 import subprocess
 import sys
 import tempfile
@@ -37,12 +38,14 @@ from holdfast.record.journal import events_of
 
 MEMBERS = 4
 REPETITIONS = 3
-STEPS = 40
+STEPS = 30
 HANG_AFTER_S = 6.0
 """The bound of a hang that both are given: by itself lm-resiliency has 30 s, and Holdfast 60 s or more."""
-AUDIT = 1.0
-"""The share of lanes that Holdfast audits, where it can: all, as lm-resiliency checks every step."""
-RUN_S_MAX = 300.0
+AUDIT = 0.25
+"""The share of lanes that Holdfast audits, where it can: one of each member in every step."""
+CHECKS_EVERY, CHECKS_EVERY_DEFAULT = 5, 10
+"""The steps from one check and checkpoint of lm-resiliency to the next: in the exam, and by itself."""
+RUN_S_MAX = 180.0
 """After it a run counts as one that does not go on."""
 REPORTED = 75
 """The exit code of a worker of lm-resiliency that ends because of a report: see `faultkit_lmr.py`."""
@@ -126,18 +129,17 @@ def _named(names: Sequence[str]) -> list[Case]:
 
 def measure(cases: Sequence[Case], repetitions: int, python: str, directory: Path) -> FaultkitBench:
     """Everything in turn, so many times."""
-    ours, theirs = _holdfast(python), _lm_resiliency(1)
+    ours, theirs = _holdfast(python), _lm_resiliency(CHECKS_EVERY)
     load_before = _load()
     calm: dict[str, list[Finished]] = {}
     undisturbed: dict[str, str] = {}
+    trials = []
     for number in range(repetitions):
-        for system in (_plain(), ours, theirs, _lm_resiliency(10)):
+        for system in (_plain(), ours, theirs, _lm_resiliency(CHECKS_EVERY_DEFAULT)):
             finished = _run(system, None, _task(system, python, directory / f"calm-{system.name}-{number}"))
             calm.setdefault(system.name, []).append(finished)
             _tell(f"undisturbed, {system.name}: {1000 * finished.step_s:.0f} ms a step")
-            undisturbed |= {system.name: digest for digest in finished.seen.digests}
-    trials = []
-    for number in range(repetitions):
+            undisturbed[system.name] = "".join(finished.seen.digests)
         for case in cases:
             for system in (ours, theirs):
                 folder = directory / f"{case.fault}-{system.name}-{number}"
@@ -206,7 +208,7 @@ def _run(system: System, case: Case | None, task: Task) -> Finished:
         digests=frozenset(digests) if ended else frozenset(),
     )
     whole = whole_steps(commits, MEMBERS)[STRIKES_AT:]
-    return Finished(seen=seen, step_s=step_s(whole) if case is None else 0.0)
+    return Finished(seen=seen, step_s=step_s(whole) if case is None and ended else math.nan)
 
 
 class _Injected(msgspec.Struct, frozen=True):
@@ -230,7 +232,6 @@ def _plain() -> System:
 
 
 def _lm_resiliency(every: int) -> System:
-    """every: the steps from one check and checkpoint to the next; its own default is 10."""
     told = {"BENCH_FAULTKIT_EVERY": str(every), "BENCH_FAULTKIT_HANG_S": str(HANG_AFTER_S)}
 
     def launches(task: Task) -> tuple[Launch, ...]:
@@ -242,7 +243,7 @@ def _lm_resiliency(every: int) -> System:
         found = [*failures, *(scout_reports(file.read_text()) if file.exists() else [])]
         return sorted(found, key=lambda report: report.at_ns)
 
-    name = PEER if every == 1 else f"{PEER}, every {every} steps"
+    name = PEER if every == CHECKS_EVERY else f"{PEER}, every {every} steps"
     return System(name=name, launches=launches, reports=reports)
 
 

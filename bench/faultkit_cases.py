@@ -16,8 +16,11 @@ KINDS = Literal["sdc", "straggler", "hang", "process_failure"]
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One failure type. kind: what the kit expects a system to call it. once: it strikes in one step, and not in
-    every step until its process ends.
+    """One failure type.
+
+    kind    what the kit expects a system to call it
+    made    how it is made, in words
+    once    it strikes in one step, and not in every step until its process ends
     """
 
     fault: str
@@ -75,11 +78,11 @@ CASES = (
 )
 NOT_APPLIED = {
     "resource_unavailable": "the kit means a GPU or a network card that is gone; workers here use none",
-    "payload_corruption": "the kit has no code for it, and the two systems share no transport to change bytes in; "
-    "a tensor that is wrong before it is sent is tensor_corruption",
-    "checkpoint_corruption": "not measured: a worker of Holdfast reads a checkpoint only if no member is left",
-    "checkpoint_truncation": "not measured, as above",
-    "checkpoint_missing": "not measured, as above",
-    "io_error": "not measured: the kit means storage, and only checkpoints use any here",
+    "payload_corruption": "the kit ships no code that makes it, and the systems share no transport to change "
+    "bytes in; a tensor that is wrong before it is sent is tensor_corruption",
+    "checkpoint_corruption": "not measured: the kit ships no code that makes it",
+    "checkpoint_truncation": "not measured: the kit ships no code that makes it",
+    "checkpoint_missing": "not measured: the kit ships no code that makes it",
+    "io_error": "not measured: the kit ships no code that makes it, and only checkpoints use storage here",
 }
 """The kit's other types, and why they are left out."""

@@ -1,7 +1,7 @@
 """What `holdfast bench faultkit` makes of its runs: who was named, when all went on, with which bits. Pure.
 
-Each system's own words are folded into reports of one kind, and those into the neutral result of lm-resiliency's
-kit, which is scored by the kit's rule: the ranks that are named must be the faulty ones, all and no others.
+Each system's own words are folded into reports of one kind, and those into the neutral result of
+lm-resiliency's kit, which is scored by the kit's rule: the ranks named must be the faulty ones and no others.
 """
 
 import re
@@ -56,7 +56,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """All trials of a fault with a system. localised, finished and bits_equal count trials; seconds are medians."""
+    """All trials of a fault with a system. localised, finished and bits_equal count trials; the rest, but for
+    false_alarms, are medians.
+    """
 
     fault: str
     system: str
@@ -72,7 +74,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run left behind. injected_ns: when the fault was armed. digests: those of all members at the end."""
+    """What a run left behind. injected_ns: when the fault was armed. digests: of all members at the end."""
 
     injected_ns: int
     reports: Sequence[Report]
@@ -113,7 +115,7 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 def scout_reports(lines: str) -> list[Report]:
-    """What lm-resiliency reported, a JSON object a line. Of a whole group no rank is named, as in the kit's rule."""
+    """What lm-resiliency reported, a JSON object a line. A group as a whole names no rank."""
     found = []
     for line in lines.splitlines():
         told = msgspec.json.decode(line, type=_Told)

@@ -1,8 +1,8 @@
 """The faults of `holdfast bench faultkit`, the same code in the workers of both systems.
 
-lm-resiliency's kit schedules them all, by the manifest that the harness wrote, and applies those that it can:
-wrong, stale, lost, doubled and reordered tensors, and delays. For the others it asks for an executor and ships
-none. This is one: it makes them for real, in the forward pass of the step that the kit names.
+lm-resiliency's kit schedules them all, by the manifest that the harness wrote. It makes some itself: wrong,
+stale, lost, doubled and reordered tensors, and delays. For the others it asks for an executor and ships none.
+This is one: it makes them for real, in the forward pass of the step that the kit names.
 """
 
 import ctypes
@@ -143,9 +143,9 @@ def _deafen(*, is_over: bool = False) -> None:
 
 
 def _tcp_sockets() -> Iterator[socket.socket]:
-    for name in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            each = socket.socket(fileno=os.dup(int(name)))
+            each = socket.socket(fileno=os.dup(int(entry.name)))
             if each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM:
                 yield each
             else:

@@ -1,6 +1,6 @@
 """What both systems of `holdfast bench faultkit` train: the small GPT, with the names that SCOUT looks for.
 
-SCOUT replays `embed`, one of `layers` and `output`, found by these names; without one of them it can say nothing.
+SCOUT replays `embed`, one of `layers` and `output`, found by these names. Without one it is inconclusive.
 """
 
 import hashlib
