@@ -86,7 +86,7 @@ def holdfast_reports(events: Iterable[AnyEvent], offset_ns: int) -> list[Report]
     """offset_ns: what the wall clock is ahead of the monotonic one."""
     found = []
     for event in events:
-        if isinstance(event, FaultObserved) and event.severity != "info":
+        if isinstance(event, FaultObserved):
             kind = "straggler" if "slow" in event.fault else "sdc"
             found.append(
                 _report(event.subject, event.occurred_ns - offset_ns, kind, event.detail or event.fault)
