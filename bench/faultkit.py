@@ -208,7 +208,7 @@ def _run(system: System, case: Case | None, task: Task) -> Finished:
         digests=frozenset(digests) if ended else frozenset(),
     )
     whole = whole_steps(commits, MEMBERS)[STRIKES_AT:]
-    return Finished(seen=seen, step_s=step_s(whole) if case is None and ended else math.nan)
+    return Finished(seen=seen, step_s=step_s(whole) if len(whole) > 1 else math.nan)
 
 
 class _Injected(msgspec.Struct, frozen=True):
