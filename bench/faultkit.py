@@ -212,15 +212,13 @@ def _run(system: System, case: Case | None, task: Task) -> Finished:
 
 
 class _Injected(msgspec.Struct, frozen=True):
-    activated_at_ns: int
+    at_ns: int
 
 
 def _injected_ns(folder: Path) -> int:
-    """When the kit armed the fault, by the monotonic clock; of a run without one, the end of time."""
+    """When the struck step began, by the monotonic clock; of a run without a fault, the end of time."""
     file = folder / "injected.json"
-    return (
-        msgspec.json.decode(file.read_bytes(), type=_Injected).activated_at_ns if file.exists() else 1 << 62
-    )
+    return msgspec.json.decode(file.read_bytes(), type=_Injected).at_ns if file.exists() else 1 << 62
 
 
 def _plain() -> System:

@@ -10,7 +10,7 @@ from statistics import median
 
 import msgspec
 
-from bench.commits import Commit, steps_lost, whole_steps
+from bench.commits import Commit, Whole, steps_lost
 from bench.faultkit_cases import STRIKES_AT, TARGET, Case
 from holdfast.record.events import AnyEvent, FaultObserved, MemberLost
 
@@ -74,7 +74,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run left behind. injected_ns: when the fault was armed. digests: of all members at the end."""
+    """What a run left behind. injected_ns: when the struck step began. digests: of all members at the end."""
 
     injected_ns: int
     reports: Sequence[Report]
@@ -145,8 +145,9 @@ def judged(case: Case, system: str, seen: Seen, undisturbed: str, members: int) 
     )
     bits_equal = seen.digests == {undisturbed} if seen.digests else None
     found_ns = first.at_ns if first else seen.injected_ns
-    whole = whole_steps(seen.commits, members, after_ns=found_ns)
-    goes_on = bool(whole) and (first is not None or bits_equal is True)
+    resumed = went_on(seen.commits, members, found_ns)
+    if first is None and not bits_equal:
+        resumed = None  # they went on with the fault
     return Trial(
         fault=case.fault,
         system=system,
@@ -154,12 +155,26 @@ def judged(case: Case, system: str, seen: Seen, undisturbed: str, members: int) 
         localised=localization.failed_ranks == (TARGET,),
         false_alarms=false_alarms(seen),
         detect_s=(found_ns - seen.injected_ns) / 1e9 if first else None,
-        recover_s=(whole[0].at_ns - seen.injected_ns) / 1e9 if goes_on else None,
-        steps_lost=steps_lost(seen.commits, whole[0], found_ns) if goes_on else 0,
-        workers_restarted=len({commit.process for commit in seen.commits}) - members,
+        recover_s=(resumed.at_ns - seen.injected_ns) / 1e9 if resumed else None,
+        steps_lost=steps_lost(seen.commits, resumed, found_ns) if resumed else 0,
+        workers_restarted=max(0, len({commit.process for commit in seen.commits}) - members),
         bits_equal=bits_equal,
         said=first.detail if first else "",
     )
+
+
+def went_on(commits: Sequence[Commit], members: int, after_ns: int) -> Whole | None:
+    """The first step that all have committed after that moment: all members, or all but the lost one."""
+    by_step: dict[int, list[Commit]] = {}
+    for commit in commits:
+        if commit.at_ns > after_ns:
+            by_step.setdefault(commit.step, []).append(commit)
+    whole = [
+        Whole(step=step, at_ns=max(each.at_ns for each in made), processes=frozenset(processes))
+        for step, made in by_step.items()
+        if len(processes := {each.process for each in made}) >= members - 1
+    ]
+    return min(whole, key=lambda step: step.at_ns, default=None)
 
 
 def false_alarms(seen: Seen) -> int:

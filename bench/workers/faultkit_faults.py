@@ -27,7 +27,7 @@ from torch import nn
 KIT = "BENCH_FAULTKIT"
 """The variable with the folder that has the kit, for a worker of an environment without it."""
 INJECTED = "injected.json"
-"""What was injected, and when, in the kit's format."""
+"""When the fault was injected, and the kit's record of it."""
 STALL_S = 4.0
 SILENCE_S = 2.0
 """Less than the bound of a hang, both."""
@@ -82,14 +82,14 @@ class Faults:
         return kit().FaultExecutionResult(verified=True, active=False, evidence={"effect": self._due})
 
     def note(self) -> None:
-        """Writes down what the kit has armed, before a step in which it strikes."""
+        """Writes down what the kit has armed, and when the step begins in which it strikes."""
         self.leaves_out = False
-        if self._session is None or (self._folder / INJECTED).exists():
+        if self._session is None or not self._session.records or (self._folder / INJECTED).exists():
             return
-        if records := [each.to_dict() for each in self._session.records if each.activated_at_ns is not None]:
-            unfinished = self._folder / f"{INJECTED}.{os.getpid()}"
-            unfinished.write_text(json.dumps(records[0]))
-            unfinished.replace(self._folder / INJECTED)
+        told = {"at_ns": time.monotonic_ns(), "record": self._session.records[0].to_dict()}
+        unfinished = self._folder / f"{INJECTED}.{os.getpid()}"
+        unfinished.write_text(json.dumps(told))
+        unfinished.replace(self._folder / INJECTED)
 
     def _strike(self) -> None:
         due, self._due = self._due, ""

@@ -100,6 +100,13 @@ def test_naming_a_healthy_rank_is_a_false_alarm_and_no_localisation() -> None:
     assert judged(CASE, "holdfast", seen(Report(at_ns=1, ranks=(2,))), "d", 4).false_alarms == 1
 
 
+def test_members_without_the_lost_one_have_gone_on_too() -> None:
+    report = Report(at_ns=INJECTED_NS + S, ranks=(2,))
+    more = (*commits(12, 102.0, (1, 2, 4)), *commits(13, 105.0, (1, 2, 4, 5)))
+    trial = judged(CASE, "holdfast", seen(report, more=more), "d", 4)
+    assert (trial.recover_s, trial.steps_lost, trial.workers_restarted) == (2.0, 0, 1)
+
+
 def test_a_group_is_found_and_not_localised() -> None:
     trial = judged(CASE, "holdfast", seen(Report(at_ns=INJECTED_NS + S)), "d", 4)
     assert trial.localization.detected
