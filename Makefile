@@ -163,11 +163,12 @@ $(installed): pyproject.toml $(constraints)
 	@$(pip) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# What `bench recovery` compares with, apart from .venv: nothing of ours depends on it. A peer that has no wheel
-# for this machine is left out there, with a sentence.
+# What `bench recovery` and `bench faultkit` compare with, apart from .venv: nothing of ours depends on it. A peer that
+# has no wheel for this machine is left out there, with a sentence.
 $(peers)/.installed: constraints-torch.txt
 	@$(find_python); "$$python" -m venv $(peers)
 	@torch=$$(grep '^torch==' constraints-torch.txt); pip="$(peers)/bin/python -m pip install --quiet --only-binary :all:"; \
 	  $$pip "$$torch" nvidia-resiliency-ext==0.4.1 || $$pip "$$torch"; \
-	  $$pip torchft==0.2.0 || true
+	  $$pip torchft==0.2.0 || true; \
+	  $$pip "$$torch" lm-resiliency==0.2.0 || true
 	@touch $@

@@ -12,6 +12,7 @@ command = LazyGroup(
             "audits": "Flip bits in live runs: what audits find, how often, false alarms, cost.",
             "coordinator": "Hold thousands of members in one coordinator: commits, regroups, memory.",
             "diagnose": "Diagnose hundreds of simulated incidents: precision, recall, time, alarms, cost.",
+            "faultkit": "Sit a rival's exam: faults of lm-resiliency's kit, on it and on Holdfast.",
             "faults": "Strike live runs with every fault: who is found, how soon they go on, false alarms.",
             "gpu": "Train a GPT on a GPU: NCCL through 50 kills, recoveries, a step against a plain loop.",
             "ledger": "Fold a million events: events a second, memory, the cost of one more.",

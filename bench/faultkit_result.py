@@ -1,0 +1,233 @@
+"""What `holdfast bench faultkit` makes of its runs: who was named, when all went on, with which bits. Pure.
+
+Each system's own words are folded into reports of one kind, and those into the neutral result of
+lm-resiliency's kit, which is scored by the kit's rule: the ranks named must be the faulty ones and no others.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+import msgspec
+
+from bench.commits import Commit, Whole, steps_lost
+from bench.faultkit_cases import STRIKES_AT, TARGET, Case
+from holdfast.record.events import AnyEvent, FaultObserved, MemberLost
+
+NODE = "n0."
+"""What a member's name begins with; the first ones' ends with their rank."""
+TORCHRUN_FAILURE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
+DETAIL_CHARS_MAX = 200
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """That a system has found something. ranks: whom it names; none: it cannot tell whom."""
+
+    at_ns: int
+    ranks: tuple[int, ...] = ()
+    kind: str | None = None
+    detail: str = ""
+
+
+class Localization(msgspec.Struct, frozen=True, kw_only=True):
+    """The kit's neutral result of a system, by the names of its format."""
+
+    occurrence_id: str
+    detected: bool
+    failed_ranks: tuple[int, ...] = ()
+    kind: str | None = None
+    latency_ms: float | None = None
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """One run with one fault. bits_equal None: the run did not reach its end, so it has no bits."""
+
+    fault: str
+    system: str
+    localization: Localization
+    localised: bool
+    false_alarms: int
+    detect_s: float | None
+    recover_s: float | None
+    steps_lost: int
+    workers_restarted: int
+    bits_equal: bool | None
+    said: str
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """All trials of a fault with a system. localised, finished and bits_equal count trials; the rest, but for
+    false_alarms, are medians.
+    """
+
+    fault: str
+    system: str
+    repetitions: int
+    localised: int
+    false_alarms: int
+    detect_s: float | None
+    recover_s: float | None
+    steps_lost: float
+    workers_restarted: float
+    finished: int
+    bits_equal: int
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run left behind. injected_ns: when the struck step began. digests: of all members at the end."""
+
+    injected_ns: int
+    reports: Sequence[Report]
+    commits: Sequence[Commit]
+    digests: frozenset[str]
+
+
+def holdfast_reports(events: Iterable[AnyEvent], offset_ns: int) -> list[Report]:
+    """offset_ns: what the wall clock is ahead of the monotonic one."""
+    found = []
+    for event in events:
+        if isinstance(event, FaultObserved):
+            kind = "straggler" if "slow" in event.fault else "sdc"
+            found.append(
+                _report(event.subject, event.occurred_ns - offset_ns, kind, event.detail or event.fault)
+            )
+        elif isinstance(event, MemberLost):
+            kind = "hang" if "no progress" in event.reason else "process_failure"
+            found.append(_report(event.subject, event.occurred_ns - offset_ns, kind, event.reason))
+    return sorted(found, key=lambda report: report.at_ns)
+
+
+def _report(member: str, at_ns: int, kind: str, detail: str) -> Report:
+    rank = member.removeprefix(NODE).partition("+")[0]
+    ranks = (int(rank),) if rank.isdigit() else ()
+    return Report(at_ns=at_ns, ranks=ranks, kind=kind, detail=detail[:DETAIL_CHARS_MAX])
+
+
+class _Scout(msgspec.Struct, frozen=True):
+    failed_ranks: tuple[int, ...] = ()
+    kind: str | None = None
+    scope: str = "rank"
+
+
+class _Told(msgspec.Struct, frozen=True):
+    at_ns: int
+    report: _Scout
+
+
+def scout_reports(lines: str) -> list[Report]:
+    """What lm-resiliency reported, a JSON object a line. A group as a whole names no rank."""
+    found = []
+    for line in lines.splitlines():
+        told = msgspec.json.decode(line, type=_Told)
+        named = () if told.report.scope == "peer_group" else tuple(sorted(told.report.failed_ranks))
+        found.append(Report(at_ns=told.at_ns, ranks=named, kind=told.report.kind, detail=told.report.scope))
+    return sorted(found, key=lambda report: report.at_ns)
+
+
+def torchrun_failure(output: str, code_ignored: int) -> tuple[int, str] | None:
+    """The rank that torchrun blames, and its words. Not one that ended because of a report."""
+    for match in TORCHRUN_FAILURE.finditer(output):
+        if int(match[1]) != code_ignored:
+            return int(match[2]), match[0].strip()
+    return None
+
+
+def judged(case: Case, system: str, seen: Seen, undisturbed: str, members: int) -> Trial:
+    """What a run with a fault came to. undisturbed: the digest of a run without one."""
+    after = [report for report in seen.reports if report.at_ns >= seen.injected_ns]
+    first = next((report for report in after if report.ranks), after[0] if after else None)
+    localization = Localization(
+        occurrence_id=f"{case.fault}@{STRIKES_AT}",
+        detected=first is not None,
+        failed_ranks=first.ranks if first else (),
+        kind=first.kind if first else None,
+        latency_ms=(first.at_ns - seen.injected_ns) / 1e6 if first else None,
+    )
+    bits_equal = seen.digests == {undisturbed} if seen.digests else None
+    found_ns = first.at_ns if first else seen.injected_ns
+    resumed = went_on(seen.commits, members, found_ns)
+    if first is None and not bits_equal:
+        resumed = None  # they went on with the fault
+    return Trial(
+        fault=case.fault,
+        system=system,
+        localization=localization,
+        localised=localization.failed_ranks == (TARGET,),
+        false_alarms=false_alarms(seen),
+        detect_s=(found_ns - seen.injected_ns) / 1e9 if first else None,
+        recover_s=(resumed.at_ns - seen.injected_ns) / 1e9 if resumed else None,
+        steps_lost=steps_lost(seen.commits, resumed, found_ns) if resumed else 0,
+        workers_restarted=max(0, len({commit.process for commit in seen.commits}) - members),
+        bits_equal=bits_equal,
+        said=first.detail if first else "",
+    )
+
+
+def went_on(commits: Sequence[Commit], members: int, after_ns: int) -> Whole | None:
+    """The first step that all have committed after that moment: all members, or all but the lost one."""
+    by_step: dict[int, list[Commit]] = {}
+    for commit in commits:
+        if commit.at_ns > after_ns:
+            by_step.setdefault(commit.step, []).append(commit)
+    whole = [
+        Whole(step=step, at_ns=max(each.at_ns for each in made), processes=frozenset(processes))
+        for step, made in by_step.items()
+        if len(processes := {each.process for each in made}) >= members - 1
+    ]
+    return min(whole, key=lambda step: step.at_ns, default=None)
+
+
+def false_alarms(seen: Seen) -> int:
+    """Reports before the fault, and those that name a healthy rank. After a restart ranks are others."""
+    before = sum(report.at_ns < seen.injected_ns for report in seen.reports)
+    after = [report for report in seen.reports if report.at_ns >= seen.injected_ns and report.ranks]
+    return before + bool(after and set(after[0].ranks) - {TARGET})
+
+
+def rows(trials: Sequence[Trial]) -> list[Row]:
+    """In the order in which faults and systems came first."""
+    pairs = dict.fromkeys((trial.fault, trial.system) for trial in trials)
+    return [_row([each for each in trials if (each.fault, each.system) == pair]) for pair in pairs]
+
+
+def _row(trials: Sequence[Trial]) -> Row:
+    return Row(
+        fault=trials[0].fault,
+        system=trials[0].system,
+        repetitions=len(trials),
+        localised=sum(trial.localised for trial in trials),
+        false_alarms=sum(trial.false_alarms for trial in trials),
+        detect_s=_median([trial.detect_s for trial in trials]),
+        recover_s=_median([trial.recover_s for trial in trials]),
+        steps_lost=median(trial.steps_lost for trial in trials),
+        workers_restarted=median(trial.workers_restarted for trial in trials),
+        finished=sum(trial.bits_equal is not None for trial in trials),
+        bits_equal=sum(trial.bits_equal is True for trial in trials),
+    )
+
+
+def _median(samples: Sequence[float | None]) -> float | None:
+    known = [sample for sample in samples if sample is not None]
+    return median(known) if known else None
+
+
+def table(found: Sequence[Row]) -> list[str]:
+    """The rows for people, as Markdown."""
+    head = (
+        "fault|system|localised|false alarms|found after|all go on after|steps lost|workers started|same bits"
+    )
+    lines = [f"| {' | '.join(head.split('|'))} |", f"|{'---|' * len(head.split('|'))}"]
+    for row in found:
+        bits = f"{row.bits_equal} of {row.repetitions}"
+        ended = "" if row.finished == row.repetitions else f" ({row.finished} ended)"
+        cells = (
+            *(row.fault, row.system, f"{row.localised} of {row.repetitions}", row.false_alarms),
+            *(_seconds(row.detect_s), _seconds(row.recover_s)),
+            *(f"{row.steps_lost:g}", f"{row.workers_restarted:g}", bits + ended),
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2f} s"

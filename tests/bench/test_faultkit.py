@@ -1,0 +1,134 @@
+import msgspec
+import pytest
+
+from bench.commits import Commit
+from bench.faultkit_cases import CASES, NOT_APPLIED, STRIKES_AT, TARGET, Case
+from bench.faultkit_result import (
+    Report,
+    Seen,
+    holdfast_reports,
+    judged,
+    rows,
+    scout_reports,
+    table,
+    torchrun_failure,
+)
+from holdfast.record.events import ActionTaken, FaultObserved, MemberLost
+
+KIT_TYPES = 21
+S = 1_000_000_000
+INJECTED_NS = 100 * S
+CASE = CASES[0]
+# As lm-resiliency 0.2.0 and torchrun of torch 2.13 write them, shortened.
+SCOUT_LINES = """\
+{"at_ns": 3, "by": 3, "report": {"failed_ranks": [2], "layer_id": -1, "kind": "sdc", "scope": "rank"}}
+{"at_ns": 2, "by": 0, "report": {"failed_ranks": [0, 1, 2, 3], "kind": "sdc", "scope": "peer_group"}}
+"""
+TORCHRUN_LINES = """\
+multiprocessing/api.py:1002] failed (exitcode: 75) local_rank: 0 (pid: 11) of binary: python
+multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 2 (pid: 13) of binary: python
+"""
+
+
+def commits(step: int, at_s: float, processes: tuple[int, ...] = (1, 2, 3, 4)) -> list[Commit]:
+    return [Commit(process=process, step=step, world=0, at_ns=round(at_s * S)) for process in processes]
+
+
+def seen(*reports: Report, more: tuple[Commit, ...] = (), digests: frozenset[str] = frozenset({"d"})) -> Seen:
+    return Seen(
+        injected_ns=INJECTED_NS, reports=reports, commits=[*commits(11, 99.0), *more], digests=digests
+    )
+
+
+def test_every_type_of_the_kit_is_made_or_has_a_reason() -> None:
+    assert (
+        len({case.fault for case in CASES} | NOT_APPLIED.keys()) == len(CASES) + len(NOT_APPLIED) == KIT_TYPES
+    )
+    assert all(NOT_APPLIED.values())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.fault)
+def test_a_manifest_names_the_rank_and_the_step(case: Case) -> None:
+    (incident,) = msgspec.json.decode(msgspec.json.encode(case.manifest()))["incidents"]
+    assert incident["trigger"] == {"at": [STRIKES_AT]}
+    assert incident["faults"][0]["target"]["rank"] == TARGET
+    assert incident["faults"][0]["type"] == case.fault
+
+
+def test_reports_of_a_rank_and_of_a_group() -> None:
+    group, rank = scout_reports(SCOUT_LINES)
+    assert (group.at_ns, group.ranks) == (2, ())
+    assert (rank.at_ns, rank.ranks, rank.kind) == (3, (2,), "sdc")
+
+
+def test_torchrun_blames_the_first_that_did_not_end_by_a_report() -> None:
+    found = torchrun_failure(TORCHRUN_LINES, 75)
+    assert found is not None
+    assert found[0] == 2
+    assert torchrun_failure("nothing failed", 75) is None
+
+
+def test_what_holdfast_recorded_names_members() -> None:
+    slow = FaultObserved(id="a", occurred_ns=30, subject="n0.2", fault="slow member", severity="degraded")
+    hung = MemberLost(id="b", occurred_ns=20, subject="n0.1", reason="no progress for 6 s, at train.py:8")
+    killed = MemberLost(id="c", occurred_ns=40, subject="n0.2+1", reason="SIGKILL")
+    moved = ActionTaken(id="d", occurred_ns=35, subject="n0.2", action="rebalance")
+    found = holdfast_reports([slow, hung, killed, moved], 10)
+    assert [(report.at_ns, report.ranks, report.kind) for report in found] == [
+        (10, (1,), "hang"),
+        (20, (2,), "straggler"),
+        (30, (2,), "process_failure"),
+    ]
+
+
+def test_the_right_rank_is_localised_and_its_step_done_again() -> None:
+    report = Report(at_ns=INJECTED_NS + S, ranks=(2,), kind="sdc")
+    # Step 12 was committed, and is done again by four new processes.
+    more = (*commits(12, 100.5), *commits(12, 104.0, (5, 6, 7, 8)))
+    trial = judged(CASE, "holdfast", seen(report, more=more), "d", 4)
+    assert trial.localised
+    assert trial.localization.occurrence_id == f"{CASE.fault}@{STRIKES_AT}"
+    assert (trial.detect_s, trial.recover_s) == (1.0, 4.0)
+    assert (trial.steps_lost, trial.workers_restarted, trial.false_alarms) == (1, 4, 0)
+    assert trial.bits_equal is True
+
+
+def test_naming_a_healthy_rank_is_a_false_alarm_and_no_localisation() -> None:
+    trial = judged(CASE, "holdfast", seen(Report(at_ns=INJECTED_NS + S, ranks=(1, 2))), "d", 4)
+    assert not trial.localised
+    assert trial.false_alarms == 1
+    assert judged(CASE, "holdfast", seen(Report(at_ns=1, ranks=(2,))), "d", 4).false_alarms == 1
+
+
+def test_members_without_the_lost_one_have_gone_on_too() -> None:
+    report = Report(at_ns=INJECTED_NS + S, ranks=(2,))
+    more = (*commits(12, 102.0, (1, 2, 4)), *commits(13, 105.0, (1, 2, 4, 5)))
+    trial = judged(CASE, "holdfast", seen(report, more=more), "d", 4)
+    assert (trial.recover_s, trial.steps_lost, trial.workers_restarted) == (2.0, 0, 1)
+
+
+def test_a_group_is_found_and_not_localised() -> None:
+    trial = judged(CASE, "holdfast", seen(Report(at_ns=INJECTED_NS + S)), "d", 4)
+    assert trial.localization.detected
+    assert not trial.localised
+    assert trial.false_alarms == 0
+
+
+def test_what_nobody_found_has_gone_on_only_with_the_same_bits() -> None:
+    more = tuple(commits(12, 101.0))
+    assert judged(CASE, "holdfast", seen(more=more), "d", 4).recover_s == 1.0
+    other = judged(CASE, "holdfast", seen(more=more), "undisturbed", 4)
+    assert (other.recover_s, other.detect_s, other.bits_equal) == (None, None, False)
+    assert judged(CASE, "holdfast", seen(digests=frozenset()), "d", 4).bits_equal is None
+
+
+def test_rows_count_trials_and_the_table_shows_who_did_not_end() -> None:
+    report = Report(at_ns=INJECTED_NS + S, ranks=(2,))
+    good = judged(CASE, "holdfast", seen(report, more=tuple(commits(12, 103.0))), "d", 4)
+    stuck = judged(CASE, "holdfast", seen(digests=frozenset()), "d", 4)
+    (row,) = rows([good, stuck])
+    assert (row.localised, row.repetitions, row.finished, row.bits_equal) == (1, 2, 1, 1)
+    assert row.recover_s == 3.0
+    assert table([row])[-1] == (
+        "| tensor_corruption | holdfast | 1 of 2 | 0 | 1.00 s | 3.00 s | 0 | 0 | 1 of 2 (1 ended) |"
+    )
