@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
@@ -271,7 +272,9 @@ def _holdfast(peers_python: str) -> System:
         )
 
     def reports(folder: Path, _: Sequence[Report]) -> list[Report]:
-        return holdfast_reports(events_of(folder / "home"), time.time_ns() - time.monotonic_ns())
+        with suppress(InputError):  # a run that ended before it recorded anything
+            return holdfast_reports(events_of(folder / "home"), time.time_ns() - time.monotonic_ns())
+        return []
 
     return System(name="holdfast", launches=launches, reports=reports)
 

@@ -18,6 +18,7 @@ NODE = "n0."
 """What a member's name begins with; the first ones' ends with their rank."""
 TORCHRUN_FAILURE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
 DETAIL_CHARS_MAX = 200
+OBSERVER_ENDED = "oob_daemon_failure"
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,10 +116,15 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 def scout_reports(lines: str) -> list[Report]:
-    """What lm-resiliency reported, a JSON object a line. A group as a whole names no rank."""
+    """What lm-resiliency reported, a JSON object a line. A group as a whole names no rank.
+
+    That its own observers end whenever torchrun ends the workers is not a finding about a rank.
+    """
     found = []
     for line in lines.splitlines():
         told = msgspec.json.decode(line, type=_Told)
+        if told.report.kind == OBSERVER_ENDED:
+            continue
         named = () if told.report.scope == "peer_group" else tuple(sorted(told.report.failed_ranks))
         found.append(Report(at_ns=told.at_ns, ranks=named, kind=told.report.kind, detail=told.report.scope))
     return sorted(found, key=lambda report: report.at_ns)

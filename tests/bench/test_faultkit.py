@@ -23,6 +23,7 @@ CASE = CASES[0]
 SCOUT_LINES = """\
 {"at_ns": 3, "by": 3, "report": {"failed_ranks": [2], "layer_id": -1, "kind": "sdc", "scope": "rank"}}
 {"at_ns": 2, "by": 0, "report": {"failed_ranks": [0, 1, 2, 3], "kind": "sdc", "scope": "peer_group"}}
+{"at_ns": 1, "by": 0, "report": {"failed_ranks": [0], "kind": "oob_daemon_failure", "scope": "rank"}}
 """
 TORCHRUN_LINES = """\
 multiprocessing/api.py:1002] failed (exitcode: 75) local_rank: 0 (pid: 11) of binary: python
