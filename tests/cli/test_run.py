@@ -330,3 +330,9 @@ def test_checking_the_size_needs_no_numerical_library(
     with_size, without = loaded("--size", size), loaded()
     assert "holdfast.economics.sizing.sizing" in with_size - without
     assert not {"numpy", "scipy", "rich"} & with_size
+
+
+@pytest.mark.parametrize("flag", ["--wait", "--hang-after", "--audit"])
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_a_number_must_be_finite(holdfast: Any, script: Path, flag: str, number: str) -> None:
+    assert flag in complaint(holdfast("run", flag, number, script))

@@ -84,9 +84,15 @@ def test_audits_end_once_and_states_are_still_compared(cluster: MakeCluster, kin
     (sentence,) = tell(made, finding)
     assert sentence.startswith("lanes are not audited any more: ")
     assert tell(made, finding) == []
-    assert made.state.audits.rate(0.01) == 0.0
-    assert made.state.audits.rate(0.0) is None
+    assert made.state.audits.rate(0.01, is_deterministic=True) == 0.0
+    assert made.state.audits.rate(0.0, is_deterministic=True) is None
     assert not made.recorded(FaultObserved)
+
+
+def test_lanes_of_kernels_that_may_differ_are_not_audited(cluster: MakeCluster) -> None:
+    made = up(cluster)
+    assert made.state.audits.rate(0.01, is_deterministic=True) == 0.01
+    assert made.state.audits.rate(0.01, is_deterministic=False) == 0.0
 
 
 def test_odd_losses_are_named_but_not_without_end(cluster: MakeCluster) -> None:

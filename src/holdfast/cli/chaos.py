@@ -6,6 +6,7 @@ from typing import get_args
 
 import click
 
+from holdfast.cli.flags import FiniteRange
 from holdfast.cli.record import home, json_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError
@@ -23,7 +24,7 @@ FOR_S = 3.0
 @click.option(
     "--for",
     "for_s",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=FOR_S,
     metavar="S",
     help=f"How long a pause lasts, or a node stays away.  [default: {FOR_S:g}]",

@@ -7,6 +7,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
 def command(given: Flags) -> None: ...
 """
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -16,6 +17,16 @@ import msgspec
 
 Decorator = Callable[[Any], Any]
 Given = TypeVar("Given", bound=msgspec.Struct)
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range: `nan` is in none, though no comparison says so, and nothing lasts for `inf`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def option(*words: str, **settings: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from holdfast.cli.flags import FiniteRange
 from holdfast.cli.record import home
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError, InputError, complaint
@@ -20,7 +21,7 @@ EXIT_NOT_DONE = 1
 wait_option: Callable[[Any], Any] = click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=WAIT_S,
     metavar="S",
     help=f"How long to wait until it is done; it goes on all the same.  [default: {WAIT_S:g}]",

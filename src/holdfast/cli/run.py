@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from holdfast.cli import torchrun
-from holdfast.cli.flags import argument, option, takes
+from holdfast.cli.flags import FiniteRange, argument, option, takes
 from holdfast.cli.record import home, open_record
 from holdfast.record.errors import InputError
 from holdfast.run.audits import RATE
@@ -93,20 +93,20 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="N",
     )
     wait_s: float | None = option(
-        "--wait", "The longest to wait for nodes.  [default: 600]", type=click.FloatRange(min=0), metavar="S"
+        "--wait", "The longest to wait for nodes.  [default: 600]", type=FiniteRange(min=0), metavar="S"
     )
     hang_after_s: float | None = option(
         "--hang-after",
         "End a member that holds the others up for so long, from the run's first commit on.  "
         "[default: from the run's own steps]",
-        type=click.FloatRange(min=0, min_open=True),
+        type=FiniteRange(min=0, min_open=True),
         metavar="S",
     )
     no_rebalance: bool = option("Deal lanes evenly, also if a member is slow.", is_flag=True)
     audit: float | None = option(
         "Compute this share of lanes twice and compare, to find silent corruption; 0: never. "
         f"Not with --shard.  [default: {RATE:g}]",
-        type=click.FloatRange(min=0, max=1),
+        type=FiniteRange(min=0, max=1),
         metavar="SHARE",
     )
     is_module: bool = torchrun.option(

@@ -128,6 +128,8 @@ class Agent:
             await self._end_workers(0)
             await self._connection.close()
             self._printer.close()
+            if self._kept is not None:
+                self._kept.close()
             self._kernel_log.close()
 
     def _watch_launcher(self, obeying: asyncio.Task[int]) -> None:

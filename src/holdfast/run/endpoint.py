@@ -52,7 +52,9 @@ class Reservation:
     def publish(self, endpoint: Endpoint) -> None:
         """Tell operators on this machine where the coordinator is. In one piece, as long as any before."""
         try:
-            os.pwrite(self.descriptor, msgspec.json.encode(endpoint).ljust(FILE_BYTES), 0)
+            body = msgspec.json.encode(endpoint).ljust(FILE_BYTES)
+            os.pwrite(self.descriptor, body, 0)
+            os.ftruncate(self.descriptor, len(body))
         except OSError as error:
             raise _unwritable(self._path, error) from None
 
@@ -75,6 +77,7 @@ def reserved(home: Path, run: str) -> Iterator[Reservation]:
     except OSError as error:
         raise _unwritable(path, error) from None
     os.ftruncate(descriptor, 0)
+    (directory / LINES_FILE).unlink(missing_ok=True)  # of one that was killed
     with inherited(home, run, descriptor) as reservation:
         yield reservation
 

@@ -70,11 +70,16 @@ def announce(
         faults=state.faults,
         replicas_most=max(state.generations.replicas_most, len(members) // state.policy.mesh.ranks),
         rebalances=state.policy.rebalances,
-        audit_rate=state.audits.rate(state.policy.audit_rate),
+        audit_rate=state.audits.rate(state.policy.audit_rate, is_deterministic=_is_deterministic(state)),
     )
     state.outbox.effects.append(ToMembers(members, announcement))
     if leaving or shelved:  # they change over with the others, and then wait to be ended, or to come back
         state.outbox.effects.append(ToMembers((*leaving, *shelved), announcement))
+
+
+def _is_deterministic(state: RunState) -> bool:
+    """Whether the script leaves it to Holdfast that kernels give the same bits each time."""
+    return state.launch.setup is not None and state.launch.setup[1].deterministic
 
 
 def _ranked(state: RunState, survivors: Sequence[str], newcomers: Sequence[str]) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ PIPE_BYTES = 1 << 20
 """As much as Linux lets anybody have (pipe-max-size)."""
 WRITE_WAIT_S = 1.0
 """A successor that takes nothing for so long is given up, and another one is started."""
+START_INTERVAL_S_MAX = 60.0
 START_INTERVAL_S = 1.0
 """Between the end of one and the start of the next."""
 FINISH_WAIT_S = 5.0
@@ -53,13 +54,20 @@ class Heir:
 
     async def keep(self) -> None:
         """Have one as long as this lasts."""
+        pause_s = START_INTERVAL_S
         while True:
+            trouble = ""
             try:
-                await self._run()
+                has_followed = await self._run()
             except OSError as error:  # no memory, or no room for another process
                 self._close()
-                self._coordinator.tell(f"the coordinator has no successor at the moment: {error.strerror}")
-            await asyncio.sleep(START_INTERVAL_S)
+                has_followed, trouble = False, f": {error.strerror}"
+            if has_followed:
+                pause_s = START_INTERVAL_S
+            elif pause_s == START_INTERVAL_S:
+                self._coordinator.tell(f"the coordinator has no successor at the moment{trouble}")
+            await asyncio.sleep(pause_s)
+            pause_s = pause_s if has_followed else min(2 * pause_s, START_INTERVAL_S_MAX)
 
     def follow(self, entry: EstateEntry) -> None:
         """Send the entry. When this returns it is in the pipe, or there is nobody who could lack it."""
@@ -79,11 +87,13 @@ class Heir:
                 async with asyncio.timeout(FINISH_WAIT_S):
                     await process.wait()
 
-    async def _run(self) -> None:
+    async def _run(self) -> bool:
+        """Whether one followed, until it ended."""
         listener = self._coordinator.listener.fileno()
         reading, self._pipe = os.pipe()
         try:
-            fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            with suppress(OSError):  # a user may have few large pipes: a small one does it, too
+                fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             os.set_blocking(self._pipe, False)
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "holdfast.run.standby", str(listener), str(self._reservation)),
@@ -100,8 +110,10 @@ class Heir:
             self._write(pickle.dumps(self._coordinator.estate, pickle.HIGHEST_PROTOCOL))
             self._is_following = self._pipe is not None
             self._publish(self._process.pid if self._is_following else 0)
+        has_followed = self._is_following
         await self._process.wait()
         self._close()
+        return has_followed
 
     def _write(self, body: bytes) -> None:
         if self._pipe is None:

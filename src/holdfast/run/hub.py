@@ -30,7 +30,6 @@ from holdfast.run.estate import Estate
 from holdfast.run.happenings import FromMember, Happening, StrikeRequested
 from holdfast.run.heir import Heir
 from holdfast.run.lines import LINES_FILE, KeptLines
-from holdfast.run.output import Printer
 from holdfast.run.sent import FRAMES_MAX
 from holdfast.run.site import Site
 from holdfast.run.state import RunPolicy
@@ -287,11 +286,14 @@ Keep = Callable[[bytes], None]
 
 @contextmanager
 def _keeper(path: Path) -> Iterator[Keep]:
-    kept, printer = KeptLines.opened(path), Printer(lambda: None)
+    kept = KeptLines.opened(path)
+    if kept is None:
+        yield lambda line: None
+        return
     try:
-        yield lambda line: kept.keep(printer, "stderr", line) if kept is not None else None
+        yield partial(kept.keep, "stderr")
     finally:
-        printer.close()
+        kept.close()
 
 
 def _keep_own(keep: Keep, text: str) -> None:

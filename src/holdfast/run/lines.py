@@ -5,13 +5,15 @@ says. It is bounded: when it is full it begins anew. Each line has one character
 """
 
 import os
+import queue
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from holdfast.run.output import Printer, Stream
+from holdfast.run.output import BACKLOG_LINES_MAX, CLOSE_WAIT_S, Stream, write_whole
 
 LINES_FILE = "lines"
 LINES_BYTES_MAX = 16 << 20
@@ -24,11 +26,15 @@ _STREAMS: dict[bytes, Stream] = {mark: stream for stream, mark in _MARKS.items()
 
 
 class KeptLines:
-    """The file, for one that appends to it."""
+    """The file, for one that appends to it, from a thread of its own: a home that does not answer loses lines
+    here, and holds up nobody.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._lines = 0
+        self._queue: queue.Queue[bytes | None] = queue.Queue(BACKLOG_LINES_MAX)
+        self._thread = threading.Thread(target=self._work, name="holdfast-lines", daemon=True)
+        self._thread.start()
 
     @classmethod
     def opened(cls, path: Path) -> "KeptLines | None":
@@ -39,14 +45,26 @@ class KeptLines:
         except OSError:
             return None
 
-    def keep(self, printer: Printer, stream: Stream, line: bytes) -> None:
-        """Have the printer append a line with its end."""
-        self._lines += 1
-        if self._lines % LOOK_LINES == 0:
-            with suppress(OSError):
-                if os.fstat(self._descriptor).st_size > LINES_BYTES_MAX:
+    def keep(self, stream: Stream, line: bytes) -> None:
+        """Append a line with its end, or drop it where too many wait."""
+        with suppress(queue.Full):
+            self._queue.put_nowait(_MARKS[stream] + line)
+
+    def close(self) -> None:
+        """Wait until all is written, but not for ever."""
+        with suppress(queue.Full):
+            self._queue.put(None, timeout=CLOSE_WAIT_S)
+            self._thread.join(CLOSE_WAIT_S)
+
+    def _work(self) -> None:
+        lines = 0
+        while (line := self._queue.get()) is not None:
+            lines += 1
+            with suppress(OSError):  # the disk is full: perhaps not for long
+                if lines % LOOK_LINES == 0 and os.fstat(self._descriptor).st_size > LINES_BYTES_MAX:
                     os.ftruncate(self._descriptor, 0)
-        printer.put(self._descriptor, _MARKS[stream] + line)
+                write_whole(self._descriptor, line)
+        os.close(self._descriptor)
 
 
 class KeptLine(msgspec.Struct, frozen=True):

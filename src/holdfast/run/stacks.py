@@ -48,26 +48,31 @@ Stack = tuple[StackFrame, ...]
 """The innermost first."""
 
 
-def read_stacks(text: str) -> tuple[Stack, ...]:
-    """Of each thread, the one that was asked first: the main thread, where a signal goes to the process."""
+def read_stacks(text: str, *, with_source: bool = True) -> tuple[Stack, ...]:
+    """Of each thread, the one that was asked first: the main thread, where a signal goes to the process.
+
+    with_source: the user's files are read, which takes as long as their storage does.
+    """
     heads = list(_THREAD.finditer(text))
     ends = [*(head.start() for head in heads), len(text)][1:]
     found = [
-        (head.group().startswith("Thread"), _stack(text[head.end() : end]))
+        (head.group().startswith("Thread"), _stack(text[head.end() : end], with_source))
         for head, end in zip(heads, ends, strict=False)
     ]
     stacks = [stack for _, stack in sorted(found, key=lambda one: one[0]) if stack]
     return tuple(stacks[:THREADS_MAX])
 
 
-def _stack(text: str) -> Stack:
+def _stack(text: str, with_source: bool) -> Stack:
     calls = [(path, int(line), function) for path, line, function in _FRAME.findall(text)[:FRAMES_MAX]]
-    return tuple(StackFrame(*call, *_owned(call[0], call[1])) for call in calls)
+    return tuple(StackFrame(*call, *_owned(call[0], call[1], with_source)) for call in calls)
 
 
-def _owned(path: str, line: int) -> tuple[bool, str]:
+def _owned(path: str, line: int, with_source: bool) -> tuple[bool, str]:
     """Whether the file is the user's, and the line if it is."""
-    return (False, "") if is_library(path) else (True, _source(path, line))
+    if is_library(path):
+        return False, ""
+    return True, _source(path, line) if with_source else ""
 
 
 def _source(path: str, line: int) -> str:

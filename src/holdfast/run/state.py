@@ -565,11 +565,13 @@ class Audits(msgspec.Struct, kw_only=True):
     apart_step: int | None = None
     odd: int = 0
 
-    def rate(self, wanted: float) -> float | None:
-        """What members are told of the share of lanes that two of them compute."""
+    def rate(self, wanted: float, *, is_deterministic: bool) -> float | None:
+        """What members are told of the share of lanes that two of them compute. None: nothing is compared,
+        not even states.
+        """
         if not wanted:
             return None
-        return 0.0 if self.is_over else wanted
+        return wanted if is_deterministic and not self.is_over else 0.0
 
 
 class Ends(msgspec.Struct, kw_only=True):

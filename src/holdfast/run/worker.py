@@ -6,8 +6,10 @@ when it ends has a moment to clean up after it and is then ended as well.
 
 import asyncio
 import os
+import queue
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,7 +21,7 @@ from holdfast.run import kernel_view, whereabouts
 from holdfast.run.kin import die_with, signal_group, signal_process
 from holdfast.run.lines import KeptLines
 from holdfast.run.output import STREAMS, LastWords, MemberOutput, Printer, Stream, View
-from holdfast.run.stacks import own_frame, read_stacks
+from holdfast.run.stacks import Stack, own_frame, read_stacks
 from holdfast.run.wire import Located, StrikeWorker
 
 READ_BYTES = 64 << 10
@@ -69,6 +71,7 @@ class Worker:
         self._is_muted = program.is_muted
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._is_stopped = False
+        self._reading: threading.Thread | None = None
         self._is_gone = asyncio.Event()
         self._logs = _open_logs(program.log_directory / member) if program.log_directory else {}
         self._output = MemberOutput(member, self._print, self._log)
@@ -133,10 +136,24 @@ class Worker:
         text = ""
         if seen.state not in ("", whereabouts.STOPPED):
             text = await self._stacks(all_threads=not seen.runs_threads)
-        stacks = read_stacks(text)
+        stacks = await self._read_stacks(text)
         frame = own_frame(stacks[0]) if stacks else None
         place = frame.place if frame is not None else ""
         return Located(member=self._member, place=place, stacks=stacks, seen=seen)
+
+    async def _read_stacks(self, text: str) -> tuple[Stack, ...]:
+        """With the lines of the script, unless its storage hangs: what holds up the script must not hold up
+        the agent.
+        """
+        if self._reading is None or not self._reading.is_alive():
+            found: queue.SimpleQueue[tuple[Stack, ...]] = queue.SimpleQueue()
+            self._reading = threading.Thread(target=lambda: found.put(read_stacks(text)), daemon=True)
+            self._reading.start()
+            for _ in range(LOCATE_POLLS_MAX):
+                if not found.empty():
+                    return found.get()
+                await asyncio.sleep(LOCATE_POLL_INTERVAL_S)
+        return read_stacks(text, with_source=False)
 
     async def _stacks(self, *, all_threads: bool) -> str:
         """As the process writes them; empty where it does not."""
@@ -171,7 +188,7 @@ class Worker:
             return
         self._printer.put(STREAMS[stream], line)
         if self._program.kept is not None:
-            self._program.kept.keep(self._printer, stream, line)
+            self._program.kept.keep(stream, line)
         if view.copies(stream, line):
             self._printer.put(self._program.copies[stream], line)
 
