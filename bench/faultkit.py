@@ -4,7 +4,6 @@ Both train the same model on the same data with four workers, on processors and 
 each fault on worker 2; what it cannot make itself, the same code makes in both: `bench/faultkit_cases.py`.
 """
 
-import math
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from statistics import median
 import click
 import msgspec
 
-from bench.commits import read_commits, step_s, whole_steps
+from bench.commits import read_commits, whole_steps
 from bench.contestants import POLL_INTERVAL_S, SCRIPTS, Launch, Processes, Task, importable, torchrun
 from bench.faultkit_cases import CASES, NOT_APPLIED, STRIKES_AT, Case
 from bench.faultkit_result import (
@@ -27,6 +26,7 @@ from bench.faultkit_result import (
     Trial,
     holdfast_reports,
     judged,
+    mean_step_s,
     rows,
     scout_reports,
     table,
@@ -209,7 +209,7 @@ def _run(system: System, case: Case | None, task: Task) -> Finished:
         digests=frozenset(digests) if ended else frozenset(),
     )
     whole = whole_steps(commits, MEMBERS)[STRIKES_AT:]
-    return Finished(seen=seen, step_s=step_s(whole) if len(whole) > 1 else math.nan)
+    return Finished(seen=seen, step_s=mean_step_s([step.at_ns for step in whole]))
 
 
 class _Injected(msgspec.Struct, frozen=True):

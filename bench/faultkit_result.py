@@ -4,6 +4,7 @@ Each system's own words are folded into reports of one kind, and those into the 
 lm-resiliency's kit, which is scored by the kit's rule: the ranks named must be the faulty ones and no others.
 """
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -188,6 +189,11 @@ def false_alarms(seen: Seen) -> int:
     before = sum(report.at_ns < seen.injected_ns for report in seen.reports)
     after = [report for report in seen.reports if report.at_ns >= seen.injected_ns and report.ranks]
     return before + bool(after and set(after[0].ranks) - {TARGET})
+
+
+def mean_step_s(ends_ns: Sequence[int]) -> float:
+    """From one step to the next. The mean: a check every few steps does not show in the median."""
+    return (ends_ns[-1] - ends_ns[0]) / (len(ends_ns) - 1) / 1e9 if len(ends_ns) > 1 else math.nan
 
 
 def rows(trials: Sequence[Trial]) -> list[Row]:

@@ -30,7 +30,7 @@ HANG_AFTER = "BENCH_FAULTKIT_HANG_S"
 REPORTED = 75
 """The exit code of a worker that ends because of a report."""
 SLOW_TIMES, SLOW_MS = 3.0, 50.0
-"""What SCOUT calls slow. With its own 1.1 times and 2 ms it names healthy ranks on a machine that is busy."""
+"""What SCOUT calls slow, chosen for workers that share cores; its own values are 1.1 times and 2 ms."""
 
 
 class ClockEvent:

@@ -1,3 +1,5 @@
+import math
+
 import msgspec
 import pytest
 
@@ -8,6 +10,7 @@ from bench.faultkit_result import (
     Seen,
     holdfast_reports,
     judged,
+    mean_step_s,
     rows,
     scout_reports,
     table,
@@ -133,3 +136,8 @@ def test_rows_count_trials_and_the_table_shows_who_did_not_end() -> None:
     assert table([row])[-1] == (
         "| tensor_corruption | holdfast | 1 of 2 | 0 | 1.00 s | 3.00 s | 0 | 0 | 1 of 2 (1 ended) |"
     )
+
+
+def test_a_check_every_few_steps_shows_in_the_mean() -> None:
+    assert mean_step_s([0, S, 2 * S, 6 * S]) == 2.0
+    assert math.isnan(mean_step_s([S]))
