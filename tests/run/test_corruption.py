@@ -60,7 +60,7 @@ def test_a_place_that_was_wrong_before_is_suspected(cluster: MakeCluster) -> Non
     made = up(cluster)
     made.state.audits.seats["n0", 1] = 1
     said = tell(made, AuditFinding(kind="lane", step=2, culprits=(1,)))
-    assert any("it is the 2. time in this place" in line and "holdfast drain" in line for line in said)
+    assert any("this is number 2 in the same place" in line and "holdfast drain" in line for line in said)
 
 
 def test_states_without_a_majority_send_all_back_and_the_second_time_end_the_run(

@@ -154,6 +154,14 @@ def test_a_run_without_coordinator_and_successor_ends_everywhere(start: Start) -
     assert not any(map(is_alive, (*first.pids(), *second.pids())))
 
 
+def test_a_signal_also_ends_a_run_whose_coordinator_is_stopped(start: Start) -> None:
+    launched = start("--nproc-per-node", "1", "--run", "r", script=JOINS)
+    launched.until_printed("generation n0.0$", 1)
+    os.kill(start.endpoint("r").pid, signal.SIGSTOP)
+    launched.process.send_signal(signal.SIGTERM)
+    assert launched.wait() == 128 + signal.SIGTERM
+
+
 def test_the_coordinator_and_its_successor_end_with_a_killed_launcher(start: Start) -> None:
     launched = start("--run", "r", script=JOINS)
     launched.until_printed("generation")

@@ -53,7 +53,7 @@ def _blame(state: RunState, member: Member, finding: AuditFinding, size: int) ->
     losses.fence(state, member, FAULT, onset_ns=None, account=f"{FAULT}: {_where(finding)}")
     if times > 1:
         state.outbox.say(
-            f"it is the {times}. time in this place: suspect the device, or the node; "
+            f"this is number {times} in the same place: suspect the device, or the node; "
             f"`holdfast drain {member.node} --run {state.policy.run}` goes on without it",
             "trouble",
         )

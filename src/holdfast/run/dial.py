@@ -177,7 +177,8 @@ async def asked(endpoint: Endpoint, run: str, message: Strike | Move | Stop) -> 
             answer = await connection.receive()
     except TimeoutError:
         raise HoldfastError(
-            f"The run {run!r} does not answer.", hint="Its `holdfast run` may be suspended."
+            f"The run {run!r} does not answer.",
+            hint="Its coordinator may be stopped (SIGSTOP), or its machine busy.",
         ) from None
     finally:
         await connection.close()

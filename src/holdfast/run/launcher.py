@@ -134,7 +134,7 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
         async with _shown(display, viewer, screen) as outlet:
             assignments = _assignments(order, site, run, _names(order, is_first=True), is_holder=True)
             nodes = [NodeAgent(one, outlet, partial(_struck_s, viewer), voice.say) for one in assignments]
-            over = await _conduct(order, viewer, nodes)
+            over = await _conduct(order, hub, viewer, nodes)
             await asyncio.wait([following], timeout=END_WAIT_S)
     finally:
         following.cancel()
@@ -190,13 +190,17 @@ async def _start_hub(order: Order, site: Site) -> _HubProcess:
     return _HubProcess(process=process, port=ready.port)
 
 
-async def _conduct(order: Order, viewer: Viewer, nodes: Sequence[NodeAgent]) -> RunClosed | None:
+async def _conduct(
+    order: Order, hub: _HubProcess, viewer: Viewer, nodes: Sequence[NodeAgent]
+) -> RunClosed | None:
     """Have the nodes, and pass on what the operator wants, until the run ends."""
     signals = 0
 
     def stop(number: signal.Signals) -> None:
         nonlocal signals
         signals += 1
+        with suppress(ProcessLookupError):  # one that is stopped would not hear it
+            hub.process.send_signal(signal.SIGCONT)
         viewer.stop(number.name)
         if signals > PATIENCE_SIGNALS:
             for node in nodes:
