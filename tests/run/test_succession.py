@@ -162,10 +162,15 @@ def test_a_signal_also_ends_a_run_whose_coordinator_is_stopped(start: Start) -> 
     assert launched.wait() == 128 + signal.SIGTERM
 
 
-def test_the_coordinator_and_its_successor_end_with_a_killed_launcher(start: Start) -> None:
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_the_coordinator_and_its_successor_end_with_a_killed_launcher(
+    start: Start, *, is_stopped: bool
+) -> None:
     launched = start("--run", "r", script=JOINS)
     launched.until_printed("generation")
     endpoint = start.endpoint("r")
+    if is_stopped:
+        os.kill(endpoint.pid, signal.SIGSTOP)
     launched.process.kill()
     everything = (endpoint.pid, endpoint.successor, *launched.pids())
     until(lambda: not any(map(is_alive, everything)))

@@ -29,6 +29,7 @@ from holdfast.run.endpoint import Endpoint, Reservation, inherited, reserved, ru
 from holdfast.run.estate import Estate
 from holdfast.run.happenings import FromMember, Happening, StrikeRequested
 from holdfast.run.heir import Heir
+from holdfast.run.kin import wake_with
 from holdfast.run.lines import LINES_FILE, KeptLines
 from holdfast.run.sent import FRAMES_MAX
 from holdfast.run.site import Site
@@ -270,6 +271,7 @@ def _tied(launcher: int) -> Iterator[None]:
         watched = os.pidfd_open(launcher)
     except ProcessLookupError:
         os._exit(1)
+    wake_with(launcher)
     loop = asyncio.get_running_loop()
     loop.add_reader(watched, os._exit, 1)
     try:
