@@ -261,6 +261,7 @@ ELSEWHERE = {
     "run.agent": "reads what its parent writes",
     "run.hub": "reads what its parent writes",
     "run.launcher": "reads what the coordinator that it has started writes",
+    "run.replaying": "reads what the command that has started it writes",
     "run.standby": "reads what its parent writes",
     "run.endpoint": "reads a file in this user's home",
     "signals.collectors.scrape": "a client of HTTP; tests/security has its attacks",

@@ -83,6 +83,7 @@ from holdfast.run.wire import (
 
 NODE_LOST, AGENT_STOPPED = "node lost", "agent stopped"
 """What the record calls the loss of a node."""
+NO_HEARTBEAT = "no heartbeat"
 SILENT_S = 3.0
 """Heartbeats of an agent come four times a second."""
 
@@ -213,7 +214,7 @@ def _lose_node(state: RunState, node: Node, why: str, onset_ns: int | None = Non
         and not (member.is_lost or member.is_stopped or _came_too_late(state, member))
         for member in state.roster.members.values()
     )
-    is_agents = _is_agent_silent(state, node)
+    is_agents = why == NO_HEARTBEAT and _is_agent_silent(state, node)
     if is_agents:
         why = "its agent fell silent while its members did not: it is stopped, or hangs"
     losses.lose_node(state, node, why, onset_ns=onset_ns, fault=AGENT_STOPPED if is_agents else NODE_LOST)
@@ -528,7 +529,7 @@ def _check_leases(state: RunState) -> None:
     lease_ns = state.observed.lease_ns
     for node in [node for node in state.roster.nodes.values() if state.now_ns - node.seen_ns >= lease_ns]:
         state.outbox.effects.append(Close("agent", node.name))
-        _lose_node(state, node, "no heartbeat", onset_ns=node.seen_ns)
+        _lose_node(state, node, NO_HEARTBEAT, onset_ns=node.seen_ns)
     if state.roster.nodes:
         _expect(state, min(node.seen_ns for node in state.roster.nodes.values()))
     if state.launch.is_protected and state.ending.closing is None:

@@ -137,7 +137,7 @@ class ElasticRun:
                 if (failure := self._hung.pop(member, None)) is not None and not failure.is_transient:
                     self._agenda.plan(now_ns, partial(self._break, failure))
                 return [happenings.FromNode(node, wire.WorkerExited(member=member, signal=SIGKILL))]
-            case happenings.ToNode(node, wire.Locate(member=member)):
+            case happenings.ToNode(node, wire.Locate(member=member)) if node not in self._silent:
                 return [happenings.FromNode(node, wire.Located(member=member, place=""))]
             case happenings.ToMembers((member,), wire.Admitted()):
                 took_s = self._ready_ns / SECOND_NS
