@@ -77,7 +77,7 @@ def test_a_member_that_dies_with_the_coordinator_is_replaced(start: Start, tmp_p
     coordinator = start.endpoint("r").pid
     for pid in (lost, coordinator):
         os.kill(pid, signal.SIGKILL)
-    launched.until_printed(r"generation n0.0 n0.[23]$", 2)
+    launched.until_printed(r"generation n0.0 n0.[23]$")  # the other one may not be shown yet
     (tmp_path / "enough").touch()
     assert launched.wait() == 0
     assert [(event.subject, event.reason) for event in start.events(MemberLost)] == [("n0.1", "SIGKILL")]
