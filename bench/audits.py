@@ -11,7 +11,6 @@ What audits cost beside the lanes that are computed twice is measured in process
 model of a few million parameters: times of whole steps differ by more than that from one run to the next.
 """
 
-import os
 import re
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from bench.contestants import END_GRACE_S, SCRIPTS
+from bench.contestants import SCRIPTS, holdfast_run, script_words
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
 
@@ -213,25 +212,8 @@ def train(steps: int, rate: float, faults: Sequence[Fault], lane_s: float = LANE
         plan.write_text("".join(map(_table_of, faults)))
         chaos = ("--chaos", str(plan)) if faults else ()
         options = ("--nproc-per-node", str(MEMBERS), "--warm", "2", "--audit", str(rate), *chaos)
-        script = SCRIPTS / "audited.py"
         told = {"--steps": steps, "--lanes": LANES, "--lane-s": lane_s, "--members": MEMBERS}
-        arguments = [str(word) for pair in told.items() for word in pair]
-        environment = {"HOLDFAST_HOME": directory, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        with subprocess.Popen(
-            (sys.executable, "-m", "holdfast", "run", *options, str(script), *arguments),
-            env={**os.environ, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process:
-            try:
-                output = process.communicate(timeout=RUN_S_MAX)[0]
-            except subprocess.TimeoutExpired:
-                process.terminate()
-                output = process.communicate(timeout=4 * END_GRACE_S)[0]
-    if process.returncode != 0:
-        raise RuntimeError(f"holdfast run ended with {process.returncode}:\n{output}")
-    return output
+        return holdfast_run(directory, options, script_words("audited.py", told), RUN_S_MAX)
 
 
 def _table_of(fault: Fault) -> str:

@@ -8,9 +8,10 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -71,7 +72,32 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
 
 def _script(name: str, task: Task, *, spares: int = 0) -> tuple[str, ...]:
     told = {"--steps": task.steps, "--members": task.members, "--spares": spares, "--folder": task.folder}
+    return script_words(name, told)
+
+
+def script_words(name: str, told: Mapping[str, object]) -> tuple[str, ...]:
+    """One of our scripts, and its flags with their values."""
     return (str(SCRIPTS / name), *(str(word) for pair in told.items() for word in pair))
+
+
+def holdfast_run(home: str, options: Iterable[str], script: Iterable[str], limit_s: float) -> str:
+    """What a run said until it ended by itself; RuntimeError where it failed, or took longer."""
+    environment = {"HOLDFAST_HOME": home, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    with subprocess.Popen(
+        (sys.executable, "-m", "holdfast", "run", *options, *script),
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            output = process.communicate(timeout=limit_s)[0]
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            output = process.communicate(timeout=4 * END_GRACE_S)[0]
+    if process.returncode != 0:
+        raise RuntimeError(f"holdfast run ended with {process.returncode}:\n{output}")
+    return output
 
 
 def torchrun(

@@ -7,8 +7,6 @@ lane, which needs no processor, or it has a quota of processor time, where cgrou
 """
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +18,7 @@ from typing import Literal
 import click
 import msgspec
 
-from bench.contestants import END_GRACE_S, SCRIPTS
+from bench.contestants import holdfast_run, script_words
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
 from holdfast.run.balance import fair_shares
@@ -166,22 +164,7 @@ def train(kind: Kind, *, is_slow: bool, rebalances: bool) -> list[Told]:
 
 def _run(directory: str, told: dict[str, object], *, rebalances: bool) -> None:
     options = ("--nproc-per-node", str(MEMBERS), "--warm", "0", *(() if rebalances else ("--no-rebalance",)))
-    script = (str(SCRIPTS / "paced.py"), *(str(word) for pair in told.items() for word in pair))
-    environment = {"HOLDFAST_HOME": directory, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    with subprocess.Popen(
-        (sys.executable, "-m", "holdfast", "run", *options, *script),
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        try:
-            output = process.communicate(timeout=RUN_S_MAX)[0]
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            output = process.communicate(timeout=4 * END_GRACE_S)[0]
-    if process.returncode != 0:
-        raise RuntimeError(f"holdfast run ended with {process.returncode}:\n{output}")
+    holdfast_run(directory, options, script_words("paced.py", told), RUN_S_MAX)
 
 
 @contextmanager

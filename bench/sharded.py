@@ -48,7 +48,7 @@ class ShardedBench(msgspec.Struct, frozen=True, kw_only=True):
 
     bits_equal              a run with kills ended with the digest of one without
     steps_lost              in that run: committed steps that it went back behind
-    survivors_lost          in all runs: members lost though nobody struck them
+    survivors_lost          in all runs: members lost that no fault struck
     refill_s                SIGKILL of a rank to the next step of all, its place taken by a warm process
     shelve_s                the same without one, to the next step of the other replica
     torchrun_s              the same kill, until torchrun's ranks commit a step again

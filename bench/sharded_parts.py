@@ -263,7 +263,7 @@ def _struck(plan: Plan, name: str, *, warm: int) -> tuple[list[Recovered], list[
 
 
 def _restarted(plan: Plan) -> list[Recovery]:
-    """The same of torchrun's ranks, all of which it starts again. Raises `Failed`."""
+    """The same for torchrun, which starts all ranks again. Raises `Failed`."""
     generator = random.Random(SEED)
     found: list[Recovery] = []
     after_ns = 0
@@ -335,7 +335,7 @@ def _in_turns(plan: Plan, folder: Path, sides: Sides, name: str, *, mirror_every
 
 
 def _contest(plan: Plan, folder: Path, sides: Sides, launches: tuple[Launch, ...]) -> Contest:
-    """Both at the same time, each in processes of its own, of which one side waits. Raises `Failed`."""
+    """Both in turns, each in its own processes: one side waits while the other steps. Raises `Failed`."""
     plan.tell(f"{' and '.join(sides.names)}, {sides.replicas} x {sides.shard}: {sides.turns} turns")
     with Processes(launches, folder) as processes:
         ours, theirs = (_memory(folder, processes, name, sides.ranks) for name in sides.names)

@@ -29,7 +29,7 @@ def main() -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
         def mend() -> None:
-            """What a wrong gradient that nobody noticed has done to the weights must not end the campaign."""
+            """A wrong gradient may go unnoticed and spoil the weights; the campaign goes on all the same."""
             kept = [value for one in optimizer.state.values() for value in one.values() if value is not None]
             for tensor in [*(parameter.data for parameter in model.parameters()), *kept]:
                 tensor.nan_to_num_().clamp_(-1, 1)

@@ -3,7 +3,7 @@
 It leaves restarts to a manager that it does not ship. Here that is the smallest one that acts on each of its
 reports: a worker that is told of a fault ends, torchrun starts all of them again, GEMINI restores them.
 
-SCOUT synchronises with a CUDA device around each replay, also where there is none, and makes a group of NCCL.
+SCOUT synchronises with a CUDA device around each replay, even on a machine without one, and needs NCCL.
 So that it can take part on a machine without GPUs, both groups are Gloo's, and clocks stand in for CUDA's.
 """
 

@@ -62,7 +62,7 @@ class Rank:
             rmtree(folder / f"step-{step - KEPT}", ignore_errors=True)
 
     def load(self, folder: Path) -> int:
-        """The step that the newest checkpoint has, 0 where there is none."""
+        """The step of the newest checkpoint; 0 if there is none."""
         if not (folder / NEWEST).exists():
             return 0
         step = int((folder / NEWEST).read_text(encoding="ascii"))

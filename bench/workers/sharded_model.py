@@ -79,5 +79,5 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def rank_here() -> int:
-    """As it was started: nobody is replaced where this is asked."""
+    """As it was started: no rank is replaced in the runs that ask for this."""
     return int(os.environ.get("RANK", "0"))

@@ -31,7 +31,7 @@ class Turns:
         self._memory.write_text(json.dumps(memory), encoding="ascii")
 
     def await_begin(self, number: int) -> bool:
-        """Until the block's turn has come. False: there are no more."""
+        """Wait for the block's turn. False: there are no more blocks."""
         deadline = time.monotonic() + WAIT_S_MAX
         while time.monotonic() < deadline:
             told = self._turn.read_text(encoding="ascii") if self._turn.exists() else ""

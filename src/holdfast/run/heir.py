@@ -25,9 +25,8 @@ PIPE_BYTES = 1 << 20
 """As much as Linux lets anybody have (pipe-max-size)."""
 WRITE_WAIT_S = 1.0
 """A successor that takes nothing for so long is given up, and another one is started."""
-START_INTERVAL_S_MAX = 60.0
-START_INTERVAL_S = 1.0
-"""Between the end of one and the start of the next."""
+START_INTERVAL_S, START_INTERVAL_S_MAX = 1.0, 60.0
+"""Between the end of one and the start of the next; twice as long each time that none could follow."""
 FINISH_WAIT_S = 5.0
 READY = b"ready\n"
 LENGTH_BYTES = 4
