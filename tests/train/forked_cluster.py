@@ -105,12 +105,17 @@ class Cluster:
         self._folder = folder
         self._numbers = itertools.count()
         self._undisturbed: dict[str, Result] = {}
+        paths = [str(WORKERS), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._zygote = subprocess.Popen(
             [sys.executable, "-u", str(Path(__file__).with_name("zygote.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # Imports ask whether there is a GPU, which must not be asked of CUDA before a fork.
-            env={**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PYTHONPATH": str(WORKERS)},
+            env={
+                **os.environ,
+                "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+                "PYTHONPATH": os.pathsep.join(paths),
+            },
         )
         assert self._zygote.stdout is not None
         assert self._zygote.stdout.readline() == b"ready\n"

@@ -108,7 +108,7 @@ def tensor_parallel(run: hf.Run) -> Built:
     for layer in model.layers:
         plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
         parallelize_module(layer, run.mesh["tp"], plan, src_data_rank=None)
-    return with_adamw(model)
+    return with_adamw(model, foreach=False)  # which torch takes for parameters of one kind only
 
 
 def sharded_and_tensor_parallel(run: hf.Run) -> Built:

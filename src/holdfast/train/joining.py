@@ -264,6 +264,7 @@ class Run:
         self._seat = Seat(
             *(self._control, state, gradients, identity, make_group, checkpoints, sharding, mirror_every),
             shortage,
+            _maker(torch.device("cpu")) if state.device.type == "cuda" else None,
         )
         settings = ProtectSettings(lanes=lanes, seed=seed, clip_norm=clip_norm, on_commit=on_commit)
         replay = LaneReplay(order, state, lanes)

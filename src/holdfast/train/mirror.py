@@ -3,9 +3,11 @@
 Each rank's part has a mirror in the memory of another rank, of another node where there is one: its state of
 some step, and its share of the summed gradients of every step since. The gradients arrive before anybody
 commits their step, so whoever takes a lost rank's place gets the state, does the same optimizer steps and is
-where the others are: nobody goes back. What is kept lies in main memory.
+where the others are: nobody goes back. What is kept lies in main memory and comes from there, over TCP:
+NCCL's kernels would take turns with the model's.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -15,7 +17,7 @@ import msgspec
 import torch
 
 from holdfast.train import skeleton
-from holdfast.train.group import Group, GroupBroken, Transfer
+from holdfast.train.group import Group, GroupBroken, Transfer, Work
 from holdfast.train.protected import bytes_of, memory_of
 from holdfast.train.transfer import SKELETON_BYTES_MAX, Numbers
 
@@ -24,8 +26,11 @@ EVERY = 8
 are a third of its size; so many steps are done again at most."""
 TAG = 1 << 23
 FLATS_MAX = 1 << 16
-ROUND_BYTES = 64 << 20
-"""What travels in one exchange, so that a GPU needs little memory for what arrives."""
+ROUND_BYTES = 16 << 20
+"""What travels in one exchange, and leaves a device in one copy."""
+ROUNDS_UNDER_WAY = 2
+"""While one travels, the next leaves the device."""
+CPU = torch.device("cpu")
 
 
 class Keeps(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -47,6 +52,43 @@ class _KeptStep:
     numbers: Numbers | None = None
 
 
+class _Conveyance:
+    """Moves much between ranks, in rounds of bounded size: the other ends cut alike. What is on a device
+    leaves it by way of stages in main memory.
+    """
+
+    def __init__(self) -> None:
+        self._stages: list[torch.Tensor] = []
+
+    def move(self, group: Group, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
+        """Returns when what is sent has left, and what is received has come. Raises `GroupBroken`."""
+        under_way: deque[Work] = deque()
+        rounds = zip_longest(_rounds(sends), _rounds(receives), fillvalue=())
+        for number, (outgoing, incoming) in enumerate(rounds):
+            if len(under_way) == ROUNDS_UNDER_WAY:
+                under_way.popleft().wait()
+            leaving = self._brought(outgoing, number % ROUNDS_UNDER_WAY)
+            under_way.append(group.exchange(leaving, incoming, TAG, is_kept=False))
+        for work in under_way:
+            work.wait()
+
+    def _brought(self, pieces: Sequence[Transfer], stage: int) -> Sequence[Transfer]:
+        """The pieces in main memory, by way of a stage where they are on a device."""
+        if all(piece.device == CPU for piece, _ in pieces):
+            return pieces
+        if not self._stages:
+            self._stages = [
+                torch.empty(ROUND_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(ROUNDS_UNDER_WAY)
+            ]
+        found, start = [], 0
+        for piece, peer in pieces:
+            place = self._stages[stage][start : start + piece.numel()]
+            found.append((place.copy_(piece, non_blocking=True), peer))
+            start += piece.numel()
+        torch.cuda.current_stream().record_event().synchronize()
+        return found
+
+
 @dataclass
 class Mirror:
     """This rank's. every: steps from one state to the next. partner, ward: the rails that keep it, and that
@@ -60,10 +102,11 @@ class Mirror:
     _version: int = 0
     _outline: bytes = b""
     _tensors: list[torch.Tensor] = field(default_factory=list)
+    _replaced: list[torch.Tensor] = field(default_factory=list)
     _steps: dict[int, _KeptStep] = field(default_factory=dict)
     _sizes: list[int] = field(default_factory=list)
     _spare: list[list[torch.Tensor]] = field(default_factory=list)
-    _leaving: list[Any] = field(default_factory=list)
+    _conveyance: _Conveyance = field(default_factory=_Conveyance)
 
     def begin(self, rail: int, offset: int, ranks: int, needed: frozenset[int]) -> None:
         """A generation of one replica begins. needed: the rails of which the mirror lacks something."""
@@ -72,11 +115,11 @@ class Mirror:
         if ward != self.ward:
             self.clear()
         self.ward, self.needed = ward, needed
-        self._sizes, self._leaving = [], []
+        self._sizes = []
 
     def clear(self) -> None:
         self.ward, self._version, self._outline, self._tensors = -1, 0, b"", []
-        self._steps, self._spare = {}, []
+        self._steps, self._spare, self._replaced = {}, [], []
 
     @property
     def keeps(self) -> Keeps | None:
@@ -92,7 +135,6 @@ class Mirror:
         if step in self._steps and (self._steps[step].numbers is None or numbers.loss is not None):
             self._steps[step].numbers = numbers
         self._drop([number for number in self._steps if number > step])
-        self._leaving = []
 
     def _drop(self, steps: Sequence[int]) -> None:
         """Their memory is used again: to touch fresh memory takes longer than to fill it."""
@@ -101,8 +143,9 @@ class Mirror:
     # ---- before every commit -------------------------------------------------------------------------------
 
     def reflect(self, group: Group, tree: Any, step: int, flats: Sequence[torch.Tensor]) -> None:
-        """Bring this rank's part of the step to its partner, and keep the ward's. tree: the state before the
-        step. Raises `GroupBroken`, and then what was kept stays.
+        """Bring this rank's part of the step to its partner, and keep the ward's. group: the replica's ranks,
+        for tensors in main memory. tree: the state before the step. Raises `GroupBroken`, and then what was
+        kept stays.
         """
         is_due = (step - 1) % self.every == 0
         is_sent, is_kept = (is_due or rail in self.needed for rail in (group.rank, self.ward))
@@ -110,20 +153,18 @@ class Mirror:
             self._renew(group, tree, step - 1, is_sent=is_sent, is_kept=is_kept)
         self.needed = frozenset()
         if not self._sizes:
-            self._sizes = self._swapped(group, [flat.nbytes for flat in flats], flats[0].device)
+            self._sizes = self._swapped(group, [flat.nbytes for flat in flats])
             self._spare = []
-        came = self._spare.pop() if self._spare else self._fresh(is_pinned=flats[0].is_cuda)
-        _in_rounds(group, [(flat, self.partner) for flat in flats], [(flat, self.ward) for flat in came])
+        came = self._spare.pop() if self._spare else _places(self._sizes)
+        self._conveyance.move(
+            group, [(flat, self.partner) for flat in flats], [(flat, self.ward) for flat in came]
+        )
         self._drop([step] if step in self._steps else [])
         self._steps[step] = _KeptStep(came)
 
-    def _fresh(self, *, is_pinned: bool) -> list[torch.Tensor]:
-        """Main memory for the ward's flats."""
-        return [torch.empty(size, dtype=torch.uint8, pin_memory=is_pinned) for size in self._sizes]
-
-    def _swapped(self, group: Group, numbers: list[int], device: torch.device) -> list[int]:
+    def _swapped(self, group: Group, numbers: list[int]) -> list[int]:
         """The ward's numbers, for this rank's. Stages of a pipeline have different numbers of them."""
-        own = torch.tensor([len(numbers), *numbers], device=device)
+        own = torch.tensor([len(numbers), *numbers])
         count = torch.empty_like(own[:1])
         _exchange(group, [(own[:1], self.partner)], [(count, self.ward)])
         if not 0 <= int(count) <= FLATS_MAX:
@@ -135,32 +176,32 @@ class Mirror:
 
     def _renew(self, group: Group, tree: Any, version: int, *, is_sent: bool, is_kept: bool) -> None:
         outline, tensors = skeleton.take_apart(tree) if is_sent else (b"", [])
-        device = _device_of(group)
-        sends = [(_as_bytes(outline, device), self.partner)] if is_sent else []
-        sizes = torch.tensor([len(outline)], device=device)
+        sends = [(_as_bytes(outline), self.partner)] if is_sent else []
+        sizes = torch.tensor([len(outline)])
         theirs = torch.empty_like(sizes)
         _exchange(group, [(sizes, self.partner)] * is_sent, [(theirs, self.ward)] * is_kept)
         length = int(theirs) if is_kept else 0
         if not 0 <= length <= SKELETON_BYTES_MAX:
             raise GroupBroken(f"a rank told of an outline of {length} bytes")
-        came = torch.empty(length, dtype=torch.uint8, device=device)
+        came = torch.empty(length, dtype=torch.uint8)
         _exchange(group, sends, [(came, self.ward)] * is_kept)
         found = memory_of(came) if is_kept else b""
-        arriving = _empty(found, torch.device("cpu")) if is_kept else []
-        self._leaving = [bytes_of(tensor) for tensor in tensors]  # until it has left
-        _in_rounds(
+        arriving = _empty(found) if is_kept else []
+        if _shapes(arriving) == _shapes(self._replaced):  # as with steps, memory that was touched before
+            arriving = self._replaced
+        self._conveyance.move(
             group,
-            [(tensor, self.partner) for tensor in self._leaving],
+            [(tensor, self.partner) for tensor in tensors],
             [(bytes_of(tensor), self.ward) for tensor in arriving],
         )
-        if is_kept:
-            group.settle()  # only what has come all right takes the place of what is there
-            self._version, self._outline, self._tensors = version, found, arriving
+        if is_kept:  # only what has come all right takes the place of what is there
+            self._replaced, self._tensors = self._tensors, arriving
+            self._version, self._outline = version, found
             self._drop([number for number in self._steps if number <= version])
 
     # ---- a lost rank's place is taken ----------------------------------------------------------------------
 
-    def give(self, group: Group, peer: int, device: torch.device) -> None:
+    def give(self, group: Group, peer: int) -> None:
         """Send all that is kept to who has the ward's place. Raises `GroupBroken`."""
         flats = [flat for _, kept in sorted(self._steps.items()) for flat in kept.flats]
         told = _Told(
@@ -169,12 +210,10 @@ class Mirror:
             sizes=[flat.numel() for flat in flats],
             numbers=[kept.numbers or Numbers() for _, kept in sorted(self._steps.items())],
         )
-        letter = _as_bytes(msgspec.msgpack.encode(told), device)
-        _exchange(group, [(torch.tensor([letter.numel()], device=device), peer)], [])
+        letter = _as_bytes(msgspec.msgpack.encode(told))
+        _exchange(group, [(torch.tensor([letter.numel()]), peer)], [])
         _exchange(group, [(letter, peer)], [])
-        leaving = [bytes_of(tensor) for tensor in (*self._tensors, *flats)]
-        _in_rounds(group, [(tensor, peer) for tensor in leaving], [])
-        group.settle()
+        self._conveyance.move(group, [(tensor, peer) for tensor in (*self._tensors, *flats)], [])
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -197,25 +236,21 @@ class Reflection:
     steps: list[tuple[list[torch.Tensor], Numbers]]
 
 
-def take(group: Group, peer: int, dtypes: Sequence[torch.dtype], device: torch.device) -> Reflection:
+def take(group: Group, peer: int, dtypes: Sequence[torch.dtype]) -> Reflection:
     """What `give` sends. dtypes: of the flats of one step. Raises `GroupBroken`."""
-    length = torch.empty(1, dtype=torch.int64, device=device)
+    length = torch.empty(1, dtype=torch.int64)
     _exchange(group, [], [(length, peer)])
     if not 0 < int(length) <= SKELETON_BYTES_MAX:
         raise GroupBroken(f"a rank told of an outline of {int(length)} bytes")
-    letter = torch.empty(int(length), dtype=torch.uint8, device=device)
+    letter = torch.empty(int(length), dtype=torch.uint8)
     _exchange(group, [], [(letter, peer)])
     try:
         told = msgspec.msgpack.decode(memory_of(letter), type=_Told)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise GroupBroken("what a rank told of its mirror cannot be read") from None
-    tensors = _empty(told.outline, torch.device("cpu"))
-    flats = [
-        torch.empty(size, dtype=torch.uint8).view(dtypes[number % len(dtypes)])
-        for number, size in enumerate(told.sizes)
-    ]
-    _in_rounds(group, [], [(bytes_of(tensor), peer) for tensor in (*tensors, *flats)])
-    group.settle()
+    tensors = _empty(told.outline)
+    flats = [flat.view(dtypes[number % len(dtypes)]) for number, flat in enumerate(_places(told.sizes))]
+    _Conveyance().move(group, [], [(bytes_of(tensor), peer) for tensor in (*tensors, *flats)])
     steps = [flats[first : first + len(dtypes)] for first in range(0, len(flats), len(dtypes))]
     return Reflection(
         version=told.version,
@@ -224,43 +259,25 @@ def take(group: Group, peer: int, dtypes: Sequence[torch.dtype], device: torch.d
     )
 
 
-def _empty(outline: bytes, device: torch.device) -> list[torch.Tensor]:
-    """On the device, whatever the outline says."""
+def _empty(outline: bytes) -> list[torch.Tensor]:
+    """In main memory, whatever the outline says."""
     try:
-        made = skeleton.empty_like(outline, torch.device("cpu"))
+        made = skeleton.empty_like(outline, CPU)
     except skeleton.MalformedSkeleton as error:
         raise GroupBroken(f"the outline of a mirrored state cannot be read: {error}") from None
-    return [torch.empty(tensor.shape, dtype=tensor.dtype, device=device) for tensor in made]
+    return [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in made]
 
 
-def _device_of(group: Group) -> torch.device:
-    """Where tensors must be to travel: on the GPU where the group is NCCL's."""
-    if not group.is_ordered:
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
+def _shapes(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size]]:
+    return [(tensor.dtype, tensor.shape) for tensor in tensors]
 
 
-def _as_bytes(data: bytes, device: torch.device) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+def _places(sizes: Sequence[int]) -> list[torch.Tensor]:
+    return [torch.empty(size, dtype=torch.uint8) for size in sizes]
 
 
-def _in_rounds(group: Group, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
-    """Both in rounds of bounded size: the other ends cut alike. What is received may be in main memory, and
-    is there when the group has settled; what is sent must stay until then.
-    """
-    device = _device_of(group)
-    for outgoing, incoming in zip_longest(_rounds(sends), _rounds(receives), fillvalue=()):
-        with group.along():
-            arriving = [
-                (place if place.device.type == device.type else torch.empty_like(place, device=device), peer)
-                for place, peer in incoming
-            ]
-            # In main memory there is room for a whole part, on a device only for what is on its way.
-            outgoing = [(piece.to(device), peer) for piece, peer in outgoing]
-            group.exchange(outgoing, arriving, TAG, is_kept=False).wait()
-            for (place, _), (came, _) in zip(incoming, arriving, strict=True):
-                if place is not came:
-                    place.copy_(came, non_blocking=True)
+def _as_bytes(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _rounds(transfers: Sequence[Transfer]) -> list[Sequence[Transfer]]:
@@ -278,7 +295,4 @@ def _rounds(transfers: Sequence[Transfer]) -> list[Sequence[Transfer]]:
 
 
 def _exchange(group: Group, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
-    with group.along():
-        work = group.exchange(sends, receives, TAG)
-    work.wait()
-    group.settle()
+    group.exchange(sends, receives, TAG, is_kept=False).wait()

@@ -28,6 +28,9 @@ _ON_A_DEVICE = (ScheduleGPipe, Schedule1F1B)
 _SCHEDULES = (*_ON_A_DEVICE, ScheduleInterleaved1F1B, ScheduleLoopedBFS)
 """Those whose backward passes are whole. Others compute the gradients of weights later, without the hooks by
 which they are noticed."""
+_HAS_MODES = hasattr(_utils, "InferenceMode")
+"""Before torch 2.13 a stage that was told its shapes asked nobody for them, but still greeted its neighbours
+before the first microbatch."""
 _KEPT = "_holdfast_pipeline"
 """Where a schedule has its pipeline."""
 _SHAPES_HINT = (
@@ -40,11 +43,6 @@ class Pipeline:
     """A schedule, and the stages of it that this process has."""
 
     def __init__(self, schedule: Any) -> None:
-        if not hasattr(_utils, "InferenceMode"):
-            raise InputError(
-                f"lane.pipeline() cannot use the pipelines of torch {torch.__version__}.",
-                hint="Install torch 2.13 or newer.",
-            )
         self._schedule = schedule
         self._stages: list[Any] = getattr(schedule, "_stages", None) or [getattr(schedule, "_stage", None)]
         is_cpu = torch.device(getattr(self._stages[0], "device", "cpu")).type == "cpu"
@@ -59,7 +57,7 @@ class Pipeline:
             raise InputError("The schedule has no loss.", hint="Give it loss_fn=..., on every stage.")
         for stage in self._stages:
             _check(stage)
-            stage._inference_mode = _utils.InferenceMode.STATIC
+            _settle(stage)
         schedule._warmup_p2p = _tell_nobody
 
     @classmethod
@@ -116,11 +114,12 @@ def _check(stage: Any) -> None:
             f"Stage {number} of the pipeline has a process group that the run does not know.",
             hint='Give PipelineStage group=run.mesh.get_group("pp").',
         )
-    if not isinstance(stage, PipelineStage) or _utils.InferenceMode.needs_dynamic(stage._user_meta, True):
+    borders_told = _told(stage) if isinstance(stage, PipelineStage) else None
+    if borders_told is None:
         raise InputError(
             f"Stage {number} of the pipeline was not told what it takes and gives.", hint=_SHAPES_HINT
         )
-    inputs, outputs = stage._user_meta.inputs or (), stage._user_meta.outputs or ()
+    inputs, outputs = borders_told
     for borders, is_outside in ((inputs, stage.is_first), (outputs, stage.is_last)):
         if not is_outside and not any(border.requires_grad for border in borders):
             raise InputError(
@@ -129,9 +128,27 @@ def _check(stage: Any) -> None:
             )
 
 
+def _told(stage: Any) -> tuple[Sequence[Any], Sequence[Any]] | None:
+    """What the stage takes and gives, as its maker said; None where torch would find out by itself."""
+    if _HAS_MODES:
+        meta = stage._user_meta
+        is_told = not _utils.InferenceMode.needs_dynamic(meta, True)  # type: ignore[attr-defined, unused-ignore]
+        return (meta.inputs or (), meta.outputs or ()) if is_told else None
+    return None if stage.inputs_meta is None else (stage.inputs_meta, stage.get_outputs_meta())
+
+
+def _settle(stage: Any) -> None:
+    """Have the stage go by what it was told, and ask no other."""
+    if _HAS_MODES:
+        stage._inference_mode = _utils.InferenceMode.STATIC  # type: ignore[attr-defined, unused-ignore]
+    else:
+        stage._get_init_p2p_neighbors_ops = list
+
+
 def _checked(stage: Any) -> Callable[..., None]:
     """What the next stage gets is what it waits for."""
-    told = [(tuple(meta.shape), meta.dtype) for meta in stage._user_meta.outputs]
+    _, outputs_told = _told(stage) or ((), ())
+    told = [(tuple(meta.shape), meta.dtype) for meta in outputs_told]
 
     def check(_module: torch.nn.Module, _inputs: Any, output: Any) -> None:
         outputs = output if isinstance(output, tuple | list) else (output,)

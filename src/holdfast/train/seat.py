@@ -112,8 +112,11 @@ class Seat:
         sharding: Sharding | None = None,
         mirror_every: int = mirror.EVERY,
         shortage: Shortage | None = None,
+        make_line: MakeGroup | None = None,
     ) -> None:
-        """identity: `lanes`, and whatever else the bits depend on. mirror_every: see `protect`."""
+        """identity: `lanes`, and whatever else the bits depend on. mirror_every: see `protect`. make_line:
+        for tensors in main memory, where groups are not for those anyway.
+        """
         self.sharding = sharding
         self.settled = False
         self.whole = 0
@@ -163,6 +166,8 @@ class Seat:
         self._identity = identity
         self._lanes = gradients.layout.lanes
         self._make_group = make_group
+        self._make_line = make_line
+        self._line: Group | None = None
         self._checkpoints = checkpoints
         self._group: Group | None = None
         self._serving: list[Work] = []
@@ -230,8 +235,7 @@ class Seat:
 
     def say_broken(self, reason: str, operation: str) -> None:
         """operation: what this member could not do."""
-        if self._group is not None:
-            self._group.abort()  # takes time, in which the others get ready
+        _abort(self._group, self._line)  # takes time, in which the others get ready
         if not self.lost:
             self._control.say(
                 wire.Broken(
@@ -291,8 +295,10 @@ class Seat:
             if self.reduction is not None:
                 self.reduction.drop()
             self._group.close()
+        if self._line is not None:
+            self._line.close()
         self._serving.clear()
-        self._group = self._rail = self.replica = self.reduction = None
+        self._group = self._line = self._rail = self.replica = self.reduction = None
 
     def _form(self, generation: wire.Announced) -> None:
         begun = time.monotonic()
@@ -314,7 +320,9 @@ class Seat:
         standings = self._standings("standing")
         self.leave()
         if self.size > 1:
-            self._group = self._make(generation.number)
+            self._group = self._make(generation.number, self._make_group)
+            if self._make_line is not None and self._needs_line(standings):
+                self._line = self._make(generation.number, self._make_line, "line/")
             self._take_parts(self._group)
         formed = time.monotonic()
         if all(standing.fresh for standing in standings):
@@ -441,19 +449,20 @@ class Seat:
         told = [self._control.lookup(self.number, f"{key}/{rank}") for rank in range(self.size)]
         return [msgspec.msgpack.decode(each, type=Found) for each in told]
 
-    def _make(self, number: int) -> Group:
+    def _make(self, number: int, make: MakeGroup, prefix: str = "") -> Group:
+        """prefix: of its keys, where it is not the only group of the generation."""
         control, rank, size = self._control, self.rank, self.size
         store = Rendezvous(
-            lambda key, value: control.publish(number, key, value),
-            lambda key: control.lookup(number, key),
-            generation=str(number),
+            lambda key, value: control.publish(number, prefix + key, value),
+            lambda key: control.lookup(number, prefix + key),
+            generation=prefix + str(number),
         )
 
         def superseded() -> bool:
             return control.superseded(number, forming=True)
 
-        group = form(lambda: self._make_group(store, rank, size, superseded), superseded)
-        control.on_superseded(group.abort)
+        group = form(lambda: make(store, rank, size, superseded), superseded)
+        control.on_superseded(partial(_abort, self._group, group))
         if superseded():  # before the line above
             group.close()
             raise Superseded
@@ -564,8 +573,19 @@ class Seat:
     def reflect(self, step: int) -> None:
         """Have this rank's part of the step kept by another rank. Raises `GroupBroken`."""
         if self._mirror is not None:
-            assert self.replica is not None
-            self._mirror.reflect(self.replica, self._state.tree(), step, self._gradients.total)
+            self._mirror.reflect(self._in_main_memory, self._state.tree(), step, self._gradients.total)
+
+    @property
+    def _in_main_memory(self) -> Group:
+        """The group that exchanges tensors there."""
+        group = self._line or self._group
+        assert group is not None
+        return group
+
+    def _needs_line(self, standings: Sequence[Standing]) -> bool:
+        """Whether mirrors are kept in this generation, or given back."""
+        is_lone = self.size == self._ranks > 1 and self._mirror_every > 0
+        return is_lone or any(standing.keeps is not None for standing in standings)
 
     def _begin_mirrors(self, standings: Sequence[Standing]) -> None:
         if self.sharding is None or self.size != self._ranks or self._ranks == 1 or not self._mirror_every:
@@ -597,8 +617,7 @@ class Seat:
                 raise Superseded
             if self.rank == keeper:
                 assert self._mirror is not None
-                assert self._group is not None
-                self._mirror.give(self._group, rail, self._state.device)
+                self._mirror.give(self._in_main_memory, rail)
             elif self.rank == rail:
                 self._take_part(keeper)
                 self._note(_numbers_of(standings, top))
@@ -608,10 +627,8 @@ class Seat:
 
     def _take_part(self, keeper: int) -> None:
         """The state as it was some steps ago, and those steps again."""
-        assert self._group is not None
         assert self.on_apply is not None
-        dtypes = self._gradients.layout.dtypes
-        found = mirror.take(self._group, keeper, dtypes, self._state.device)
+        found = mirror.take(self._in_main_memory, keeper, self._gradients.layout.dtypes)
         self._state.put_back(found.tree)
         self._adopt(found.version, Numbers())
         for flats, numbers in found.steps:
@@ -783,6 +800,12 @@ def _route(standings: Sequence[Standing]) -> transfer.Route:
         sources=tuple(sorted(ahead.values())),
         receivers=tuple(rank for rank, standing in enumerate(standings) if standing.version < top),
     )
+
+
+def _abort(*groups: Group | None) -> None:
+    for group in groups:
+        if group is not None:
+            group.abort()
 
 
 def _chip(device: torch.device) -> str:
