@@ -1,24 +1,20 @@
 """Checkpoints: durable copies of a run's state, for when no peer is left to copy it from.
 
-`Checkpoints` is what a store of them can do; `DirectoryCheckpoints` is the simplest one that can be trusted:
-a file per step, whole or not there at all, believed only when its hash agrees. `Writer` keeps the writing
-out of training's way. Which member writes, and what the state is made of, is decided elsewhere.
+`Checkpoints` is what a store of them can do; `DirectoryCheckpoints` keeps them in a directory: a manifest per
+step, whole or not there at all, and the chunks that it names. `Writer` keeps the writing out of training's
+way. Which member writes, and what the state is made of, is decided elsewhere.
 """
 
 import contextlib
 import copy
-import hashlib
-import io
 import os
 import re
-import stat
-import struct
 import threading
 import time
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, Protocol, Self, cast
+from typing import Literal, NamedTuple, Protocol, Self
 
 import msgspec
 import torch
@@ -27,6 +23,27 @@ from holdfast.economics.cadence.cadence import daly_work_s, learned_mtbf_s, mtbf
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError, StoreError
 from holdfast.record.files import sync
+from holdfast.train.chunks import (
+    FOLDER,
+    ChunkPlace,
+    NewerFormat,
+    PackWriter,
+    Unsound,
+    locked,
+    packs_in,
+    remove_packs,
+)
+from holdfast.train.manifest import (
+    ALL,
+    Manifest,
+    assembled,
+    check_chunks,
+    encoded,
+    lay_out,
+    load_state,
+    read_manifest,
+    write_share,
+)
 from holdfast.train.whole_file import is_left_behind, part_of
 
 COST_SHARE_MAX = 1 / 50
@@ -45,6 +62,8 @@ READ_PAUSES_S = (0.25, 0.5, 1.0, 2.0)
 """Between attempts to read what is there and cannot be read: storage that stumbles is given this long."""
 AHEAD_MAX = 8
 """So many checkpoints are kept at most of a rank that is ahead of the others, whose parts are missing yet."""
+USED_SHARE_MIN = 0.5
+"""Of a pack: where less of it is in use, that is written anew, so that the pack can go."""
 LOOKS_MAX = 8
 """How often a directory is looked at again because what it showed was gone: a writer removes what is old."""
 
@@ -70,11 +89,14 @@ class CheckpointListener(Protocol):
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that is durable and was read back. digest: the SHA-256 of its payload."""
+    """A checkpoint that is durable and was read back. size_bytes: of all its tensors; written_bytes: of what
+    was not there yet. digest: of the state.
+    """
 
     step: int
     place: str
     size_bytes: int
+    written_bytes: int
     digest: str
 
 
@@ -83,7 +105,7 @@ Mark = tuple[int, int]
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint whose hash agreed. digest: the SHA-256 of its payload. history, whole: of a part, see
+    """A checkpoint of which every hash agreed. digest: of the state. history, whole: of a part, see
     `PartNote`.
     """
 
@@ -120,11 +142,8 @@ class Checkpoints(Protocol):
         """Which there seem to be, oldest first."""
 
 
-# ---- one file --------------------------------------------------------------------------------------------
+# ---- one of them -----------------------------------------------------------------------------------------
 
-_MAGIC = b"holdfast.ckpt\r\n\x1a"  # a transfer that mends line ends breaks it, and shows
-_VERSION = 1
-_HEADER = struct.Struct(">16sIQQ32s")  # magic, version, step, bytes of payload, SHA-256 of payload
 _WHOLE = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})\.checkpoint")  # one name for each step
 _PART = re.compile(r"\.step-([0-9]{12,})\.[0-9a-f]{16}\.part")
 
@@ -133,110 +152,16 @@ class _Gone(Exception):
     """A checkpoint was removed while it was looked for."""
 
 
-class Unsound(Exception):
-    """What is there is no checkpoint, or not all of one, or not as it was written."""
-
-
-class _Sink:
-    """Where the payload goes: into the file, and by the way into the hash."""
-
-    def __init__(self, file: io.BufferedRandom) -> None:
-        self._file = file
-        self.sha256 = hashlib.sha256()
-        self.size_bytes = 0
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        self.sha256.update(data)
-        self.size_bytes += len(data)
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-def _write(file: io.BufferedRandom, step: int, state: State) -> str:
-    """Fill the file, see it onto the disk and read it back from there; the digest of its payload."""
-    file.seek(_HEADER.size)
-    sink = _Sink(file)
-    try:
-        torch.save(dict(state), cast(BinaryIO, sink))  # of which it needs no more
-    except Exception as error:
-        # On its way out torch may find something else wrong, and say that instead.
-        raise (sink.error or error) from None
-    # The header comes last: what was torn before has none.
-    file.seek(0)
-    file.write(_HEADER.pack(_MAGIC, _VERSION, step, sink.size_bytes, sink.sha256.digest()))
-    file.flush()
-    os.fsync(file.fileno())
-    # What is read back must come from the disk, and not from the pages just written.
-    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return _verify(file, step)[1]
-
-
-def _verify(file: io.BufferedRandom | io.BufferedReader, step: int | None) -> tuple[int, str]:
-    """Leaves the file at its payload if that is what was written for this step, or for any where that is
-    None, and can be loaded; the step and the digest of the payload.
-    """
-    size_bytes = os.fstat(file.fileno()).st_size
-    file.seek(0)
-    header = file.read(_HEADER.size)
-    if len(header) < _HEADER.size:
-        raise Unsound(f"it ends after {size_bytes} bytes, inside its header")
-    magic, version, written_step, payload_bytes, digest = _HEADER.unpack(header)
-    if magic != _MAGIC:
-        raise Unsound("it is not a checkpoint of Holdfast, or was torn before it was complete")
-    if version != _VERSION:
-        raise Unsound(f"it has format {version}, and this Holdfast reads format {_VERSION}")
-    if step is not None and written_step != step:
-        raise Unsound(f"it says inside that it is of step {written_step}")
-    if size_bytes != _HEADER.size + payload_bytes:
-        raise Unsound(f"it has {size_bytes} bytes instead of {_HEADER.size + payload_bytes}")
-    if hashlib.file_digest(file, "sha256").digest() != digest:
-        raise Unsound("its hash does not agree: it is not what was written")
-    file.seek(_HEADER.size)
-    try:
-        unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(file)
-    except Exception as error:
-        raise Unsound(f"torch cannot read it: {_sentence(error)}") from error
-    if unsafe:
-        raise Unsound(f"it holds what is not safe to load: {', '.join(sorted(unsafe))}")
-    file.seek(_HEADER.size)
-    return written_step, digest.hex()
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    # Nothing that somebody put here under the name of a checkpoint, such as a pipe, may block.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise Unsound("it is not a plain file")
-    with os.fdopen(descriptor, "rb") as file:
-        yield file
-
-
 def verify(path: Path, step: int | None = None) -> None:
-    """Raises `Unsound` or `OSError` unless the file is what was written, for this step if one is given."""
-    with _opened(path) as file:
-        _verify(file, step)
+    """Raises `Unsound` or `OSError` unless all of it is what was written, for this step if one is given."""
+    check_chunks(path, read_manifest(path, step))
 
 
 def read(path: Path, step: int | None = None, map_location: str | torch.device = "cpu") -> Loaded:
-    """The checkpoint in a file, of this step if one is given. Raises `Unsound` or `OSError`."""
-    with _opened(path) as file:
-        step, digest = _verify(file, step)
-        try:
-            state = torch.load(file, map_location=map_location, weights_only=True)
-        except Exception as error:  # whatever torch makes of a payload from another torch
-            raise Unsound(f"torch cannot read it: {_sentence(error)}") from error
-    if not isinstance(state, dict):
-        raise Unsound(f"it holds a {type(state).__name__} instead of a state")
-    return Loaded(step=step, state=state, place=str(path), digest=digest)
+    """The checkpoint whose manifest this is, of this step if one is given. Raises `Unsound` or `OSError`."""
+    manifest = read_manifest(path, step)
+    state = load_state(path, manifest, map_location)
+    return Loaded(step=manifest.step, state=state, place=str(path), digest=manifest.digest)
 
 
 def _why(error: Exception) -> str:
@@ -253,12 +178,16 @@ def _sentence(error: BaseException) -> str:
 
 
 class DirectoryCheckpoints:
-    """A file per step in a directory that successive members of a run share.
+    """A manifest per step in a directory that successive members of a run share, and chunks in a folder of
+    it.
 
-    A file is written under a name of its own, synced, read back and only then renamed, so neither a kill nor
-    a second writer, a paused member that wakes up, can leave anything but whole files under a checkpoint's
-    name. What a killed writer leaves is known by its lock, which the kernel took back. Files of other names
-    are not looked at.
+    Packs of chunks are on the disk before a manifest names them, and a manifest is written under a name of
+    its own, synced and only then renamed. So neither a kill nor a second writer, a paused member that wakes
+    up, can leave anything but whole checkpoints under a checkpoint's name. What a killed writer leaves is
+    known by its lock, which the kernel took back. Files of other names are not looked at.
+
+    What has not changed is not written again, unless the newest checkpoint is the only one that has it: the
+    two newest have no file in common, so no damage to a file takes both.
     """
 
     def __init__(
@@ -281,30 +210,92 @@ class DirectoryCheckpoints:
     def place(self) -> str:
         return str(self._directory)
 
+    @property
+    def _folder(self) -> Path:
+        return self._directory / FOLDER
+
     def steps(self) -> list[int]:
         return sorted(self._found(_WHOLE).values())
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint of a step is, if there is one."""
+        """Where the manifest of a step is, if there is one."""
         return self._directory / f"step-{step:012d}.checkpoint"
 
     def save(self, step: int, state: State) -> Saved:
-        path = self.path(step)
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with part_of(self._directory, f"step-{step:012d}") as file:
-                digest = _write(file, step, state)
-                size_bytes = os.fstat(file.fileno()).st_size
-                Path(file.name).replace(path)
-            sync(self._directory)
-        except (OSError, Unsound) as error:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            saved = self._save(step, state)
+        except (OSError, Unsound, InputError) as error:
+            with contextlib.suppress(OSError):
+                self.collect()  # what others have left may be what takes the room
             raise StoreError(
                 f"The checkpoint of step {step} could not be written to {self._directory}: {_why(error)}.",
                 hint="Look at the directory's free space, permissions and disk.",
             ) from error
         self._refused.discard(step)
         self._remove_old(step)
-        return Saved(step=step, place=str(path), size_bytes=size_bytes, digest=digest)
+        return saved
+
+    def _save(self, step: int, state: State) -> Saved:
+        laid = lay_out(state)
+        with part_of(self._directory, f"step-{step:012d}") as file, locked(self._folder) as held:
+            packs = PackWriter(self._folder, self._reusable(step) if held == "held" else {})
+            try:
+                note = write_share(step, laid, ALL, packs)
+                packs.close()
+                history, whole = _told_of(state)
+                manifest = assembled(step, laid, [note], history=history, whole=whole)
+                file.write(encoded(manifest))
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                packs.abandon()
+                raise
+            Path(file.name).replace(self.path(step))
+            sync(self._directory)
+        return Saved(
+            step=step,
+            place=str(self.path(step)),
+            size_bytes=manifest.size_bytes,
+            written_bytes=packs.written_bytes,
+            digest=manifest.digest,
+        )
+
+    def _manifests(self) -> dict[int, Manifest]:
+        """Those that are sound, by step. Raises `OSError` for one that is there and cannot be read."""
+        found = {}
+        for path, step in self._found(_WHOLE).items():
+            try:
+                found[step] = read_manifest(path, step)
+            except NewerFormat as error:
+                raise OSError(None, str(error), str(path)) from error
+            except Unsound:
+                continue  # needs nothing: it will never be used
+        return found
+
+    def _reusable(self, step: int) -> dict[bytes, ChunkPlace]:
+        """Chunks that a new checkpoint of this step may name: of packs that the newest of the others does not
+        need, that are as long as they should be, and mostly in use.
+        """
+        manifests = {of: found for of, found in self._manifests().items() if of not in self._refused}
+        newest = max((of for of in manifests if of != step), default=None)
+        apart = set(dict(manifests[newest].packs)) if newest is not None else set[str]()
+        there = packs_in(self._folder)
+        known: dict[bytes, ChunkPlace] = {}
+        for manifest in manifests.values():
+            used = Counter[str]()
+            chunks = dict(manifest.chunks())
+            for place in chunks.values():
+                used[place.pack] += place.size_bytes
+            usable = {
+                pack
+                for pack, size in manifest.packs
+                if pack not in apart
+                and there.get(pack, -1) >= size
+                and used[pack] >= USED_SHARE_MIN * there[pack]
+            }
+            known |= {name: place for name, place in chunks.items() if place.pack in usable}
+        return known
 
     def newest(self, until: Mark | None = None) -> Loaded | None:
         for pause_s in (*self._read_pauses_s, None):
@@ -339,6 +330,8 @@ class DirectoryCheckpoints:
                     raise _Gone from error
                 raise  # a link that leads nowhere, such as into a filesystem that is not mounted
             except Unsound as error:
+                if each not in self._candidates():
+                    raise _Gone from error  # with its chunks, while they were read
                 if each.place == str(self.path(each.step)):
                     self._refused.add(each.step)
                 self._told("failed", each.step, each.place, _sentence(error))
@@ -369,20 +362,53 @@ class DirectoryCheckpoints:
 
     def _remove_old(self, step: int) -> None:
         """Of the checkpoints up to this one, leave the newest that are sound; what is ahead is another's."""
-        found = {path: of for path, of in self._found(_WHOLE).items() if of <= step}
-        sound = set(found.values()) - self._refused
+        found = [of for of in self.steps() if of <= step]
+        sound = set(found) - self._refused
         kept = sorted(self._usable(sound))[-self._keep :]
         oldest = kept[0] if len(kept) == self._keep else 0
         newest = sorted(sound)[-max(AHEAD_MAX, self._keep) :]  # should the usable ones never come
-        doomed = [path for path, of in found.items() if of not in newest or of < oldest]
-        doomed += [path for path in self._found(_PART) if is_left_behind(path)]
-        for path in doomed:
+        self.remove([of for of in found if of not in newest or of < oldest])
+
+    def remove(self, steps: Collection[int]) -> int:
+        """Remove checkpoints, and what nothing needs any more; how many bytes of chunks that frees. First
+        goes what names others: a kill in between leaves chunks that the next removal finds.
+        """
+        named: set[str] = set()
+        for step in steps:
+            with contextlib.suppress(OSError, Unsound):
+                named |= set(dict(read_manifest(self.path(step), step).packs))
             with contextlib.suppress(OSError):  # somebody else was quicker, or it stays: no harm
-                path.unlink()
+                self.path(step).unlink()
+        with contextlib.suppress(OSError):
+            return self.collect(named)
+        return 0
+
+    def collect(self, named: Collection[str] = ()) -> int:
+        """Remove packs that no manifest names, unless somebody is writing; how many bytes that frees. named:
+        those that were in use before. Without locks, nobody ever uses those of others, so they can go. Raises
+        `OSError` where a manifest cannot be read, and with it what it needs.
+        """
+        for part in self._found(_PART):
+            if is_left_behind(part):
+                part.unlink(missing_ok=True)
+        if not self._folder.is_dir():
+            return 0
+        with locked(self._folder, exclusively=True) as held:
+            if held == "busy":
+                return 0
+            there = packs_in(self._folder) if held == "held" else named
+            needed = {pack for found in self._manifests().values() for pack, _ in found.packs}
+            return remove_packs(self._folder, set(there) - needed)
 
     def _usable(self, steps: set[int]) -> set[int]:
         """Of these, the steps that can be gone on from, as far as can be seen from here."""
         return steps
+
+
+def _told_of(state: State) -> tuple[str, int]:
+    """The history of a part, and what is known to be whole: see `PartNote`."""
+    note = state.get("shards")
+    return (note.get("history", ""), note.get("whole", 0)) if isinstance(note, dict) else ("", 0)
 
 
 class Candidate(NamedTuple):

@@ -18,7 +18,8 @@ import torch
 
 from holdfast.record.errors import InputError
 from holdfast.train.best import WEIGHTS
-from holdfast.train.checkpoint import Loaded, Unsound, read
+from holdfast.train.checkpoint import Loaded, read
+from holdfast.train.chunks import Unsound
 from holdfast.train.parts import KeptStep, joined_stages, kept_steps
 from holdfast.train.whole_file import whole_file
 

@@ -26,10 +26,10 @@ from holdfast.train.checkpoint import (
     Mark,
     Saved,
     State,
-    Unsound,
     found_in,
     read,
 )
+from holdfast.train.chunks import Unsound
 from holdfast.train.shards import Extent, TreePath, Wanted, extent_of, sharded_in
 
 OWN = RANKS_MAX + 1

@@ -60,7 +60,8 @@ def command(run_or_path: str, as_json: bool) -> None:
 
 
 def _row(kept: "KeptStep") -> CheckpointRow:
-    from holdfast.train.checkpoint import Unsound, verify
+    from holdfast.train.checkpoint import verify
+    from holdfast.train.chunks import Unsound
 
     fault = kept.missing
     paths = [path for path, is_there in zip(kept.paths, kept.there, strict=True) if is_there]
