@@ -36,7 +36,7 @@ from holdfast.train.checkpoint import (
     Writer,
 )
 from holdfast.train.chunks import FOLDER, packs_in
-from holdfast.train.manifest import read_manifest
+from holdfast.train.manifest import ALL, Share, read_manifest
 
 # From Python 3.12 on: the children here save, and die, and touch no other thread's business.
 pytestmark = [
@@ -485,7 +485,7 @@ class SlowCheckpoints:
         self.kept: dict[int, tuple[float, int]] = {}
         self.error: Exception | None = None
 
-    def save(self, step: int, state: State) -> Saved:
+    def save(self, step: int, state: State, share: Share = ALL) -> Saved:
         self.entered.release()
         assert self.gate.acquire(timeout=WAIT_S_MAX)
         self._clock.advance_ns(self.took_ns)

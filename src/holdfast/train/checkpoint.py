@@ -36,14 +36,20 @@ from holdfast.train.chunks import (
 from holdfast.train.manifest import (
     ALL,
     Manifest,
+    Share,
+    ShareNote,
     assembled,
     check_chunks,
     encoded,
+    identity_of,
     lay_out,
     load_state,
     read_manifest,
+    read_share,
+    stretches,
     write_share,
 )
+from holdfast.train.skeleton import is_dense
 from holdfast.train.whole_file import is_left_behind, part_of
 
 COST_SHARE_MAX = 1 / 50
@@ -64,6 +70,9 @@ AHEAD_MAX = 8
 """So many checkpoints are kept at most of a rank that is ahead of the others, whose parts are missing yet."""
 USED_SHARE_MIN = 0.5
 """Of a pack: where less of it is in use, that is written anew, so that the pack can go."""
+SHARES_S_MIN, SHARES_X = 10.0, 2.0
+"""How long the first member waits for the shares of others: so long, and so many times what its own took."""
+SHARE_LOOK_S = 0.02
 LOOKS_MAX = 8
 """How often a directory is looked at again because what it showed was gone: a writer removes what is old."""
 
@@ -129,8 +138,10 @@ class Checkpoints(Protocol):
     def place(self) -> str:
         """Where they are, for people."""
 
-    def save(self, step: int, state: State) -> Saved:
-        """Keep the state for good, or raise. The tensors are the caller's again when this returns."""
+    def save(self, step: int, state: State, share: Share = ALL) -> Saved:
+        """Keep the state for good, or raise. The tensors are the caller's again when this returns. share: of
+        the state, which others keep the rest of; the first waits for them, and makes a checkpoint of it all.
+        """
 
     def newest(self, until: Mark | None = None) -> Loaded | None:
         """The newest one that is sound, up to this one if one is given; damaged ones are passed over,
@@ -145,6 +156,7 @@ class Checkpoints(Protocol):
 # ---- one of them -----------------------------------------------------------------------------------------
 
 _WHOLE = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})\.checkpoint")  # one name for each step
+_SHARE = re.compile(r"step-([0-9]{12,})\.[0-9a-f]+\.[0-9]+-of-[0-9]+\.share")
 _PART = re.compile(r"\.step-([0-9]{12,})\.[0-9a-f]{16}\.part")
 
 
@@ -221,10 +233,10 @@ class DirectoryCheckpoints:
         """Where the manifest of a step is, if there is one."""
         return self._directory / f"step-{step:012d}.checkpoint"
 
-    def save(self, step: int, state: State) -> Saved:
+    def save(self, step: int, state: State, share: Share = ALL) -> Saved:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            saved = self._save(step, state)
+            saved = self._save(step, state, share)
         except (OSError, Unsound, InputError) as error:
             with contextlib.suppress(OSError):
                 self.collect()  # what others have left may be what takes the room
@@ -232,34 +244,69 @@ class DirectoryCheckpoints:
                 f"The checkpoint of step {step} could not be written to {self._directory}: {_why(error)}.",
                 hint="Look at the directory's free space, permissions and disk.",
             ) from error
-        self._refused.discard(step)
-        self._remove_old(step)
+        if share.number == 0:
+            self._refused.discard(step)
+            self._remove_old(step)
         return saved
 
-    def _save(self, step: int, state: State) -> Saved:
+    def _save(self, step: int, state: State, share: Share) -> Saved:
         laid = lay_out(state)
+        begun_s = time.monotonic()
+        target = self.path(step) if share.number == 0 else self._share_path(step, share)
         with part_of(self._directory, f"step-{step:012d}") as file, locked(self._folder) as held:
             packs = PackWriter(self._folder, self._reusable(step) if held == "held" else {})
             try:
-                note = write_share(step, laid, ALL, packs)
+                note = write_share(step, laid, share, packs)
                 packs.close()
-                history, whole = _told_of(state)
-                manifest = assembled(step, laid, [note], history=history, whole=whole)
-                file.write(encoded(manifest))
+                made: Manifest | ShareNote = note
+                if share.number == 0:
+                    others = self._others(step, share, SHARES_S_MIN + SHARES_X * (time.monotonic() - begun_s))
+                    history, whole = _told_of(state)
+                    made = assembled(step, laid, [note, *others], history=history, whole=whole)
+                    self._check_there(made.packs)
+                file.write(encoded(made))
                 file.flush()
                 os.fsync(file.fileno())
             except BaseException:
                 packs.abandon()
                 raise
-            Path(file.name).replace(self.path(step))
+            Path(file.name).replace(target)
             sync(self._directory)
         return Saved(
             step=step,
-            place=str(self.path(step)),
-            size_bytes=manifest.size_bytes,
+            place=str(target),
+            size_bytes=sum(tensor.nbytes for tensor in laid.tensors),
             written_bytes=packs.written_bytes,
-            digest=manifest.digest,
+            digest=made.digest if isinstance(made, Manifest) else "",
         )
+
+    def _share_path(self, step: int, share: Share) -> Path:
+        """Where a member says what it has written of a step, until that is in the manifest."""
+        return self._directory / f"step-{step:012d}.{share.history or 0}.{share.number}-of-{share.of}.share"
+
+    def _others(self, step: int, first: Share, within_s: float) -> list[ShareNote]:
+        """What the other members have written, once they have. Raises `Unsound` where one does not come."""
+        until_s = time.monotonic() + within_s
+        found = []
+        for number in range(1, first.of):
+            share = first._replace(number=number)
+            path = self._share_path(step, share)
+            while not path.exists():
+                if time.monotonic() > until_s:
+                    raise Unsound(f"the member of rank {number} did not write its share in {within_s:.0f} s")
+                time.sleep(SHARE_LOOK_S)
+            note = read_share(path)
+            if (note.step, note.share) != (step, share):
+                raise Unsound(f"{path.name} is the share of another state")
+            found.append(note)
+        return found
+
+    def _check_there(self, packs: Sequence[tuple[str, int]]) -> None:
+        """While the folder is locked: what is there now will be there when the manifest is."""
+        there = packs_in(self._folder)
+        missing = [pack for pack, size in packs if there.get(pack, -1) < size]
+        if missing:
+            raise Unsound(f"its chunks in {missing[0]} were removed meanwhile")
 
     def _manifests(self) -> dict[int, Manifest]:
         """Those that are sound, by step. Raises `OSError` for one that is there and cannot be read."""
@@ -269,6 +316,9 @@ class DirectoryCheckpoints:
                 found[step] = read_manifest(path, step)
             except NewerFormat as error:
                 raise OSError(None, str(error), str(path)) from error
+            except FileNotFoundError:
+                if path.is_symlink():
+                    raise  # leads nowhere now, and may lead somewhere again
             except Unsound:
                 continue  # needs nothing: it will never be used
         return found
@@ -367,6 +417,9 @@ class DirectoryCheckpoints:
         kept = sorted(self._usable(sound))[-self._keep :]
         oldest = kept[0] if len(kept) == self._keep else 0
         newest = sorted(sound)[-max(AHEAD_MAX, self._keep) :]  # should the usable ones never come
+        for path in [path for path, of in self._found(_SHARE).items() if of <= step]:
+            with contextlib.suppress(OSError):
+                path.unlink()  # in the manifest by now, or given up
         self.remove([of for of in found if of not in newest or of < oldest])
 
     def remove(self, steps: Collection[int]) -> int:
@@ -398,6 +451,9 @@ class DirectoryCheckpoints:
                 return 0
             there = packs_in(self._folder) if held == "held" else named
             needed = {pack for found in self._manifests().values() for pack, _ in found.packs}
+            for share in self._found(_SHARE):
+                with contextlib.suppress(Unsound, FileNotFoundError):
+                    needed |= set(dict(read_share(share).packs))
             return remove_packs(self._folder, set(there) - needed)
 
     def _usable(self, steps: set[int]) -> set[int]:
@@ -448,10 +504,16 @@ class Snapshot:
     """A copy of a state in CPU memory that nothing else writes to.
 
     spare: one that is no longer needed, whose memory is used again. To touch fresh memory for the first time
-    takes several times as long as the copying does, and training waits for it.
+    takes several times as long as the copying does, and training waits for it. share: what of it is copied;
+    the rest is laid out alike, and has whatever contents.
     """
 
-    def __init__(self, state: State, spare: "Snapshot | None" = None) -> None:
+    def __init__(self, state: State, spare: "Snapshot | None" = None, share: Share = ALL) -> None:
+        self._stretches: dict[tuple[object, ...], tuple[int, int]] = {}
+        if share.of > 1:
+            tensors = lay_out(state).tensors
+            found = stretches([tensor.nbytes for tensor in tensors], share)
+            self._stretches = dict(zip(map(identity_of, tensors), found, strict=True))
         self._spare: defaultdict[_Like, list[torch.Tensor]] = defaultdict(list)
         for like, tensor in spare._tensors if spare else ():
             self._spare[like].append(tensor)
@@ -463,6 +525,7 @@ class Snapshot:
             torch.cuda.synchronize()  # copies into pinned memory are only begun
         self._spare.clear()
         self._copies.clear()
+        self._stretches.clear()
 
     def _copy(self, value: object, path: str) -> object:
         """`path` names the value where it cannot be kept."""
@@ -490,16 +553,29 @@ class Snapshot:
         if tensor.layout is not torch.strided or tensor.is_meta:
             raise _unkept(tensor, path)
         tensor = tensor.detach()
-        like = _Like(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_cuda)
         # What is tied is copied once, and is tied again when it is loaded.
-        identity = (tensor.device, tensor.data_ptr(), like)
+        identity = identity_of(tensor)
         if (known := self._copies.get(identity)) is not None:
             return known
+        begin, end = self._stretches.get(identity, (0, tensor.nbytes))
+        if begin == end != tensor.nbytes:
+            copied = torch.empty_like(tensor, device="cpu")  # memory that is never touched costs nothing
+        else:
+            copied = self._filled(tensor, begin, end)
+        self._copies[identity] = copied
+        return copied
+
+    def _filled(self, tensor: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+        like = _Like(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_cuda)
         spare = self._spare[like]
         copied = spare.pop() if spare else torch.empty_like(tensor, device="cpu", pin_memory=like.pinned)
-        copied.copy_(tensor, non_blocking=True)
-        self._copies[identity] = copied
         self._tensors.append((like, copied))
+        if end - begin == tensor.nbytes or not is_dense(tensor):
+            copied.copy_(tensor, non_blocking=True)
+            return copied
+        of = slice(begin // tensor.itemsize, end // tensor.itemsize)
+        target, source = (one.as_strided((one.numel(),), (1,)) for one in (copied, tensor))
+        target[of].copy_(source[of], non_blocking=True)
         return copied
 
 
@@ -515,6 +591,7 @@ def _unkept(value: object, path: str) -> InputError:
 
 class _Offer(NamedTuple):
     step: int
+    share: Share
     snapshot: Snapshot
     began_ns: int
     stall_ns: int
@@ -590,9 +667,9 @@ class Writer:
         tolerated_ns = min(best_ns, round(EXPOSURE_S_MAX * 1e9))
         return max(tolerated_ns, self._interval_ns, round(self._cost_ns / COST_SHARE_MAX))
 
-    def offer(self, step: int, state: State) -> int:
-        """Have this step written; how long the copying took, in nanoseconds. InputError for a state that
-        cannot be kept, at which nothing else would help.
+    def offer(self, step: int, state: State, share: Share = ALL) -> int:
+        """Have this step written, or a share of it; how long the copying took, in nanoseconds. InputError for
+        a state that cannot be kept, at which nothing else would help.
         """
         began_ns = self._clock.now_ns()
         with self._changed:
@@ -601,10 +678,10 @@ class Writer:
             replaced, self._waiting = self._waiting, None
             spare = replaced.snapshot if replaced else self._spare
             self._spare = None
-        snapshot = Snapshot(state, spare)
+        snapshot = Snapshot(state, spare, share)
         stall_ns = self._clock.now_ns() - began_ns
         with self._changed:
-            self._waiting = _Offer(step, snapshot, began_ns, stall_ns)
+            self._waiting = _Offer(step, share, snapshot, began_ns, stall_ns)
             self._began_ns = began_ns
             if self._thread.ident is None:
                 self._thread.start()
@@ -622,7 +699,9 @@ class Writer:
 
     def _run(self) -> None:
         while offer := self._next():
-            self._told("begun", offer.step, self._checkpoints.place)
+            # What the first member tells is told of the whole.
+            if offer.share.number == 0:
+                self._told("begun", offer.step, self._checkpoints.place)
             happened, place, reason, size_bytes = self._save(offer)
             with self._changed:
                 self._spare = offer.snapshot
@@ -631,7 +710,10 @@ class Writer:
                 self._cost_ns = offer.stall_ns if offer.snapshot.is_of_gpu else took_ns
                 self._writing = False
                 self.saved = offer.step if happened == "saved" else self.saved
-            self._told(happened, offer.step, place, reason, stall_ns=offer.stall_ns, size_bytes=size_bytes)
+            if offer.share.number == 0 or happened == "failed":
+                self._told(
+                    happened, offer.step, place, reason, stall_ns=offer.stall_ns, size_bytes=size_bytes
+                )
 
     def _next(self) -> _Offer | None:
         with self._changed:
@@ -643,7 +725,7 @@ class Writer:
     def _save(self, offer: _Offer) -> tuple[Happened, str, str, int | None]:
         """What happened, where, why, and how large it is."""
         try:
-            saved = self._checkpoints.save(offer.step, offer.snapshot.state)
+            saved = self._checkpoints.save(offer.step, offer.snapshot.state, offer.share)
         except Exception as error:  # whatever it is, training goes on
             return "failed", self._checkpoints.place, _sentence(error), None
         return "saved", saved.place, "", saved.size_bytes

@@ -116,10 +116,13 @@ def lay_out(state: Mapping[str, object]) -> Laid:
     return Laid(skeleton, tuple(stored), unique)
 
 
+def size_of(state: Mapping[str, object]) -> int:
+    """In bytes, of all its tensors."""
+    return sum(tensor.nbytes for tensor in take_apart(dict(state))[1])
+
+
 def identity_of(tensor: torch.Tensor) -> tuple[object, ...]:
-    """The same for two that share their memory, and are laid out alike in it."""
-    if not tensor.numel():
-        return (id(tensor),)
+    """The same for two that share their memory, and are laid out alike in it; so do all that are empty."""
     return tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 

@@ -30,6 +30,7 @@ from holdfast.train.checkpoint import (
     read,
 )
 from holdfast.train.chunks import Unsound
+from holdfast.train.manifest import ALL, Share
 from holdfast.train.shards import Extent, TreePath, Wanted, extent_of, sharded_in
 
 OWN = RANKS_MAX + 1
@@ -171,14 +172,14 @@ class RunCheckpoints(DirectoryCheckpoints):
         self._rail = rail
         self._wanted = wanted
 
-    def save(self, step: int, state: State) -> Saved:
+    def save(self, step: int, state: State, share: Share = ALL) -> Saved:
         note = state.get("shards")
         if isinstance(note, dict):
             folders = [folder_of(self._root, rail, self._mesh.ranks) for rail in range(self._mesh.ranks)]
             seen = set.intersection(*(set(_kept_in(folder).steps()) for folder in folders))
             before = max((each for each in seen if each < step), default=0)
             state = {**state, "shards": {**note, "whole": max(note["whole"], before)}}
-        return super().save(step, state)
+        return super().save(step, state, share)
 
     def _candidates(self) -> list[Candidate]:
         """Of its own parts all, because others may see those of other ranks; else what is complete."""
