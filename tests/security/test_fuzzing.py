@@ -43,7 +43,7 @@ from holdfast.signals.step_files import StepFiles
 from holdfast.stragglers import kineto, members, meta, trace
 from holdfast.topology import document, file, hostlist
 from holdfast.topology.discovery import kubernetes, slurm
-from holdfast.train import checkpoint, manifest
+from holdfast.train import checkpoint, importing, manifest
 from holdfast.train.chunks import Unsound
 from holdfast.twin import presets
 
@@ -174,6 +174,8 @@ SHARE = manifest.ShareNote(
 )
 CHECKPOINT = manifest.encoded(manifest.assembled(1, _LAID, [SHARE]))
 HEADER_BYTES = 68
+_TENSORS = b'{"__metadata__":{"b":"a"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+SAFETENSORS = struct.pack("<Q", len(_TENSORS)) + _TENSORS + bytes(8)
 
 
 def with_hash(read: Callable[[Path], object]) -> Callable[[bytes], object]:
@@ -252,6 +254,7 @@ DECODERS: dict[str, Decoder] = {
         from_file(checkpoint.read, "step-000000000001.checkpoint"), (Unsound, OSError), (CHECKPOINT,)
     ),
     "train.manifest": Decoder(with_hash(checkpoint.read), (Unsound, OSError), (CHECKPOINT,)),
+    "train.importing": Decoder(importing.read_safetensors, (importing.MalformedTensors,), (SAFETENSORS,)),
     "train.manifest.shares": Decoder(
         with_hash(manifest.read_share), (Unsound, OSError), (manifest.encoded(SHARE),)
     ),

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, Self
 
@@ -40,6 +40,7 @@ from holdfast.train.manifest import (
     ShareNote,
     assembled,
     check_chunks,
+    copied,
     encoded,
     identity_of,
     lay_out,
@@ -252,18 +253,55 @@ class DirectoryCheckpoints:
     def _save(self, step: int, state: State, share: Share) -> Saved:
         laid = lay_out(state)
         begun_s = time.monotonic()
-        target = self.path(step) if share.number == 0 else self._share_path(step, share)
+
+        def write(packs: PackWriter) -> Manifest | ShareNote:
+            note = write_share(step, laid, share, packs)
+            packs.close()
+            if share.number:
+                return note
+            others = self._others(step, share, SHARES_S_MIN + SHARES_X * (time.monotonic() - begun_s))
+            history, whole = _told_of(state)
+            return assembled(step, laid, [note, *others], history=history, whole=whole)
+
+        target = self._share_path(step, share) if share.number else self.path(step)
+        made, written_bytes = self._publish(step, target, write)
+        return Saved(
+            step=step,
+            place=str(target),
+            size_bytes=sum(tensor.nbytes for tensor in laid.tensors),
+            written_bytes=written_bytes,
+            digest=made.digest if isinstance(made, Manifest) else "",
+        )
+
+    def take(self, source: Path) -> Saved:
+        """Keep the checkpoint whose manifest this is, of another directory; every chunk is compared. Raises
+        `Unsound` or `OSError`.
+        """
+        manifest = read_manifest(source)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        target = self.path(manifest.step)
+        made, written_bytes = self._publish(
+            manifest.step, target, lambda packs: copied(source.parent / FOLDER, manifest, packs)
+        )
+        assert isinstance(made, Manifest)
+        return Saved(
+            step=made.step,
+            place=str(target),
+            size_bytes=made.size_bytes,
+            written_bytes=written_bytes,
+            digest=made.digest,
+        )
+
+    def _publish(
+        self, step: int, target: Path, write: Callable[[PackWriter], Manifest | ShareNote]
+    ) -> tuple[Manifest | ShareNote, int]:
+        """What was made of chunks that are durable, once it has its name, and how many bytes were new."""
         with part_of(self._directory, f"step-{step:012d}") as file, locked(self._folder) as held:
             packs = PackWriter(self._folder, self._reusable(step) if held == "held" else {})
             try:
-                note = write_share(step, laid, share, packs)
+                made = write(packs)
                 packs.close()
-                made: Manifest | ShareNote = note
-                if share.number == 0:
-                    others = self._others(step, share, SHARES_S_MIN + SHARES_X * (time.monotonic() - begun_s))
-                    history, whole = _told_of(state)
-                    made = assembled(step, laid, [note, *others], history=history, whole=whole)
-                    self._check_there(made.packs)
+                self._check_there(made.packs)
                 file.write(encoded(made))
                 file.flush()
                 os.fsync(file.fileno())
@@ -272,13 +310,7 @@ class DirectoryCheckpoints:
                 raise
             Path(file.name).replace(target)
             sync(self._directory)
-        return Saved(
-            step=step,
-            place=str(target),
-            size_bytes=sum(tensor.nbytes for tensor in laid.tensors),
-            written_bytes=packs.written_bytes,
-            digest=made.digest if isinstance(made, Manifest) else "",
-        )
+        return made, packs.written_bytes
 
     def _share_path(self, step: int, share: Share) -> Path:
         """Where a member says what it has written of a step, until that is in the manifest."""
@@ -417,10 +449,15 @@ class DirectoryCheckpoints:
         kept = sorted(self._usable(sound))[-self._keep :]
         oldest = kept[0] if len(kept) == self._keep else 0
         newest = sorted(sound)[-max(AHEAD_MAX, self._keep) :]  # should the usable ones never come
-        for path in [path for path, of in self._found(_SHARE).items() if of <= step]:
-            with contextlib.suppress(OSError):
-                path.unlink()  # in the manifest by now, or given up
+        self.forget_shares(step)
         self.remove([of for of in found if of not in newest or of < oldest])
+
+    def forget_shares(self, until: int) -> None:
+        """Remove what members noted of shares up to this step: a manifest has it, or it was given up."""
+        for path, of in self._found(_SHARE).items():
+            if of <= until:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def remove(self, steps: Collection[int]) -> int:
         """Remove checkpoints, and what nothing needs any more; how many bytes of chunks that frees. First

@@ -159,7 +159,7 @@ class PackWriter:
             self._finishing.pop(0).result()
 
     def close(self) -> None:
-        """See all of it onto the disk. Raises `OSError` or `Unsound`."""
+        """See all of it onto the disk; once more does nothing. Raises `OSError` or `Unsound`."""
         if self._file is not None:
             self._finish()
         while self._finishing:
@@ -212,6 +212,10 @@ def read_chunks(folder: Path, wanted: Iterable[WantedChunk]) -> None:
     by_pack: dict[str, list[WantedChunk]] = {}
     for one in wanted:
         by_pack.setdefault(one.place.pack, []).append(one)
+    if len(by_pack) == 1:  # also where chunks are wanted one by one
+        ((pack, chunks),) = by_pack.items()
+        _read_pack(folder / pack, chunks)
+        return
     with ThreadPoolExecutor(READERS, "holdfast chunks") as readers:
         begun = [readers.submit(_read_pack, folder / pack, chunks) for pack, chunks in by_pack.items()]
         try:

@@ -25,6 +25,7 @@ from holdfast.train.chunks import (
     Unsound,
     WantedChunk,
     is_pack,
+    packs_in,
     pieces_of,
     plain_file,
     read_chunks,
@@ -252,6 +253,30 @@ def assembled(
     return msgspec.structs.replace(made, digest=_digest(made))
 
 
+def copied(folder: Path, manifest: Manifest, packs: PackWriter) -> Manifest:
+    """A manifest of the same state in other packs, into which its chunks are written once they were compared.
+    Raises `Unsound` or `OSError`.
+    """
+
+    def chunks() -> Iterator[memoryview]:
+        for name, place in manifest.chunks():
+            memory = memoryview(bytearray(place.size_bytes))
+            read_chunks(folder, [WantedChunk(name, place, memory)])
+            yield memory
+
+    found = [place for _, place in packs.add_all(chunks())]
+    sizes: dict[str, int] = {}
+    for place in found:
+        sizes[place.pack] = max(sizes.get(place.pack, 0), place.offset + place.size_bytes)
+    numbers = {pack: number for number, pack in enumerate(sizes)}
+    placed = iter((numbers[place.pack], place.offset) for place in found)
+    tensors = tuple(
+        msgspec.structs.replace(tensor, places=tuple(next(placed) for _ in tensor.places))
+        for tensor in manifest.tensors
+    )
+    return msgspec.structs.replace(manifest, tensors=tensors, packs=tuple(sizes.items()))
+
+
 def _digest(manifest: Manifest) -> str:
     contents = [(tensor.size_bytes, tensor.inline, tensor.names) for tensor in manifest.tensors]
     return _blake2b(msgspec.msgpack.encode((manifest.skeleton, manifest.stored, contents))).hex()
@@ -338,6 +363,14 @@ def _all_of(descriptor: int, size_bytes: int) -> bytes:
             raise Unsound("it was cut short while it was read")
         at += count
     return bytes(payload)
+
+
+def check_packs(path: Path, manifest: Manifest) -> None:
+    """Whether all that it names is there, as far as sizes tell. Raises `Unsound` or `OSError`."""
+    there = packs_in(path.parent / FOLDER)
+    for pack, size in manifest.packs:
+        if there.get(pack, -1) < size:
+            raise Unsound(f"its chunks in {pack} are " + ("cut short" if pack in there else "missing"))
 
 
 def check_chunks(path: Path, manifest: Manifest) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints for people: what a run kept, opened in any Python process without the run, and exported.
 
 Nothing in a checkpoint is executed: it holds tensors, numbers and strings, and is believed only when its
-SHA-256 agrees.
+hashes agree.
 """
 
 import hashlib
@@ -33,7 +33,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     loss: of that step. states: the state_dict() of everything that was given to protect(), in that order.
     Names are `model`, `average` (an `AveragedModel`), `optimizer`, `scheduler`, `scaler`, `best`, and of
-    anything else its class; several of a kind are `model_0`, `model_1`. place: the file. digest: its SHA-256.
+    anything else its class; several of a kind are `model_0`, `model_1`. threads: what torch was told to use;
+    None: not known. place: its manifest. digest: of the state.
     """
 
     step: int
@@ -43,6 +44,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, dict[str, Any]]
     place: str
     digest: str
+    threads: int | None = None
 
     @property
     def model(self) -> dict[str, Any]:
@@ -179,6 +181,7 @@ def _checkpoint(found: Loaded) -> Checkpoint:
             states=dict(zip(kept["names"], kept["state"], strict=True)),
             place=found.place,
             digest=found.digest,
+            threads=kept.get("threads"),
         )
     except KeyError as missing:
         raise InputError(
@@ -187,9 +190,11 @@ def _checkpoint(found: Loaded) -> Checkpoint:
         ) from None
 
 
+KNOWN = ("step", "loss", "lanes", "seed", "threads", "digest")
+"""What is exported beside the states."""
 HEADER_ALIGNMENT = 8
 """The tensors begin at a multiple of it, so that they can be mapped into memory."""
-_DTYPES = {
+DTYPES_OF_SAFETENSORS = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -235,8 +240,8 @@ def to_dcp(checkpoint: Checkpoint, directory: Path) -> None:
 
 
 def _named(checkpoint: Checkpoint) -> dict[str, Any]:
-    known = {name: getattr(checkpoint, name) for name in ("step", "loss", "lanes", "seed", "digest")}
-    return {**checkpoint.states, **known}
+    known = {name: getattr(checkpoint, name) for name in KNOWN}
+    return {**checkpoint.states, **{name: value for name, value in known.items() if value is not None}}
 
 
 def to_safetensors(checkpoint: Checkpoint, path: Path, *, part: str, told: Mapping[str, str]) -> None:
@@ -253,7 +258,7 @@ def to_safetensors(checkpoint: Checkpoint, path: Path, *, part: str, told: Mappi
     for name, tensor in tensors.items():
         end = begin + tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
+            "dtype": DTYPES_OF_SAFETENSORS[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }
@@ -275,7 +280,7 @@ def _tensors(checkpoint: Checkpoint, part: str) -> tuple[dict[str, torch.Tensor]
     names: dict[tuple[object, ...], str] = {}
     state = checkpoint.states[part]
     for name, value in (state[WEIGHTS] if part == "best" else state).items():
-        if not isinstance(value, torch.Tensor) or value.dtype not in _DTYPES:
+        if not isinstance(value, torch.Tensor) or value.dtype not in DTYPES_OF_SAFETENSORS:
             kind = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
             raise InputError(
                 f"{part}: {name} is a {kind}, which a safetensors file cannot hold.",
