@@ -476,6 +476,7 @@ class SlowCheckpoints:
     """Keeps copies in memory, each when it is let; can fail, and takes time by a clock of its own."""
 
     place = "memory"
+    is_read = False
 
     def __init__(self, clock: ManualClock, took_ns: int = 0) -> None:
         self._clock = clock

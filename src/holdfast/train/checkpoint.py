@@ -153,12 +153,20 @@ class Checkpoints(Protocol):
     def steps(self) -> list[int]:
         """Which there seem to be, oldest first."""
 
+    @property
+    def is_read(self) -> bool:
+        """Whether a state that was to be saved may still be read, so that its memory must be left alone."""
+
 
 # ---- one of them -----------------------------------------------------------------------------------------
 
 _WHOLE = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})\.checkpoint")  # one name for each step
 _SHARE = re.compile(r"step-([0-9]{12,})\.[0-9a-f]+\.[0-9]+-of-[0-9]+\.share")
 _PART = re.compile(r"\.step-([0-9]{12,})\.[0-9a-f]{16}\.part")
+
+
+class AllDamaged(StoreError):
+    """There are checkpoints, and none is sound."""
 
 
 class _Gone(Exception):
@@ -224,11 +232,19 @@ class DirectoryCheckpoints:
         return str(self._directory)
 
     @property
+    def is_read(self) -> bool:
+        return False
+
+    @property
     def _folder(self) -> Path:
         return self._directory / FOLDER
 
     def steps(self) -> list[int]:
         return sorted(self._found(_WHOLE).values())
+
+    def marks(self) -> list[Mark]:
+        """All that there seem to be to go on from. Raises `OSError`."""
+        return [each.mark for each in self._candidates()]
 
     def path(self, step: int) -> Path:
         """Where the manifest of a step is, if there is one."""
@@ -418,7 +434,7 @@ class DirectoryCheckpoints:
                     self._refused.add(each.step)
                 self._told("failed", each.step, each.place, _sentence(error))
         if found:
-            raise StoreError(
+            raise AllDamaged(
                 f"Every checkpoint in {self.place} is damaged: `holdfast checkpoint list` says how.",
                 hint="Nothing was changed there. Put a sound one back, or give the run another name to begin "
                 "anew.",
@@ -667,6 +683,7 @@ class Writer:
         self._opened_ns = self._began_ns = self._clock.now_ns()
         self._cost_ns: int | None = None
         self.saved = 0  # the last step that is durable
+        self.is_troubled = False  # the last one failed
         self._thread = threading.Thread(target=self._run, name="holdfast checkpoints", daemon=True)
 
     def __enter__(self) -> Self:
@@ -741,12 +758,13 @@ class Writer:
                 self._told("begun", offer.step, self._checkpoints.place)
             happened, place, reason, size_bytes = self._save(offer)
             with self._changed:
-                self._spare = offer.snapshot
+                self._spare = None if self._checkpoints.is_read else offer.snapshot
                 # Where a GPU trains, this thread takes no time from it; else it takes training's own cores.
                 took_ns = self._clock.now_ns() - offer.began_ns
                 self._cost_ns = offer.stall_ns if offer.snapshot.is_of_gpu else took_ns
                 self._writing = False
                 self.saved = offer.step if happened == "saved" else self.saved
+                self.is_troubled = happened == "failed"
             if offer.share.number == 0 or happened == "failed":
                 self._told(
                     happened, offer.step, place, reason, stall_ns=offer.stall_ns, size_bytes=size_bytes

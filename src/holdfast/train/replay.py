@@ -57,6 +57,10 @@ class Earlier:
     def place(self) -> str:
         return self.kept.place
 
+    @property
+    def is_read(self) -> bool:
+        return False
+
     def save(self, step: int, state: State, share: Share = ALL) -> Saved:
         raise AssertionError("a replay keeps nothing")
 

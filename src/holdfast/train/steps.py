@@ -40,8 +40,9 @@ from holdfast.train.transfer import Numbers
 
 CLIP_EPSILON = 1e-6
 """As in torch's clip_grad_norm_."""
-BUSY, READY, DUE = -1.0, 0.0, 1.0
-"""What a member tells the others of its checkpoints: it is writing one; it could; and one is due."""
+BUSY, READY, DUE, TROUBLED = -1, 0, 1, 2
+"""What a member tells the others of its checkpoints: it is writing one; it could; and one is due. Troubled is
+added to these: the last one failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +189,7 @@ class Loop:
         self._optimizing = False
         self._leaving_code: int | None = None
         self._norm: float | None = None
-        self._is_due = False
+        self._is_due = self._is_troubled = False
         seat.on_apply = self.apply
         watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
         self._corruption = Corruption(state)
@@ -421,14 +422,15 @@ class Loop:
         """Whether this member can write its share of this step, and whether it is due, as it tells others."""
         if self._writer is None or self._writer.is_busy:
             return BUSY
-        return DUE if self._writes_now(step) else READY
+        return (DUE if self._writes_now(step) else READY) + TROUBLED * self._writer.is_troubled
 
     def _all_are_ready(self, total: Sum) -> bool:
         """Whether all members write their shares of this step: all have written the last, and the first says
         that it is due. They all see the same figures.
         """
-        told = [total.told[-1][lane] for lane in self._seat.tellers]
-        return told[0] == DUE and BUSY not in told
+        told = [round(total.told[-1][lane]) for lane in self._seat.tellers]
+        self._is_troubled = any(one >= TROUBLED for one in told)
+        return told[0] % TROUBLED == DUE and BUSY not in told
 
     def commit(self, step: Step) -> None:
         if not step.reduced:
@@ -527,7 +529,8 @@ class Loop:
         is_due = self._writes_now(seat.version) if is_alone else self._is_due
         if is_due:
             self._is_due = False
-            self.keep(is_shared=seat.sharding is None)
+            # After trouble one member writes all of it, wherever it can.
+            self.keep(is_shared=seat.sharding is None and not self._is_troubled)
 
     def leave_soon(self, code: int) -> bool:
         """The script is to exit. Whether it does so at the next step, because this one is being committed, or
