@@ -15,7 +15,7 @@ from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.diagnose.incident import Alternative, Cause, Incident, Price
 from holdfast.diagnose.mechanisms import Mechanism
 from holdfast.diagnose.own import own_signs
-from holdfast.diagnose.run_findings import LATE, STALLS, STOPPED, SYMPTOMS, RunFindings
+from holdfast.diagnose.run_findings import FELT, LATE, STALLS, STOPPED, SYMPTOMS, RunFindings
 from holdfast.diagnose.weighing import TOGETHER_NS, UNKNOWN, Hypothesis, hypotheses, lost_because, unknown
 from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.record.events import KnownEvent
@@ -184,19 +184,21 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
 
 
 def _parted(findings: Sequence[Finding], first_ns: int) -> tuple[list[Finding], list[Finding]]:
-    """What may have to do with why the run is held up now, and what was over by then: that explains nothing
-    of it, and has a cause of its own. first_ns: what was over before is not asked about.
+    """What may have to do with why the run is held up now; and what was over by then and has not come back,
+    with what the run felt of it: that has a cause of its own. first_ns: what was over before is not asked
+    about.
     """
     held = [one.since_ns for one in findings if one.sign in HELD_UP and one.until_ns is None]
     over_ns = min(held, default=0) - OVER_NS
-    now: list[Finding] = []
-    before: list[Finding] = []
-    for one in findings:
-        if one.until_ns is None or one.until_ns >= over_ns:
-            now.append(one)
-        elif one.until_ns >= first_ns:
-            before.append(one)
-    return now, before
+    now = [one for one in findings if one.until_ns is None or one.until_ns >= over_ns]
+    past = [one for one in findings if one.until_ns is not None and one.until_ns < over_ns]
+    shown = {(one.sign, one.subject) for one in now}
+    gone = {id(one) for one in past if one.sign not in FELT and (one.sign, one.subject) not in shown}
+    if not gone:
+        return list(findings), []
+    before = [one for one in past if id(one) in gone or one.sign in FELT]
+    again = [one for one in past if id(one) not in gone and one.sign not in FELT]
+    return [*now, *again], [one for one in before if (one.until_ns or 0) >= first_ns]
 
 
 def _told(left: list[Finding], desk: _Desk, most: int) -> list[Incident]:
