@@ -106,8 +106,8 @@ def lasting(
 
     known: where there is an observation at all; without one, what was before goes on. bridge_s: what comes
     back within so much time had not gone, unless it comes alone after many that were right; but what was
-    right more often than wrong before it counted was by chance, and is not when it began. One pass over the rows for all series together, so it does not matter
-    how many are wrong at once.
+    right more often than wrong before it counted was by chance, and is not when it began. One pass over the
+    rows for all series together, so it does not matter how many are wrong at once.
     """
     columns = np.flatnonzero(np.add.reduce(wrong, axis=0, dtype=np.int32) >= rows)
     if not len(columns):
