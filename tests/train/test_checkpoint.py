@@ -59,6 +59,7 @@ class Heard(NamedTuple):
     reason: str
     stall_ns: int | None
     size_bytes: int | None
+    written_bytes: int | None
 
 
 class Listener(list[Heard]):
@@ -73,8 +74,9 @@ class Listener(list[Heard]):
         *,
         stall_ns: int | None = None,
         size_bytes: int | None = None,
+        written_bytes: int | None = None,
     ) -> None:
-        self.append(Heard(happened, step, place, reason, stall_ns, size_bytes))
+        self.append(Heard(happened, step, place, reason, stall_ns, size_bytes, written_bytes))
 
     def kinds(self) -> list[tuple[str, int]]:
         return [(heard.happened, heard.step) for heard in self]
@@ -546,7 +548,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert told[1].place == "memory/1"
     assert told[0].stall_ns is None
     assert told[1].stall_ns == 0  # by a clock that stood still meanwhile
-    assert (told[0].size_bytes, told[1].size_bytes) == (None, 1_000)
+    assert (told[0].size_bytes, told[1].size_bytes, told[1].written_bytes) == (None, 1_000, 1)
     with pytest.raises(RuntimeError, match="closed"):
         writer.offer(5, {"tensor": tensor})
 

@@ -95,6 +95,7 @@ class CheckpointListener(Protocol):
         *,
         stall_ns: int | None = None,
         size_bytes: int | None = None,
+        written_bytes: int | None = None,
     ) -> None: ...
 
 
@@ -269,6 +270,7 @@ class DirectoryCheckpoints:
     def _save(self, step: int, state: State, share: Share) -> Saved:
         laid = lay_out(state)
         begun_s = time.monotonic()
+        of_others: list[int] = []
 
         def write(packs: PackWriter) -> Manifest | ShareNote:
             note = write_share(step, laid, share, packs)
@@ -276,6 +278,7 @@ class DirectoryCheckpoints:
             if share.number:
                 return note
             others = self._others(step, share, SHARES_S_MIN + SHARES_X * (time.monotonic() - begun_s))
+            of_others.extend(other.written_bytes for other in others)
             history, whole = _told_of(state)
             return assembled(step, laid, [note, *others], history=history, whole=whole)
 
@@ -285,7 +288,7 @@ class DirectoryCheckpoints:
             step=step,
             place=str(target),
             size_bytes=sum(tensor.nbytes for tensor in laid.tensors),
-            written_bytes=written_bytes,
+            written_bytes=written_bytes + sum(of_others),
             digest=made.digest if isinstance(made, Manifest) else "",
         )
 
@@ -756,7 +759,8 @@ class Writer:
             # What the first member tells is told of the whole.
             if offer.share.number == 0:
                 self._told("begun", offer.step, self._checkpoints.place)
-            happened, place, reason, size_bytes = self._save(offer)
+            saved, reason = self._save(offer)
+            happened: Happened = "failed" if saved is None else "saved"
             with self._changed:
                 self._spare = None if self._checkpoints.is_read else offer.snapshot
                 # Where a GPU trains, this thread takes no time from it; else it takes training's own cores.
@@ -767,7 +771,13 @@ class Writer:
                 self.is_troubled = happened == "failed"
             if offer.share.number == 0 or happened == "failed":
                 self._told(
-                    happened, offer.step, place, reason, stall_ns=offer.stall_ns, size_bytes=size_bytes
+                    happened,
+                    offer.step,
+                    self._checkpoints.place if saved is None else saved.place,
+                    reason,
+                    stall_ns=offer.stall_ns,
+                    size_bytes=None if saved is None else saved.size_bytes,
+                    written_bytes=None if saved is None else saved.written_bytes,
                 )
 
     def _next(self) -> _Offer | None:
@@ -777,10 +787,9 @@ class Writer:
             self._writing = offer is not None
             return offer
 
-    def _save(self, offer: _Offer) -> tuple[Happened, str, str, int | None]:
-        """What happened, where, why, and how large it is."""
+    def _save(self, offer: _Offer) -> tuple[Saved | None, str]:
+        """What was saved, or why nothing was."""
         try:
-            saved = self._checkpoints.save(offer.step, offer.snapshot.state, offer.share)
+            return self._checkpoints.save(offer.step, offer.snapshot.state, offer.share), ""
         except Exception as error:  # whatever it is, training goes on
-            return "failed", self._checkpoints.place, _sentence(error), None
-        return "saved", saved.place, "", saved.size_bytes
+            return None, _sentence(error)

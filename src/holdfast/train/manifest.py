@@ -185,13 +185,16 @@ class WrittenStretch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShareNote(msgspec.Struct, frozen=True, array_like=True):
-    """What a member has written of a state. layout: the hash of what all of them must have alike."""
+    """What a member has written of a state. layout: the hash of what all of them must have alike.
+    written_bytes: what was not there yet.
+    """
 
     step: int
     share: Share
     layout: bytes
     stretches: tuple[WrittenStretch, ...]
     packs: tuple[tuple[str, int], ...]
+    written_bytes: int = 0
 
 
 def write_share(step: int, laid: Laid, share: Share, packs: PackWriter) -> ShareNote:
@@ -212,7 +215,8 @@ def write_share(step: int, laid: Laid, share: Share, packs: PackWriter) -> Share
         for _, place in chunks:
             pack_sizes[place.pack] = max(pack_sizes.get(place.pack, 0), place.offset + place.size_bytes)
         written.append(WrittenStretch(tensor, begin, b"".join(name for name, _ in chunks), places))
-    return ShareNote(step, share, layout_of(laid), tuple(written), tuple(pack_sizes.items()))
+    names = tuple(pack_sizes.items())
+    return ShareNote(step, share, layout_of(laid), tuple(written), names, packs.written_bytes)
 
 
 def layout_of(laid: Laid) -> bytes:
