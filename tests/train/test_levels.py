@@ -1,5 +1,7 @@
 """Checkpoints in several places: full, read-only, vanished and hanging storage."""
 
+import fcntl
+import multiprocessing
 import os
 import threading
 from pathlib import Path
@@ -11,12 +13,14 @@ from waiting import until
 
 from holdfast.record.errors import InputError, StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints, Saved, State, Writer
+from holdfast.train.chunks import FOLDER, LOCK_S_MAX
 from holdfast.train.levels import LeveledCheckpoints
 from holdfast.train.manifest import ALL, Share
 
 pytestmark = pytest.mark.slow
 
 WAIT_S_MAX = 60.0
+spawn = multiprocessing.get_context("spawn")
 
 
 class Heard(list[tuple[str, int, str, str]]):
@@ -136,6 +140,42 @@ def test_storage_that_hangs_is_left_alone_and_so_is_the_state_that_it_reads(tmp_
             found = store.newest((step, 0))
             assert found is not None
             assert torch.equal(found.state["tensor"], torch.arange(100_000) + step)  # type: ignore[arg-type]
+
+
+def hold(lock: Path, ready: Any) -> None:
+    with lock.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        ready.set()
+        threading.Event().wait()
+
+
+def end_with_a_save_that_hangs(directory: Path) -> None:
+    kept = LeveledCheckpoints([level(directory, Heard())], told=Heard(), hang_s=0.1)
+    writer = Writer(kept, told=Heard(), every_steps=1)
+    writer.offer(2, state_of(2))
+    until(lambda: not writer.is_busy)
+    assert kept.is_read
+    assert writer.close(0.1)
+
+
+def test_a_process_ends_though_its_storage_hangs(tmp_path: Path) -> None:
+    """Somebody was paused while he had the lock. Nothing of the directory is lost by it."""
+    level(tmp_path, Heard()).save(1, state_of(1))
+    ready = spawn.Event()
+    holder = spawn.Process(target=hold, args=(tmp_path / FOLDER / ".lock", ready), daemon=True)
+    holder.start()
+    assert ready.wait(WAIT_S_MAX)
+    ending = spawn.Process(target=end_with_a_save_that_hangs, args=(tmp_path,))
+    ending.start()
+    ending.join(LOCK_S_MAX / 2)
+    assert ending.exitcode == 0
+    holder.kill()
+    holder.join()
+    later = level(tmp_path, Heard())
+    later.save(3, state_of(3))
+    found = later.newest()
+    assert found is not None
+    assert found.step == 3
 
 
 def test_a_run_goes_on_and_its_checkpoints_go_where_they_can(

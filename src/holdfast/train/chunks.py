@@ -10,14 +10,17 @@ import errno
 import fcntl
 import hashlib
 import os
+import queue
 import re
 import secrets
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,6 +36,8 @@ PACKS_BEHIND_MAX = 2
 """So many packs are at most waiting to be synced: more would only fill the page cache."""
 HASHES_AHEAD = 4
 """Chunks that are hashed while one is written."""
+LOCK_S_MAX, LOCK_LOOK_S = 60.0, 0.01
+"""How long a writer waits for somebody who removes packs."""
 READERS = 2
 """Threads that read and compare packs."""
 _BLOCK_BYTES = 128 << 10
@@ -41,6 +46,7 @@ _PACK = re.compile(r"[0-9a-f]{16}-[0-9]{6}\.pack")
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 
 Memory = memoryview | bytes | bytearray
+Task = TypeVar("Task")
 
 
 class Unsound(Exception):
@@ -57,6 +63,39 @@ class ChunkPlace(NamedTuple):
     pack: str
     offset: int
     size_bytes: int
+
+
+class _Crew:
+    """Threads that work through what they are given. Unlike an executor's, they hold up no process that wants
+    to end while storage hangs.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        for _ in range(count):
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, work: Callable[..., Task], *arguments: object) -> "Future[Task]":
+        future: Future[Task] = Future()
+        self._tasks.put((future, partial(work, *arguments)))
+        return future
+
+    def dismiss(self) -> None:
+        """Nothing more is given to them."""
+        for _ in range(self._count):
+            self._tasks.put(None)
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            future, work = task
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(work())
+            except BaseException as error:  # is raised where it is waited for
+                future.set_exception(error)
+            del task, future, work  # they may hold a state
 
 
 # ---- names -----------------------------------------------------------------------------------------------
@@ -114,8 +153,9 @@ class PackWriter:
         self._at = 0
         self._written: list[tuple[int, memoryview]] = []
         self._finishing: list[Future[None]] = []
-        self._finisher = ThreadPoolExecutor(1, "holdfast packs")
-        self._hasher = ThreadPoolExecutor(1, "holdfast hashes")
+        self._finisher = _Crew(1, "holdfast packs")
+        self._hasher = _Crew(1, "holdfast hashes")
+        self._is_open = True
         self.packs: dict[str, int] = {}
         self.written_bytes = 0
 
@@ -164,21 +204,27 @@ class PackWriter:
             self._finish()
         while self._finishing:
             self._finishing.pop(0).result()
-        if self.packs:
+        if self.packs and self._is_open:
             sync(self._folder)
-        self._finisher.shutdown()
-        self._hasher.shutdown()
+        self._dismiss()
 
     def abandon(self) -> None:
         """It failed: remove what was written."""
-        self._hasher.shutdown(cancel_futures=True)
-        self._finisher.shutdown(cancel_futures=True)
+        for finishing in self._finishing:
+            finishing.cancel()
+        self._dismiss()
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
         for pack in self.packs:
             with contextlib.suppress(OSError):
                 (self._folder / pack).unlink()
+
+    def _dismiss(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._finisher.dismiss()
+            self._hasher.dismiss()
 
 
 def _finish(file: Any, written: Sequence[tuple[int, memoryview]]) -> None:
@@ -216,14 +262,16 @@ def read_chunks(folder: Path, wanted: Iterable[WantedChunk]) -> None:
         ((pack, chunks),) = by_pack.items()
         _read_pack(folder / pack, chunks)
         return
-    with ThreadPoolExecutor(READERS, "holdfast chunks") as readers:
-        begun = [readers.submit(_read_pack, folder / pack, chunks) for pack, chunks in by_pack.items()]
-        try:
-            for reading in begun:
-                reading.result()
-        except BaseException:
-            readers.shutdown(cancel_futures=True)
-            raise
+    readers = _Crew(READERS, "holdfast chunks")
+    begun = [readers.submit(_read_pack, folder / pack, chunks) for pack, chunks in by_pack.items()]
+    readers.dismiss()
+    try:
+        for reading in begun:
+            reading.result()
+    except BaseException:
+        for reading in begun:
+            reading.cancel()
+        raise
 
 
 def _read_pack(path: Path, wanted: list[WantedChunk]) -> None:
@@ -290,11 +338,11 @@ Lock = Literal["held", "busy", "none"]
 @contextlib.contextmanager
 def locked(folder: Path, *, exclusively: bool = False) -> Iterator[Lock]:
     """While somebody is in here, nobody gets in exclusively, and only who did removes packs. Who wants that
-    does not wait.
+    does not wait; the others wait for a bounded time. Raises `TimeoutError` after that.
     """
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        yield _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusively else fcntl.LOCK_SH)
+        yield _flock(descriptor, fcntl.LOCK_EX) if exclusively else _flock_soon(descriptor)
     finally:
         # A child that was forked meanwhile has the descriptor, too, but no right to the lock.
         with contextlib.suppress(OSError):
@@ -302,9 +350,19 @@ def locked(folder: Path, *, exclusively: bool = False) -> Iterator[Lock]:
         os.close(descriptor)
 
 
+def _flock_soon(descriptor: int) -> Lock:
+    """Who removes packs takes a moment, unless it was paused in it."""
+    until_s = time.monotonic() + LOCK_S_MAX
+    while (found := _flock(descriptor, fcntl.LOCK_SH)) == "busy":
+        if time.monotonic() > until_s:
+            raise TimeoutError(errno.ETIMEDOUT, f"another process has its lock for {LOCK_S_MAX:.0f} s")
+        time.sleep(LOCK_LOOK_S)
+    return found
+
+
 def _flock(descriptor: int, how: int) -> Lock:
     try:
-        fcntl.flock(descriptor, how)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return "busy"
     except OSError as error:
