@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import fcntl
+import itertools
 import multiprocessing
 import os
 import random
@@ -11,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -21,11 +23,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantity import examples
+from waiting import until
 
 from holdfast.record.errors import StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints, verify
 from holdfast.train.chunks import CHUNK_BYTES, FOLDER, Unsound, name_of, packs_in
 from holdfast.train.manifest import read_manifest
+from holdfast.train.opening import load_checkpoint
 
 pytestmark = [
     pytest.mark.slow,
@@ -356,6 +360,31 @@ def test_two_runs_in_one_directory_remove_nothing_that_a_manifest_needs(tmp_path
     last = max(reader.steps()) + 1
     reader.save(last, state_of(last))
     assert set(packs_in(tmp_path / FOLDER)) == needed_in(tmp_path)
+
+
+def test_a_checkpoint_is_opened_while_its_run_goes_on(tmp_path: Path) -> None:
+    """What is read may be removed as old meanwhile; then a newer one is."""
+    writer = fork.Process(target=save_named_for_ever, args=(tmp_path,))
+    writer.start()
+    try:
+        until(lambda: len(kept_in(tmp_path).steps()) == 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # none is passed over as damaged
+            for _ in range(30):
+                found = load_checkpoint(tmp_path)
+                assert torch.equal(found.model["new"], state_of(found.step)["new"])
+    finally:
+        writer.kill()
+        writer.join(WAIT_S_MAX)
+        writer.close()
+
+
+def save_named_for_ever(directory: Path) -> None:
+    torch.set_num_threads(1)
+    kept = kept_in(directory)
+    for step in itertools.count(1):
+        state = {"new": state_of(step)["new"]}
+        kept.save(step, {"lanes": 1, "seed": 1, "loss": None, "names": ["model"], "state": [state]})
 
 
 def check_all(kept: DirectoryCheckpoints) -> None:

@@ -38,8 +38,8 @@ HASHES_AHEAD = 4
 """Chunks that are hashed while one is written."""
 LOCK_S_MAX, LOCK_LOOK_S = 60.0, 0.01
 """How long a writer waits for somebody who removes packs."""
-READERS = 2
-"""Threads that read and compare packs."""
+READERS_MAX = 8
+"""Threads that read and compare packs, where there are as many cores: nobody trains then."""
 _BLOCK_BYTES = 128 << 10
 _ROWS = 4
 _PACK = re.compile(r"[0-9a-f]{16}-[0-9]{6}\.pack")
@@ -262,7 +262,7 @@ def read_chunks(folder: Path, wanted: Iterable[WantedChunk]) -> None:
         ((pack, chunks),) = by_pack.items()
         _read_pack(folder / pack, chunks)
         return
-    readers = _Crew(READERS, "holdfast chunks")
+    readers = _Crew(min(READERS_MAX, len(os.sched_getaffinity(0))), "holdfast chunks")
     begun = [readers.submit(_read_pack, folder / pack, chunks) for pack, chunks in by_pack.items()]
     readers.dismiss()
     try:

@@ -4,6 +4,7 @@ Nothing in a checkpoint is executed: it holds tensors, numbers and strings, and 
 hashes agree.
 """
 
+import contextlib
 import hashlib
 import secrets
 import shutil
@@ -17,8 +18,9 @@ import msgspec
 import torch
 
 from holdfast.record.errors import InputError
+from holdfast.record.files import is_there
 from holdfast.train.best import WEIGHTS
-from holdfast.train.checkpoint import Loaded, read
+from holdfast.train.checkpoint import LOOKS_MAX, Loaded, read
 from holdfast.train.chunks import Unsound
 from holdfast.train.parts import KeptStep, joined_stages, kept_steps
 from holdfast.train.whole_file import whole_file
@@ -74,6 +76,13 @@ def load_checkpoint(
     that is unsound is passed over with a warning, unless its step was asked for.
     """
     path = Path(path)
+    for _ in range(LOOKS_MAX - 1):
+        with contextlib.suppress(_Removed):  # by its run, as old, while it was read: there are newer ones
+            return _loaded(path, step, map_location)
+    return _loaded(path, step, map_location)
+
+
+def _loaded(path: Path, step: int | None, map_location: str | torch.device) -> Checkpoint:
     try:
         if not path.is_dir():
             return _checkpoint(_first_sound([_File(path)], step, map_location))
@@ -95,6 +104,10 @@ def load_checkpoint(
     asked_for = [kept for kept in reversed(found) if step is None or kept.step == step]
     wanted = [kept for kept in asked_for if kept.is_complete] or asked_for
     return _checkpoint(_first_sound(wanted, step, map_location))
+
+
+class _Removed(Exception):
+    """A checkpoint is not there any more."""
 
 
 def root_of(directory: Path) -> Path:
@@ -121,6 +134,8 @@ def _first_sound(
         try:
             found = _opened(kept, step, map_location)
         except (OSError, Unsound) as error:
+            if isinstance(kept, KeptStep) and kept.is_complete and not all(map(is_there, kept.paths)):
+                raise _Removed from None
             reason = error.strerror if isinstance(error, OSError) else str(error)
             reasons.append(f"The checkpoint {kept.place} cannot be read: {reason}.")
             continue
