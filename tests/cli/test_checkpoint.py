@@ -290,3 +290,35 @@ def test_what_cannot_be_imported_is_a_sentence(tmp_path: Path) -> None:
     keep(tmp_path / "like", 9)
     with pytest.raises(InputError, match=r"torch\.distributed\.checkpoint cannot load"):
         run(import_.command, tmp_path / "empty", "--to", tmp_path / "there", "--like", tmp_path / "like")
+
+
+SCRIPT = """
+import torch
+import holdfast.train as hf
+
+with hf.join() as run:
+    model = torch.nn.Linear(2, 1)
+    state = run.protect(model, torch.optim.SGD(model.parameters(), lr=0.1), lanes=2, seed=1)
+    for step in state.steps(3):
+        for lane in step.lanes:
+            lane.backward(model(torch.ones(4, 2)).square().mean())
+        step.commit()
+"""
+
+
+def test_a_run_writes_to_the_second_directory_where_it_cannot_to_the_first(
+    holdfast: Callable[..., Any], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / FOLDER).write_text("in the way")
+    places = ("--checkpoints", "first", "--checkpoints", "second")
+    ran = holdfast("run", "--run", "two", "--nproc-per-node", "2", *places, script)
+    assert ran.code == 0, ran.err
+    assert "could not be written to" in ran.err
+    assert "The next is tried." in ran.err
+    assert [kept.step for kept in kept_steps(tmp_path / "second")] == [3]
+    refused = holdfast("run", "--run", "bad", "--checkpoints", "a:b", script)
+    assert refused.code == 2
+    assert "must not have ':' in its name" in refused.err
