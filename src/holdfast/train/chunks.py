@@ -34,14 +34,14 @@ NAME_BYTES = 32
 FOLDER = "chunks"
 PACKS_BEHIND_MAX = 2
 """So many packs are at most waiting to be synced: more would only fill the page cache."""
-HASHES_AHEAD = 4
-"""Chunks that are hashed while one is written."""
+HASHERS_MAX, HASHES_AHEAD = 4, 4
+"""Threads that hash, where there are twice as many cores; and chunks that each is given ahead of the writing."""
 LOCK_S_MAX, LOCK_LOOK_S = 60.0, 0.01
 """How long a writer waits for somebody who removes packs."""
 READERS_MAX = 8
 """Threads that read and compare packs, where there are as many cores: nobody trains then."""
 _BLOCK_BYTES = 128 << 10
-_ROWS = 4
+_ROWS = 3
 _PACK = re.compile(r"[0-9a-f]{16}-[0-9]{6}\.pack")
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 
@@ -110,13 +110,12 @@ def _keys() -> tuple[np.ndarray[Any, np.dtype[np.int64]], ...]:
 
 
 def name_of(data: Memory) -> bytes:
-    """The hash that a chunk is known by; any two different ones have the same with a probability below
-    2^-128.
+    """The hash that a chunk is known by. Two that differ have the same with a probability below 2^-96.
 
-    BLAKE2b of what is left of each block: four sums of its 32-bit words times random 64-bit keys, modulo
-    2^64, of which each is the same for two different blocks with a probability below 2^-32 (multilinear
-    hashing, Lemire and Kaser 2014, arxiv.org/abs/1202.4961). It keeps out errors, not forgers: who can write
-    a pack can write its manifest as well. Why not BLAKE2b of everything: docs/decisions/0022.
+    BLAKE2b of what is left of each block: three sums of its 32-bit words times random 64-bit keys, modulo
+    2^64, each of which is the same for two different blocks with a probability below 2^-32 (multilinear hashing,
+    Lemire and Kaser 2014, arxiv.org/abs/1202.4961). It keeps out errors, not forgers: who can write a pack
+    can write its manifest as well. Why not BLAKE2b of everything: docs/decisions/0022.
     """
     found = hashlib.blake2b(len(data).to_bytes(8, "little"), digest_size=NAME_BYTES)
     view = memoryview(data).cast("B")
@@ -154,7 +153,9 @@ class PackWriter:
         self._written: list[tuple[int, memoryview]] = []
         self._finishing: list[Future[None]] = []
         self._finisher = _Crew(1, "holdfast packs")
-        self._hasher = _Crew(1, "holdfast hashes")
+        hashers = max(1, min(HASHERS_MAX, len(os.sched_getaffinity(0)) // 2))
+        self._hasher = _Crew(hashers, "holdfast hashes")
+        self._ahead = HASHES_AHEAD * hashers
         self._is_open = True
         self.packs: dict[str, int] = {}
         self.written_bytes = 0
@@ -164,7 +165,7 @@ class PackWriter:
         ahead: list[tuple[memoryview, Future[bytes]]] = []
         for chunk in chunks:
             ahead.append((chunk, self._hasher.submit(name_of, chunk)))
-            if len(ahead) > HASHES_AHEAD:
+            if len(ahead) > self._ahead:
                 yield self._add(*ahead.pop(0))
         for waiting in ahead:
             yield self._add(*waiting)
