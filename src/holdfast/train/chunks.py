@@ -32,10 +32,12 @@ PACK_BYTES = 64 << 20
 """A pack is closed once it has so many: while one is written, the one before is synced and read back."""
 NAME_BYTES = 32
 FOLDER = "chunks"
-PACKS_BEHIND_MAX = 2
-"""So many packs are at most waiting to be synced: more would only fill the page cache."""
+FINISHERS, PACKS_BEHIND_MAX = 2, 3
+"""Threads that sync packs and read them back, so that one does either while another does the other; and how
+many packs at most wait for that: more would only fill the page cache.
+"""
 HASHERS_MAX, HASHES_AHEAD = 4, 4
-"""Threads that hash, where there are twice as many cores; and chunks that each is given ahead of the writing."""
+"""Threads that hash, where there are twice as many cores; and chunks that each is given ahead of writing."""
 LOCK_S_MAX, LOCK_LOOK_S = 60.0, 0.01
 """How long a writer waits for somebody who removes packs."""
 READERS_MAX = 8
@@ -113,9 +115,9 @@ def name_of(data: Memory) -> bytes:
     """The hash that a chunk is known by. Two that differ have the same with a probability below 2^-96.
 
     BLAKE2b of what is left of each block: three sums of its 32-bit words times random 64-bit keys, modulo
-    2^64, each of which is the same for two different blocks with a probability below 2^-32 (multilinear hashing,
-    Lemire and Kaser 2014, arxiv.org/abs/1202.4961). It keeps out errors, not forgers: who can write a pack
-    can write its manifest as well. Why not BLAKE2b of everything: docs/decisions/0022.
+    2^64, each of which is the same for two different blocks with a probability below 2^-32 (multilinear
+    hashing, Lemire and Kaser 2014, arxiv.org/abs/1202.4961). It keeps out errors, not forgers: who can write
+    a pack can write its manifest as well. Why not BLAKE2b of everything: docs/decisions/0022.
     """
     found = hashlib.blake2b(len(data).to_bytes(8, "little"), digest_size=NAME_BYTES)
     view = memoryview(data).cast("B")
@@ -152,7 +154,7 @@ class PackWriter:
         self._at = 0
         self._written: list[tuple[int, memoryview]] = []
         self._finishing: list[Future[None]] = []
-        self._finisher = _Crew(1, "holdfast packs")
+        self._finisher = _Crew(FINISHERS, "holdfast packs")
         hashers = max(1, min(HASHERS_MAX, len(os.sched_getaffinity(0)) // 2))
         self._hasher = _Crew(hashers, "holdfast hashes")
         self._ahead = HASHES_AHEAD * hashers
