@@ -94,7 +94,8 @@ class Process:
     """A worker: the script, and how far it is.
 
     hangs_in: it hangs there until it is told of a generation. sticks_in: it hangs for good as soon as it
-    comes there. standing: the generation whose members it has told how it stands.
+    comes there. standing: the generation whose members it has told how it stands. sees: what its agent finds
+    out about it, at a time.
     """
 
     def __init__(self, member: str, node: str, *, joins: bool) -> None:
@@ -115,6 +116,7 @@ class Process:
         self.standing = 0
         self.is_mute = False
         self.place = ""
+        self.sees: Callable[[int], Located] | None = None
 
     def differ(self, **different: object) -> None:
         """Be built differently from the others."""
@@ -285,8 +287,11 @@ class Cluster:
                 elif member in self.processes:
                     self.processes[member].is_paused = True
             case Locate(member=member):
-                place = self.processes[member].place if member in self.processes else ""
-                self.from_agent(node, Located(member=member, place=place))
+                process = self.processes.get(member)  # type: ignore[assignment]
+                located = Located(member=member, place=process.place if process is not None else "")
+                if process is not None and process.sees is not None:
+                    located = process.sees(self.now_ns)
+                self.from_agent(node, located)
             case StrikeNode():
                 self.kill_node(node)
             case EndNode():

@@ -97,8 +97,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     hang_after_s: float | None = option(
         "--hang-after",
-        "End a member that holds the others up for so long, from the run's first commit on.  "
-        "[default: from the run's own steps]",
+        "End a member that holds the others up for so long, from the run's first commit on; start a script "
+        "that does not join again when it has stood for so long.  [default: from the run's own steps]",
         type=FiniteRange(min=0, min_open=True),
         metavar="S",
     )

@@ -22,6 +22,7 @@ from holdfast.run import (
     losses,
     plain,
     processes,
+    quiet,
     rebalancing,
     replacing,
     replicas,
@@ -168,7 +169,9 @@ def _settle(state: RunState) -> None:
         if state.launch.is_protected:
             joined.settle(state)
         else:
-            plain.settle(state)
+            quiet.watch(state)
+            if state.ending.closing is None:
+                plain.settle(state)
     if state.ending.closing is not None:
         devices.give_up(state, at_once=ending.is_due(state))
         losses.give_up_explanations(state, at_once=ending.is_due(state))
@@ -249,6 +252,8 @@ def _heard_node(state: RunState, node: Node, message: FromAgent) -> bool:
     _note_presence(state, node)
     match message:
         case NodeBeat():
+            if message.has_printed:
+                quiet.printed(state)
             return message.stopped != node.stopped and _note_stops(state, node, message.stopped)
         case Located():
             hangs.located(state, message)
@@ -376,7 +381,7 @@ def _judge(state: RunState, member: Member, message: WorkerExited) -> None:
     if losses.is_mistake(state, member, message):
         losses.judge_mistake(state, message)
     elif not state.launch.is_protected:
-        reason = f"{member.name} failed ({losses.cause_of_death(message)})"
+        reason = quiet.blamed(state, f"{member.name} failed ({losses.cause_of_death(message)})")
         plain.fail(state, reason, message.complaint, whose=member.name)
     elif message.code not in (None, CODE_DEVICE_FAILED) and member.role == "active":
         losses.judge_script(state, member, message)
@@ -506,13 +511,10 @@ def _note_stops(state: RunState, node: Node, stopped: tuple[str, ...]) -> bool:
             state.hangs.stopped[name] = state.now_ns
             _expect(state, state.now_ns)
             if state.ending.closing is None:
-                lease_s = state.observed.lease_ns / 1e9
-                then = (
-                    f"; it is replaced after {lease_s:.0f} s unless it continues"
-                    if state.launch.is_protected
-                    else ""
-                )
-                state.outbox.say(f"{name} is stopped (SIGSTOP){then}", "trouble")
+                then = f"all are started again after {quiet.stop_s(state):.0f} s"
+                if state.launch.is_protected:
+                    then = f"it is replaced after {state.observed.lease_ns / 1e9:.0f} s"
+                state.outbox.say(f"{name} is stopped (SIGSTOP); {then} unless it continues", "trouble")
     return True
 
 

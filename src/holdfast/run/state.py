@@ -248,7 +248,7 @@ class Stall(msgspec.Struct, kw_only=True):
     since_ns: when the run last got further. looks, looked_ns: how often it was looked at, and when last.
     asked_ns: when agents were asked where their members are; awaited: of whom that is not answered. watched:
     what they have answered so far; are_all_asked: not only those who may be to blame were. said: the last
-    line about it.
+    line about it; blamed: of what kind it was, and of whom.
     """
 
     since_ns: int
@@ -259,6 +259,7 @@ class Stall(msgspec.Struct, kw_only=True):
     watched: dict[str, Watched] = {}
     are_all_asked: bool = False
     said: str = ""
+    blamed: tuple[str, ...] = ()
 
 
 class CheckpointTimes(msgspec.Struct, kw_only=True):

@@ -17,9 +17,10 @@ import torch
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY, home
 from holdfast.record.recorder import Recorder
-from holdfast.run import visible, whereabouts, wire
+from holdfast.run import visible, wire
 from holdfast.run.mesh import MeshShape
 from holdfast.run.replaying import ReplayOrder
+from holdfast.run.startup.sitecustomize import register
 from holdfast.train import determinism, randomness, shards, tree
 from holdfast.train.checkpoint import Checkpoints, Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated, declared
@@ -70,7 +71,7 @@ def join(*, warm: Rehearsal | None = None) -> "Run":
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     control: Control
     if "HOLDFAST_COORDINATOR" in os.environ:
-        whereabouts.register(os.environ)
+        register(os.environ)
         control = Coordinated(os.environ)
         if not control.admitted_soon():
             device = _warm_up()
