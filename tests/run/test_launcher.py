@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from launching import JOINS, TOKEN, Launched, Start
+from launching import JOINS, TOKEN, Launched, Start, children, is_a
 from waiting import free_port, is_alive
 
 from holdfast.record.events import ActionTaken, GenerationOpened, MemberLost, RunEnded
@@ -129,6 +129,33 @@ def test_a_second_signal_waits_for_nobody(start: Start) -> None:
     assert launched.wait() == 143
     assert time.monotonic() - begun_s < STOP_S_MAX
     assert not any(map(is_alive, launched.pids()))
+
+
+def test_a_signal_that_reaches_the_coordinator_as_well_is_one_signal(start: Start, tmp_path: Path) -> None:
+    """As when Slurm cancels a job: members still have their time to leave."""
+    leaves = "signal.signal(15, lambda *_: (time.sleep(1), open('left', 'w'), os._exit(0)))"
+    launched = start("--run", "r", *GRACE, script=f"import os, signal, time; {leaves}; {SLEEPS}")
+    launched.until_printed("pid")
+    both = (find_endpoint(start.home, "r").pid, launched.process.pid)
+    for pid in both:
+        os.kill(pid, signal.SIGTERM)
+    assert launched.wait() == 143
+    assert (tmp_path / "left").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_coordinator_is_up_leaves_none_behind(
+    start: Start, number: signal.Signals
+) -> None:
+    launched = start("--detachable", "--run", "r", script=SLEEPS)
+    hubs: list[int] = []
+    while not hubs and launched.process.poll() is None:
+        hubs = [pid for pid in children(launched.process.pid) if is_a("hub", pid)]
+    launched.process.send_signal(number)
+    assert launched.wait() == 128 + number
+    assert hubs
+    assert not any(map(is_alive, hubs))
+    assert not (start.home / "runs" / "r").exists()
 
 
 def test_a_killed_launcher_takes_everything_with_it(start: Start) -> None:
