@@ -168,8 +168,15 @@ class Coordinator:
 
     @property
     def has_agents(self) -> bool:
-        """Whether an agent is connected."""
-        return any(role == "agent" for role, _name in self._named)
+        """Whether an agent is connected, or was to the predecessor and is about to come back."""
+        return any(
+            role == "agent" and not session.is_given_up
+            for (role, _name), session in self.estate.sessions.items()
+        )
+
+    @property
+    def has_viewers(self) -> bool:
+        return bool(self._viewers)
 
     @property
     def endpoint(self) -> tuple[str, int]:

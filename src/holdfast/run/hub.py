@@ -152,7 +152,7 @@ async def _coordinate(
         try:
             ending = await hub.ended()
             hub.tell_over(ending)
-            await _agents_gone(hub)
+            await _agents_gone(hub, charge.started_by)
         finally:
             for chore in chores:
                 chore.cancel()
@@ -179,11 +179,18 @@ def _publish_later(charge: HubOrder, reservation: Reservation, successor: int) -
         _publish(charge, reservation, successor)
 
 
-async def _agents_gone(hub: Coordinator) -> None:
+async def _agents_gone(hub: Coordinator, launcher: int) -> None:
+    """And the launcher, if it still has to find this coordinator, which may have succeeded another one that
+    died at the end of the run.
+    """
     with suppress(TimeoutError):
         async with asyncio.timeout(END_WAIT_S):
-            while hub.has_agents:
+            while hub.has_agents or not (hub.has_viewers or _is_gone(launcher)):
                 await asyncio.sleep(END_POLL_INTERVAL_S)
+
+
+def _is_gone(process: int) -> bool:
+    return not process or not Path(f"/proc/{process}").exists()
 
 
 class _Hub(Coordinator):
