@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -152,6 +153,29 @@ def test_a_run_without_coordinator_and_successor_ends_everywhere(start: Start) -
     for launched in (first, second):
         assert any("the coordinator at" in line and "is gone" in line for line in launched.err)
     assert not any(map(is_alive, (*first.pids(), *second.pids())))
+
+
+def test_steps_are_stamped_when_they_happen_and_not_when_a_stopped_coordinator_hears_of_them(
+    start: Start, tmp_path: Path
+) -> None:
+    commit = "generation=generation.number, step=step, loss=None"
+    script = JOINS.replace(commit, f"{commit}, at_ns=time.monotonic_ns()")
+    script = script.replace(
+        "        step += 1\n", "        step += 1\n        print('at', step, flush=True)\n"
+    )
+    launched = start("--warm", "0", "--run", "r", script=script)
+    launched.until_printed("at ", 20)
+    coordinator = start.endpoint("r").pid
+    os.kill(coordinator, signal.SIGSTOP)
+    stopped_ns, steps = time.time_ns(), len(launched.until_printed("at "))
+    launched.until_printed("at ", steps + 50)
+    continued_ns = time.time_ns()
+    os.kill(coordinator, signal.SIGCONT)
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    stamps = [event.occurred_ns for event in start.events(StepCommitted)]
+    assert stamps == sorted(stamps)
+    assert len([at_ns for at_ns in stamps if stopped_ns < at_ns < continued_ns]) > 40
 
 
 def test_a_signal_also_ends_a_run_whose_coordinator_is_stopped(start: Start) -> None:
