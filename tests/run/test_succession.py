@@ -1,5 +1,6 @@
 """The coordinator is killed, and the run goes on: real processes, and SIGKILL."""
 
+import json
 import os
 import signal
 import time
@@ -153,6 +154,36 @@ def test_a_run_without_coordinator_and_successor_ends_everywhere(start: Start) -
     for launched in (first, second):
         assert any("the coordinator at" in line and "is gone" in line for line in launched.err)
     assert not any(map(is_alive, (*first.pids(), *second.pids())))
+    seen_ns = (start.home / "runs" / "r" / "endpoint.json").stat().st_mtime_ns
+    gone = start.verb("attach", "r")
+    assert gone.returncode == 2
+    assert "it was lost with its coordinator, whose last sign of life was at" in gone.stderr
+    assert "hint: Start it again under its name" in gone.stderr
+    (listed,) = json.loads(start.verb("runs", "--json").stdout)
+    assert listed["ended"]["outcome"] == "failed"
+    (ended,) = start.events(RunEnded)
+    assert ended.reason == "lost: its coordinator died, and no successor took its place"
+    assert ended.occurred_ns >= max(event.occurred_ns for event in start.events(RunStarted))
+    assert abs(ended.occurred_ns - seen_ns) < 60 * 10**9
+    assert not (start.home / "runs" / "r" / "endpoint.json").exists()
+    assert start.verb("report", "r").stdout.count("lost: its coordinator died") == 1
+    assert len(start.events(RunEnded)) == 1  # it is written down once
+
+
+def test_a_run_that_is_started_again_after_it_was_lost_does_not_pay_for_the_time_between(
+    start: Start, tmp_path: Path
+) -> None:
+    first = start("--run", "r", "--warm", "0", script=JOINS)
+    first.until_printed("generation")
+    first.process.kill()
+    first.wait()
+    until(lambda: not any(map(is_alive, first.pids())))
+    (tmp_path / "enough").touch()
+    second = start("--run", "r", "--warm", "0", script=JOINS)
+    assert second.wait() == 0
+    lost, completed = sorted(start.events(RunEnded), key=lambda event: event.occurred_ns)
+    assert (lost.outcome, completed.outcome) == ("failed", "completed")
+    assert lost.occurred_ns < max(event.occurred_ns for event in start.events(RunStarted))
 
 
 def test_steps_are_stamped_when_they_happen_and_not_when_a_stopped_coordinator_hears_of_them(

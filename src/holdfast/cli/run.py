@@ -22,6 +22,7 @@ from holdfast.cli.record import home, open_record
 from holdfast.record.errors import InputError
 from holdfast.run.audits import RATE
 from holdfast.run.chaos import read_plan
+from holdfast.run.endpoint import lost_runs
 from holdfast.run.launcher import SIGNALS, Order, launch
 from holdfast.run.mesh import MeshShape
 from holdfast.run.output import Stream, View
@@ -242,6 +243,9 @@ def command(given: _Flags) -> int:
     --coordinator and $HOLDFAST_TOKEN.
     """
     order = order_of(given)
+    if order.policy.run in {lost.run for lost in lost_runs(order.home)}:
+        with open_record(os.environ.get("HOLDFAST_STORE")):
+            pass  # which writes down that the attempt before this one is over
     if order.log_directory is None and _wants_files(given):
         made = Path(tempfile.mkdtemp(prefix="holdfast_"))
         click.echo(f"holdfast: log files are in {made / order.policy.run}", err=True)

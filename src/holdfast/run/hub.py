@@ -40,6 +40,7 @@ from holdfast.run.wire import FaultKind, Strike, Struck
 END_WAIT_S = 10.0
 """How long agents have to exit when the run is over: they wait for their workers' last processes."""
 END_POLL_INTERVAL_S = 0.02
+SIGN_INTERVAL_S = 5.0
 STORM_POLL_INTERVAL_S = 0.2
 STORM_WAIT_S = 60.0
 """A script whose members have lived for so long without a commit is taken for one that never joins."""
@@ -147,7 +148,8 @@ async def _coordinate(
     else:
         _publish(charge, reservation, 0)
     begun(Readiness(port=charge.site.port))
-    chores = [asyncio.create_task(work) for work in (heir.keep(), _storm(charge, hub))]
+    works = (heir.keep(), _storm(charge, hub), _give_signs_of_life(reservation))
+    chores = [asyncio.create_task(work) for work in works]
     with _signals(hub), _tied(charge.launcher):
         try:
             ending = await hub.ended()
@@ -158,6 +160,12 @@ async def _coordinate(
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
             await heir.finish()
+
+
+async def _give_signs_of_life(reservation: Reservation) -> None:
+    while True:
+        reservation.give_sign_of_life()
+        await asyncio.sleep(SIGN_INTERVAL_S)
 
 
 def _publish(charge: HubOrder, reservation: Reservation, successor: int) -> None:
