@@ -107,6 +107,8 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
     abort_ns, group_ns, state_ns: how long the slowest member took to leave the old group, to meet the others
     in the new one, and to get the state; each on its own, so they need not add up.
     reason: why there is a new generation, in words: who was lost or came, or what a member could not do.
+    lanes, seed, model: with the first one, what the script is told apart by: what it gave `protect()`, and a
+    digest of the model as it was built, unless that is sharded.
     """
 
     generation: Count = 0
@@ -117,6 +119,9 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
     group_ns: Nanoseconds | None = None
     state_ns: Nanoseconds | None = None
     reason: str = ""
+    lanes: Count | None = None
+    seed: int | None = None
+    model: str = ""
 
 
 class MemberJoined(Event, frozen=True, kw_only=True, tag_field="kind", tag="member.joined"):

@@ -308,6 +308,8 @@ def _record_opened(state: RunState, generation: Generation, version: int) -> Non
     replacing.hand_over(state, generation, opened_ns)
     state.observed.note("form", state.now_ns - began_ns)
     gpus = max(state.launch.gpus, state.roster.seats, len(generation.members))
+    known = state.launch.setup if state.generations.formed is None else None
+    setup = None if known is None else known[1]
     state.outbox.record(
         GenerationOpened(
             id="",
@@ -320,6 +322,9 @@ def _record_opened(state: RunState, generation: Generation, version: int) -> Non
             group_ns=generation.parts_ns.get("group"),
             state_ns=generation.parts_ns.get("state"),
             reason=_reason(state, generation),
+            lanes=None if setup is None else setup.lanes,
+            seed=None if setup is None else setup.seed,
+            model="" if setup is None or state.policy.mesh.sizes else setup.model,
             causes=state.generations.causes,
         )
     )
