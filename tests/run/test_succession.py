@@ -12,7 +12,14 @@ import pytest
 from launching import JOINS, TOKEN, Launched, Start
 from waiting import free_port, is_alive, until
 
-from holdfast.record.events import GenerationOpened, MemberLost, RunEnded, RunStarted, StepCommitted
+from holdfast.record.events import (
+    ActionTaken,
+    GenerationOpened,
+    MemberLost,
+    RunEnded,
+    RunStarted,
+    StepCommitted,
+)
 from holdfast.run.endpoint import find_endpoint
 
 pytestmark = pytest.mark.slow
@@ -69,6 +76,9 @@ def test_members_notice_nothing_of_coordinators_that_are_killed(start: Start, tm
     assert launched.wait() == 0
     assert launched.pids() == pids
     assert_nothing_happened(start, 4)
+    told = [(event.action, event.subject, event.reason) for event in start.events(ActionTaken)]
+    assert told == [("take over", "coordinator", "the coordinator was lost")] * KILLS
+    assert f"{KILLS} takeovers" in " ".join(start.verb("report", "r").stdout.split())
     assert not (start.home / "runs" / "r").exists()
 
 

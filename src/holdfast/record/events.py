@@ -29,7 +29,10 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 Outcome = Literal["completed", "failed", "stopped", "preempted"]
 Phase = Literal["launch", "init", "load", "step", "data", "eval", "check", "stop"]
 Severity = Literal["fatal", "degraded"]
-Action = Literal["restart", "replace", "migrate", "shrink", "grow", "rebalance", "drain", "restore", "stop"]
+TAKE_OVER: Literal["take over"] = "take over"
+Action = Literal[
+    "restart", "replace", "migrate", "shrink", "grow", "rebalance", "drain", "restore", "stop", "take over"
+]
 """What Holdfast itself does about a run. Records of others may name actions of their own."""
 Role = Literal["active", "spare"]
 Precision = Literal["bf16", "fp8"]
@@ -233,8 +236,8 @@ class FaultObserved(Event, frozen=True, kw_only=True, tag_field="kind", tag="fau
 
 
 class ActionTaken(Event, frozen=True, kw_only=True, tag_field="kind", tag="action.taken"):
-    """Somebody decided: restart, replace, migrate, shrink, grow, rebalance, drain, restore, stop or what a
-    later part adds.
+    """Somebody decided: restart, replace, migrate, shrink, grow, rebalance, drain, restore, stop, take over
+    (a successor, from the coordinator, which was lost) or what a later part adds.
 
     gpus: how many GPUs a drain takes out or a restore gives back.
     """

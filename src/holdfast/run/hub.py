@@ -27,7 +27,7 @@ from holdfast.run.chaos import Storm
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.endpoint import Endpoint, Reservation, inherited, reserved, run_directory
 from holdfast.run.estate import Estate
-from holdfast.run.happenings import FromMember, Happening, StrikeRequested
+from holdfast.run.happenings import FromMember, Happening, StrikeRequested, TookOver
 from holdfast.run.heir import Heir
 from holdfast.run.kin import wake_with
 from holdfast.run.lines import LINES_FILE, KeptLines
@@ -117,9 +117,7 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
                     _introduce(charge, hub, page)
                 else:
                     hub.succeed(legacy.listener)
-                    hub.tell(
-                        "the coordinator was lost; its successor has taken over, and nothing else changes"
-                    )
+                    hub.happened(TookOver())
                 await _coordinate(charge, hub, reservation, begun)
             await asyncio.to_thread(recorder.close)
             await asyncio.sleep(0)  # what that had to say

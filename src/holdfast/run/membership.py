@@ -11,7 +11,7 @@ as a whole (plain.py). Which of them it is shows when the first worker joins; un
 from collections.abc import Sequence
 from typing import assert_never
 
-from holdfast.record.events import PhaseEntered
+from holdfast.record.events import TAKE_OVER, ActionTaken, PhaseEntered
 from holdfast.run import (
     apart,
     corruption,
@@ -43,6 +43,7 @@ from holdfast.run.happenings import (
     StrikeRequested,
     Tick,
     ToNode,
+    TookOver,
 )
 from holdfast.run.history import gist
 from holdfast.run.recording import checkpoint_event
@@ -151,6 +152,8 @@ def _take_in(state: RunState, event: Happening) -> bool:
             state.outbox.effects.append(Reply(_strike(state, strike)))
         case MoveRequested(message):
             state.outbox.effects.append(Reply(replacing.ask(state, message)))
+        case TookOver():
+            _took_over(state)
         case Begun():
             state.outbox.record(state.policy.started(state.now_ns, state.launch.gpus))
         case Tick():
@@ -158,6 +161,16 @@ def _take_in(state: RunState, event: Happening) -> bool:
                 state.hangs.resumed_ns = state.now_ns  # commits that were made meanwhile are still to be read
             _check_leases(state)
     return True
+
+
+def _took_over(state: RunState) -> None:
+    lost = "the coordinator was lost"
+    state.outbox.say(f"{lost}; its successor has taken over, and nothing else changes", "trouble")
+    state.outbox.record(
+        ActionTaken(id="", occurred_ns=state.now_ns, subject="coordinator", action=TAKE_OVER, reason=lost)
+    )
+    for member in state.roster.members.values():
+        member.ahead_ns = None  # this process has a clock of its own
 
 
 def _settle(state: RunState) -> None:
