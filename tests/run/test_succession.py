@@ -137,15 +137,15 @@ def test_a_killed_successor_is_replaced(start: Start, tmp_path: Path) -> None:
     assert_nothing_happened(start, 1)
 
 
-@pytest.mark.soak
-def test_a_successor_that_is_stopped_holds_nobody_up(start: Start, tmp_path: Path) -> None:
-    """Its pipe fills up; then it is given up, and must not take over when it is continued."""
+def test_a_successor_that_is_stopped_is_told_and_replaced(start: Start, tmp_path: Path) -> None:
+    """It must not take over when it is continued."""
     launched = start("--nproc-per-node", "4", "--warm", "0", "--run", "r", script=JOINS)
     launched.until_printed("generation", 4)
     before = start.endpoint("r")
     os.kill(before.successor, signal.SIGSTOP)
     until(lambda: start.endpoint("r").successor != before.successor)
     assert not is_alive(before.successor)
+    launched.until_said("the coordinator's successor was stopped for 5 s: it is killed and replaced")
     (tmp_path / "enough").touch()
     assert launched.wait() == 0
     assert_nothing_happened(start, 4)
