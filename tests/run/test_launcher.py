@@ -349,9 +349,29 @@ def test_a_member_is_replaced_on_request(start: Start, tmp_path: Path) -> None:
     assert launched.wait() == 0
     assert [(one.action, one.subject) for one in start.events(ActionTaken)] == [("migrate", "n0.1")]
     assert start.events(MemberLost) == []
-    over = start.verb("migrate", "asked", "n0.0")
-    assert over.returncode == 1
-    assert "No run 'asked' is going on" in over.stderr
+    for words in (
+        ("migrate", "{run}", "n0.0"),
+        ("drain", "n0", "--run", "{run}"),
+        ("restore", "n0", "--run", "{run}"),
+    ):
+        over = start.verb(*(word.replace("{run}", "asked") for word in words))
+        assert over.returncode == 1
+        assert "No run 'asked' is going on" in over.stderr
+        unknown = start.verb(*(word.replace("{run}", "nobody") for word in words))
+        assert unknown.returncode == 2
+        assert "No run 'nobody' is going on" in unknown.stderr
+        assert "  hint: " in unknown.stderr
+
+
+def test_whoever_refuses_a_move_says_what_to_do_instead(start: Start) -> None:
+    launched = start("--run", "lonely", "--warm", "0", script=JOINS)
+    launched.until_printed("generation n0.0$")
+    words = (("migrate", "lonely", "n0.0"), ("migrate", "lonely", "n0"), ("drain", "n0", "--run", "lonely"))
+    for refused in [start.verb(*one) for one in words]:
+        assert refused.returncode == 1
+        sentence, hint = refused.stderr.splitlines()
+        assert sentence.startswith("holdfast: ")
+        assert hint.startswith("  hint: ")
 
 
 def test_what_stands_before_join_is_shown_once_for_each_first_member(start: Start, tmp_path: Path) -> None:

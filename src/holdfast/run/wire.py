@@ -624,12 +624,14 @@ class Answer(Message, frozen=True, kw_only=True, tag=True):
     """The coordinator's answer to an operator: what was done, or why not (`ok` false).
 
     is_done: False while what was asked for is under way. is_mistake: it was asked of nobody who is there.
+    hint: what to do about it, where that is known.
     """
 
     ok: bool
     sentence: str
     is_done: bool = True
     is_mistake: bool = False
+    hint: str = ""
 
 
 class Said(Message, frozen=True, kw_only=True, tag=True):
