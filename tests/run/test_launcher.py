@@ -320,6 +320,21 @@ def test_the_traceback_of_a_survived_failure_is_printed_once(start: Start, tmp_p
     assert ended.survived_errors == 2
 
 
+def test_a_run_whose_last_checkpoint_failed_does_not_exit_with_0(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "enough").touch()
+    what = 'happened="failed", step=step, place="p", reason="the disk is full"'
+    failed = f"link.send(Checkpointed(member=member, {what}))"
+    script = JOINS.replace(
+        "            link.send(Finished", f"            {failed}\n            link.send(Finished"
+    )
+    launched = start("--warm", "0", script=script)
+    assert launched.wait() == 74
+    assert any(
+        "the last checkpoint failed, and none was saved: the disk is full" in line for line in launched.err
+    )
+    assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
+
+
 def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path) -> None:
     """No file of the coordinator may grow for a while, as on a full disk."""
     run = start("--run", "crowded", script=JOINS)
