@@ -290,6 +290,29 @@ if attempt == 0:
     assert [event.outcome for event in start.events(RunEnded)] == ["failed", "completed"]
 
 
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("def broken(:\n    pass\n", "SyntaxError: invalid syntax"),
+        ("import os\nimport no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
+    ],
+)
+def test_a_script_that_cannot_run_is_not_restarted(start: Start, script: str, error: str) -> None:
+    launched = start("--nproc-per-node", "2", script=script)
+    assert launched.wait() == 1
+    assert start.events(ActionTaken) == []
+    ending = next(line for line in launched.err if "the run fails" in line)
+    assert ending.endswith(f"failed (exit 1): {error}; to start it again would not help")
+    assert launched.err.count(error) == 1  # and its place
+
+
+def test_a_module_that_is_missing_later_may_be_there_the_next_time(start: Start) -> None:
+    code = "def load():\n    import no_such_module\n\nload()\n"
+    launched = start("--max-restarts", "1", script=code)
+    assert launched.wait() == 1
+    assert [event.action for event in start.events(ActionTaken)] == ["restart"]
+
+
 def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: Path) -> None:
     launched = start("--tls", "--nproc-per-node", "2", "--run", "protected", script=JOINS)
     launched.until_printed("generation n0.0 n0.1$", 2)
