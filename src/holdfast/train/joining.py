@@ -51,6 +51,10 @@ LOOPBACK = "127.0.0.1"
 JOIN_SEED = 0
 """What every member's generators begin with, so that every one of them builds the same model."""
 
+UNSHARDED = (
+    "holdfast: --shard asks for replicas of {ranks} ranks, but the script does not use run.mesh: every rank "
+    "holds the whole model. Give run.mesh to fully_shard or parallelize_module, or leave out --shard."
+)
 SIGNAL_AGAIN_S = 0.005
 """After this time a signal is sent again that came while it could not be obeyed."""
 FINISH_S = 4.0
@@ -157,6 +161,8 @@ class Run:
                 f"{lanes} lanes cannot be cut into {self._sharding.shape.slices} slices each.",
                 hint="Take a multiple of --shard: every rank computes one lane at a time.",
             )
+        if self._mesh is None and self._sharding.shape.ranks > 1 and os.environ.get("RANK") == "0":
+            print(UNSHARDED.format(ranks=self._sharding.shape.ranks), file=sys.stderr, flush=True)
 
     def alone(self, work: str) -> AbstractContextManager[None]:
         """Declare what this member does by itself for longer than a step, such as an evaluation:
