@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from launching import JOINS, TOKEN, Launched, Start
+from launching import JOINS, TOKEN, Launched, Start, is_a
 from waiting import free_port, is_alive, until
 
 from holdfast.record.events import (
@@ -72,6 +72,9 @@ def test_members_notice_nothing_of_coordinators_that_are_killed(start: Start, tm
         kill_coordinator(start, "r")
         until_said(launched, TAKEN_OVER, kills)
     assert start.verb("chaos", "r", "kill", "n9").returncode == 2  # operators find the successor
+    endpoint = start.endpoint("r")
+    assert (is_a("hub", endpoint.pid), is_a("standby", endpoint.pid)) == (True, False)  # and `ps` shows it
+    assert is_a("standby", endpoint.successor)
     (tmp_path / "enough").touch()
     assert launched.wait() == 0
     assert launched.pids() == pids
