@@ -294,6 +294,7 @@ def order_of(given: _Flags) -> Order:
             hint="Start fewer members, or leave the flag out.",
         )
     plan, storm_per_min = _chaos(given.chaos)
+    skipped, skipped_of = ((), None) if given.skip_lanes is None else _skipped(given.skip_lanes)
     policy = RunPolicy(
         run=_run_name(given),
         team=given.team,
@@ -310,7 +311,8 @@ def order_of(given: _Flags) -> Order:
         rebalances=not given.no_rebalance,
         faults=plan,
         mesh=mesh,
-        skipped=() if given.skip_lanes is None else _skipped(given.skip_lanes),
+        skipped=skipped,
+        skipped_of=skipped_of,
         audit_rate=_audit_rate(given.audit, mesh),
     )
     return Order(
@@ -349,17 +351,20 @@ def _audit_rate(wanted: float | None, mesh: MeshShape) -> float:
     return 0.0
 
 
-def _skipped(name: str) -> tuple[SkippedLanes, ...]:
-    """What a run of the record has skipped."""
+def _skipped(name: str) -> tuple[tuple[SkippedLanes, ...], int | None]:
+    """What a run of the record has skipped, and of how many lanes, if that was recorded."""
+    from holdfast.record.events import GenerationOpened
     from holdfast.record.runs import find_run
     from holdfast.record.store import Selection
 
     with open_record(os.environ.get("HOLDFAST_STORE")) as store:
         run = find_run(store, name)
         found = skipped_in(store.select(Selection(run=run, kinds=("step.committed",))))
+        opened = store.select(Selection(run=run, kinds=("generation.opened",)))
+        lanes = next((one.lanes for one in opened if isinstance(one, GenerationOpened) and one.lanes), None)
     if not found:
         raise InputError(f"The run {run} has skipped no lanes.", hint="Leave out --skip-lanes.")
-    return found
+    return found, lanes
 
 
 def _view(given: _Flags, slots: int) -> View:

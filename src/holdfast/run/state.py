@@ -44,7 +44,8 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     is ended; None: by what the run has seen so far. grace_s: what a worker has between SIGTERM and SIGKILL.
     rebalances: lanes are dealt by the members' pace. faults: strikes that are planned. mesh: the members that
     make one replica of a sharded model. skipped: lanes that are not computed, because the run repeats another
-    one. audit_rate: the share of lanes that two members compute.
+    one; skipped_of: how many lanes that one had, if it is known. audit_rate: the share of
+    lanes that two members compute.
     """
 
     run: str
@@ -63,6 +64,7 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[PlannedFault, ...] = ()
     mesh: MeshShape = MeshShape()
     skipped: tuple[SkippedLanes, ...] = ()
+    skipped_of: int | None = None
     audit_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
     def started(self, now_ns: int, gpus: int) -> RunStarted:
