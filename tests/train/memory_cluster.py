@@ -26,7 +26,9 @@ from holdfast.run.happenings import (
     ToMembers,
     ToNode,
 )
+from holdfast.run.kernel_view import KernelView
 from holdfast.run.membership import advance, deadline, initial
+from holdfast.run.stacks import Stack
 from holdfast.run.state import RunPolicy, RunState
 from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
@@ -116,11 +118,18 @@ class Process:
         self.standing = 0
         self.is_mute = False
         self.place = ""
+        self.stacks: tuple[Stack, ...] = ()
+        self.seen: KernelView | None = None
         self.sees: Callable[[int], Located] | None = None
 
     def differ(self, **different: object) -> None:
         """Be built differently from the others."""
         self.setup = setup(**different)
+
+    def located(self, now_ns: int) -> Located:
+        if self.sees is not None:
+            return self.sees(now_ns)
+        return Located(member=self.member, place=self.place, stacks=self.stacks, seen=self.seen)
 
     @property
     def stage(self) -> Stage:
@@ -287,11 +296,9 @@ class Cluster:
                 elif member in self.processes:
                     self.processes[member].is_paused = True
             case Locate(member=member):
-                process = self.processes.get(member)  # type: ignore[assignment]
-                located = Located(member=member, place=process.place if process is not None else "")
-                if process is not None and process.sees is not None:
-                    located = process.sees(self.now_ns)
-                self.from_agent(node, located)
+                found = self.processes.get(member)
+                seen = Located(member=member, place="") if found is None else found.located(self.now_ns)
+                self.from_agent(node, seen)
             case StrikeNode():
                 self.kill_node(node)
             case EndNode():
