@@ -267,10 +267,11 @@ def _end(state: RunState, workers: dict[str, Member], stall: Stall, standing: Jo
             losses.record_fault(state, "", fault, onset_ns=stall.since_ns, detail=told),
         )
     state.hangs.stall = None
-    who = (
-        f"{_names(culprits)} {'holds' if len(culprits) == 1 else 'hold'} the others up" if culprits else story
+    held_up = " the others up" if standing.waiting else ""
+    verb = ("hold" if held_up else "hang") + ("s" if len(culprits) == 1 else "")
+    plain.fail(
+        state, f"{STANDS} for {waited}: {f'{_names(culprits)} {verb}{held_up}' if culprits else story}"
     )
-    plain.fail(state, f"{STANDS} for {waited}: {who}")
 
 
 def _seconds(state: RunState, stall: Stall) -> str:
