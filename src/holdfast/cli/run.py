@@ -37,6 +37,8 @@ WAIT_S = 600.0
 GRACE_S = 10.0
 RUN_CHARS_MAX = 100
 SUFFIX_BYTES = 3
+SCRIPT_BYTES_MAX = 1 << 20
+"""Of a script that is looked through."""
 NVIDIA_SMI_WAIT_S = 30
 
 _RUN_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{RUN_CHARS_MAX - 1}}}")
@@ -308,6 +310,7 @@ def order_of(given: _Flags) -> Order:
         wait_s=_wait_s(given),
         grace_s=GRACE_S if given.shutdown_timeout is None else float(given.shutdown_timeout),
         hang_after_s=given.hang_after_s,
+        may_join=_may_join(given),
         rebalances=not given.no_rebalance,
         faults=plan,
         mesh=mesh,
@@ -420,6 +423,17 @@ def _command(given: _Flags) -> tuple[str, ...]:
         return (given.script, *given.arguments)
     _check_script(Path(given.script))
     return (*python, given.script, *given.arguments)
+
+
+def _may_join(given: _Flags) -> bool:
+    """Whether the script names Holdfast, or cannot be read for that."""
+    if given.is_module or given.no_python:
+        return True
+    try:
+        with Path(given.script).open("rb") as file:
+            return b"holdfast" in file.read(SCRIPT_BYTES_MAX)
+    except OSError:
+        return True
 
 
 def _check_script(path: Path) -> None:

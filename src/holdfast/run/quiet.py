@@ -198,10 +198,10 @@ def _bound_s(state: RunState, standing: JobStand) -> float | None:
     """After so long all are started again; None: never, since nobody can tell that anything is wrong."""
     set_s = state.policy.hang_after_s
     is_held_up = bool(standing.waiting and (standing.absent or standing.left))
-    if set_s is not None:  # a script that joins later may take its time before that
-        return set_s if standing.waiting else max(set_s, HUNG_S_MIN)
     if standing.found.is_proven:
-        return HUNG_S_MIN
+        return HUNG_S_MIN if set_s is None else set_s
+    if set_s is not None:  # a script that is yet to join may take its time before that
+        return set_s if standing.waiting or not state.policy.may_join else None
     return max(IDLE_S_MAX, STAND_TIMES * state.observed.stand_ns_max / 1e9) if is_held_up else None
 
 
@@ -267,10 +267,11 @@ def _end(state: RunState, workers: dict[str, Member], stall: Stall, standing: Jo
             losses.record_fault(state, "", fault, onset_ns=stall.since_ns, detail=told),
         )
     state.hangs.stall = None
-    who = (
-        f"{_names(culprits)} {'holds' if len(culprits) == 1 else 'hold'} the others up" if culprits else story
+    held_up = " the others up" if standing.waiting else ""
+    verb = ("hold" if held_up else "hang") + ("s" if len(culprits) == 1 else "")
+    plain.fail(
+        state, f"{STANDS} for {waited}: {f'{_names(culprits)} {verb}{held_up}' if culprits else story}"
     )
-    plain.fail(state, f"{STANDS} for {waited}: {who}")
 
 
 def _seconds(state: RunState, stall: Stall) -> str:

@@ -41,11 +41,11 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     nodes_min: without so many nodes the run waits; nodes beyond `nodes_max` are spares. warm: processes a
     node keeps ready to step in. max_restarts: of a script that never joins. wait_s: the longest the run waits
     for nodes or members that it cannot go on without. hang_after_s: whoever holds the others up for so long
-    is ended; None: by what the run has seen so far. grace_s: what a worker has between SIGTERM and SIGKILL.
-    rebalances: lanes are dealt by the members' pace. faults: strikes that are planned. mesh: the members that
-    make one replica of a sharded model. skipped: lanes that are not computed, because the run repeats another
-    one; skipped_of: how many lanes that one had, if it is known. audit_rate: the share of
-    lanes that two members compute.
+    is ended; None: by what the run has seen so far. may_join: nothing says that the script never will.
+    grace_s: what a worker has between SIGTERM and SIGKILL. rebalances: lanes are dealt by the members' pace.
+    faults: strikes that are planned. mesh: the members that make one replica of a sharded model. skipped:
+    lanes that are not computed, because the run repeats another one; skipped_of: how many lanes that one had,
+    if it is known. audit_rate: the share of lanes that two members compute.
     """
 
     run: str
@@ -59,6 +59,7 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_restarts: Count = 3
     wait_s: float = 600.0
     hang_after_s: float | None = None
+    may_join: bool = True
     grace_s: float = 10.0
     rebalances: bool = True
     faults: tuple[PlannedFault, ...] = ()
