@@ -192,7 +192,9 @@ class Machine:
             if absent and not (electorate.has_arbiter and len(electorate.machines) == 2):
                 self.enter(f"without {absent[0]}", electorate=electorate.without(absent[0], self.name))
             elif joining:
-                self.enter(f"with {joining[0]}", electorate=electorate.joined_by(sorted(joining)[0], self.name))
+                self.enter(
+                    f"with {joining[0]}", electorate=electorate.joined_by(sorted(joining)[0], self.name)
+                )
         is_halved = electorate.has_arbiter and len(electorate.machines) == 2 and bool(absent)
         if is_halved and reign.committed >= reign.mandate.changed_at:
             term = reign.term + 1

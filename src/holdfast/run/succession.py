@@ -1,8 +1,8 @@
 """Who may coordinate a run that spans machines: terms, votes, and how many must know before anybody sees.
 
-Pure: no clock, no socket, no file; hub and heirs run it, and so does the simulation. A few machines of the
-run, the electors, are told every entry of the estate. What an entry leads to is seen by nobody before a
-quorum of them has it. A coordinator reigns for a term; an heir begins the next one with the votes of a
+Pure: no clock, no socket, no file; coordinators and heirs run it, and so does the simulation. A few machines
+of the run, the electors, are told every entry of the estate. What an entry leads to is seen by nobody before
+a quorum of them has it. A coordinator reigns for a term; an heir begins the next one with the votes of a
 quorum, and an elector votes for nobody who lacks an entry that it has itself. Any two quorums have a machine
 in common: so there is one coordinator to a term, and each knows all that those before it have let be seen.
 The rules are those of Raft (Ongaro and Ousterhout, 2014), with the estate in place of a log.
@@ -84,7 +84,8 @@ class Mandate(msgspec.Struct, frozen=True, kw_only=True):
         return is_settled or (self.before or self.electorate).is_quorum(said, is_granted=is_granted)
 
     def changed(self, electorate: Electorate, position: int) -> "Mandate":
-        return Mandate(electorate=electorate, before=self.electorate, changed_at=position)
+        before = self.electorate if self.electorate.machines else None  # at the start there was nobody
+        return Mandate(electorate=electorate, before=before, changed_at=position)
 
 
 # ---- the coordinator ---------------------------------------------------------------------------------------
@@ -97,9 +98,7 @@ class Reign:
     it in this term. is_granted: the arbiter chose it, which counts until the electors are fewer.
     """
 
-    def __init__(
-        self, machine: str, term: int, mandate: Mandate, position: int, committed: int = 0
-    ) -> None:
+    def __init__(self, machine: str, term: int, mandate: Mandate, position: int, committed: int = 0) -> None:
         """committed: what it knows that a quorum has, of an earlier term."""
         self.machine = machine
         self.term = term
@@ -253,7 +252,7 @@ class Elector:
         return candidacy.known == self.memory.known and candidacy.term >= self.memory.promised
 
     def has_quorum(self, candidacy: Candidacy, votes: Collection[str], *, is_granted: bool = False) -> bool:
-        """Whether these are enough, its own vote among them; not if it has promised a later term meanwhile."""
+        """Whether these are enough, its own among them; not if it has promised a later term meanwhile."""
         return self._is_current(candidacy) and self.mandate.is_quorum(
             votes, self.committed, is_granted=is_granted
         )
