@@ -59,6 +59,9 @@ class Rules(NamedTuple):
     forgets: bool = False
 
 
+SOUND = Rules()
+
+
 class HeirSetting(NamedTuple):
     machines: int
     has_arbiter: bool
@@ -121,8 +124,7 @@ class Machine:
 
     def begin(self, term: int, mandate: Mandate) -> None:
         self.world.note_coordinator(self, term)
-        known = self.elector.committed
-        self.reign = self.world.rules.reign(self.name, term, mandate, len(self.log), known)
+        self.reign = self.world.rules.reign(self.name, term, mandate, len(self.log))
         self.released, self.quorum_ns = 0, self.world.now_ns
         self.heard, self.followers = {}, {}
 
@@ -163,7 +165,7 @@ class Machine:
         world, reign = self.world, self.reign
         assert reign is not None
         for name, (session, _seen_ns) in self.followers.items():
-            world.send(self, name, "reigning", session, reign.term, reign.committed)
+            world.send(self, name, "reigning", session, reign.term)
         if reign.committed < len(self.log) and world.now_ns - self.quorum_ns > DOUBT_NS:
             self._doubt()
             if self.is_dead:
@@ -174,10 +176,10 @@ class Machine:
     def _doubt(self) -> None:
         world = self.world
         for other in world.living():
-            if other.reign is not None and other.reign.term > (self.reign.term if self.reign else 0):
-                if world.reaches(self.name, other.name) and world.reaches(other.name, self.name):
-                    world.replace(self)
-                    return
+            is_later = other.reign is not None and other.reign.term > (self.reign.term if self.reign else 0)
+            if is_later and world.reaches(self.name, other.name) and world.reaches(other.name, self.name):
+                world.replace(self)
+                return
         if world.now_ns - self.quorum_ns > ns(QUORUM_WAIT_S):
             world.replace(self)
 
@@ -192,9 +194,7 @@ class Machine:
             if absent and not (electorate.has_arbiter and len(electorate.machines) == 2):
                 self.enter(f"without {absent[0]}", electorate=electorate.without(absent[0], self.name))
             elif joining:
-                self.enter(
-                    f"with {joining[0]}", electorate=electorate.joined_by(sorted(joining)[0], self.name)
-                )
+                self.enter(f"with {joining[0]}", electorate=electorate.joined_by(min(joining), self.name))
         is_halved = electorate.has_arbiter and len(electorate.machines) == 2 and bool(absent)
         if is_halved and reign.committed >= reign.mandate.changed_at:
             term = reign.term + 1
@@ -247,11 +247,10 @@ class Machine:
         self._ask(self.elector.try_out(self.world.now_ns))
 
     def _ask(self, candidacy: Candidacy) -> None:
-        """All who elect, or did until a moment ago."""
+        """All who elect."""
         self.candidacy, self.votes = candidacy, {self.name: None}
-        mandate = self.elector.mandate if self.reign is None else self.reign.mandate
-        others = () if mandate.before is None else mandate.before.machines
-        for machine in dict.fromkeys((*mandate.electorate.machines, *others)):
+        electorate = self.elector.electorate if self.reign is None else self.reign.mandate.electorate
+        for machine in electorate.machines:
             if machine != self.name:
                 self.world.send(self, machine, "candidacy", candidacy)
         self.count()
@@ -276,9 +275,9 @@ class Machine:
 
     def _take_over(self, candidacy: Candidacy, *, is_granted: bool) -> None:
         self.candidacy = None
-        self.begin(candidacy.term, self.elector.mandate)
+        electorate = self.elector.electorate
+        self.begin(candidacy.term, Mandate(electorate=electorate))
         assert self.reign is not None
-        electorate = self.elector.mandate.electorate
         self.reign.is_granted = is_granted
         fewer = tuple(one for one in electorate.machines if one in self.votes)
         kept = Electorate(machines=fewer, casting=self.name, has_arbiter=electorate.has_arbiter)
@@ -301,9 +300,9 @@ class Machine:
             case "entry":
                 self._take_entry(sender, *said)
             case "reigning":
-                session, term, committed = said
+                session, term = said
                 if self._is_current(sender, session) and self.elector.heeds(term):
-                    self.elector.heard(sender, term, committed, self.world.now_ns)
+                    self.elector.heard(sender, term, self.world.now_ns)
                     self._acknowledge(sender, session)
             case "acknowledge":
                 session, position = said
@@ -320,7 +319,7 @@ class Machine:
                     self.votes[sender] = None
                     self.count()
             case "promised":
-                if self.reign is not None and said[0] > self.reign.term and self.reign.is_established:
+                if self.reign is not None and said[0] > self.reign.term:
                     known = Stand(self.reign.term, len(self.log))
                     self._ask(Candidacy(machine=self.name, term=said[0] + 1, known=known))
             case "beat":
@@ -338,7 +337,7 @@ class Machine:
         if not self._is_current(sender, session) or not self.elector.heeds(term):
             return
         self.log, self.session, self.candidacy = list(log), (session, len(log)), None
-        self.elector.heard(sender, term, 0, self.world.now_ns)
+        self.elector.heard(sender, term, self.world.now_ns)
         self._followed(sender, session)
 
     def _take_entry(self, sender: str, session: int, position: int, entry: HeirEntry) -> None:
@@ -350,11 +349,11 @@ class Machine:
         if position != len(self.log) + 1 or self.session[1] < 0:
             return  # the estate comes before it, or has it
         self.log.append(entry)
-        self.elector.heard(sender, entry.term, 0, self.world.now_ns)
+        self.elector.heard(sender, entry.term, self.world.now_ns)
         self._followed(sender, session)
 
     def _followed(self, sender: str, session: int) -> None:
-        self.elector.follows(Stand(self.log[-1].term, len(self.log)), self.mandate)
+        self.elector.follows(Stand(self.log[-1].term, len(self.log)), self.mandate.electorate)
         self._acknowledge(sender, session)
 
     def _acknowledge(self, sender: str, session: int) -> None:
@@ -365,7 +364,7 @@ class Machine:
 class HeirWorld:
     """Machines, a network, and somebody who sees everything. wrong: what must not be, in sentences."""
 
-    def __init__(self, setting: HeirSetting, seed: int, rules: Rules = Rules()) -> None:
+    def __init__(self, setting: HeirSetting, seed: int, rules: Rules = SOUND) -> None:
         self.setting, self.rules = setting, rules
         self.random = random.Random(seed)
         self.now_ns = ns(1000.0)
@@ -393,12 +392,11 @@ class HeirWorld:
         first.begin(1, Mandate(electorate=alone))
         first.enter("begun", electorate=alone)
 
-    def _come(self) -> Machine:
+    def _come(self) -> None:
         machine = Machine(self, f"m{self._names}")
         self._names += 1
         self.machines[machine.name] = machine
         self._beat(machine)
-        return machine
 
     # ---- time and the network ----------------------------------------------------------------------------
 
@@ -614,7 +612,7 @@ class HeirWorld:
         if any(not self.machines[one].log for one in group):
             return []
         mandates = [self.machines[one].mandate for one in group] or [mandate]
-        return group if all(one.is_quorum(group, 0) for one in mandates) else []
+        return group if all(one.electorate.is_quorum(group) for one in mandates) else []
 
 
 class HeirFailure(NamedTuple):
@@ -630,7 +628,7 @@ class HeirFailure(NamedTuple):
         )
 
 
-def run_heirs(seed: int, rules: Rules = Rules()) -> tuple[HeirWorld, HeirFailure | None]:
+def run_heirs(seed: int, rules: Rules = SOUND) -> tuple[HeirWorld, HeirFailure | None]:
     world = HeirWorld(drawn_heirs(seed), seed, rules)
     world.run()
     return world, HeirFailure(seed, world.wrong, world.story) if world.wrong else None

@@ -116,6 +116,8 @@ class Coordinator:
         self._is_closed = False
         self._answer = wire.Answer(ok=False, sentence="")
         self._over: wire.RunClosed | None = None
+        self._line = self.estate.line
+        """As far as everybody may know it."""
 
     async def start(self, host: str, port: int) -> None:
         """Listen there; port 0 takes a free one. `HoldfastError` where that cannot be."""
@@ -201,7 +203,7 @@ class Coordinator:
     def reign(self) -> None:
         """Let everybody hear that this coordinator lives: those who could go elsewhere must know."""
         assert self.heirs is not None
-        if self.estate.line and self.heirs.reign.is_established:
+        if self._line and self.heirs.reign.is_established:
             data = wire.frame(wire.Reigning(term=self.heirs.reign.term))
             for connection in (*self._named.values(), *self._viewers):
                 connection.write(data)
@@ -334,7 +336,7 @@ class Coordinator:
             return None if self.heirs is not None else wire.Refused(sentence="This run has no heirs.")
         if self.heirs is not None and not self.heirs.reign.is_established:
             return wire.Refused(sentence="The coordinator is not chosen yet.", is_elsewhere=True)
-        is_back = proof.received is not None and bool(self.estate.line)  # it has left a connection that hung
+        is_back = proof.received is not None and bool(self._line)  # it has left a connection that hung
         if (proof.role, proof.name) in self._named and not is_back:
             return wire.Refused(
                 sentence=f"The {proof.role} {proof.name!r} is connected already.",
@@ -419,9 +421,9 @@ class Coordinator:
                 connection.send(wire.StatusTold(packed=_encoder.encode(self.status())))
             case wire.WatchRun(seen=seen):
                 self._viewers.add(connection)
-                connection.send(wire.LineOfSuccession(places=self.estate.line))
+                connection.send(wire.LineOfSuccession(places=self._line))
                 for line in self.estate.lines:
-                    if line.number > seen:
+                    if line.number > seen and (self.heirs is None or self.heirs.may_see(line)):
                         connection.send(_said(line))
                 if self._over is not None:
                     connection.send(self._over)
@@ -503,6 +505,7 @@ class Coordinator:
                     if (connection := self._named.get(client)) is not None:
                         connection.write(data)
             case LineTold(line):
+                self._line = line.places
                 for viewer in self._viewers:
                     viewer.send(line)
             case happenings.Close(role, name):

@@ -163,7 +163,7 @@ class DistantHeir:
                     case wire.LineOver():
                         return True
                     case wire.EstatePart(term=term, data=data, is_last=is_last) if self._elector.heeds(term):
-                        self._heard(coordinator, term, 0)
+                        self._heard(coordinator, term)
                         parts += data
                         is_whole = is_last
                         if is_last:
@@ -172,13 +172,13 @@ class DistantHeir:
                     case wire.EntriesTold(term=term, entries=entries):
                         is_whole = is_whole and self._elector.heeds(term)
                         if is_whole:
-                            self._heard(coordinator, term, 0)
+                            self._heard(coordinator, term)
                             for entry in entries:
                                 self.estate.take(entry_of(entry))
                             self._know(coordinator)
-                    case wire.Reigning(term=term, committed=committed):
+                    case wire.Reigning(term=term):
                         if self._elector.heeds(term):
-                            self._heard(coordinator, term, committed)
+                            self._heard(coordinator, term)
                             if is_whole:
                                 self._acknowledge(coordinator)
                     case wire.AskVote(candidacy=candidacy):
@@ -188,11 +188,11 @@ class DistantHeir:
             except wire.MalformedFrame:
                 return False
 
-    def _heard(self, coordinator: Connection, term: int, committed: int) -> None:
+    def _heard(self, coordinator: Connection, term: int) -> None:
         name = next(
             (one.machine for one in self._known_places() if (one.host, one.port) == coordinator.place), ""
         )
-        self._elector.heard(name, term, committed, self._clock.now_ns())
+        self._elector.heard(name, term, self._clock.now_ns())
         self._keeper.keep(self._elector.memory)
 
     def _known_places(self) -> tuple[Place, ...]:
@@ -200,7 +200,7 @@ class DistantHeir:
 
     def _know(self, coordinator: Connection) -> None:
         """The estate has changed: keep how far it is known, and say so."""
-        self._elector.follows(self.estate.known, self.estate.mandate)
+        self._elector.follows(self.estate.known, self.estate.mandate.electorate)
         self._keeper.keep(self._elector.memory)
         self._ahead_ns = self.estate.state.now_ns - self._clock.now_ns()
         others = ((one.host, one.port) for one in self.estate.places if one.machine != self._own.machine)
@@ -243,10 +243,9 @@ class DistantHeir:
         return None
 
     def _election(self, candidacy: Candidacy, only: tuple[str, ...] = ()) -> Election:
-        electorate = self._elector.mandate.electorate
+        electorate = self._elector.electorate
         return Election(
             term=candidacy.term,
-            committed=min(self._elector.committed, candidacy.known.position),
             electorate=fewer(electorate, only, self._own.machine) if only else None,
             ahead_ns=self._ahead_ns,
         )

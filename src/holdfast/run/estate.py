@@ -27,6 +27,9 @@ RATE_STEPS = 32
 KEYS_MAX = 4096
 """How many of the latest events can be named as causes."""
 
+OUTLIVES = "the coordinator has heirs on other machines: the run goes on if its machine is lost"
+ENDS = "the coordinator has no heirs on other machines any more: if its machine is lost, the run ends"
+
 ClientName = tuple[str, str]
 """The role and name of an agent or a worker."""
 
@@ -189,6 +192,8 @@ class Estate:
         if self.line != before:
             self._deliver(tuple(self.sessions), wire.frame(self._line_told()))
             self._deeds.append(LineTold(self._line_told()))
+        if bool(self.line) != bool(before):
+            self._add_line(OUTLIVES if self.line else ENDS)
 
     def take_notices(self, notices: list[wire.Notice], addressees: Generation | None) -> None:
         """Which another process was about to hand out."""

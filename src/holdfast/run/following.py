@@ -11,7 +11,16 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.run import wire
-from holdfast.run.estate import ClientName, Deed, Deliver, ElectorsChanged, Estate, EstateEntry, TermBegun
+from holdfast.run.estate import (
+    ClientName,
+    Deed,
+    Deliver,
+    ElectorsChanged,
+    Estate,
+    EstateEntry,
+    OperatorLine,
+    TermBegun,
+)
 from holdfast.run.image import entry_bytes, estate_bytes
 from holdfast.run.serving import ClientConnection
 from holdfast.run.succession import ABSENT_S, ELECTORS_MAX, Candidacy, Electorate, Place, Reign, Vote
@@ -69,6 +78,11 @@ class Following:
     def held_for(self, client: ClientName) -> int:
         """How many frames wait to be sent to the client."""
         return sum(isinstance(deed, Deliver) and client in deed.clients for _, deed in self._held)
+
+    def may_see(self, line: OperatorLine) -> bool:
+        """Whether it does not wait."""
+        held = next((deed.number for _, deed in self._held if isinstance(deed, OperatorLine)), None)
+        return held is None or line.number < held
 
     def release(self, carry_out: Callable[[Deed], None]) -> None:
         """What a quorum has may be seen."""
@@ -144,7 +158,7 @@ class Following:
 
     def beat(self) -> None:
         """Let the heirs hear that this coordinator lives."""
-        told = wire.frame(wire.Reigning(term=self.reign.term, committed=self.reign.committed))
+        told = wire.frame(wire.Reigning(term=self.reign.term))
         for heir in self._heirs.values():
             heir.connection.write(told)
 
@@ -199,7 +213,7 @@ class Following:
         those who follow will have it.
         """
         promised = max((heir.promised for heir in self._heirs.values()), default=0)
-        if promised <= self.reign.term or not self.reign.is_established:
+        if promised <= self.reign.term:
             return
         if self._candidacy is None or self._candidacy.term <= promised:
             self._votes = {self.own.machine: None}

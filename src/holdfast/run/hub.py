@@ -92,13 +92,11 @@ class Legacy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Election(msgspec.Struct, frozen=True, kw_only=True):
-    """How an heir has come to coordinate. committed: up to where it knows that a quorum has the estate.
-    electorate: who elects from now on, if the arbiter has decided; None: who did. ahead_ns: how far the last
-    coordinator's clock was ahead of this machine's.
+    """How an heir has come to coordinate. electorate: who elects from now on, if the arbiter has decided;
+    None: who did. ahead_ns: how far the last coordinator's clock was ahead of this machine's.
     """
 
     term: int
-    committed: int
     electorate: Electorate | None = None
     ahead_ns: int = 0
 
@@ -199,8 +197,8 @@ def _succeed(charge: HubOrder, hub: "_Hub", legacy: Legacy) -> None:
     estate, election = hub.estate, legacy.election
     port = legacy.listener.getsockname()[1]
     term = estate.known.term if election is None else election.term
-    committed = 0 if election is None else election.committed
-    reign = Reign(charge.machine, term, estate.mandate, estate.known.position, committed)
+    mandate = estate.mandate if election is None else Mandate(electorate=estate.mandate.electorate)
+    reign = Reign(charge.machine, term, mandate, estate.known.position)
     hub.heirs = Following(estate, _own(charge, port), reign)
     if election is None:
         hub.succeed(legacy.listener)

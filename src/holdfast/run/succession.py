@@ -69,8 +69,12 @@ class Electorate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mandate(msgspec.Struct, frozen=True, kw_only=True):
-    """Who elects, as the estate has it. before: who did until `changed_at`, and still has a say until that
-    entry is known to a quorum of both.
+    """Who elects, as the estate has it. before: who did until `changed_at`.
+
+    Of the coordinator that makes the change, nothing may be seen until a quorum of both has that entry: in
+    the electorate before, it may have been a quorum by its own voice. Everybody else goes by the last
+    electorate that it knows. They differ by one machine, so two majorities, of one and of the other, have a
+    machine in common.
     """
 
     electorate: Electorate
@@ -104,7 +108,7 @@ class Reign:
         self.term = term
         self.mandate = mandate
         self.position = self.established_at = position
-        self.committed = committed
+        self.committed = 0
         self.is_granted = False
         self._acked: dict[str, int] = {machine: position}
         self._settle()
@@ -188,8 +192,7 @@ class Elector:
     def __init__(self, machine: str, memory: Memory, now_ns: int) -> None:
         self.machine = machine
         self.memory = memory
-        self.mandate = Mandate(electorate=Electorate(machines=()))
-        self.committed = 0
+        self.electorate = Electorate(machines=())
         self.has_estate = False
         self.heard_ns = now_ns
         self.coordinator = ""
@@ -199,19 +202,18 @@ class Elector:
         """Whether to follow a coordinator of this term."""
         return term >= self.memory.promised
 
-    def heard(self, coordinator: str, term: int, committed: int, now_ns: int) -> None:
+    def heard(self, coordinator: str, term: int, now_ns: int) -> None:
         """A coordinator that is heeded reigns: the one on this machine."""
         self.coordinator = coordinator
         self.memory = msgspec.structs.replace(self.memory, promised=max(term, self.memory.promised))
-        self.committed = max(committed, self.committed)
         self.heard_ns = max(now_ns, self.heard_ns)
 
-    def follows(self, known: Stand, mandate: Mandate) -> None:
+    def follows(self, known: Stand, electorate: Electorate) -> None:
         """It has the estate up to there: the whole of it, or another entry. What it knew of an earlier term
         beyond that was seen by nobody.
         """
         self.memory = Memory(promised=max(known.term, self.memory.promised), known=known)
-        self.mandate, self.has_estate = mandate, True
+        self.electorate, self.has_estate = electorate, True
 
     def vote(self, candidacy: Candidacy, now_ns: int) -> Vote:
         """What was granted is in `memory`, which has to be kept before anybody is told."""
@@ -227,7 +229,7 @@ class Elector:
 
     def due_ns(self) -> int | None:
         """When to stand for election, unless a coordinator is heard before; None: not at all."""
-        machines = self.mandate.electorate.machines
+        machines = self.electorate.machines
         if not self.has_estate or self.machine not in machines:
             return None
         turn = machines.index(self.machine)
@@ -253,6 +255,4 @@ class Elector:
 
     def has_quorum(self, candidacy: Candidacy, votes: Collection[str], *, is_granted: bool = False) -> bool:
         """Whether these are enough, its own among them; not if it has promised a later term meanwhile."""
-        return self._is_current(candidacy) and self.mandate.is_quorum(
-            votes, self.committed, is_granted=is_granted
-        )
+        return self._is_current(candidacy) and self.electorate.is_quorum(votes, is_granted=is_granted)

@@ -573,18 +573,13 @@ class LineOfSuccession(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Reigning(Message, frozen=True, kw_only=True, tag=True):
-    """To everybody, now and then, outside what is counted: the coordinator of this term lives. committed: up
-    to which entry the electors have a quorum.
-    """
+    """To everybody, now and then, outside what is counted: the coordinator of this term lives."""
 
     term: int
-    committed: int = 0
 
 
 class HeirCame(Message, frozen=True, kw_only=True, tag=True):
-    """An heir is there, and may be found at its place. promised: the term that it heeds no earlier one
-    than. is_asking: it has something to ask and does not follow.
-    """
+    """An heir is there, and may be found at its place. promised: it heeds no earlier term than this."""
 
     place: Place
     promised: int
