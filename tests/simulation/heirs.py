@@ -189,7 +189,7 @@ class Machine:
         electorate = reign.mandate.electorate
         present = {name for name, (_, seen_ns) in self.followers.items() if now_ns - seen_ns < ns(ABSENT_S)}
         absent = [one for one in electorate.machines if one != self.name and one not in present]
-        if reign.can_change:
+        if reign.can_change and electorate.is_quorum((self.name, *present)):
             joining = [one for one in present if one not in electorate.machines]
             if absent and not (electorate.has_arbiter and len(electorate.machines) == 2):
                 self.enter(f"without {absent[0]}", electorate=electorate.without(absent[0], self.name))

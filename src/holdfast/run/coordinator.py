@@ -196,6 +196,9 @@ class Coordinator:
         """One line for the operator that does not belong to what happened."""
         self._enter(Told(text, self._clock.now_ns()))
 
+    def now_ns(self) -> int:
+        return self._clock.now_ns()
+
     def enter(self, entry: EstateEntry) -> None:
         """For those who see to the heirs."""
         self._enter(entry)

@@ -15,7 +15,15 @@ import msgspec
 from holdfast.record.errors import HoldfastError
 from holdfast.run import handshake, wire
 from holdfast.run.endpoint import Endpoint
-from holdfast.run.seeking import SEEK_INTERVAL_S, SEEK_S, SEEK_WAIT_S, SILENT_S, Address, around
+from holdfast.run.seeking import (
+    SEEK_INTERVAL_S,
+    SEEK_S,
+    SEEK_WAIT_S,
+    SILENT_INTERVAL_S,
+    SILENT_S,
+    Address,
+    around,
+)
 from holdfast.run.sent import SentFrames
 from holdfast.run.wire import Answer, AnyMessage, MalformedFrame, Move, Role, Stop, Strike
 
@@ -111,12 +119,13 @@ class Connection:
 
     async def _read(self) -> bytes | None:
         """What comes next. None: this coordinator has long been silent, and there is another one now."""
+        wait_s = SILENT_S
         while self.line:
             try:
-                async with asyncio.timeout(SILENT_S):
+                async with asyncio.timeout(wait_s):
                     return await self._reader.read(READ_BYTES)
             except TimeoutError:
-                pass
+                wait_s = SILENT_INTERVAL_S
             if self._caller.role == "operator":
                 return b""  # it asks anew, whoever coordinates then
             try:
@@ -160,8 +169,7 @@ class Connection:
             if other.term < self.term or missed is None:
                 await other.close()
                 continue
-            if not self._writer.is_closing():
-                self._writer.close()
+            self.abort()
             self._take_over(other)
             self._writer.write(self._channel.seal(b"".join(missed)))
             return True
@@ -173,7 +181,12 @@ class Connection:
         self._channel, self._frames, self._caller = other._channel, other._frames, other._caller
 
     async def close(self) -> None:
+        """Once what was said last is sent, or after a moment."""
         await _close(self._writer)
+
+    def abort(self) -> None:
+        """At once: the other end does not listen any more."""
+        self._writer.transport.abort()
 
 
 async def dial(
@@ -235,10 +248,16 @@ def _hung_up() -> bytes:
     raise ConnectionError("the connection ended")
 
 
+CLOSE_S = 2.0
+"""How long what was said last may take to be sent: nothing gets through a cut."""
+
+
 async def _close(writer: asyncio.StreamWriter) -> None:
     writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
+    with suppress(OSError):  # a timeout is one, too
+        async with asyncio.timeout(CLOSE_S):
+            await writer.wait_closed()
+    writer.transport.abort()
 
 
 ANSWER_WAIT_S = 10.0

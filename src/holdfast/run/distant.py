@@ -107,7 +107,7 @@ class DistantHeir:
                 coordinator = await self._found()
                 if coordinator is not None:
                     is_over = await self._followed(coordinator)
-                    await coordinator.close()
+                    coordinator.abort()
                     if is_over:
                         return None
                     found_s = loop.time()
@@ -131,18 +131,32 @@ class DistantHeir:
     # ---- following -----------------------------------------------------------------------------------------
 
     async def _found(self) -> Connection | None:
-        """A connection to a coordinator."""
-        for host, port in self._places:
-            try:
-                found = await self._call(host, port)
-            except (Unreachable, Stranger, Rejected):
-                continue
-            if not found.term:  # another heir
-                await found.close()
-                continue
+        """A connection to a coordinator: of all places the first that has one."""
+        calls = [asyncio.create_task(self._coordinator_at(*place)) for place in self._places]
+        found: Connection | None = None
+        for call in asyncio.as_completed(calls):
+            connection = await call
+            if connection is not None and found is None:
+                found = connection
+                break
+        for task in calls:
+            task.cancel()
+        for late in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(late, Connection) and late is not found:
+                late.abort()
+        if found is not None:
             found.send(wire.HeirCame(place=self._own, promised=self._elector.memory.promised))
-            return found
-        return None
+        return found
+
+    async def _coordinator_at(self, host: str, port: int) -> Connection | None:
+        try:
+            found = await self._call(host, port)
+        except (Unreachable, Stranger, Rejected):
+            return None
+        if not found.term:  # another heir
+            found.abort()
+            return None
+        return found
 
     async def _call(self, host: str, port: int, role: wire.Role = "heir") -> Connection:
         order = self._order
@@ -251,12 +265,22 @@ class DistantHeir:
         )
 
     async def _votes(self, candidacy: Candidacy) -> list[str]:
-        """Who votes for it, itself first."""
+        """Who votes for it, itself first: as soon as they are enough, or when all have answered."""
+        votes = [self._own.machine]
         others = [one for one in self.estate.places if one.machine != self._own.machine]
-        said = await asyncio.gather(*(self._asked(one, candidacy) for one in others))
-        return [self._own.machine, *(one.machine for one, is_for in zip(others, said, strict=True) if is_for)]
+        asked = [asyncio.create_task(self._asked(one, candidacy)) for one in others]
+        for answer in asyncio.as_completed(asked):
+            if machine := await answer:
+                votes.append(machine)
+            if self._elector.has_quorum(candidacy, votes):
+                break
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        return votes
 
-    async def _asked(self, place: Place, candidacy: Candidacy) -> bool:
+    async def _asked(self, place: Place, candidacy: Candidacy) -> str:
+        """The machine there, if it votes for it."""
         try:
             async with asyncio.timeout(SEEK_WAIT_S):
                 connection = await self._call(place.host, place.port)
@@ -264,12 +288,12 @@ class DistantHeir:
                     connection.send(wire.AskVote(candidacy=candidacy))
                     while (message := await connection.receive()) is not None:
                         if isinstance(message, wire.VoteCast) and message.candidacy == candidacy:
-                            return message.vote.is_granted
+                            return place.machine if message.vote.is_granted else ""
                 finally:
-                    await connection.close()
+                    connection.abort()
         except (TimeoutError, Unreachable, Stranger, Rejected):
             pass
-        return False
+        return ""
 
     # ---- the desk ------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from holdfast.run.sent import SentFrames
 from holdfast.run.state import Generation, RunPolicy
 from holdfast.run.status import Happened
 from holdfast.run.succession import Electorate, Mandate, Place, Stand
+from holdfast.run.waits import ns
 
 NOTICE_BYTES = 4 << 20
 """Of what is published, handed out at once if it is more."""
@@ -27,6 +28,8 @@ RATE_STEPS = 32
 KEYS_MAX = 4096
 """How many of the latest events can be named as causes."""
 
+FIND_S = 3.0
+"""What nodes may take to find a coordinator on another machine."""
 OUTLIVES = "the coordinator has heirs on other machines: the run goes on if its machine is lost"
 ENDS = "the coordinator has no heirs on other machines any more: if its machine is lost, the run ends"
 
@@ -68,9 +71,12 @@ class Written(msgspec.Struct, frozen=True, tag=True):
 
 
 class TermBegun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A coordinator begins its term. electorate: who elects from now on, if that changes with it."""
+    """A coordinator begins its term. electorate: who elects from now on, if that changes with it. Nodes have
+    a moment more than their lease to find it.
+    """
 
     term: int
+    now_ns: int
     electorate: Electorate | None = None
 
 
@@ -166,7 +172,9 @@ class Estate:
                 self._tell(text, now_ns, severity)
             case Written(ids):
                 self._name(ids)
-            case TermBegun(electorate=electorate):
+            case TermBegun(electorate=electorate, now_ns=now_ns):
+                for node in self.state.roster.nodes.values():
+                    node.seen_ns = max(node.seen_ns, now_ns + ns(FIND_S))
                 self._elect(electorate or self.mandate.electorate, self.places)
             case ElectorsChanged(electorate=electorate, places=places):
                 self._elect(electorate, places)

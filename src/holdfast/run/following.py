@@ -57,6 +57,8 @@ class Following:
         self.quorum_s = asyncio.get_running_loop().time()
         """When a quorum last had everything, or more than before."""
         self._seen = 0
+        self.places = {place.machine: place for place in estate.places} | {own.machine: own}
+        """Of all machines that have ever elected."""
 
     # ---- entries -------------------------------------------------------------------------------------------
 
@@ -191,6 +193,8 @@ class Following:
         electorate, own = self.reign.mandate.electorate, self.own.machine
         if not self.reign.can_change:
             return None
+        if not electorate.is_quorum((own, *self._present())):
+            return None
         if absent := self.absent:
             if electorate.has_arbiter and len(electorate.machines) == 2:
                 return None  # which of the two goes on is the arbiter's to say
@@ -201,9 +205,8 @@ class Following:
         return None
 
     def changed(self, electorate: Electorate) -> ElectorsChanged:
-        places = {place.machine: place for place in self._estate.places}
-        places |= {name: heir.place for name, heir in self._heirs.items()} | {self.own.machine: self.own}
-        known = tuple(places[machine] for machine in electorate.machines if machine in places)
+        self.places |= {name: heir.place for name, heir in self._heirs.items()}
+        known = tuple(self.places[machine] for machine in electorate.machines if machine in self.places)
         return ElectorsChanged(electorate=electorate, places=known)
 
     # ---- another term --------------------------------------------------------------------------------------
@@ -221,13 +224,13 @@ class Following:
             for heir in self._heirs.values():
                 heir.connection.send(wire.AskVote(candidacy=self._candidacy))
 
-    def term_won(self) -> TermBegun | None:
+    def term_won(self, now_ns: int) -> TermBegun | None:
         """The entry that begins the term which they have voted for, if enough have."""
         candidacy, reign = self._candidacy, self.reign
         if candidacy is None or not reign.mandate.is_quorum(self._votes, reign.committed):
             return None
         self.renew(candidacy.term, is_granted=False)
-        return TermBegun(term=candidacy.term)
+        return TermBegun(term=candidacy.term, now_ns=now_ns)
 
     def renew(self, term: int, *, is_granted: bool) -> None:
         """The next entry begins this term. Heirs are sent the estate anew, which ends what they had held

@@ -189,7 +189,7 @@ def _begin(charge: HubOrder, hub: "_Hub") -> None:
     mandate = Mandate(electorate=electorate)
     reign = Reign(charge.machine, 1, mandate, hub.estate.known.position)
     hub.heirs = Following(hub.estate, _own(charge, hub.endpoint[1]), reign)
-    hub.enter(TermBegun(term=1, electorate=electorate))
+    hub.enter(TermBegun(term=1, electorate=electorate, now_ns=hub.now_ns()))
 
 
 def _succeed(charge: HubOrder, hub: "_Hub", legacy: Legacy) -> None:
@@ -205,7 +205,9 @@ def _succeed(charge: HubOrder, hub: "_Hub", legacy: Legacy) -> None:
         hub.tell("the coordinator was lost; its successor has taken over, and nothing else changes")
         return
     reign.is_granted = election.electorate is not None
-    hub.succeed(legacy.listener, TermBegun(term=election.term, electorate=election.electorate))
+    hub.succeed(
+        legacy.listener, TermBegun(term=election.term, electorate=election.electorate, now_ns=hub.now_ns())
+    )
     hub.tell(f"the coordinator's machine is lost or cut off; {charge.site.host} coordinates the run now")
 
 

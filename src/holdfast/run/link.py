@@ -20,7 +20,15 @@ from typing import Self, get_args
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run import handshake, wire
-from holdfast.run.seeking import SEEK_INTERVAL_S, SEEK_S, SEEK_WAIT_S, SILENT_S, Address, around
+from holdfast.run.seeking import (
+    SEEK_INTERVAL_S,
+    SEEK_S,
+    SEEK_WAIT_S,
+    SILENT_INTERVAL_S,
+    SILENT_S,
+    Address,
+    around,
+)
 from holdfast.run.sent import SentFrames
 from holdfast.run.tls import Channel
 
@@ -263,18 +271,20 @@ class Link:
 
     def _read_connection(self, listener: Listener) -> None:
         # The handshake may have read the beginning of what comes next.
-        data = b""
+        data, wait_s = b"", SILENT_S
         while True:
             for message in self._frames.feed(data):
                 self._take(message, listener)
             data = b""
-            if not self._line or self._hears(SILENT_S):
+            if not self._line or self._hears(wait_s):
+                wait_s = SILENT_S
                 received = self._socket.recv(READ_BYTES)
                 if not received:
                     return
                 with self._lock:  # who sends seals, too
                     data = self._channel.open(received)
             else:  # where there is another coordinator now, what it says comes next
+                wait_s = SILENT_INTERVAL_S
                 self._resumed([one for one in self._line if one != self._place])
 
     def _take(self, message: wire.AnyMessage, listener: Listener) -> None:

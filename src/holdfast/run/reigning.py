@@ -42,12 +42,12 @@ async def tend(hub: Coordinator, heirs: Following, token: str, arbiter: Arbiter 
         if silent_s > QUORUM_WAIT_S:
             return f"most of the run's machines could not be reached for {QUORUM_WAIT_S:g} s"
         if silent_s > DOUBT_S and asking is None:
-            asking = asyncio.create_task(_is_deposed(heirs, hub, token))
+            asking = asyncio.create_task(_is_deposed(heirs, token))
 
 
 def _keep_electors(hub: Coordinator, heirs: Following) -> None:
     heirs.ask_for_term()
-    if (won := heirs.term_won()) is not None:
+    if (won := heirs.term_won(hub.now_ns())) is not None:
         hub.enter(won)
     heirs.admit()
     if (change := heirs.change()) is not None:
@@ -64,11 +64,11 @@ async def _halved(hub: Coordinator, heirs: Following, arbiter: Arbiter) -> None:
     if await chosen(arbiter, heirs.own.machine, reign.term, term):
         heirs.renew(term, is_granted=True)
         own = heirs.own.machine
-        hub.enter(TermBegun(term=term, electorate=fewer(electorate, (own,), own)))
+        hub.enter(TermBegun(term=term, electorate=fewer(electorate, (own,), own), now_ns=hub.now_ns()))
 
 
-async def _is_deposed(heirs: Following, hub: Coordinator, token: str) -> bool:
-    for place in hub.estate.places:
+async def _is_deposed(heirs: Following, token: str) -> bool:
+    for place in tuple(heirs.places.values()):
         if place.machine == heirs.own.machine:
             continue
         try:

@@ -6,9 +6,11 @@ lives. Without one it can only come back where it was.
 
 from collections.abc import Iterable
 
-SILENT_S = 5.0
+SILENT_S = 3.0
 """A coordinator that others could follow, and that has said nothing for so long, is looked for elsewhere. It
 says something each second."""
+SILENT_INTERVAL_S = 0.5
+"""Between two looks, as long as it is silent."""
 SEEK_S = 60.0
 """How long a coordinator is looked for along the line: to choose one takes some seconds."""
 SEEK_INTERVAL_S = 0.25
