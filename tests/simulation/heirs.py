@@ -52,11 +52,10 @@ class HeirEntry(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What may be broken on purpose. forgets: a process that is started again knows nothing."""
+    """What may be broken on purpose."""
 
     reign: type[Reign] = Reign
     elector: type[Elector] = Elector
-    forgets: bool = False
 
 
 SOUND = Rules()
@@ -591,8 +590,7 @@ class HeirWorld:
         if machine.reign is not None:
             return
         self.tell(f"the heir of {machine.name} is started again")
-        memory = Memory() if self.rules.forgets else machine.elector.memory
-        machine.elector = self.rules.elector(machine.name, memory, self.now_ns)
+        machine.elector = self.rules.elector(machine.name, machine.elector.memory, self.now_ns)
         machine.log, machine.upstream, machine.candidacy, machine.session = [], "", None, (0, 0)
 
     def _connected_quorum(self) -> list[str]:
@@ -632,3 +630,7 @@ def run_heirs(seed: int, rules: Rules = SOUND) -> tuple[HeirWorld, HeirFailure |
     world = HeirWorld(drawn_heirs(seed), seed, rules)
     world.run()
     return world, HeirFailure(seed, world.wrong, world.story) if world.wrong else None
+
+
+def run_many_heirs(seeds: range) -> list[HeirFailure]:
+    return [failure for seed in seeds if (failure := run_heirs(seed)[1]) is not None]
