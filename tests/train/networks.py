@@ -5,10 +5,17 @@ removed first.
 """
 
 import contextlib
+import os
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
+
+from launching import JOINS, TOKEN, Launched, Start, descendants
+from waiting import until
+
+from holdfast.run.estate import OUTLIVES
 
 NETWORK = "10.78.0"
 BRIDGE = "hh-bridge"
@@ -16,6 +23,9 @@ DEVICE = "hh-cable"
 COMMAND_WAIT_S = 30.0
 DROP_ALL = ("bpf", "direct-action", "bytecode", "1,6 0 0 2")
 """A packet filter of one instruction: drop (linux/filter.h, TC_ACT_SHOT)."""
+
+COORDINATES = "coordinates the run now"
+"""What the launcher of a machine says whose heir takes over."""
 
 Way = Literal["in", "out"]
 
@@ -96,3 +106,80 @@ def _remove(machines: list[NetworkedMachine]) -> None:
         machine.remove()
     if Path(f"/sys/class/net/{BRIDGE}").exists():
         sh("ip", "link", "delete", BRIDGE)
+
+
+class NetworkedRun:
+    """Machines with a launcher each, of one run. The first one has the coordinator."""
+
+    def __init__(self, folder: Path, machines: list[NetworkedMachine]) -> None:
+        self.folder, self.machines = folder, machines
+        self.launched: list[Launched] = []
+
+    def start(self, script: str = JOINS) -> None:
+        for machine in self.machines:
+            (self.folder / str(machine.number)).mkdir()
+            self.start_again(machine.number, script)
+            if not machine.number:
+                self.launched[0].until_said("coordinator at")
+
+    def start_again(self, number: int, script: str = JOINS) -> None:
+        """The command that each machine is given."""
+        place, nodes = f"{self.machines[0].address}:29400", f"1:{len(self.machines)}"
+        enough = script.replace('"enough"', repr(str(self.folder / "enough")))
+        start = Start(self.folder / str(number), self.machines[number].prefix)
+        self.launched.append(
+            start(
+                *("--nnodes", nodes, "--warm", "0", "--coordinator", place, "--run", "r", "--wait", "120"),
+                *("--node-rank", str(number)),
+                script=enough,
+                token=TOKEN,
+            )
+        )
+
+    def until_generation(self, *names: str, among: Sequence[int] | None = None) -> None:
+        """Until the members on these machines, or all, were last told that they are these."""
+
+        def is_so(launched: Launched) -> bool:
+            told = [
+                line.partition(" generation ")[2] for line in tuple(launched.out) if " generation " in line
+            ]
+            return bool(told) and sorted(told[-1].split()) == sorted(names)
+
+        for number in range(len(self.launched)) if among is None else among:
+            until(lambda: is_so(self.launched[number]), self.tell)  # noqa: B023
+
+    def until_heirs(self) -> None:
+        """Until the run would outlive the coordinator's machine, and has a member on each."""
+        self.launched[0].until_said(f"{len(self.machines)} members")
+        self.launched[0].until_said(OUTLIVES)
+
+    def coordinating(self) -> list[int]:
+        """The machines that have taken over, in this order."""
+        return [
+            number
+            for number, launched in enumerate(self.launched)
+            if any(COORDINATES in line for line in tuple(launched.err))
+        ]
+
+    def kill(self, number: int) -> None:
+        """The machine's power is cut: everything on it is gone at once."""
+        for pid in descendants(self.launched[number].process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def tell(self) -> str:
+        return "\n".join(
+            f"--- {number}\n" + "\n".join((*launched.out, *launched.err))
+            for number, launched in enumerate(self.launched)
+        )
+
+    def finish(self) -> list[int]:
+        (self.folder / "enough").touch()
+        return [launched.wait() for launched in self.launched]
+
+    def close(self) -> None:
+        for machine in self.machines:
+            machine.heal()
+        for number, launched in enumerate(self.launched):
+            self.kill(number)
+            launched.close()

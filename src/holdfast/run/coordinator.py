@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 import msgspec
@@ -37,6 +37,7 @@ from holdfast.run.estate import (
 from holdfast.run.following import Following
 from holdfast.run.handshake import Host
 from holdfast.run.recording import write_down
+from holdfast.run.seeking import Address
 from holdfast.run.serving import ClientConnection
 from holdfast.run.state import RunPolicy
 from holdfast.run.status import MemberStatus, NodeStatus, Status
@@ -76,7 +77,7 @@ class Coordinator:
     identity: what it shows of itself over TLS; None: nothing is encrypted. estate: a predecessor's; None:
     the run begins here. `follow`: is given every entry of the estate before anybody sees what it leads to;
     None: this coordinator has no successor. `heirs`: those on other machines, who must have an entry before
-    anybody sees what it leads to; None: it has none.
+    anybody sees what it leads to; None: it has none. `on_line`: is told where the run may go.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Coordinator:
         self.show: Callable[[str, str], None] = lambda member, text: None
         self.follow: Callable[[EstateEntry], None] | None = None
         self.heirs: Following | None = None
+        self.on_line: Callable[[Sequence[Address]], None] = lambda places: None
         self.estate = Estate(policy, clock.now_ns()) if estate is None else estate
         self._token = token
         self._recorder = recorder
@@ -509,6 +511,7 @@ class Coordinator:
                         connection.write(data)
             case LineTold(line):
                 self._line = line.places
+                self.on_line(line.places)
                 for viewer in self._viewers:
                     viewer.send(line)
             case happenings.Close(role, name):

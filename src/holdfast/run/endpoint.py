@@ -6,7 +6,7 @@ such, and no two runs of one name go at the same time.
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,9 +16,12 @@ from holdfast.record.errors import InputError
 from holdfast.record.files import make_private_directory
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run.lines import LINES_FILE
+from holdfast.run.seeking import Address
 
 RUNS_DIRECTORY = "runs"
 FILE = "endpoint.json"
+LINE_FILE = "heirs.json"
+"""Where a run may have gone from here: the places of its coordinator and heirs, as long as it is not over."""
 FILE_BYTES = 1024
 """An endpoint, filled up with blanks."""
 OPEN_ATTEMPTS_MAX = 10
@@ -94,6 +97,28 @@ def inherited(home: Path, run: str, descriptor: int) -> Iterator[Reservation]:
         os.close(descriptor)
         with suppress(OSError):  # there are checkpoints in it
             directory.rmdir()
+
+
+def keep_line(home: Path, run: str, places: Sequence[Address]) -> None:
+    """So that the run is found if it is started here once more while another machine coordinates it. None: it
+    is over, or cannot go anywhere.
+    """
+    path = run_directory(home, run) / LINE_FILE
+    with suppress(OSError):  # the home is full: the run goes on
+        path.unlink(missing_ok=True)
+        if places:
+            path.write_bytes(msgspec.json.encode(places))
+        else:
+            path.parent.rmdir()
+
+
+def kept_line(home: Path, run: str) -> tuple[Address, ...]:
+    """Where a run of this name may go on that was not over when this machine last knew of it."""
+    try:
+        data = (run_directory(home, run) / LINE_FILE).read_bytes()
+        return msgspec.json.decode(data, type=tuple[Address, ...])
+    except (OSError, *UNDECODABLE):
+        return ()
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:

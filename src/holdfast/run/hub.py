@@ -27,7 +27,7 @@ from holdfast.record.spool import SPOOL_BYTES
 from holdfast.run.arbiter import Arbiter, arbiter_at
 from holdfast.run.chaos import Storm
 from holdfast.run.coordinator import Coordinator
-from holdfast.run.endpoint import Endpoint, Reservation, inherited, reserved, run_directory
+from holdfast.run.endpoint import Endpoint, Reservation, inherited, keep_line, reserved, run_directory
 from holdfast.run.estate import Estate, TermBegun
 from holdfast.run.following import Following, first_electorate
 from holdfast.run.happenings import FromMember, Happening, StrikeRequested
@@ -145,6 +145,7 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
             charge.policy, charge.site.token, recorder, clock, partial(_keep_own, keep), identity, estate
         )
         hub.show = partial(_keep_members, keep)
+        hub.on_line = partial(keep_line, home, run)
         watch.listen(hub, asyncio.get_running_loop())
         arbiter = arbiter_at(charge.arbiter, run, estate.state.started_ns)
         try:
@@ -254,6 +255,7 @@ async def _coordinate(
                 hub.tell_over(ended.result())
                 await _agents_gone(hub)
                 hub.heirs.finish()
+                keep_line(Path(charge.home), charge.policy.run, ())
             else:
                 print(f"holdfast: this machine's coordinator ends: {reigning.result()}", file=sys.stderr)
         finally:

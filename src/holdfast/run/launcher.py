@@ -22,7 +22,7 @@ from holdfast.record.errors import HoldfastError, InputError
 from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
 from holdfast.run.distant import HeirOrder
-from holdfast.run.endpoint import run_directory
+from holdfast.run.endpoint import keep_line, kept_line, run_directory
 from holdfast.run.handshake import Unreachable
 from holdfast.run.heirs import MachineHeir, machine_name
 from holdfast.run.hub import END_WAIT_S, HubOrder, Readiness, encoded, one_line
@@ -105,6 +105,9 @@ def launch(order: Order, display: Display | None = None) -> int:
 async def _launch(order: Order, site: Site, display: Display | None, others: frozenset[int]) -> int:
     voice = _Voice()
     try:
+        if (gone := await _gone_elsewhere(order, site)) is not None:
+            voice.say(f"the run {order.policy.run} goes on at {gone}: this machine joins it there")
+            return await _join(order, gone, voice)
         if site.bind:
             try:
                 return await _hold(order, site, display, voice)
@@ -114,6 +117,19 @@ async def _launch(order: Order, site: Site, display: Display | None, others: fro
     finally:
         await end_orphans(others)
         voice.close()
+
+
+async def _gone_elsewhere(order: Order, site: Site) -> Site | None:
+    """Where the run goes on, if another machine coordinates it since this one was lost."""
+    if not site.bind or not order.is_named:
+        return None
+    for host, port in kept_line(order.home, order.policy.run):
+        there = msgspec.structs.replace(site, host=host, port=port, bind="")
+        if (host, port) != (site.host, site.port):
+            with suppress(HoldfastError):
+                if await reach(there, 0) == order.policy.run:
+                    return there
+    return None
 
 
 async def _expect_another(site: Site, unable: HoldfastError) -> None:
@@ -157,6 +173,7 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
     if over is None:
         voice.say(f"the coordinator at {site} is gone")
         return EXIT_FAILED
+    keep_line(order.home, run, ())
     voice.tell_end(run, over)
     return over.code
 

@@ -1,0 +1,56 @@
+"""A run whose coordinator's machine is killed as a whole ends with the bits of an undisturbed one."""
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from networks import NetworkedRun, network
+from quantity import sampled
+from test_succession import ENDED, SCRIPT
+from waiting import alone, until
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+MOMENTS_S = 3.0
+SEEDS = range(10)
+
+
+@pytest.mark.parametrize("seed", sampled(SEEDS, [0]))
+def test_the_bits_are_those_of_a_run_in_which_nothing_happened(
+    tmp_path: Path, need: Callable[..., None], seed: int
+) -> None:
+    need("iproute2", "util-linux")
+    with alone("networks"), network(3) as machines:
+        run = NetworkedRun(tmp_path, machines)
+        try:
+            run.start(script=SCRIPT)
+            for launched in run.launched:
+                launched.until_printed("pid")
+            run.launched[0].until_said("3 members")
+            run.until_heirs()
+            time.sleep(random.Random(seed).uniform(0, MOMENTS_S))
+            run.kill(0)
+            killed_s = time.monotonic()
+            until(run.coordinating, run.tell)
+            print(f"seed {seed}: another machine coordinates after {time.monotonic() - killed_s:.1f} s")
+            assert run.finish()[1:] == [0, 0], run.tell()
+        finally:
+            run.close()
+    ended = [match for one in run.launched[1:] for line in one.out if (match := re.search(ENDED, line))]
+    (digest,), (step,) = {match[1] for match in ended}, {match[2] for match in ended}
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path / "1",
+        env={**os.environ, "STEPS": step, "HOLDFAST_HOME": str(tmp_path / "alone")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (expected,) = re.findall(ENDED, done.stdout)
+    assert (digest, step) == expected[:2]
