@@ -119,14 +119,15 @@ class Connection:
 
     async def _read(self) -> bytes | None:
         """What comes next. None: this coordinator has long been silent, and there is another one now."""
-        wait_s = SILENT_S
+        wait_s, loop = SILENT_S, asyncio.get_running_loop()
+        due_s = loop.time() + SEEK_S
         while self.line:
             try:
                 async with asyncio.timeout(wait_s):
                     return await self._reader.read(READ_BYTES)
             except TimeoutError:
                 wait_s = SILENT_INTERVAL_S
-            if self._caller.role == "operator":
+            if self._caller.role == "operator" or loop.time() > due_s:
                 return b""  # it asks anew, whoever coordinates then
             try:
                 if await self._resumed([one for one in self.line if one != self.place]):

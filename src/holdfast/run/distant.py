@@ -46,7 +46,8 @@ _KEPT = struct.Struct(">QQQ")
 
 class HeirOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What an heir is to follow. address: where others reach this machine; empty: as the way to the
-    coordinator tells. memory: a descriptor. launcher: as in `HubOrder`, and so are the others.
+    coordinator tells. memory: a descriptor. is_encrypted: as the coordinator is, once that is known.
+    launcher: as in `HubOrder`, and so are the others.
     """
 
     host: str
@@ -342,13 +343,12 @@ class DistantHeir:
 # ---- the process -------------------------------------------------------------------------------------------
 
 
-async def _own_address(order: HeirOrder) -> str:
-    """Where others reach this machine."""
-    if order.address:
-        return order.address
+async def _settled(order: HeirOrder) -> HeirOrder:
+    """With the address at which others reach this machine, and encrypted if the coordinator is."""
     way = await dial(order.host, order.port, order.token, role="operator")
     try:
-        return way.own_address
+        address = order.address or way.own_address
+        return msgspec.structs.replace(order, address=address, is_encrypted=way.is_encrypted)
     finally:
         await way.close()
 
@@ -360,7 +360,8 @@ def _listening(address: str) -> socket.socket:
 
 
 async def _run(order: HeirOrder) -> None:
-    address = await _own_address(order)
+    order = await _settled(order)
+    address = order.address
     listener = _listening(address)
     own = Place(order.machine, address, listener.getsockname()[1])
     heir = DistantHeir(order, own, listener)

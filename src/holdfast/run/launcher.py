@@ -393,7 +393,6 @@ def _heir_order(order: Order, site: Site) -> HeirOrder:
         address=order.address or site.address,
         launcher=0 if order.is_detachable else os.getpid(),
         started_by=os.getpid(),
-        is_encrypted=order.is_encrypted,
         arbiter=order.arbiter,
     )
 

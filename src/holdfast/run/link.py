@@ -271,13 +271,13 @@ class Link:
 
     def _read_connection(self, listener: Listener) -> None:
         # The handshake may have read the beginning of what comes next.
-        data, wait_s = b"", SILENT_S
+        data, wait_s, heard_s = b"", SILENT_S, time.monotonic()
         while True:
             for message in self._frames.feed(data):
                 self._take(message, listener)
             data = b""
             if not self._line or self._hears(wait_s):
-                wait_s = SILENT_S
+                wait_s, heard_s = SILENT_S, time.monotonic()
                 received = self._socket.recv(READ_BYTES)
                 if not received:
                     return
@@ -285,7 +285,11 @@ class Link:
                     data = self._channel.open(received)
             else:  # where there is another coordinator now, what it says comes next
                 wait_s = SILENT_INTERVAL_S
-                self._resumed([one for one in self._line if one != self._place])
+                if self._resumed([one for one in self._line if one != self._place]):
+                    heard_s = time.monotonic()
+                elif time.monotonic() - heard_s > SEEK_S:
+                    self._successor = None  # this side of a cut has none
+                    return
 
     def _take(self, message: wire.AnyMessage, listener: Listener) -> None:
         if isinstance(message, wire.Reigning):
