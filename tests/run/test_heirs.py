@@ -1,13 +1,18 @@
 """Coordinators whose whole machine dies or is cut off: real processes in network namespaces, and SIGKILL."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from networks import NetworkedRun, Way, network
 from quantity import sampled
-from waiting import alone
+from waiting import alone, until
 
+from holdfast.run.estate import OUTLIVES
+
+SLOW_S = 20.0
+"""Longer than anybody waits for a sign of the coordinator."""
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
@@ -54,6 +59,7 @@ def test_a_coordinator_that_is_cut_off_is_replaced_and_its_machine_comes_back(si
     site.until_generation("n0.0+1", "n1.0", "n2.0")
     assert len(site.coordinating()) == 1
     site.launched[0].until_said("this machine's coordinator ends: another machine coordinates the run now")
+    until(lambda: sum(OUTLIVES in line for line in tuple(site.launched[0].err)) == 2, site.tell)
     assert site.finish() == [0, 0, 0]
 
 
@@ -77,3 +83,26 @@ def test_a_coordinator_that_is_cut_off_one_way_is_replaced(site: NetworkedRun, w
     site.machines[0].heal()
     site.until_generation("n0.0+1", "n1.0", "n2.0")
     assert site.finish() == [0, 0, 0]
+
+
+@pytest.mark.soak
+def test_a_slow_link_changes_nothing(site: NetworkedRun) -> None:
+    """Neither the coordinator's nor an heir's: what they say to each other is little."""
+    site.start()
+    site.until_heirs()
+    for machine in site.machines[:2]:
+        machine.slow("500kbit")
+    time.sleep(SLOW_S)
+    assert site.coordinating() == []
+    assert site.finish() == [0, 0, 0]
+    assert all(len({*launched.pids()}) == 1 for launched in site.launched)
+
+
+@pytest.mark.soak
+def test_the_loss_of_two_machines_of_three_stops_the_third(site: NetworkedRun) -> None:
+    site.start()
+    site.until_heirs()
+    for number in (1, 2):
+        site.kill(number)
+    site.launched[0].until_said("this machine's coordinator ends: most of the run's machines")
+    assert site.launched[0].out[-1].endswith("n2.0")  # no generation without them

@@ -35,6 +35,8 @@ from holdfast.run.tls import Identity, make_identity
 BACKLOG = 1024
 ACCEPTS_MAX = 64
 """Connections that are taken in one turn of the loop."""
+CONNECTIONS_MAX = 256
+"""At once: clients are sent away in a moment, and look again."""
 LOOK_INTERVAL_S = 0.25
 LOST_S = 900.0
 """An heir that has found no coordinator for so long ends."""
@@ -305,6 +307,9 @@ class DistantHeir:
                 accepted, _address = self._listener.accept()
             except OSError:
                 return
+            if len(self._connections) + len(self._accepting) >= CONNECTIONS_MAX:
+                accepted.close()
+                continue
             accepted.setblocking(False)
             task = loop.create_task(loop.connect_accepted_socket(lambda: ClientConnection(self), accepted))
             self._accepting.add(task)
@@ -394,6 +399,8 @@ def main() -> int:
         os.dup2(2, 1)
     try:
         asyncio.run(_run(order))
+    except Unreachable:
+        return 1  # the launcher says so, if it finds nobody either
     except HoldfastError as error:
         print(error.told, file=sys.stderr)
         return 1

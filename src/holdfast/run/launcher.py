@@ -367,11 +367,13 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
             node.finish()
             node.send_signal(signal.SIGTERM if len(received) < PATIENCE_SIGNALS else signal.SIGKILL)
 
+    is_over = False
     try:
         with _signals(order.signals, leave):
             codes = await asyncio.gather(*(node.keep() for node in nodes))
+        is_over = not received and EXIT_DISCONNECTED not in codes
     finally:
-        await heir.finish(0.0 if received else END_WAIT_S)
+        await heir.finish(END_WAIT_S if is_over else 0.0)
         for chore in chores:
             chore.cancel()
         await asyncio.gather(*chores, return_exceptions=True)
