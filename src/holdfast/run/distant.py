@@ -107,7 +107,7 @@ class DistantHeir:
         found_s = loop.time()
         try:
             while loop.time() - found_s < LOST_S:
-                coordinator = await self._found()
+                coordinator = await self._found(self._spare_s())
                 if coordinator is not None:
                     is_over = await self._followed(coordinator)
                     coordinator.abort()
@@ -133,15 +133,22 @@ class DistantHeir:
 
     # ---- following -----------------------------------------------------------------------------------------
 
-    async def _found(self) -> Connection | None:
+    def _spare_s(self) -> float:
+        """How long to look for a coordinator: until it is this heir's turn to stand. If all of them stood
+        after the same wait, they would split the votes.
+        """
+        due_ns = self._elector.due_ns()
+        left_s = SEEK_WAIT_S if due_ns is None else (due_ns - self._clock.now_ns()) / 1e9
+        return min(SEEK_WAIT_S, max(LOOK_INTERVAL_S, left_s))
+
+    async def _found(self, wait_s: float) -> Connection | None:
         """A connection to a coordinator: of all places the first that has one."""
         calls = [asyncio.create_task(self._coordinator_at(*place)) for place in self._places]
         found: Connection | None = None
-        for call in asyncio.as_completed(calls):
-            connection = await call
-            if connection is not None and found is None:
-                found = connection
-                break
+        with suppress(TimeoutError):
+            for call in asyncio.as_completed(calls, timeout=wait_s):
+                if (found := await call) is not None:
+                    break
         for task in calls:
             task.cancel()
         for late in await asyncio.gather(*calls, return_exceptions=True):
