@@ -27,6 +27,7 @@ from bench.sharded_parts import (
     SHARD,
     Bits,
     Contest,
+    Lone,
     Mirrors,
     Part,
     Recoveries,
@@ -60,6 +61,9 @@ class ShardedBench(msgspec.Struct, frozen=True, kw_only=True):
     memory_ratio_fsdp       the most that tensors take on a rank in a step, by HSDP's
     reduce_scatter_ratio    64 MB in the order of lanes, by gloo's or NCCL's: the larger of 2 and 4 ranks'
     mirror_stall_ratio      by which share mirrors lengthen a step of one replica of 4 ranks
+    lone_bits_equal         such a replica, whose killed ranks were made again from mirrors, has the digest of
+                            one without kills; its steps and survivors lost are among the others
+    mirror_refill_s         until a rank has its state from its mirror, with the steps that it does again
     phases, shelve_phases   where the time of a recovery goes
     load                    the machine's load average over a minute, before and after
     """
@@ -73,6 +77,8 @@ class ShardedBench(msgspec.Struct, frozen=True, kw_only=True):
     memory_ratio_fsdp: float | None
     reduce_scatter_ratio: float | None
     mirror_stall_ratio: float | None
+    lone_bits_equal: bool | None
+    mirror_refill_s: float | None
     cpu_ratio_fsdp: float | None
     step_ratio_fsdp_alone: float | None
     refill_beyond_step_s: float | None
@@ -96,6 +102,7 @@ class ShardedBench(msgspec.Struct, frozen=True, kw_only=True):
     steps: Steps | None
     reduce_scatter: ReduceScatter | None
     mirrors: Mirrors | None
+    lone: Lone | None
 
 
 @click.command("sharded")
@@ -175,13 +182,15 @@ def summary(
     assert recoveries is None or isinstance(recoveries, Recoveries)
     assert steps is None or isinstance(steps, Steps)
     assert reduced is None or isinstance(reduced, ReduceScatter)
-    mirrors = results.get("mirrors")
+    mirrors, lone = results.get("mirrors"), results.get("lone")
     assert mirrors is None or isinstance(mirrors, Mirrors)
+    assert lone is None or isinstance(lone, Lone)
+    struck = [found for found in (bits, lone.bits if lone else None) if found is not None]
     refill_s = _median(one.recovery for one in recoveries.refilled) if recoveries else None
     torchrun_s = _median(recoveries.restarted) if recoveries else None
     return ShardedBench(
         bits_equal=bits.digests[0] == bits.digests[1] if bits else None,
-        steps_lost=bits.steps_lost if bits else None,
+        steps_lost=sum(found.steps_lost for found in struck) if struck else None,
         refill_s=refill_s,
         shelve_s=_median(one.recovery for one in recoveries.shelved) if recoveries else None,
         torchrun_s=torchrun_s,
@@ -189,6 +198,8 @@ def summary(
         memory_ratio_fsdp=steps.hsdp.memory_ratio if steps else None,
         reduce_scatter_ratio=max(reduced.ratio.values()) if reduced else None,
         mirror_stall_ratio=mirrors.contest.step_ratio - 1 if mirrors else None,
+        lone_bits_equal=lone.bits.digests[0] == lone.bits.digests[1] if lone else None,
+        mirror_refill_s=median(lone.state_s) if lone and lone.state_s else None,
         cpu_ratio_fsdp=steps.hsdp.cpu_ratio if steps else None,
         step_ratio_fsdp_alone=steps.fsdp.step_ratio if steps else None,
         refill_beyond_step_s=_beyond_step_s(one.recovery for one in recoveries.refilled)
@@ -196,9 +207,9 @@ def summary(
         else None,
         torchrun_beyond_step_s=_beyond_step_s(recoveries.restarted) if recoveries else None,
         refill_ratio_torchrun=refill_s / torchrun_s if refill_s and torchrun_s else None,
-        kills=bits.kills if bits else None,
+        kills=sum(found.kills for found in struck) if struck else None,
         survivors_lost=[
-            *(bits.survivors_lost if bits else ()),
+            *(name for found in struck for name in found.survivors_lost),
             *(recoveries.survivors_lost if recoveries else ()),
         ],
         phases=_phases(recoveries.refilled) if recoveries else None,
@@ -217,6 +228,7 @@ def summary(
         steps=steps,
         reduce_scatter=reduced,
         mirrors=mirrors,
+        lone=lone,
     )
 
 
@@ -240,9 +252,16 @@ def table(bench: ShardedBench) -> str:
 
 
 def _lines(bench: ShardedBench) -> Iterator[str]:
-    if bench.bits is not None:
-        yield _line("the same bits", "yes" if bench.bits_equal else "no", f"{bench.kills} kills of ranks")
-        yield _line("steps lost", str(bench.steps_lost), f"of {bench.bits.steps}")
+    for found, is_equal, of_what in (
+        (bench.bits, bench.bits_equal, "two replicas"),
+        (bench.lone.bits if bench.lone else None, bench.lone_bits_equal, "one replica, from mirrors"),
+    ):
+        if found is not None:
+            note = f"{of_what}; {found.kills} kills of ranks"
+            yield _line("the same bits", "yes" if is_equal else "no", note)
+            yield _line("steps lost", str(found.steps_lost), f"of {found.steps}")
+    if bench.lone is not None:
+        yield _seconds("refilled from a mirror", bench.mirror_refill_s, "the state, and steps done again")
     yield _line("survivors lost", str(len(bench.survivors_lost)), ", ".join(bench.survivors_lost))
     if bench.recoveries is not None:
         yield _seconds("refilled", bench.refill_s, "SIGKILL of a rank to the next step of all")

@@ -29,7 +29,7 @@ from bench.kills import (
     settled,
     shrink_phases_s,
 )
-from holdfast.record.events import AnyEvent
+from holdfast.record.events import AnyEvent, GenerationOpened
 from holdfast.record.journal import events_of
 from holdfast.run.chaos import STEP_MOMENTS
 from holdfast.run.wire import Moment, PlannedFault
@@ -139,7 +139,16 @@ class Mirrors(msgspec.Struct, frozen=True, kw_only=True):
     contest: Contest
 
 
-Result = Bits | Recoveries | Steps | ReduceScatter | Mirrors
+class Lone(msgspec.Struct, frozen=True, kw_only=True):
+    """A lone replica whose ranks are killed and made again from their mirrors. state_s: of each, how long the
+    members took to share their state, the steps that the new rank did again included.
+    """
+
+    bits: Bits
+    state_s: tuple[float, ...]
+
+
+Result = Bits | Recoveries | Steps | ReduceScatter | Mirrors | Lone
 
 
 def members(plan: Plan, *, ranks: int = MEMBERS, shard: int = SHARD, warm: int = 0) -> tuple[str, ...]:
@@ -162,12 +171,24 @@ def rank(plan: Plan, folder: Path, *flags: str, lanes: int, told: Mapping[str, o
 
 def bits(plan: Plan) -> Bits:
     """The same training with kills of ranks and without."""
+    return _struck_bits(plan, "bits", shard=SHARD, mirror_every=0)[0]
+
+
+def lone(plan: Plan) -> Lone:
+    """The same of one replica, each of whose ranks has a mirror."""
+    found, events = _struck_bits(plan, "lone", shard=MEMBERS, mirror_every=MIRROR_EVERY)
+    opened = [event for event in events if isinstance(event, GenerationOpened) and event.generation > 1]
+    return Lone(bits=found, state_s=tuple((event.state_ns or 0) / 1e9 for event in opened))
+
+
+def _struck_bits(plan: Plan, part: str, *, shard: int, mirror_every: int) -> tuple[Bits, list[AnyEvent]]:
     faults = kills(plan.kills)
     steps = faults[-1].step + BITS_TAIL_STEPS
-    calm, _, _ = _trained(plan, "undisturbed", steps, ())
-    struck, output, events = _trained(plan, "kills", steps, faults)
+    told = {"--steps": steps, "--mirror-every": mirror_every}
+    calm, _, _ = _trained(plan, f"{part}-undisturbed", shard, told, ())
+    struck, output, events = _trained(plan, f"{part}-kills", shard, told, faults)
     strikes = losses.planned_strikes(output)
-    return Bits(
+    found = Bits(
         digests=(calm, struck),
         kills=len(strikes),
         steps=steps,
@@ -175,25 +196,27 @@ def bits(plan: Plan) -> Bits:
         checkpoints_loaded=losses.checkpoints_loaded(events),
         survivors_lost=losses.survivors_lost(events, strikes),
     )
+    return found, events
 
 
 def _trained(
-    plan: Plan, name: str, steps: int, faults: Sequence[PlannedFault]
+    plan: Plan, name: str, shard: int, told: Mapping[str, int], faults: Sequence[PlannedFault]
 ) -> tuple[str, str, list[AnyEvent]]:
     """The digest, what was printed, and the record of a run to its end. Raises `Failed`."""
-    plan.tell(f"bits, {name}: {steps} steps")
-    with plan.folder(f"bits-{name}") as folder:
-        flags = [*members(plan, warm=1 if faults else 0), *NO_CHECKPOINTS]
+    steps = told["--steps"]
+    plan.tell(f"{name}: {steps} steps")
+    with plan.folder(name) as folder:
+        flags = [*members(plan, shard=shard, warm=1 if faults else 0), *NO_CHECKPOINTS]
         if faults:
             (folder / "plan.toml").write_text(toml(faults), encoding="ascii")
             flags += ["--chaos", str(folder / "plan.toml")]
-        told = {"--steps": steps, "--pause-s": BITS_PAUSE_S if faults else 0.0}
-        launched = rank(plan, folder, *flags, lanes=BITS_LANES, told=told)
+        paced = {**told, "--pause-s": BITS_PAUSE_S if faults else 0.0}
+        launched = rank(plan, folder, *flags, lanes=BITS_LANES, told=paced)
         output = completed(launched, folder, name, BITS_S_MAX)
         events = list(events_of(folder / "home"))
     found = _DIGEST.search(output)
     if found is None or int(found[1]) != steps:
-        raise Failed(f"bits, {name}: did not say that it completed step {steps}:\n{output}")
+        raise Failed(f"{name}: did not say that it completed step {steps}:\n{output}")
     return found[2], output, events
 
 
@@ -452,4 +475,5 @@ PARTS: dict[str, Part] = {
     "steps": steps,
     "reduce-scatter": reduce_scatter,
     "mirrors": mirrors,
+    "lone": lone,
 }

@@ -17,6 +17,7 @@ from bench.sharded_parts import (
     MEMBERS,
     PARTS,
     Bits,
+    Lone,
     Memory,
     Mirrors,
     Recoveries,
@@ -75,6 +76,7 @@ RESULTS: dict[str, Result] = {
         fsdp=contest(SIDES, MEMORY, [turn(1.2, 1.0)]),
     ),
     "mirrors": Mirrors(contest=contest(SIDES, MEMORY, [turn(4.0, 3.0)])),
+    "lone": Lone(bits=bits(), state_s=(0.5, 0.75, 3.0)),
     "reduce-scatter": ReduceScatter(ratio={2: 0.5, 4: 0.75}, seconds={2: (1, 2), 4: (3, 4)}),
 }
 
@@ -86,7 +88,8 @@ def summed(results: dict[str, Result], errors: dict[str, str] | None = None) -> 
 def test_every_part_has_its_figures() -> None:
     bench = summed(RESULTS)
     assert set(RESULTS) == set(PARTS)
-    assert (bench.bits_equal, bench.steps_lost, bench.kills) == (True, 0, 10)
+    assert (bench.bits_equal, bench.steps_lost, bench.kills) == (True, 0, 20)
+    assert (bench.lone_bits_equal, bench.mirror_refill_s) == (True, 0.75)
     assert (bench.refill_s, bench.shelve_s, bench.torchrun_s) == (0.7, 0.25, 8)
     assert bench.refill_beyond_step_s == pytest.approx(0.6)
     assert bench.torchrun_beyond_step_s == pytest.approx(7.9)
@@ -107,8 +110,11 @@ def test_a_part_that_was_not_run_has_none() -> None:
 
 
 def test_one_different_digest_lost_step_or_lost_survivor_shows() -> None:
-    bench = summed({"bits": bits(digest="bb", survivors=("n0.3",), lost=2)})
+    struck = bits(digest="bb", survivors=("n0.3",), lost=2)
+    bench = summed({"bits": struck})
     assert (bench.bits_equal, bench.steps_lost, bench.survivors_lost) == (False, 2, ["n0.3"])
+    bench = summed({"lone": Lone(bits=struck, state_s=())})
+    assert (bench.lone_bits_equal, bench.steps_lost, bench.survivors_lost) == (False, 2, ["n0.3"])
 
 
 def test_the_table_shows_every_figure() -> None:

@@ -495,6 +495,23 @@ def test_what_comes_and_goes_is_not_over_while_it_is_there() -> None:
     assert again.ended_ns is None
 
 
+def test_what_was_over_before_the_run_became_slower_is_not_why() -> None:
+    """A rack's coolant was low for a while, and minutes later a link has errors."""
+    loop = next(name for name in SMALL.names("loop") if "n00000" in SMALL.blast_radius(name))
+    errors, exchange, step = bad_link([slice(100, None)])
+    flow, slower = noisy(42.0), np.array(step.values)
+    flow[60:75] *= 0.4
+    slower[60:75] += 3.0
+    for window in (1, 3):  # the window begins between the two, or before both
+        frames = [errors, exchange, steps(slower), made("densewatch_cdu_coolant_flow_lpm", flow, [loop])]
+        now_ns = START_NS + (ROWS - 1) * 10 * S
+        asked = Inquiry(now_ns=now_ns, window_s=window * 900.0)
+        now, *before = assess(Shown(frames), SMALL, asked, Circumstances(events=EVENTS)).incidents
+        assert (now.cause.mechanism, now.began_ns) == ("link-errors", START_NS + 1_000 * S)
+        assert all(one.ended_ns is not None and one.ended_ns <= START_NS + 750 * S for one in before)
+        assert len(before) <= window // 3
+
+
 def test_what_comes_and_goes_was_over_when_it_was_last_seen() -> None:
     (over,) = look(*bad_link([slice(80, 90), slice(105, 115)])).incidents
     assert over.ended_ns == START_NS + 1_140 * S

@@ -9,6 +9,8 @@ from holdfast.record.events import FaultObserved, GenerationOpened, MemberLost
 from holdfast.run import hangs
 from holdfast.run.hangs import LOOKS
 from holdfast.run.happenings import FromMember, MoveRequested, Tick
+from holdfast.run.kernel_view import KernelView
+from holdfast.run.stacks import StackFrame
 from holdfast.run.waits import FORM_S_MIN, HUNG_S_MIN, IDLE_S_MAX, LEASE_S_MAX, LOCATE_S, Observed, ns
 from holdfast.run.wire import Committed, Locate, MemberBeat, Migrate, Stage, Working
 
@@ -205,6 +207,20 @@ def test_the_bound_can_be_set_and_doubles_where_it_has_ended_somebody(cluster: "
     begun_ns = made.now_ns
     made.run(lambda: len(lost(made)) == 2)
     assert 5.5 * SECOND < made.now_ns - begun_ns < 9 * SECOND
+
+
+@pytest.mark.parametrize(("hang_after_s", "least_s", "most_s"), [(None, 5.0, 16.0), (60.0, 55.0, 66.0)])
+def test_one_that_is_seen_asleep_has_as_long_as_was_set(
+    cluster: "MakeCluster", hang_after_s: float | None, least_s: float, most_s: float
+) -> None:
+    made = up(cluster, hang_after_s=hang_after_s)
+    asleep = made.processes["n0.0"]
+    asleep.stacks = ((StackFrame("/home/me/train.py", 30, "wait", is_own=True, source="time.sleep(1)"),),)
+    asleep.seen = KernelView(state="S", waits_for="sleep")
+    hang(made, "n0.0")
+    begun_ns = made.now_ns
+    made.run(lambda: bool(lost(made)))
+    assert least_s * SECOND < made.now_ns - begun_ns < most_s * SECOND
 
 
 def test_all_that_are_busy_at_once_have_half_an_hour(cluster: "MakeCluster") -> None:

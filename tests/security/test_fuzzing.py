@@ -25,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from holdfast.check import figures
 from holdfast.detect import xids
 from holdfast.diagnose import lifecycle
 from holdfast.economics.finance import ownership
@@ -248,6 +249,9 @@ DECODERS: dict[str, Decoder] = {
         (ValueError,),
         (FLIGHT_DUMP, b'{"version":"2.10","entries":[{"process_group":["0",""]}],"pg_config":{}}'),
     ),
+    "check.figures": Decoder(
+        from_file(figures.read_reference, "good.toml"), (HoldfastError,), (b'"gpu0.product" = 731.25\n',)
+    ),
     "signals.stack_files": Decoder(
         stack_files.parse_stack, (), (b'Thread 1 (idle): "MainThread"\n    load (loader.py:33)\n',)
     ),
@@ -255,6 +259,7 @@ DECODERS: dict[str, Decoder] = {
 }
 
 ELSEWHERE = {
+    "check.gpus": "reads what the probe that it has started writes",
     "cli": "opens files by the readers above; of benchmarks, reads what it has written itself",
     "diagnose.mechanisms": "reads a file of the package",
     "drills.scenarios.playing": "reads a file of the package",

@@ -26,7 +26,9 @@ from holdfast.run.happenings import (
     ToMembers,
     ToNode,
 )
+from holdfast.run.kernel_view import KernelView
 from holdfast.run.membership import advance, deadline, initial
+from holdfast.run.stacks import Stack
 from holdfast.run.state import RunPolicy, RunState
 from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
@@ -115,10 +117,15 @@ class Process:
         self.standing = 0
         self.is_mute = False
         self.place = ""
+        self.stacks: tuple[Stack, ...] = ()
+        self.seen: KernelView | None = None
 
     def differ(self, **different: object) -> None:
         """Be built differently from the others."""
         self.setup = setup(**different)
+
+    def located(self) -> Located:
+        return Located(member=self.member, place=self.place, stacks=self.stacks, seen=self.seen)
 
     @property
     def stage(self) -> Stage:
@@ -285,8 +292,9 @@ class Cluster:
                 elif member in self.processes:
                     self.processes[member].is_paused = True
             case Locate(member=member):
-                place = self.processes[member].place if member in self.processes else ""
-                self.from_agent(node, Located(member=member, place=place))
+                found = self.processes.get(member)
+                seen = Located(member=member, place="") if found is None else found.located()
+                self.from_agent(node, seen)
             case StrikeNode():
                 self.kill_node(node)
             case EndNode():

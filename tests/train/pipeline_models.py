@@ -104,6 +104,7 @@ class Piped(nn.Module):
                 text = digest([{key: whole(value) for key, value in sorted(one.items())} for one in states])
                 found[int(number)] = torch.tensor(list(bytes.fromhex(text)), dtype=torch.uint8)
         if self.group is not None:
+            found = found.to(next(self.parameters()).device)
             dist.all_reduce(found, group=self.group)
         return bytes(found.flatten().tolist()).hex()
 

@@ -30,6 +30,7 @@ _HOLDFAST = LazyGroup(
             "checkpoint": "List a run's checkpoints; export one to safetensors or torch.",
         },
         "See": {
+            "check": "Try what this node can do, before it is given work again.",
             "doctor": "Show which metrics are available, which are missing, and how to switch them on.",
             "watch": "Watch runs and what is beneath them; raise an alert for each incident.",
             "diagnose": "Say why a run is slow, whose problem it is, what it costs and what to do.",

@@ -29,7 +29,7 @@ SLOWER_SHARE, SLOWER_S = 0.5, 0.003
 ROWS_MIN, LASTS_S_MIN = 2, 5.0
 """So many scrapes and so long it has to be slow: of scrapes that are seconds apart, two are a hiccup."""
 BRIDGE_S = 900.0
-"""A mount is asked now and then, as for checkpoints: until it is asked again, what was goes on."""
+"""What comes back within so much time had not gone."""
 BUSY_TIMES, BUSY_PER_S = 2.0, 50.0
 """So many times as many requests of others as before, and at least so many more, crowd a mount."""
 RESENT_SHARE = 0.002
@@ -200,7 +200,16 @@ def _found(rule: Rule, mount: _Mount, values: Floats, usual: Floats, least: Floa
         trust=mount.trust,
         gap=mount.gap,
     )
-    yield from findings(rule, panel, wrong, usual, least, BRIDGE_S)
+    yield from findings(rule, panel, wrong, usual, least, clock_ns=_asked_ns(panel.clock_ns))
+
+
+def _asked_ns(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The times as if the mount had been asked all the time. It is asked now and then, as for checkpoints:
+    until it is asked again, what was goes on.
+    """
+    apart = np.diff(times_ns, prepend=times_ns[:1])
+    usual = np.median(apart[1:]) if len(apart) > 1 else 0
+    return np.cumsum(np.minimum(apart, usual)).astype(np.int64)
 
 
 MOUNTS = FunctionDetector(

@@ -24,10 +24,14 @@ def findings(
     usual: Floats,
     least: Floats,
     bridge_s: float = compare.BRIDGE_S,
+    clock_ns: NDArray[np.int64] | None = None,
 ) -> Iterator[Finding]:
-    """One for each stretch that lasts. value: the mean of what was wrong in the series."""
+    """One for each stretch that lasts. value: the mean of what was wrong in the series. clock_ns: by which it
+    lasts, where not all time counts.
+    """
     values, times_ns = panel.values, panel.times_ns
-    stretches = compare.lasting(wrong, np.isfinite(values), panel.clock_ns, rule.scrapes, bridge_s)
+    clock_ns = panel.clock_ns if clock_ns is None else clock_ns
+    stretches = compare.lasting(wrong, np.isfinite(values), clock_ns, rule.scrapes, bridge_s)
     if not stretches:
         return
     columns = np.unique([stretch.series for stretch in stretches])

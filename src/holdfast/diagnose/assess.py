@@ -15,14 +15,14 @@ from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.diagnose.incident import Alternative, Cause, Incident, Price
 from holdfast.diagnose.mechanisms import Mechanism
 from holdfast.diagnose.own import own_signs
-from holdfast.diagnose.run_findings import LATE, STALLS, STOPPED, SYMPTOMS, RunFindings
+from holdfast.diagnose.run_findings import FELT, LATE, STALLS, STOPPED, SYMPTOMS, RunFindings
 from holdfast.diagnose.weighing import TOGETHER_NS, UNKNOWN, Hypothesis, hypotheses, lost_because, unknown
 from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.record.events import KnownEvent
 from holdfast.signals.quality import Flaw
 from holdfast.signals.source import OnceSource, Source
 from holdfast.topology.graph import Topology
-from holdfast.wording.units import HOUR_S
+from holdfast.wording.units import HOUR_S, SECOND_NS
 
 WINDOW_S = 1_800.0
 INCIDENTS_MAX = 16
@@ -42,6 +42,8 @@ HELD_UP = frozenset({STOPPED, "slow-step", "wandering", *STALLS})
 """That the run is slower. Members that are late and hold nobody up are no incident by themselves."""
 UNEXPLAINED_MIN = 1.05
 """Steps drift by some hundredths for no reason. That nothing explains it is told from here on."""
+OVER_NS = 30 * SECOND_NS
+"""What was over for so long when the run became slower does not slow it."""
 BARE = "slow-node"
 """A member that is late for no known reason is worth a word only if the run waits for it."""
 STAGE = "pipeline-stage"
@@ -136,6 +138,7 @@ def assess(
             now_ns=now_ns,
             usual_s=detected.usual_s.get(one.run),
             from_ns=detected.from_ns,
+            window_ns=window_ns,
         )
         incidents += _incidents(findings, desk)
     found = (*detected.machines, *(finding for of_run in detected.runs.values() for finding in of_run))
@@ -165,13 +168,43 @@ class _Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     now_ns: int
     usual_s: float | None
     from_ns: int
+    window_ns: tuple[int, int]
 
 
 def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
-    """The most likely cause and what it explains; then the same with what is left, until nothing is."""
-    left = own_signs(_concerning(findings, desk.topology, desk.scene))
     incidents: list[Incident] = []
-    while left and len(incidents) < INCIDENTS_MAX:
+    for left in _parted(own_signs(_concerning(findings, desk.topology, desk.scene)), desk.window_ns[0]):
+        incidents += _told(left, desk, INCIDENTS_MAX - len(incidents))
+    # What slows the run now comes first, and what has not done any harm yet last.
+    incidents.sort(key=lambda each: (each.ended_ns is not None, -each.slowdown))
+    return [
+        msgspec.structs.replace(each, name=f"{each.run}/s{number}")
+        for number, each in enumerate(incidents, start=1)
+    ]
+
+
+def _parted(findings: Sequence[Finding], first_ns: int) -> tuple[list[Finding], list[Finding]]:
+    """What may have to do with why the run is held up now; and what was over by then and has not come back,
+    with what the run felt of it: that has a cause of its own. first_ns: what was over before is not asked
+    about.
+    """
+    held = [one.since_ns for one in findings if one.sign in HELD_UP and one.until_ns is None]
+    over_ns = min(held, default=0) - OVER_NS
+    now = [one for one in findings if one.until_ns is None or one.until_ns >= over_ns]
+    past = [one for one in findings if one.until_ns is not None and one.until_ns < over_ns]
+    shown = {(one.sign, one.subject) for one in now}
+    gone = {id(one) for one in past if one.sign not in FELT and (one.sign, one.subject) not in shown}
+    if not gone:
+        return list(findings), []
+    before = [one for one in past if id(one) in gone or one.sign in FELT]
+    again = [one for one in past if id(one) not in gone and one.sign not in FELT]
+    return [*now, *again], [one for one in before if (one.until_ns or 0) >= first_ns]
+
+
+def _told(left: list[Finding], desk: _Desk, most: int) -> list[Incident]:
+    """The most likely cause and what it explains; then the same with what is left, until nothing is."""
+    incidents: list[Incident] = []
+    while left and len(incidents) < most:
         case = RunFindings(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
         told = (each for each in hypotheses(case) if _does_harm(each, case, incidents))
         ranked = sorted(told, key=_rank(desk.topology))
@@ -191,12 +224,7 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
             (mine if (finding.sign, finding.subject) in explained else others).append(finding)
         incidents.append(_incident(ranked, mine, case, desk))
         left = others
-    # What slows the run now comes first, and what has not done any harm yet last.
-    incidents.sort(key=lambda each: (each.ended_ns is not None, -each.slowdown))
-    return [
-        msgspec.structs.replace(each, name=f"{each.run}/s{number}")
-        for number, each in enumerate(incidents, start=1)
-    ]
+    return incidents
 
 
 def _is_beside(each: Hypothesis, named: Sequence[Incident], case: RunFindings) -> bool:

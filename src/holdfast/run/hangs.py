@@ -94,10 +94,10 @@ def bound_ns(state: RunState, generation: Generation) -> int:
 
 def _stuck_ns(state: RunState, generation: Generation) -> int:
     """The same, for a member that is seen to be stuck. Not where nobody knows what is usual: in the first
-    step of a generation, and while one is formed.
+    step of a generation, and while one is formed; nor where the user has set a bound, and may know why.
     """
     limit_ns = _limit_ns(state, generation)
-    if generation.formed_ns is None or generation.is_fresh:
+    if generation.formed_ns is None or generation.is_fresh or state.policy.hang_after_s is not None:
         return limit_ns
     return min(limit_ns, _patiently(state, state.observed.stuck_ns))
 

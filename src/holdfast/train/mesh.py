@@ -7,7 +7,7 @@ has the replica's part of the present generation's group, or nothing while there
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -136,11 +136,13 @@ class MeshGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Any:
         """A copy: torch may change them once it has waited, and nobody waits for what is sent."""
         rank = self._ranks[peer]
+        self._check(tensors)
         copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
         return _MeshWork(self._line.post([(copy, rank) for copy in copies], []))
 
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Any:
         """A pipeline may ask for what comes long before it needs it."""
+        self._check(tensors)
         places = [tensor.detach() for tensor in tensors]  # they may require gradients
         came = [
             place
@@ -168,7 +170,16 @@ class MeshGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         size = len(self._ranks)
         return [(self._rank + distance) % size for distance in range(1, size)]
 
+    def _check(self, tensors: Iterable[torch.Tensor]) -> None:
+        kind = self._device.type
+        if (other := next((one.device for one in tensors if one.device.type != kind), None)) is not None:
+            raise InputError(
+                f"A collective of run.mesh was given a tensor on {other}, and its ranks exchange on {kind}.",
+                hint="Move it there first, with tensor.to(run.device).",
+            )
+
     def _exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
+        self._check(tensor for tensor, _ in (*sends, *receives))
         if sends or receives:
             self._line.exchange(
                 [(tensor, self._ranks[peer]) for tensor, peer in sends],

@@ -1,0 +1,142 @@
+"""A figure of a node, and what it is held against: what a good node showed, or what is published."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
+from holdfast.record.errors import InputError
+
+Sense = Literal["at-least", "at-most"]
+
+KEPT_SHARE = 0.9
+"""Of what a good node of the site showed: two healthy ones differ by a few per cent."""
+PRODUCT_SHARE, MEMORY_SHARE, COPY_SHARE = 0.55, 0.75, 0.7
+"""Of the published peaks: a healthy H200 shows 0.74, 0.87 and 0.86 of them."""
+FIGURES_MAX = 10_000
+MEMORY_GB_PER_S: dict[Chip, float] = {
+    "a100": 2_039,
+    "h100": 3_350,
+    "h800": 3_350,
+    "h200": 4_800,
+    "b200": 8_000,
+    "b300": 8_000,
+    "gb200": 8_000,
+    "gb300": 8_000,
+}
+"""Of the SXM modules' memory, by NVIDIA's data sheets."""
+LINK_GB_PER_S: dict[int, float] = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""Of one PCIe lane, by generation, in one direction."""
+
+
+class CheckedFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """name: `gpu0.product`. value: None where it could not be measured, and `note` says why. reference: what
+    it must reach, or not exceed; None where there is nothing to hold it against, and it is only shown.
+    """
+
+    name: str
+    value: float | None
+    unit: str
+    reference: float | None
+    ok: bool
+    sense: Sense = "at-least"
+    note: str = ""
+
+
+def figure(
+    name: str,
+    value: float,
+    unit: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    note: str = "",
+) -> CheckedFigure:
+    """Held against the one of the two that is given."""
+    sense: Sense = "at-least" if most is None else "at-most"
+    reference = least if most is None else most
+    is_good = reference is None or (value >= reference if sense == "at-least" else value <= reference)
+    return CheckedFigure(
+        name=name, value=value, unit=unit, reference=reference, ok=is_good, sense=sense, note=note
+    )
+
+
+def unmeasured(name: str, unit: str, note: str, *, ok: bool = False) -> CheckedFigure:
+    return CheckedFigure(name=name, value=None, unit=unit, reference=None, ok=ok, note=note)
+
+
+# ---- what a good node showed -----------------------------------------------------------------------------
+
+
+def read_reference(path: Path) -> dict[str, float]:
+    """By name. Raises `InputError`."""
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        figures = msgspec.convert(told, dict[str, float])
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            hint="Make one on a node that is known to be good: `holdfast check --write-reference FILE`.",
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise InputError(
+            f"{path} is not a reference of `holdfast check`: {error}.",
+            hint='It has lines such as `"gpu0.product" = 731.0`; --write-reference makes one.',
+        ) from None
+    if len(figures) > FIGURES_MAX or not all(0 <= value < float("inf") for value in figures.values()):
+        raise InputError(f"{path} has figures that no node shows.", hint="They are 0 or more, and finite.")
+    return figures
+
+
+def reference_text(found: Iterable[CheckedFigure]) -> str:
+    """What `read_reference` reads: all figures of which more is better."""
+    shown = [one for one in found if one.value is not None and one.sense == "at-least"]
+    return "".join(f'"{one.name}" = {one.value:.6g}\n' for one in shown)
+
+
+def held_against(found: Iterable[CheckedFigure], known: Mapping[str, float]) -> list[CheckedFigure]:
+    """The figures, those with a reference of the site's own held against that. What a good node had and this
+    one lacks is not good.
+    """
+    judged = [_held(one, known[one.name]) if one.name in known else one for one in found]
+    missing = known.keys() - {one.name for one in judged}
+    return judged + [
+        unmeasured(name, "", "a good node has it, this one does not") for name in sorted(missing)
+    ]
+
+
+def _held(one: CheckedFigure, known: float) -> CheckedFigure:
+    least = KEPT_SHARE * known
+    is_good = one.value is not None and one.value >= least
+    return msgspec.structs.replace(one, reference=least, ok=is_good)
+
+
+# ---- what is published -----------------------------------------------------------------------------------
+
+
+class PublishedGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU should reach at least. None: nobody says."""
+
+    product_tflops: float | None
+    memory_gb_per_s: float | None
+
+
+def published(gpu: str) -> PublishedGpu:
+    """By the name that its driver gives it."""
+    try:
+        chip = chip_named(gpu)
+    except InputError:
+        return PublishedGpu(product_tflops=None, memory_gb_per_s=None)
+    return PublishedGpu(
+        product_tflops=PRODUCT_SHARE * peak_flops_per_s(chip, "bf16") / 1e12,
+        memory_gb_per_s=MEMORY_SHARE * MEMORY_GB_PER_S[chip],
+    )
+
+
+def published_copy_gb_per_s(generation: int, width: int) -> float | None:
+    """Between host and device, by the fastest link that both have."""
+    lane = LINK_GB_PER_S.get(generation)
+    return None if lane is None else COPY_SHARE * lane * width

@@ -1,0 +1,204 @@
+"""A node's GPUs: what their kernels reach, what their memory keeps, and what their driver tells of them."""
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from holdfast.check.figures import (
+    CheckedFigure,
+    figure,
+    published,
+    published_copy_gb_per_s,
+    unmeasured,
+)
+from holdfast.detect.xids import verdict
+from holdfast.signals.collectors.kernel_log import KernelEvent
+from holdfast.signals.collectors.nvml import PREFIX
+from holdfast.signals.frame import Reading
+
+PROBE = (sys.executable, "-m", "holdfast.train.gpu_probe")
+LINE_BYTES_MAX, OUTPUT_BYTES_MAX = 1 << 16, 1 << 22
+END_S = 2.0
+"""What the probe has to end once it was told to."""
+PARTS = {
+    "product": "TFLOP/s",
+    "differing": "elements",
+    "memory": "GB/s",
+    "wrong": "numbers",
+    "to_device": "GB/s",
+    "to_host": "GB/s",
+}
+"""What the probe tells of each GPU, with its unit."""
+
+
+class ProbeLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What train/gpu_probe.py writes."""
+
+    count: int | None = None
+    gpu: int | None = None
+    device: str = ""
+    name: str = ""
+    value: float | None = None
+    done: bool = False
+    error: str = ""
+
+
+class ProbedGpu(msgspec.Struct, kw_only=True):
+    """Of one GPU. figures: by what the probe calls them."""
+
+    device: str = ""
+    figures: dict[str, float] = msgspec.field(default_factory=dict)
+    done: bool = False
+    error: str = ""
+
+
+class Probed(msgspec.Struct, frozen=True, kw_only=True):
+    """gpus: by number. note: why nothing, or not all, is known."""
+
+    gpus: dict[int, ProbedGpu]
+    note: str = ""
+
+
+def probe(until_s: float, command: Iterable[str] = PROBE) -> Probed:
+    """Try all GPUs, until then at most; until_s: of the monotonic clock."""
+    with subprocess.Popen(
+        list(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    ) as process:
+        output, is_late = _read_until(process, until_s)
+        if is_late:
+            process.send_signal(signal.SIGKILL)  # kernels that hang end with their process
+        try:
+            code = process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            code = None  # it is in the driver, and stays there
+        assert process.stderr is not None
+        complaint = b"" if code is None else process.stderr.read(LINE_BYTES_MAX)
+    return Probed(gpus=_gpus(output), note=_note(code, complaint, is_late=is_late))
+
+
+def _read_until(process: subprocess.Popen[bytes], until_s: float) -> tuple[bytes, bool]:
+    """Whole lines, and whether more might have come."""
+    assert process.stdout is not None
+    found = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while (left_s := until_s - time.monotonic()) > 0 and len(found) < OUTPUT_BYTES_MAX:
+            if not selector.select(left_s):
+                break
+            chunk = os.read(process.stdout.fileno(), LINE_BYTES_MAX)
+            if not chunk:
+                return found, False
+            found += chunk
+    return found[: found.rfind(b"\n") + 1], True
+
+
+def _gpus(output: bytes) -> dict[int, ProbedGpu]:
+    gpus: dict[int, ProbedGpu] = {}
+    for text in output.splitlines():
+        try:
+            line = msgspec.json.decode(text, type=ProbeLine)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue  # a library that prints
+        if line.count is not None:
+            gpus |= {number: ProbedGpu() for number in range(line.count)}
+        gpu = None if line.gpu is None else gpus.get(line.gpu)
+        if gpu is None:
+            continue
+        gpu.device, gpu.error, gpu.done = line.device or gpu.device, line.error or gpu.error, line.done
+        if line.value is not None:
+            gpu.figures[line.name] = line.value
+    return gpus
+
+
+def _note(code: int | None, complaint: bytes, *, is_late: bool) -> str:
+    if is_late:
+        return "the probe did not end in time"
+    if code:
+        last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
+        return f"the probe failed: {last or f'exit code {code}'}"
+    return ""
+
+
+# ---- figures ---------------------------------------------------------------------------------------------
+
+
+def tried(probed: Probed, wanted: int | None, readings: Iterable[Reading] = ()) -> Iterator[CheckedFigure]:
+    """What the probe found. wanted: so many GPUs must be there. readings: what their driver tells."""
+    links = _links(readings)
+    count = len(probed.gpus)
+    if wanted is not None or count:
+        yield figure("gpus", count, "", least=wanted, note=probed.note)
+    elif probed.note:
+        yield unmeasured("gpus", "", probed.note, ok=True)
+    for number, gpu in sorted(probed.gpus.items()):
+        yield from _tried(number, gpu, links.get(number), probed.note)
+
+
+def _tried(number: int, gpu: ProbedGpu, link: tuple[int, int] | None, note: str) -> Iterator[CheckedFigure]:
+    expected = published(gpu.device)
+    copy = None if link is None else published_copy_gb_per_s(*link)
+    least = {
+        "product": expected.product_tflops,
+        "memory": expected.memory_gb_per_s,
+        "to_device": copy,
+        "to_host": copy,
+    }
+    for name, unit in PARTS.items():
+        full = f"gpu{number}.{name}"
+        value = gpu.figures.get(name)
+        if value is None:
+            yield unmeasured(full, unit, gpu.error or note or "the probe did not come to it")
+        elif name in least:
+            yield figure(full, value, unit, least=least[name])
+        else:
+            told = f"of {gpu.figures['tried']:.0f} GB" if name == "wrong" and "tried" in gpu.figures else ""
+            yield figure(full, value, unit, most=0, note=told)
+
+
+def _links(readings: Iterable[Reading]) -> dict[int, tuple[int, int]]:
+    """By GPU: the generation and the width of the fastest link that it and its slot can have."""
+    found: dict[int, dict[str, int]] = {}
+    for one in readings:
+        name = one.metric.removeprefix(PREFIX)
+        if name in ("PCIE_MAX_LINK_GEN", "PCIE_MAX_LINK_WIDTH") and one.value is not None:
+            found.setdefault(int(one.labels["gpu"]), {})[name] = int(one.value)
+    return {
+        gpu: (told["PCIE_MAX_LINK_GEN"], told["PCIE_MAX_LINK_WIDTH"])
+        for gpu, told in found.items()
+        if len(told) > 1
+    }
+
+
+COUNTERS = {
+    "ECC_DBE_VOL_TOTAL": ("uncorrected", "errors"),
+    "ROW_REMAP_FAILURE": ("remap_failed", "rows"),
+}
+"""What a driver counts of a GPU that speaks against it, by the end of dcgm-exporter's name."""
+
+
+def counted(readings: Iterable[Reading]) -> Iterator[CheckedFigure]:
+    for one in readings:
+        told = COUNTERS.get(one.metric.removeprefix(PREFIX))
+        if told is not None and one.value is not None:
+            name, unit = told
+            yield figure(f"gpu{one.labels['gpu']}.{name}", one.value, unit, most=0)
+
+
+def logged(events: Iterable[KernelEvent]) -> Iterator[CheckedFigure]:
+    """What the kernel has logged that a new process does not mend."""
+    faults: dict[str, int] = {}
+    for event in events:
+        said = verdict(event)
+        if said is not None and said.severity == "fatal" and said.action != "restart-app":
+            faults[said.fault] = faults.get(said.fault, 0) + 1
+    yield figure("kernel.faults", sum(faults.values()), "lines", most=0, note=_listed(faults))
+
+
+def _listed(faults: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} x {fault}" if count > 1 else fault for fault, count in faults.items())

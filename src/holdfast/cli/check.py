@@ -1,0 +1,116 @@
+"""`holdfast check`: try what this node can do, before it is given work again."""
+
+import tempfile
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from holdfast.check.checking import CheckPlan, NodeCheck, check_node
+from holdfast.check.figures import CheckedFigure, read_reference, reference_text
+from holdfast.cli.flags import FiniteRange, option, shared, takes
+from holdfast.cli.record import json_option
+from holdfast.cli.tables import table
+from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.values import some_seconds
+from holdfast.record.errors import InputError
+
+MOST_S = 50.0
+"""Slurm kills its HealthCheckProgram after 60 s."""
+MOST_S_LEAST, MOST_S_MOST = 5.0, 3_600.0
+EXIT_NOT_GOOD = 1
+
+
+class _Flags(msgspec.Struct, frozen=True, kw_only=True):
+    gpus: int | None = option(
+        "So many GPUs must be there.  [default: as many as are]", type=click.IntRange(0, 64), metavar="N"
+    )
+    directory: Path = option(
+        "On the disk to try.  [default: the temporary directory]",
+        type=click.Path(path_type=Path),
+        default=Path(tempfile.gettempdir()),
+        metavar="DIR",
+    )
+    reference: Path | None = option(
+        "Hold figures against those of a good node, from --write-reference.",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+    )
+    write_reference: Path | None = option(
+        "This node is good: write what it shows.", type=click.Path(path_type=Path), metavar="FILE"
+    )
+    skip: tuple[str, ...] = option(
+        "Leave out the checks whose names begin so, such as clock or gpu0. May be repeated.",
+        multiple=True,
+        metavar="NAME",
+    )
+    since_s: float = option(
+        "--since",
+        "How far back the kernel log counts.",
+        type=some_seconds,
+        default="1h",
+        show_default=True,
+        metavar="TIME",
+    )
+    most_s: float = option(
+        "--timeout",
+        "For the whole check.",
+        type=FiniteRange(MOST_S_LEAST, MOST_S_MOST),
+        default=MOST_S,
+        show_default=True,
+        metavar="S",
+    )
+    as_json: bool = shared(json_option)
+
+
+@click.command("check")
+@takes(_Flags)
+def command(given: _Flags) -> int:
+    """Try this node: GPUs, copies, disk, memory, clock, kernel log. Exit with 1 if anything is not good.
+
+    Figures are held against what is published of the GPU or, better, against those of a good node of the
+    same kind. It uses all GPUs for some seconds: nothing else may use them meanwhile.
+    """
+    known = {} if given.reference is None else read_reference(given.reference)
+    if given.write_reference is not None and given.write_reference.exists():
+        raise InputError(f"{given.write_reference} exists already.", hint="Name another file.")
+    plan = CheckPlan(
+        gpus=given.gpus,
+        folder=given.directory,
+        most_s=given.most_s,
+        since_s=given.since_s,
+        skipped=given.skip,
+    )
+    found = check_node(plan, known)
+    if given.write_reference is not None and found.ok:
+        given.write_reference.write_text(reference_text(found.checks), encoding="ascii")
+    if given.as_json:
+        print_json(found)
+    else:
+        _show(found)
+    return 0 if found.ok else EXIT_NOT_GOOD
+
+
+def _show(found: NodeCheck) -> None:
+    rows = [
+        (
+            one.name,
+            "-" if one.value is None else f"{one.value:,.4g} {one.unit}".rstrip(),
+            _wanted(one),
+            "good" if one.ok else "NOT GOOD",
+            printable(one.note),
+        )
+        for one in found.checks
+    ]
+    console = Console(highlight=False, markup=False)
+    console.print(table("check", "found", "wanted", "", "", rows=rows))
+    bad = sum(not one.ok for one in found.checks)
+    said = f"{bad} of {len(rows)} checks are not good" if bad else f"all {len(rows)} checks are good"
+    console.print(f"{said}; {found.took_s:.0f} s")
+
+
+def _wanted(one: CheckedFigure) -> str:
+    if one.reference is None:
+        return "-"
+    return f"{'at least' if one.sense == 'at-least' else 'at most'} {one.reference:,.4g}"

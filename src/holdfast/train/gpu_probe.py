@@ -1,0 +1,131 @@
+"""What this machine's GPUs can do, tried with kernels: `python -m holdfast.train.gpu_probe`.
+
+A program of its own, which `holdfast check` starts and ends: a GPU that hangs hangs this one. Each GPU has a
+thread, so that all work at once, as in a run; each figure is a line of JSON as soon as it is known.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+PRODUCT_SIZE, PRODUCT_BLOCK, PRODUCT_S = 8_192, 10, 2.0
+COPY_BYTES, COPY_ROUNDS = 1 << 30, 20
+PATTERN_BYTES, PATTERN_S, FREE_SHARE = 1 << 30, 8.0, 0.9
+HOST_BYTES, HOST_ROUNDS = 256 << 20, 20
+PATTERNS = (0x55555555, -0x55555556, 0, -1)
+"""As numbers of 32 bits with a sign: each bit once 0 and once 1, beside both."""
+
+Told = Iterator[tuple[str, float]]
+
+_printing = threading.Lock()
+
+
+def main() -> int:
+    """Exits with 0 also where there is no GPU: who asked counts them."""
+    if not torch.cuda.is_available():
+        return 0
+    count = torch.cuda.device_count()
+    _tell(count=count)
+    threads = [threading.Thread(target=_probe, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return 0
+
+
+def _tell(**told: object) -> None:
+    with _printing:
+        print(json.dumps(told), flush=True)
+
+
+def _probe(number: int) -> None:
+    try:
+        properties = torch.cuda.get_device_properties(number)
+        _tell(gpu=number, device=properties.name)
+        device = torch.device("cuda", number)
+        with torch.cuda.device(device), torch.no_grad():
+            for part in (_products, _memory, _patterns, _host):
+                for name, value in part(device):
+                    _tell(gpu=number, name=name, value=value)
+                torch.cuda.empty_cache()
+        _tell(gpu=number, done=True)
+    except RuntimeError as error:  # what CUDA raises, and what torch does
+        _tell(gpu=number, error=str(error).partition("\n")[0])
+
+
+def _products(device: torch.device) -> Told:
+    """How fast matrices are multiplied, and how many elements differ when it is done again."""
+    generator = torch.Generator(device).manual_seed(1)
+    shape = (PRODUCT_SIZE, PRODUCT_SIZE)
+    left, right = (
+        torch.randn(shape, generator=generator, device=device, dtype=torch.bfloat16) for _ in range(2)
+    )
+    result = left @ right
+    first = result.clone()
+    rates = []
+    until_s = time.monotonic() + PRODUCT_S
+    while time.monotonic() < until_s:
+        took_s = _timed(lambda: [torch.matmul(left, right, out=result) for _ in range(PRODUCT_BLOCK)])
+        rates.append(PRODUCT_BLOCK * 2 * PRODUCT_SIZE**3 / took_s / 1e12)
+    yield "product", sorted(rates)[len(rates) // 2]
+    yield "differing", float((first != result).sum())
+
+
+def _memory(device: torch.device) -> Told:
+    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device).random_()
+    target = torch.empty_like(source)
+    target.copy_(source)
+    took_s = _timed(lambda: [target.copy_(source) for _ in range(COPY_ROUNDS)])
+    yield "memory", COPY_ROUNDS * 2 * COPY_BYTES / took_s / 1e9
+
+
+def _patterns(device: torch.device) -> Told:
+    """Written to memory and read again: how many numbers came back wrong, and of how many gigabytes."""
+    free, _ = torch.cuda.mem_get_info(device)
+    blocks = [
+        torch.empty(PATTERN_BYTES // 4, dtype=torch.int32, device=device)
+        for _ in range(int(FREE_SHARE * free) // PATTERN_BYTES)
+    ]
+    wrong = torch.zeros((), dtype=torch.int64, device=device)
+    until_s = time.monotonic() + PATTERN_S
+    for pattern in PATTERNS:
+        for block in blocks:
+            block.fill_(pattern)
+        for block in blocks:
+            wrong += (block != pattern).sum()
+        torch.cuda.synchronize(device)
+        if time.monotonic() > until_s:
+            break
+    yield "wrong", float(wrong)
+    yield "tried", len(blocks) * PATTERN_BYTES / 1e9
+
+
+def _host(device: torch.device) -> Told:
+    """Copies between pinned main memory and the GPU."""
+    host = torch.empty(HOST_BYTES, dtype=torch.uint8, pin_memory=True).fill_(1)
+    there = torch.empty(HOST_BYTES, dtype=torch.uint8, device=device).fill_(2)
+    for name, target, source in (("to_device", there, host), ("to_host", host, there)):
+        target.copy_(source, non_blocking=True)
+        copy = partial(target.copy_, source, non_blocking=True)
+        took_s = min(_timed(copy) for _ in range(HOST_ROUNDS))
+        yield name, HOST_BYTES / took_s / 1e9
+
+
+def _timed(work: Callable[[], object]) -> float:
+    """Seconds of the device."""
+    begun, ended = torch.Event("cuda", enable_timing=True), torch.Event("cuda", enable_timing=True)
+    begun.record()
+    work()
+    ended.record()
+    ended.synchronize()
+    return begun.elapsed_time(ended) / 1e3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

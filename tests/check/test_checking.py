@@ -1,0 +1,66 @@
+"""A whole check of this machine, and of ones that are worse."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.check import host
+from holdfast.cli.check import command
+from holdfast.record.errors import InputError
+
+
+def check(*flags: str) -> tuple[int, dict[str, dict[str, object]]]:
+    ended = CliRunner().invoke(command, ["--json", "--skip", "gpu", *flags], standalone_mode=False)
+    if ended.exception is not None:
+        raise ended.exception
+    return ended.return_value, {one["name"]: one for one in json.loads(ended.stdout)["checks"]}
+
+
+def test_this_machine_can_be_checked_and_be_its_own_reference(tmp_path: Path) -> None:
+    written = tmp_path / "good.toml"
+    code, found = check("--skip", "clock", "--skip", "kernel", "--write-reference", str(written))
+    assert code == 0, found
+    assert set(found) == {"disk.write", "disk.read", "memory.copy"}
+    assert all(one["value"] for one in found.values())
+    # Another machine's copies are a thousand times as fast: this one is not good beside it.
+    written.write_text(written.read_text(encoding="ascii").replace('memory.copy" = ', 'memory.copy" = 9999'))
+    code, found = check("--skip", "clock", "--skip", "kernel", "--reference", str(written))
+    assert (code, found["memory.copy"]["ok"]) == (1, False)
+
+
+def test_a_reference_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "good.toml").touch()
+    with pytest.raises(InputError, match="exists already"):
+        check("--write-reference", str(tmp_path / "good.toml"))
+
+
+def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a directory"):
+        check("--directory", str(tmp_path / "nowhere"))
+
+
+def test_a_disk_that_cannot_be_written_is_not_good() -> None:
+    code, found = check("--directory", "/proc")
+    assert (code, found["disk.write"]["ok"]) == (1, False)
+    assert found["disk.write"]["note"]
+
+
+def test_errors_of_main_memory_are_counted(tmp_path: Path) -> None:
+    for number, count in enumerate(("0", "2", "broken")):
+        (tmp_path / f"mc{number}").mkdir()
+        (tmp_path / f"mc{number}" / "ue_count").write_text(count, encoding="ascii")
+    (found,) = host._memory_errors(tmp_path)
+    assert (found.value, found.ok) == (2, False)
+    assert list(host._memory_errors(tmp_path / "nothing")) == []
+
+
+def test_the_probe_of_a_machine_without_gpus_tells_nothing() -> None:
+    pytest.importorskip("torch", reason="the probe needs torch")
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.train.gpu_probe"], capture_output=True, timeout=120, check=True
+    )
+    assert b"error" not in done.stdout
