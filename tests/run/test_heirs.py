@@ -46,7 +46,7 @@ def test_a_run_that_is_started_again_where_it_was_lost_joins_the_others(site: Ne
     site.kill(0)
     site.until_generation("n1.0", "n2.0", among=[1, 2])
     site.start_again(0)
-    site.until_generation("n0.0", "n1.0", "n2.0", among=[1, 2])
+    site.until_generation("n0.0+1", "n1.0", "n2.0", among=[1, 2])
     assert site.finish()[1:] == [0, 0, 0]
 
 

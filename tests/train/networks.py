@@ -24,7 +24,7 @@ COMMAND_WAIT_S = 30.0
 DROP_ALL = ("bpf", "direct-action", "bytecode", "1,6 0 0 2")
 """A packet filter of one instruction: drop (linux/filter.h, TC_ACT_SHOT)."""
 
-COORDINATES = "coordinates the run now"
+COORDINATES = "holdfast: this machine ("
 """What the launcher of a machine says whose heir takes over."""
 
 Way = Literal["in", "out"]
