@@ -29,7 +29,7 @@ from holdfast.run.image import entry_of, estate_of
 from holdfast.run.seeking import SEEK_WAIT_S, Address
 from holdfast.run.serving import ClientConnection
 from holdfast.run.site import Site, is_here
-from holdfast.run.succession import HUSH_S, Candidacy, Elector, Memory, Place, Stand, Vote
+from holdfast.run.succession import HUSH_S, Candidacy, Elector, MachinePlace, Memory, Stand, Vote
 from holdfast.run.tls import Identity, make_identity
 
 BACKLOG = 1024
@@ -85,7 +85,7 @@ class _Keeper:
 class DistantHeir:
     """One heir, until it coordinates or the run is over. It is the desk at which others ask for its vote."""
 
-    def __init__(self, order: HeirOrder, own: Place, listener: socket.socket) -> None:
+    def __init__(self, order: HeirOrder, own: MachinePlace, listener: socket.socket) -> None:
         self.identity: Identity | None = make_identity() if order.is_encrypted else None
         self._order = order
         self._own = own
@@ -219,7 +219,7 @@ class DistantHeir:
         self._elector.heard(name, term, self._clock.now_ns())
         self._keeper.keep(self._elector.memory)
 
-    def _known_places(self) -> tuple[Place, ...]:
+    def _known_places(self) -> tuple[MachinePlace, ...]:
         return () if self._estate is None else self._estate.places
 
     def _know(self, coordinator: Connection) -> None:
@@ -289,7 +289,7 @@ class DistantHeir:
         await asyncio.gather(*asked, return_exceptions=True)
         return votes
 
-    async def _asked(self, place: Place, candidacy: Candidacy) -> str:
+    async def _asked(self, place: MachinePlace, candidacy: Candidacy) -> str:
         """The machine there, if it votes for it."""
         try:
             async with asyncio.timeout(SEEK_WAIT_S):
@@ -375,7 +375,7 @@ async def _run(order: HeirOrder) -> None:
     order = await _settled(order)
     address = order.address
     listener = _listening(address)
-    own = Place(order.machine, address, listener.getsockname()[1])
+    own = MachinePlace(order.machine, address, listener.getsockname()[1])
     heir = DistantHeir(order, own, listener)
     with tied(order.launcher):
         election = await heir.follow()

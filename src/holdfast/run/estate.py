@@ -15,7 +15,7 @@ from holdfast.run.happenings import Effect, FromMember, FromNode, Happening, Sev
 from holdfast.run.sent import SentFrames
 from holdfast.run.state import Generation, RunPolicy
 from holdfast.run.status import Happened
-from holdfast.run.succession import Electorate, Mandate, Place, Stand
+from holdfast.run.succession import Electorate, MachinePlace, Mandate, Stand
 from holdfast.run.waits import ns
 
 NOTICE_BYTES = 4 << 20
@@ -84,7 +84,7 @@ class ElectorsChanged(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Who elects from now on, and where all of them listen."""
 
     electorate: Electorate
-    places: tuple[Place, ...]
+    places: tuple[MachinePlace, ...]
 
 
 EstateEntry = Advanced | ClientCame | HandedOut | Told | Written | TermBegun | ElectorsChanged
@@ -145,7 +145,7 @@ class Estate:
         self.known = Stand()
         """How many entries it has taken, and in which term the last one was made."""
         self.mandate = Mandate(electorate=Electorate(machines=()))
-        self.places: tuple[Place, ...] = ()
+        self.places: tuple[MachinePlace, ...] = ()
         self.frames_max = frames_max
         self.line_number = 0
         self._notice_bytes = 0
@@ -192,7 +192,7 @@ class Estate:
     def _line_told(self) -> wire.LineOfSuccession:
         return wire.LineOfSuccession(places=self.line)
 
-    def _elect(self, electorate: Electorate, places: tuple[Place, ...]) -> None:
+    def _elect(self, electorate: Electorate, places: tuple[MachinePlace, ...]) -> None:
         before = self.line
         if electorate != self.mandate.electorate:
             self.mandate = self.mandate.changed(electorate, self.known.position)

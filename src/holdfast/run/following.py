@@ -23,7 +23,7 @@ from holdfast.run.estate import (
 )
 from holdfast.run.image import entry_bytes, estate_bytes
 from holdfast.run.serving import ClientConnection
-from holdfast.run.succession import ABSENT_S, ELECTORS_MAX, Candidacy, Electorate, Place, Reign, Vote
+from holdfast.run.succession import ABSENT_S, ELECTORS_MAX, Candidacy, Electorate, MachinePlace, Reign, Vote
 
 PART_BYTES = 4 << 20
 """Of the estate, or of entries, in one message."""
@@ -44,7 +44,7 @@ class _FollowingHeir:
 class Following:
     """Belongs to the thread of the coordinator's loop. own: where this coordinator listens."""
 
-    def __init__(self, estate: Estate, own: Place, reign: Reign) -> None:
+    def __init__(self, estate: Estate, own: MachinePlace, reign: Reign) -> None:
         self.reign = reign
         self.own = own
         self._estate = estate

@@ -38,7 +38,7 @@ from holdfast.run.reigning import tend
 from holdfast.run.sent import FRAMES_MAX
 from holdfast.run.site import Site
 from holdfast.run.state import RunPolicy
-from holdfast.run.succession import Electorate, Mandate, Place, Reign
+from holdfast.run.succession import Electorate, MachinePlace, Mandate, Reign
 from holdfast.run.tls import make_identity
 from holdfast.run.wire import FaultKind, Strike, Struck
 
@@ -212,8 +212,8 @@ def _succeed(charge: HubOrder, hub: "_Hub", legacy: Legacy) -> None:
     hub.tell(f"the coordinator's machine is lost or cut off; {charge.site.host} coordinates the run now")
 
 
-def _own(charge: HubOrder, port: int) -> Place:
-    return Place(charge.machine, charge.site.host, port)
+def _own(charge: HubOrder, port: int) -> MachinePlace:
+    return MachinePlace(charge.machine, charge.site.host, port)
 
 
 def _introduce(charge: HubOrder, hub: "_Hub", page: str) -> None:

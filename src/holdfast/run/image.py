@@ -16,7 +16,7 @@ from holdfast.run.happenings import Expect, Record
 from holdfast.run.sent import SentFrames
 from holdfast.run.state import LOSS_VALUES_MAX, Generation, RunState
 from holdfast.run.status import Happened
-from holdfast.run.succession import Mandate, Place, Stand
+from holdfast.run.succession import MachinePlace, Mandate, Stand
 
 
 class SessionImage(msgspec.Struct, frozen=True, array_like=True):
@@ -50,7 +50,7 @@ class EstateImage(msgspec.Struct, frozen=True, kw_only=True):
     addressees: int
     known: Stand
     mandate: Mandate
-    places: tuple[Place, ...]
+    places: tuple[MachinePlace, ...]
 
 
 def _plain(value: Any) -> Any:

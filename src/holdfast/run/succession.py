@@ -26,7 +26,7 @@ QUORUM_WAIT_S = 60.0
 """A coordinator that has had no quorum for so long ends, and with it what its side of a cut has left."""
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class MachinePlace(msgspec.Struct, frozen=True, array_like=True):
     """Where a machine's coordinator or heir listens."""
 
     machine: str

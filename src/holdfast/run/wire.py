@@ -19,7 +19,7 @@ from holdfast.run.balance import BalanceFinding
 from holdfast.run.kernel_view import KernelView
 from holdfast.run.mesh import MeshShape
 from holdfast.run.stacks import Stack
-from holdfast.run.succession import Candidacy, Place, Vote
+from holdfast.run.succession import Candidacy, MachinePlace, Vote
 
 PROTOCOL = 7
 """Both ends must speak the same one; a run does not mix versions of Holdfast."""
@@ -581,7 +581,7 @@ class Reigning(Message, frozen=True, kw_only=True, tag=True):
 class HeirCame(Message, frozen=True, kw_only=True, tag=True):
     """An heir is there, and may be found at its place. promised: it heeds no earlier term than this."""
 
-    place: Place
+    place: MachinePlace
     promised: int
 
 
