@@ -19,6 +19,14 @@ class Begun(msgspec.Struct, frozen=True, tag=True):
     """Agents can reach the coordinator from now on."""
 
 
+class TookOver(msgspec.Struct, frozen=True, tag=True):
+    """The coordinator is dead, and this one, its successor, goes on in its place. place: on which other
+    machine, because the coordinator's is lost or cut off; empty: on the same.
+    """
+
+    place: str = ""
+
+
 class FromNode(msgspec.Struct, frozen=True, tag=True):
     """An agent said something."""
 
@@ -79,7 +87,7 @@ class MoveRequested(msgspec.Struct, frozen=True, tag=True):
 
 Heard = FromNode | FromMember | FromMembers | Present | Disconnected
 Requested = StopRequested | StrikeRequested | MoveRequested
-Happening = Begun | Heard | Tick | Requested
+Happening = Begun | TookOver | Heard | Tick | Requested
 
 # ---- what is to be done about it -------------------------------------------------------------------------
 

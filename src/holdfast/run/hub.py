@@ -30,7 +30,7 @@ from holdfast.run.coordinator import Coordinator
 from holdfast.run.endpoint import Endpoint, Reservation, inherited, keep_line, reserved, run_directory
 from holdfast.run.estate import Estate, TermBegun
 from holdfast.run.following import Following, first_electorate
-from holdfast.run.happenings import FromMember, Happening, StrikeRequested
+from holdfast.run.happenings import FromMember, Happening, StrikeRequested, TookOver
 from holdfast.run.heir import Heir
 from holdfast.run.kin import wake_with
 from holdfast.run.lines import LINES_FILE, KeptLines
@@ -45,6 +45,7 @@ from holdfast.run.wire import FaultKind, Strike, Struck
 END_WAIT_S = 10.0
 """How long agents have to exit when the run is over: they wait for their workers' last processes."""
 END_POLL_INTERVAL_S = 0.02
+SIGN_INTERVAL_S = 5.0
 STORM_POLL_INTERVAL_S = 0.2
 STORM_WAIT_S = 60.0
 """A script whose members have lived for so long without a commit is taken for one that never joins."""
@@ -203,13 +204,13 @@ def _succeed(charge: HubOrder, hub: "_Hub", legacy: Legacy) -> None:
     hub.heirs = Following(estate, _own(charge, port), reign)
     if election is None:
         hub.succeed(legacy.listener)
-        hub.tell("the coordinator was lost; its successor has taken over, and nothing else changes")
+        hub.happened(TookOver())
         return
     reign.is_granted = election.electorate is not None
     hub.succeed(
         legacy.listener, TermBegun(term=election.term, electorate=election.electorate, now_ns=hub.now_ns())
     )
-    hub.tell(f"the coordinator's machine is lost or cut off; {charge.site.host} coordinates the run now")
+    hub.happened(TookOver(charge.site.host))
 
 
 def _own(charge: HubOrder, port: int) -> MachinePlace:
@@ -241,9 +242,8 @@ async def _coordinate(
     else:
         _publish(charge, reservation, 0)
     begun(Readiness(port=charge.site.port))
-    chores: list[asyncio.Task[Any]] = [
-        asyncio.create_task(work) for work in (heir.keep(), _storm(charge, hub))
-    ]
+    works = (heir.keep(), _storm(charge, hub), _give_signs_of_life(reservation))
+    chores: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
     assert hub.heirs is not None
     reigning = asyncio.create_task(tend(hub, hub.heirs, charge.site.token, arbiter))
     ended = asyncio.create_task(hub.ended())
@@ -253,7 +253,7 @@ async def _coordinate(
             await asyncio.wait([reigning, ended], return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
                 hub.tell_over(ended.result())
-                await _agents_gone(hub)
+                await _agents_gone(hub, charge.started_by)
                 hub.heirs.finish()
                 keep_line(Path(charge.home), charge.policy.run, ())
             else:
@@ -263,6 +263,12 @@ async def _coordinate(
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
             await heir.finish()
+
+
+async def _give_signs_of_life(reservation: Reservation) -> None:
+    while True:
+        reservation.give_sign_of_life()
+        await asyncio.sleep(SIGN_INTERVAL_S)
 
 
 def _publish(charge: HubOrder, reservation: Reservation, successor: int) -> None:
@@ -284,11 +290,18 @@ def _publish_later(charge: HubOrder, reservation: Reservation, successor: int) -
         _publish(charge, reservation, successor)
 
 
-async def _agents_gone(hub: Coordinator) -> None:
+async def _agents_gone(hub: Coordinator, launcher: int) -> None:
+    """And the launcher, if it still has to find this coordinator, which may have succeeded another one that
+    died at the end of the run.
+    """
     with suppress(TimeoutError):
         async with asyncio.timeout(END_WAIT_S):
-            while hub.has_agents:
+            while hub.has_agents or not (hub.has_viewers or _is_gone(launcher)):
                 await asyncio.sleep(END_POLL_INTERVAL_S)
+
+
+def _is_gone(process: int) -> bool:
+    return not process or not Path(f"/proc/{process}").exists()
 
 
 class _Hub(Coordinator):
@@ -358,7 +371,7 @@ def _signals(hub: Coordinator) -> Iterator[None]:
     """Whoever signals this process, and not the launcher, means the same."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, hub.stop, number.name)
+        loop.add_signal_handler(number, partial(hub.stop, number.name, by="signal"))
     try:
         yield
     finally:
