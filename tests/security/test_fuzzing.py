@@ -36,7 +36,7 @@ from holdfast.economics.sizing import size_file
 from holdfast.record import events, journal, kernel
 from holdfast.record.errors import HoldfastError
 from holdfast.record.importers import Options, import_file
-from holdfast.run import chaos, stacks, watching, wire
+from holdfast.run import chaos, estate, image, stacks, state, watching, wire
 from holdfast.signals import flight_dumps, plain_pickle, stack_files, wandb_file
 from holdfast.signals.collectors import kernel_log
 from holdfast.signals.collectors import slurm as slurm_states
@@ -143,6 +143,8 @@ def sample(path: str) -> bytes:
 
 EVENT = events.encode(events.RunStarted(id="e1", occurred_ns=1, run="r", gpus=8))
 FRAME = msgspec.msgpack.encode({"type": "AgentJoined", "node": "n", "slots": 8, "address": "a", "port": 1})
+ESTATE = image.estate_bytes(estate.Estate(state.RunPolicy(run="r"), 1))
+ENTRY = image.entry_bytes(estate.Told("a line", 1, "trouble"))
 PROFILE = b'{"traceEvents":[{"name":"ProfilerStep#3","ph":"X","cat":"cpu_op","ts":1.0,"dur":2.5,"args":{}}]}'
 CSV = b"step,optype,start_ts,duration\n1,forward-compute,0.0,1.0\n"
 EVENTS = struct.pack("<QIBdBBI", 11, 0, 0x09, 1_772_442_000.5, 0x10, 7, 0)
@@ -249,6 +251,8 @@ DECODERS: dict[str, Decoder] = {
     "run.wire": Decoder(wire.unframe, (wire.MalformedFrame,), (FRAME,)),
     "run.watching": Decoder(watching.status_of, (wire.MalformedFrame,), (b"\x80",)),
     "run.wire.unpack": Decoder(wire.unpack, (wire.MalformedFrame,), (wire.pack([("n0.0", "seat/0", b"v")]),)),
+    "run.image": Decoder(image.estate_of, (wire.MalformedFrame,), (ESTATE,)),
+    "run.image.entry_of": Decoder(image.entry_of, (wire.MalformedFrame,), (ENTRY,)),
     "run.stacks": Decoder(text(stacks.read_stacks), (), (STACK,)),
     "run.chaos": Decoder(from_file(chaos.read_plan, "plan.toml"), (HoldfastError,), (PLAN,)),
     "train.checkpoint": Decoder(
@@ -296,6 +300,8 @@ ELSEWHERE = {
     "run.launcher": "reads what the coordinator that it has started writes",
     "run.replaying": "reads what the command that has started it writes",
     "run.standby": "reads what its parent writes",
+    "run.distant": "reads what its parent writes; what its coordinator sends is above",
+    "run.heirs": "writes what its child reads",
     "run.endpoint": "reads a file in this user's home",
     "signals.collectors.scrape": "a client of HTTP; tests/security has its attacks",
     "signals.http_client": "a client of HTTP; tests/security has its attacks",

@@ -20,6 +20,7 @@ from holdfast.cli import torchrun
 from holdfast.cli.flags import FiniteRange, argument, option, takes
 from holdfast.cli.record import home, open_record
 from holdfast.record.errors import InputError
+from holdfast.run.arbiter import arbiter_at
 from holdfast.run.audits import RATE
 from holdfast.run.chaos import read_plan
 from holdfast.run.endpoint import lost_runs
@@ -75,6 +76,13 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "Encrypt the connections to the coordinator, by a key of the run's own.  [env: HOLDFAST_TLS]",
         is_flag=True,
         envvar="HOLDFAST_TLS",
+    )
+    arbiter: str = option(
+        "A PostgreSQL database that decides which of two machines goes on, if they lose each other; the same "
+        "on all nodes.  [env: HOLDFAST_ARBITER]",
+        default="",
+        envvar="HOLDFAST_ARBITER",
+        metavar="URL",
     )
     run: str | None = torchrun.option(
         "--run",
@@ -342,7 +350,14 @@ def order_of(given: _Flags) -> Order:
         storm_per_min=storm_per_min,
         seed=secrets.randbits(32) if given.seed is None else given.seed,
         metrics=None if given.metrics_port is None else (given.metrics_host, given.metrics_port),
+        arbiter=_arbiter(given.arbiter),
     )
+
+
+def _arbiter(url: str) -> str:
+    """`InputError` where it is none."""
+    arbiter_at(url, "", 0)
+    return url
 
 
 def _audit_rate(wanted: float | None, mesh: MeshShape) -> float:
