@@ -117,7 +117,7 @@ def name_of(data: Memory) -> bytes:
     BLAKE2b of what is left of each block: three sums of its 32-bit words times random 64-bit keys, modulo
     2^64, each of which is the same for two different blocks with a probability below 2^-32 (multilinear
     hashing, Lemire and Kaser 2014, arxiv.org/abs/1202.4961). It keeps out errors, not forgers: who can write
-    a pack can write its manifest as well. Why not BLAKE2b of everything: docs/decisions/0022.
+    a pack can write its manifest as well. Why not BLAKE2b of everything: docs/decisions/0023.
     """
     found = hashlib.blake2b(len(data).to_bytes(8, "little"), digest_size=NAME_BYTES)
     view = memoryview(data).cast("B")
