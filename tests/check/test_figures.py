@@ -45,6 +45,13 @@ def test_a_slower_node_is_not_good_and_neither_is_one_that_lacks_something() -> 
     ]
 
 
+def test_none_of_a_count_may_be_missing_and_a_stricter_bound_stays() -> None:
+    known = {"gpus": 8.0}
+    assert not held_against([figure("gpus", 7, "")], known)[0].ok
+    assert held_against([figure("gpus", 8, "")], known)[0].ok
+    assert not held_against([figure("gpus", 8, "", least=16)], known)[0].ok
+
+
 @pytest.mark.parametrize("text", ["nonsense", 'a = "b"', "a = -1.0", "a = inf", "a = nan", "\udcff"])
 def test_what_is_not_a_reference_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "file").write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -4,10 +4,11 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from holdfast.check.gpus import PARTS, Probed, counted, logged, probe, tried
+from holdfast.check.gpus import PARTS, Probed, counted, logged, plugged_in, probe, tried
 from holdfast.signals.collectors.kernel_log import parse_line
 from holdfast.signals.frame import Reading
 
@@ -76,6 +77,23 @@ def test_a_probe_that_fails_is_told() -> None:
     failed = probe(time.monotonic() + SOON_S, [sys.executable, "-c", "import no_such_module"])
     assert "no_such_module" in failed.note
     assert judged(failed, 1) == {"gpus": False}
+
+
+def test_a_probe_that_complains_at_length_is_heard_out() -> None:
+    wordy = lines({"count": 1}, *of_gpu(0, FULL), then="import sys; sys.stderr.write('w' * 1_000_000)")
+    found = probe(time.monotonic() + SOON_S, wordy)
+    assert (found.note, judged(found)["gpu0.product"]) == ("", True)
+
+
+def test_gpus_that_no_driver_sees_are_counted(tmp_path: Path) -> None:
+    for number, (vendor, kind) in enumerate(
+        [("0x10de", "0x030200"), ("0x10de", "0x068000"), ("0x8086", "0x030000"), ("0x10de", "0x030000")]
+    ):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "vendor").write_text(vendor + "\n", encoding="ascii")
+        (tmp_path / str(number) / "class").write_text(kind + "\n", encoding="ascii")
+    (tmp_path / "gone").mkdir()
+    assert plugged_in(tmp_path) == 2
 
 
 def reading(metric: str, value: float, gpu: str = "0") -> Reading:

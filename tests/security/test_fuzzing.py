@@ -288,6 +288,7 @@ DECODERS: dict[str, Decoder] = {
 
 ELSEWHERE = {
     "check.gpus": "reads what the probe that it has started writes",
+    "check.host": "reads what the program that it has started writes",
     "cli": "opens files by the readers above; of benchmarks, reads what it has written itself",
     "diagnose.mechanisms": "reads a file of the package",
     "drills.scenarios.playing": "reads a file of the package",

@@ -16,7 +16,7 @@ from holdfast.record.events import Event
 from holdfast.record.journal import Damage, read_directory
 from holdfast.run.endpoint import Endpoint, find_endpoint
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 TOKEN = "a token for tests"
 
 Kind = TypeVar("Kind", bound=Event)

@@ -8,20 +8,21 @@ from pathlib import Path
 import msgspec
 
 from holdfast.check.figures import CheckedFigure, held_against, unmeasured
-from holdfast.check.gpus import counted, logged, probe, tried
-from holdfast.check.host import host_figures
+from holdfast.check.gpus import counted, logged, plugged_in, probe, tried
+from holdfast.check.host import PARTS, look_at_host
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.collectors.kernel_log_collector import OWN_LOG, KernelLogCollector
-from holdfast.signals.collectors.nvml import NvmlCollector
-from holdfast.signals.frame import Reading
 from holdfast.wording.units import SECOND_NS
+
+HOST_SHARE = 0.5
+"""Of the time, at most, before the GPUs are tried."""
 
 
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """gpus: so many must be there; None: as many as are. folder: on the disk that is tried. most_s: for the
-    whole check. since_s: so far back the kernel log counts. skipped: names, or how they begin.
+    """gpus: so many must be there; None: as many as are plugged in. folder: on the disk that is tried.
+    most_s: for the whole check. since_s: so far back the kernel log counts. skipped: names, or how they begin.
     """
 
     gpus: int | None
@@ -42,33 +43,23 @@ class NodeCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_node(plan: CheckPlan, reference: Mapping[str, float], clock: Clock | None = None) -> NodeCheck:
     begun = time.monotonic()
-    clock = clock or SystemClock()
-    readings, complaint = _read_gpus(clock)
+    asked = [part for part in PARTS if not _is_skipped("gpu" if part == "driver" else part, plan.skipped)]
     # The host while nothing else is at work, then the GPUs, which take what time is left.
-    found = [one for one in host_figures(plan.folder) if not _is_skipped(one.name, plan.skipped)]
+    host = look_at_host(plan.folder, asked, begun + HOST_SHARE * plan.most_s)
+    found = host.figures
     if not _is_skipped("gpu", plan.skipped):
-        found += tried(probe(begun + plan.most_s), plan.gpus, readings)
-        found += counted(readings)
-        if complaint and plan.gpus:
-            found.append(unmeasured("gpu.driver", "", complaint))
-    found += _kernel(plan, clock)
+        wanted = plugged_in() if plan.gpus is None else plan.gpus
+        found += tried(probe(begun + plan.most_s), wanted, host.readings)
+        found += counted(host.readings)
+        if host.complaint and wanted:
+            found.append(unmeasured("gpu.driver", "", host.complaint))
+    found += _kernel(plan, clock or SystemClock())
     shown = [one for one in held_against(found, reference) if not _is_skipped(one.name, plan.skipped)]
     return NodeCheck(ok=all(one.ok for one in shown), took_s=time.monotonic() - begun, checks=tuple(shown))
 
 
 def _is_skipped(name: str, skipped: Sequence[str]) -> bool:
     return any(name.startswith(one) for one in skipped)
-
-
-def _read_gpus(clock: Clock) -> tuple[list[Reading], str]:
-    """What the driver tells, or why it does not."""
-    try:
-        with closing(NvmlCollector(clock=clock, host="")) as collector:
-            return collector.collect(), ""
-    except Unavailable as error:
-        return [], str(error)
-    except ModuleNotFoundError:
-        return [], "pynvml is not installed, which the driver would be asked by."
 
 
 def _kernel(plan: CheckPlan, clock: Clock) -> Iterator[CheckedFigure]:

@@ -109,7 +109,8 @@ def held_against(found: Iterable[CheckedFigure], known: Mapping[str, float]) -> 
 
 
 def _held(one: CheckedFigure, known: float) -> CheckedFigure:
-    least = KEPT_SHARE * known
+    """A figure without a unit is a count, of which none may be missing."""
+    least = max(KEPT_SHARE * known if one.unit else known, one.reference or 0.0)
     is_good = one.value is not None and one.value >= least
     return msgspec.structs.replace(one, reference=least, ok=is_good)
 

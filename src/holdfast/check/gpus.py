@@ -1,15 +1,13 @@
 """A node's GPUs: what their kernels reach, what their memory keeps, and what their driver tells of them."""
 
-import os
-import selectors
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
+from holdfast.check.child import written_by
 from holdfast.check.figures import (
     CheckedFigure,
     figure,
@@ -23,9 +21,8 @@ from holdfast.signals.collectors.nvml import PREFIX
 from holdfast.signals.frame import Reading
 
 PROBE = (sys.executable, "-m", "holdfast.train.gpu_probe")
-LINE_BYTES_MAX, OUTPUT_BYTES_MAX = 1 << 16, 1 << 22
-END_S = 2.0
-"""What the probe has to end once it was told to."""
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+NVIDIA, GPU_CLASSES = "0x10de", ("0x0300", "0x0302")
 PARTS = {
     "product": "TFLOP/s",
     "differing": "elements",
@@ -45,7 +42,6 @@ class ProbeLine(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
     name: str = ""
     value: float | None = None
-    done: bool = False
     error: str = ""
 
 
@@ -54,7 +50,6 @@ class ProbedGpu(msgspec.Struct, kw_only=True):
 
     device: str = ""
     figures: dict[str, float] = msgspec.field(default_factory=dict)
-    done: bool = False
     error: str = ""
 
 
@@ -67,35 +62,8 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
 
 def probe(until_s: float, command: Iterable[str] = PROBE) -> Probed:
     """Try all GPUs, until then at most; until_s: of the monotonic clock."""
-    with subprocess.Popen(
-        list(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-    ) as process:
-        output, is_late = _read_until(process, until_s)
-        if is_late:
-            process.send_signal(signal.SIGKILL)  # kernels that hang end with their process
-        try:
-            code = process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            code = None  # it is in the driver, and stays there
-        assert process.stderr is not None
-        complaint = b"" if code is None else process.stderr.read(LINE_BYTES_MAX)
-    return Probed(gpus=_gpus(output), note=_note(code, complaint, is_late=is_late))
-
-
-def _read_until(process: subprocess.Popen[bytes], until_s: float) -> tuple[bytes, bool]:
-    """Whole lines, and whether more might have come."""
-    assert process.stdout is not None
-    found = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while (left_s := until_s - time.monotonic()) > 0 and len(found) < OUTPUT_BYTES_MAX:
-            if not selector.select(left_s):
-                break
-            chunk = os.read(process.stdout.fileno(), LINE_BYTES_MAX)
-            if not chunk:
-                return found, False
-            found += chunk
-    return found[: found.rfind(b"\n") + 1], True
+    output, note = written_by(command, until_s)
+    return Probed(gpus=_gpus(output), note=note)
 
 
 def _gpus(output: bytes) -> dict[int, ProbedGpu]:
@@ -110,19 +78,10 @@ def _gpus(output: bytes) -> dict[int, ProbedGpu]:
         gpu = None if line.gpu is None else gpus.get(line.gpu)
         if gpu is None:
             continue
-        gpu.device, gpu.error, gpu.done = line.device or gpu.device, line.error or gpu.error, line.done
+        gpu.device, gpu.error = line.device or gpu.device, line.error or gpu.error
         if line.value is not None:
             gpu.figures[line.name] = line.value
     return gpus
-
-
-def _note(code: int | None, complaint: bytes, *, is_late: bool) -> str:
-    if is_late:
-        return "the probe did not end in time"
-    if code:
-        last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
-        return f"the probe failed: {last or f'exit code {code}'}"
-    return ""
 
 
 # ---- figures ---------------------------------------------------------------------------------------------
@@ -132,10 +91,8 @@ def tried(probed: Probed, wanted: int | None, readings: Iterable[Reading] = ()) 
     """What the probe found. wanted: so many GPUs must be there. readings: what their driver tells."""
     links = _links(readings)
     count = len(probed.gpus)
-    if wanted is not None or count:
+    if wanted or count:
         yield figure("gpus", count, "", least=wanted, note=probed.note)
-    elif probed.note:
-        yield unmeasured("gpus", "", probed.note, ok=True)
     for number, gpu in sorted(probed.gpus.items()):
         yield from _tried(number, gpu, links.get(number), probed.note)
 
@@ -159,6 +116,16 @@ def _tried(number: int, gpu: ProbedGpu, link: tuple[int, int] | None, note: str)
         else:
             told = f"of {gpu.figures['tried']:.0f} GB" if name == "wrong" and "tried" in gpu.figures else ""
             yield figure(full, value, unit, most=0, note=told)
+
+
+def plugged_in(devices: Path = PCI_DEVICES) -> int:
+    """NVIDIA's GPUs on this machine's buses, whether a driver sees them or not."""
+    count = 0
+    for device in devices.glob("*"):
+        with suppress(OSError):
+            told = [(device / name).read_text(encoding="ascii").strip() for name in ("vendor", "class")]
+            count += told[0] == NVIDIA and told[1][:6] in GPU_CLASSES
+    return count
 
 
 def _links(readings: Iterable[Reading]) -> dict[int, tuple[int, int]]:

@@ -1,15 +1,29 @@
-"""A node without its GPUs: its disk, its memory and its clock."""
+"""A node without its GPUs: its disk, its memory and its clock; and what its GPUs' driver tells.
+
+Also a program of its own, `python -m holdfast.check.host`, which writes a line of JSON for each of these: a
+mount or a driver may hang whoever asks it.
+"""
 
 import ctypes
 import os
 import secrets
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
+
+from holdfast.check.child import written_by
 from holdfast.check.figures import CheckedFigure, figure, unmeasured
+from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
+from holdfast.signals.collectors import Unavailable
+from holdfast.signals.collectors.nvml import NvmlCollector
+from holdfast.signals.frame import Reading
 
 DISK_BYTES, BLOCK_BYTES = 256 << 20, 8 << 20
 DISK_MB_PER_S_MIN = 100.0
@@ -22,11 +36,69 @@ STA_UNSYNC = 0x40
 """Of adjtimex(2)."""
 
 
-def host_figures(folder: Path) -> Iterator[CheckedFigure]:
-    yield from _disk(folder)
-    yield _memory()
-    yield from _memory_errors(EDAC)
-    yield _clock()
+class HostLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of these. complaint: why the driver tells nothing."""
+
+    figure: CheckedFigure | None = None
+    reading: Reading | None = None
+    complaint: str = ""
+
+
+PARTS = ("disk", "memory", "clock", "driver")
+
+
+def main(words: Sequence[str]) -> int:
+    """words: the directory to try, and which parts."""
+    folder, parts = Path(words[0]), words[1:]
+    for line in _lines(folder, parts):
+        sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _lines(folder: Path, parts: Sequence[str]) -> Iterator[HostLine]:
+    figures: dict[str, Callable[[], Iterable[CheckedFigure]]] = {
+        "disk": lambda: _disk(folder),
+        "memory": lambda: (_memory(), *_memory_errors(EDAC)),
+        "clock": lambda: (_clock(),),
+    }
+    for part, found in figures.items():
+        if part in parts:
+            yield from (HostLine(figure=one) for one in found())
+    if "driver" in parts:
+        yield from _driver()
+
+
+def _driver() -> Iterator[HostLine]:
+    try:
+        with closing(NvmlCollector(clock=SystemClock(), host="")) as collector:
+            yield from (HostLine(reading=one) for one in collector.collect())
+    except Unavailable as error:
+        yield HostLine(complaint=str(error))
+    except ModuleNotFoundError:
+        yield HostLine(complaint="pynvml is not installed, which the driver would be asked by.")
+
+
+class HostFound(NamedTuple):
+    figures: list[CheckedFigure]
+    readings: list[Reading]
+    complaint: str
+
+
+def look_at_host(folder: Path, parts: Sequence[str], until_s: float) -> HostFound:
+    """parts: of `PARTS`. What did not come in time is not good, disk first."""
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder} is not a directory.", hint="Name one on the disk to try with --directory."
+        )
+    command = (sys.executable, "-m", "holdfast.check.host", str(folder), *parts)
+    output, note = written_by(command, until_s)
+    lines = [msgspec.json.decode(line, type=HostLine) for line in output.splitlines()]
+    figures = [line.figure for line in lines if line.figure is not None]
+    if note:
+        figures.append(unmeasured("host", "", note))
+    readings = [line.reading for line in lines if line.reading is not None]
+    return HostFound(figures, readings, next((line.complaint for line in lines if line.complaint), ""))
 
 
 def _disk(folder: Path) -> Iterator[CheckedFigure]:
@@ -49,10 +121,6 @@ def _disk(folder: Path) -> Iterator[CheckedFigure]:
                     return
             ended = time.monotonic()
     except OSError as error:
-        if not folder.is_dir():
-            raise InputError(
-                f"{folder} is not a directory.", hint="Name one on the disk to try with --directory."
-            ) from None
         yield unmeasured("disk.write", "MB/s", (error.strerror or str(error)).lower())
         return
     size_mb = DISK_BYTES / 1e6
@@ -105,3 +173,7 @@ def _clock() -> CheckedFigure:
     if told.status & STA_UNSYNC:
         return unmeasured("clock.error", "s", "nobody keeps the clock: neither chrony nor another daemon")
     return figure("clock.error", told.maxerror / 1e6, "s", most=CLOCK_S_MAX)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -24,7 +24,9 @@ EXIT_NOT_GOOD = 1
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None = option(
-        "So many GPUs must be there.  [default: as many as are]", type=click.IntRange(0, 64), metavar="N"
+        "So many GPUs must be there.  [default: as many as are plugged in]",
+        type=click.IntRange(0, 64),
+        metavar="N",
     )
     directory: Path = option(
         "On the disk to try.  [default: the temporary directory]",

@@ -54,7 +54,6 @@ def _probe(number: int) -> None:
                 for name, value in part(device):
                     _tell(gpu=number, name=name, value=value)
                 torch.cuda.empty_cache()
-        _tell(gpu=number, done=True)
     except RuntimeError as error:  # what CUDA raises, and what torch does
         _tell(gpu=number, error=str(error).partition("\n")[0])
 

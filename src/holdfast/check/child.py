@@ -1,0 +1,66 @@
+"""A program that may hang in the kernel, and what it writes until it is given up."""
+
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import IO, NamedTuple
+
+LINE_BYTES_MAX, OUTPUT_BYTES_MAX = 1 << 16, 1 << 22
+END_S = 2.0
+"""What it has to end once it was killed."""
+
+
+class Written(NamedTuple):
+    """output: whole lines. note: why there may be no more of it; empty where it ended well."""
+
+    output: bytes
+    note: str
+
+
+def written_by(command: Iterable[str], until_s: float) -> Written:
+    """until_s: of the monotonic clock. One that is stuck in the kernel cannot be ended, and is left behind:
+    to wait for it would be to hang as well.
+    """
+    with tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            list(command), stdout=subprocess.PIPE, stderr=complaints, stdin=subprocess.DEVNULL
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            output, is_late = _read_until(process.stdout, until_s)
+        if is_late:
+            process.send_signal(signal.SIGKILL)  # kernels that hang on a GPU end with their process
+        code = None
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(END_S)
+        complaints.seek(max(0, complaints.seek(0, os.SEEK_END) - LINE_BYTES_MAX))
+        return Written(output, _note(code, complaints.read(), is_late=is_late))
+
+
+def _read_until(pipe: IO[bytes], until_s: float) -> tuple[bytes, bool]:
+    """Whole lines, and whether more might have come."""
+    found = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while (left_s := until_s - time.monotonic()) > 0 and len(found) < OUTPUT_BYTES_MAX:
+            if not selector.select(left_s):
+                break
+            chunk = os.read(pipe.fileno(), LINE_BYTES_MAX)
+            if not chunk:
+                return found, False
+            found += chunk
+    return found[: found.rfind(b"\n") + 1], True
+
+
+def _note(code: int | None, complaint: bytes, *, is_late: bool) -> str:
+    if is_late:
+        return "the probe did not end in time"
+    if code:
+        last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
+        return f"the probe failed: {last or f'exit code {code}'}"
+    return ""
