@@ -318,7 +318,8 @@ class Machine:
                     self.votes[sender] = None
                     self.count()
             case "promised":
-                if self.reign is not None and said[0] > self.reign.term:
+                asked = 0 if self.candidacy is None else self.candidacy.term - 1
+                if self.reign is not None and said[0] > max(self.reign.term, asked):
                     known = Stand(self.reign.term, len(self.log))
                     self._ask(Candidacy(machine=self.name, term=said[0] + 1, known=known))
             case "beat":
