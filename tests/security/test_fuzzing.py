@@ -6,6 +6,7 @@ test` tries each a little; `make soak` for ten minutes, in a process of its own 
 To try one by hand: `python tests/security/test_fuzzing.py record.journal 60`.
 """
 
+import hashlib
 import os
 import pickle
 import re
@@ -22,6 +23,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
@@ -42,7 +44,8 @@ from holdfast.signals.step_files import StepFiles
 from holdfast.stragglers import kineto, members, meta, trace
 from holdfast.topology import document, file, hostlist
 from holdfast.topology.discovery import kubernetes, slurm
-from holdfast.train import checkpoint
+from holdfast.train import checkpoint, importing, manifest
+from holdfast.train.chunks import Unsound
 from holdfast.twin import presets
 
 pytestmark = pytest.mark.slow
@@ -167,7 +170,29 @@ FLIGHT_DUMP = pickle.dumps(
     },
     2,
 )
-CHECKPOINT = b"holdfast.ckpt\r\n\x1a\x00\x00\x00\x00\x01" + bytes(48) + b"PK\x03\x04"
+_LAID = manifest.lay_out({"small": torch.ones(2), "large": torch.ones(600), "step": 1})
+_WHOLE = manifest.WrittenStretch(1, 0, bytes(32), ((0, 0),))
+SHARE = manifest.ShareNote(
+    1, manifest.ALL, manifest.layout_of(_LAID), (_WHOLE,), (("0123456789abcdef-000000.pack", 2400),)
+)
+CHECKPOINT = manifest.encoded(manifest.assembled(1, _LAID, [SHARE]))
+HEADER_BYTES = 68
+_TENSORS = b'{"__metadata__":{"b":"a"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+SAFETENSORS = struct.pack("<Q", len(_TENSORS)) + _TENSORS + bytes(8)
+
+
+def with_hash(read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    """For a reader of manifests: whatever is in them, their hash agrees."""
+
+    def reading(content: bytes) -> object:
+        payload = content[HEADER_BYTES:]
+        hashed = hashlib.blake2b(payload, digest_size=32).digest()
+        return from_file(read, "step-000000000001.checkpoint")(
+            struct.pack(">16sIQQ32s", CHECKPOINT[:16], 2, 1, len(payload), hashed) + payload
+        )
+
+    return reading
+
 
 STACK = b'Current thread 0x7f (most recent call first):\n  File "/a/train.py", line 8 in load\n'
 DECODERS: dict[str, Decoder] = {
@@ -231,9 +256,12 @@ DECODERS: dict[str, Decoder] = {
     "run.stacks": Decoder(text(stacks.read_stacks), (), (STACK,)),
     "run.chaos": Decoder(from_file(chaos.read_plan, "plan.toml"), (HoldfastError,), (PLAN,)),
     "train.checkpoint": Decoder(
-        from_file(checkpoint.read, "step-000000000001.checkpoint"),
-        (checkpoint.Unsound, OSError),
-        (CHECKPOINT,),
+        from_file(checkpoint.read, "step-000000000001.checkpoint"), (Unsound, OSError), (CHECKPOINT,)
+    ),
+    "train.manifest": Decoder(with_hash(checkpoint.read), (Unsound, OSError), (CHECKPOINT,)),
+    "train.importing": Decoder(importing.read_safetensors, (importing.MalformedTensors,), (SAFETENSORS,)),
+    "train.manifest.shares": Decoder(
+        with_hash(manifest.read_share), (Unsound, OSError), (manifest.encoded(SHARE),)
     ),
     "twin.presets": Decoder(presets.hazards_from, (HoldfastError,), (b'{"preset":{}}',)),
     "signals.step_files": Decoder(

@@ -124,10 +124,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "-m", "--module", "SCRIPT is a module, as with python -m.", by="--module", is_flag=True
     )
     no_python: bool = torchrun.option("SCRIPT is a program of its own.", is_flag=True)
-    checkpoints: Path | None = option(
-        "For durable checkpoints.  [default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
+    checkpoints: tuple[Path, ...] = option(
+        "For durable checkpoints. Given again: where they go if that fails.  "
+        "[default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
         type=click.Path(path_type=Path),
         metavar="DIR",
+        multiple=True,
     )
     checkpoint_every: int | None = option(
         "How often.  [default: by cost, and at most every 10 s]", type=click.IntRange(min=1), metavar="STEPS"

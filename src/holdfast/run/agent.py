@@ -57,7 +57,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     launcher: its process, with which the agent ends; 0: it outlives that. lines: the file in which the lines
     of the run are kept for `holdfast attach`; empty: none. node: its name; empty: the agent takes the host's.
-    command: the script, ready to be started. checkpoints: the directory; checkpoint_every: so many steps.
+    command: the script, ready to be started. checkpoints: the directories; checkpoint_every: so many steps.
     role: what torchrun calls so. address: where others reach this node; empty: as the way to the coordinator
     tells. log_directory: where to write the members' lines, too. local: which of the launcher's nodes this
     is, and how many they are: they share this machine's GPUs. view: what of the members' output is shown.

@@ -62,7 +62,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     made up. command: the script, ready to be started. nodes: how many agents; node_rank: as torchrun counts.
     coordinator: where it should be; None: here, for this machine alone. token: empty where none is set.
     view: what of the members' output is shown. is_virtual: a member sees no GPU but its own. signals: what
-    ends the run. checkpoints: None: in the run's own directory; checkpoint_every: None: by cost.
+    ends the run. checkpoints: none: in the run's own directory; checkpoint_every: None: by cost.
     is_encrypted: no control connection may be in plain. is_detachable: the run outlives this process.
     storm_per_min: faults a minute, from `seed`. metrics: the address and port to serve them at, where the
     coordinator is. arbiter: the URL of the one that decides between two machines; empty: there is none.
@@ -78,7 +78,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     is_encrypted: bool = False
     is_detachable: bool = False
-    checkpoints: Path | None = None
+    checkpoints: tuple[Path, ...] = ()
     checkpoint_every: int | None = None
     address: str = ""
     role: str = "default"
@@ -449,12 +449,23 @@ async def _away_s() -> float:
 # ---- either way ------------------------------------------------------------------------------------------
 
 
+def _listed(directories: Sequence[Path]) -> str:
+    """As members are told where checkpoints are."""
+    for one in directories:
+        if os.pathsep in str(one.absolute()):
+            raise InputError(
+                f"A directory for checkpoints must not have {os.pathsep!r} in its name: {one.absolute()}.",
+                hint="Name another one with --checkpoints, or a link to it.",
+            )
+    return os.pathsep.join(str(one.absolute()) for one in directories)
+
+
 def _assignments(
     order: Order, site: Site, run: str, names: Sequence[str], *, is_holder: bool = False
 ) -> list[Assignment]:
     """is_holder: the coordinator is on this machine, and so is the run's directory."""
     directory = run_directory(order.home, run)
-    checkpoints = order.checkpoints or directory / CHECKPOINTS_DIRECTORY
+    checkpoints = order.checkpoints or (directory / CHECKPOINTS_DIRECTORY,)
     log_directory = str((order.log_directory / run).absolute()) if order.log_directory else ""
     return [
         Assignment(
@@ -466,7 +477,7 @@ def _assignments(
             node=name,
             slots=order.policy.slots,
             command=order.command,
-            checkpoints=str(checkpoints.absolute()),
+            checkpoints=_listed(checkpoints),
             checkpoint_every=order.checkpoint_every,
             role=order.role,
             address=order.address or site.address,

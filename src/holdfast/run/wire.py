@@ -491,6 +491,7 @@ class Checkpointed(MemberMessage, frozen=True, kw_only=True, tag=True):
     reason: str = ""
     stall_ns: int | None = None
     size_bytes: int | None = None
+    written_bytes: int | None = None
 
 
 class Struck(MemberMessage, frozen=True, kw_only=True, tag=True):
