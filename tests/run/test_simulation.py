@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[2]
 SCHEDULES = 400
 """In `make test` half as many, in `make quick` a fifth, from a seed that is drawn anew each time."""
 SOAKED = 1_000_000
-HEIR_SCHEDULES = 100
-HEIRS_SOAKED = 50_000
+HEIR_SCHEDULES = 60
+HEIRS_SOAKED = 10_000
 HEIRS_CAUGHT_WITHIN = 300
 CAUGHT_WITHIN = 2000
 """Schedules, in which a broken rule must show; each takes some milliseconds."""

@@ -42,6 +42,6 @@ BROKEN: tuple[tuple[Rules, tuple[str, ...]], ...] = (
     (Rules(reign=ShowsAtOnce), ("which was seen as", "commits step")),
     (Rules(reign=CountsOneHeir), ("which was seen as", "commits step")),
     (Rules(elector=VotesForTheIgnorant), ("which was seen as", "commits step")),
-    (Rules(elector=VotesTwice), ("has two coordinators",)),
+    (Rules(elector=VotesTwice), ("has two coordinators", "which was seen as")),
 )
 """And what the first schedule in which each shows is blamed for."""

@@ -169,6 +169,8 @@ class Machine:
             self._doubt()
             if self.is_dead:
                 return
+        if reign.is_established:
+            self.enter("beats")
         self._elect()
         self._regroup()
 
@@ -318,7 +320,8 @@ class Machine:
                     self.votes[sender] = None
                     self.count()
             case "promised":
-                if self.reign is not None and said[0] > self.reign.term:
+                asked = 0 if self.candidacy is None else self.candidacy.term - 1
+                if self.reign is not None and said[0] > max(self.reign.term, asked):
                     known = Stand(self.reign.term, len(self.log))
                     self._ask(Candidacy(machine=self.name, term=said[0] + 1, known=known))
             case "beat":
@@ -521,7 +524,8 @@ class HeirWorld:
             self.wrong.append(f"term {term} has two coordinators, {other} and {machine.name}")
 
     def note_released(self, machine: Machine, committed: int) -> None:
-        for position, entry in enumerate(machine.log[:committed]):
+        for position in range(machine.released, committed):
+            entry = machine.log[position]
             if position >= len(self._released):
                 self._released.append(entry)
             elif self._released[position] != entry:
