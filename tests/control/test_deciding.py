@@ -21,7 +21,7 @@ from .conftest import NOW_NS
 MakeIncident = Callable[..., Incident]
 MakeCluster = Callable[..., ClusterView]
 ACT = ControlPolicy(mode="act")
-ELASTIC = {"is_elastic": True}
+ELASTIC = {"is_elastic": True, "can_move": True}
 
 
 def only(cluster: ClusterView, policy: ControlPolicy = ACT) -> ControlDecision:

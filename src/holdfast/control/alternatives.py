@@ -134,6 +134,7 @@ def _effect(
     run, node, times = case.run, case.node, policy.times
     node_gpus = node.gpus if node else 0
     is_elastic = run is not None and run.is_elastic
+    can_move = run is not None and run.is_elastic and run.can_move
     regroup = times.regroup_s / HOUR_S * run.gpus if run else 0.0
     # A node that was taken out wrongly passes its check and is back.
     out = node_gpus * (loss.right * times.out_h + (1 - loss.right) * times.check_h)
@@ -153,13 +154,13 @@ def _effect(
             own = times.save_s / HOUR_S * run.gpus
             return _Effect(own=own, mends=1.0, left=max(0.0, loss.going_on - saved))
         case "replace":
-            return _Effect(own=regroup, mends=mends[action]) if is_elastic and action in mends else None
+            return _Effect(own=regroup, mends=mends[action]) if can_move and action in mends else None
         case "migrate":
-            if node is None or run is None or not is_elastic or not run.spares:
+            if node is None or run is None or not can_move or not run.spares:
                 return None
             return _Effect(own=regroup, mends=1.0)
         case "shrink":
-            if node is None or not is_elastic:
+            if node is None or not can_move:
                 return None
             return _Effect(own=regroup, mends=1.0, left=node_gpus * loss.horizon_h)
         case "drain-when-done":
@@ -170,7 +171,8 @@ def _effect(
         case "drain-now":
             if node is None or not (run or node.jobs):
                 return None
-            return _Effect(own=out + (regroup if is_elastic else loss.stop), mends=1.0)
+            stop = _stop(case, now_ns, times) if run else 0.0
+            return _Effect(own=out + (regroup if can_move else stop), mends=1.0)
         case "requeue":
             if run is None or is_elastic or action not in mends:
                 return None

@@ -40,6 +40,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     nodes         where its members are; spares: nodes of its own that wait
     saved_ns      when its last checkpoint was safe; None: none is known
     is_elastic    it goes on by itself when a member leaves (`holdfast run`); it deals lanes again
+    can_move      it can be asked to, from here
     remaining_h   until it is done; None: nobody says
     jobs          of the scheduler
     """
@@ -51,6 +52,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     began_ns: int = 0
     saved_ns: int | None = None
     is_elastic: bool = False
+    can_move: bool = False
     remaining_h: float | None = None
     jobs: tuple[str, ...] = ()
 
@@ -70,7 +72,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_nodes(self) -> int:
-        return sum(node.gpus > 0 for node in self.nodes.values())
+        """Of which budgets are a share; all nodes where nobody tells of GPUs."""
+        return sum(node.gpus > 0 for node in self.nodes.values()) or len(self.nodes)
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

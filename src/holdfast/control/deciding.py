@@ -220,7 +220,7 @@ def _about_node_out(now_ns: int, state: ControlState, policy: ControlPolicy) -> 
     return ControlDecision(
         action=action,
         target=target,
-        run="",
+        run=act.decision.run if act.decision else "",
         reason=why,
         evidence=(f"out since {wording.stamp(act.at_ns)} for {act.rule}", *filter(None, (act.outcome,))),
         price=alternatives[-1].price,
@@ -307,7 +307,9 @@ def _sentence(
     horizon_h: float,
     held: str,
 ) -> str:
-    """`drain n17 now: 3.1 GPU-hours, 12 USD; go on at 88.0 %: 41 GPU-hours, 164 USD in 1 d`, the chosen one first."""
+    """The chosen one first: `drain n17 now: 3.1 GPU-hours, 12 USD; go on at 88.0 %: 41 GPU-hours, 164 USD in
+    1 d`.
+    """
     others = sorted((one for one in offered if one.action != chosen.action), key=lambda one: one.price.usd)
     watch = [one for one in others if one.action == "watch"]
     shown = [chosen, *watch, *(one for one in others if one.action != "watch")][:SHOWN_MAX]

@@ -65,6 +65,8 @@ class ControlHistory:
             self._acted(event)
 
     def _acted(self, event: ControlActed) -> None:
+        if event.id in self.acts:
+            return
         if event.stage == "decided":
             self.acts[event.id] = Act(
                 name=event.id,

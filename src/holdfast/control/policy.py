@@ -120,7 +120,8 @@ class LemonPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class ControlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """scheduler: through which nodes are drained. confidence: that an action needs which can be undone, and
     one that is drastic. quality: of the telemetry, for both. gain: an action must be so many times as cheap
-    as to go on. out: nodes that may be out at once by all actions together.
+    as to go on. out: nodes that may be out at once by all actions together. gpus_per_node: where the
+    scheduler does not tell.
     """
 
     mode: Literal["act", "shadow"] = "shadow"
@@ -129,6 +130,7 @@ class ControlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     confidence_drastic: Share = 0.8
     quality: Share = 0.5
     gain: Annotated[float, msgspec.Meta(ge=1, le=1_000)] = 1.5
+    gpus_per_node: Annotated[int, msgspec.Meta(ge=0, le=1_024)] = 8
     out: Bound = Bound()
     breaker: BreakerBound = BreakerBound()
     budgets: dict[ControlAction, Budget] = {}

@@ -373,7 +373,9 @@ OfCheckpoint = CheckpointBegun | CheckpointSaved | CheckpointLoaded | Checkpoint
 OfTrouble = PhaseEntered | FaultObserved | ActionTaken
 OfFigures = CostRate | ReferenceDeclared | CollectiveTimed | MembersTimed | DataMoved
 OfControl = ControlActed | BreakerChanged
-KnownEvent = OfRun | OfStep | OfCheckpoint | OfTrouble | OfFigures | IncidentDiagnosed | OfControl | Correction
+KnownEvent = (
+    OfRun | OfStep | OfCheckpoint | OfTrouble | OfFigures | IncidentDiagnosed | OfControl | Correction
+)
 AnyEvent = KnownEvent | Unknown
 
 
