@@ -22,7 +22,10 @@ REASON_PREFIX = "holdfast: "
 EVIDENCE_SHOWN_MAX = 5
 SHOWN_MAX = 4
 """Alternatives that a sentence has side by side."""
-NOTHING = ActionPrice(gpu_hours=0.0, usd=0.0)
+YOUNG = "the incident is too young"
+COOLING = "the last action on it was a short while ago"
+WAITS = (YOUNG, COOLING)
+"""What keeps an action from being taken and is over by itself."""
 
 
 def drain_reason(name: str, decision: ControlDecision) -> str:
@@ -46,11 +49,11 @@ def decisions(now_ns: int, cluster: ClusterView, policy: ControlPolicy) -> Itera
     """One for each target, in the order in which budgets are to be spent. Whoever carries one out takes it
     into the history before asking for the next.
     """
-    found = list(cases(cluster))
-    for case in found:
-        if case.target not in cluster.history.out:
+    out = list(cluster.history.out)
+    for case in list(cases(cluster)):
+        if case.target not in out:
             yield decide(now_ns, ControlState(target=case.target, case=case, cluster=cluster), policy)
-    for target in list(cluster.history.out):
+    for target in out:
         yield decide(now_ns, ControlState(target=target, case=None, cluster=cluster), policy)
 
 
@@ -102,6 +105,10 @@ def _about_incidents(now_ns: int, case: Case, cluster: ClusterView, policy: Cont
 def _cheapest(offered: list[PricedAction], watch: PricedAction, policy: ControlPolicy) -> PricedAction:
     """Of equal ones the gentlest. To act it must be cheaper by far: prices are estimates."""
     open_ = [one for one in offered if not one.not_now]
+    waiting = [one.price.usd for one in offered if one.not_now in WAITS]
+    person = next((one for one in open_ if one.action == "call-a-person"), None)
+    if person is not None and min(waiting, default=person.price.usd) < person.price.usd:
+        open_.remove(person)  # what is cheaper only has to wait a little
     best = min(open_, key=lambda one: (one.price.usd, ACTIONS.index(one.action)), default=watch)
     return best if best.price.usd * policy.gain <= watch.price.usd else watch
 
@@ -158,7 +165,7 @@ def _hindrance(
     if surest.quality < policy.quality:
         return "the telemetry is suspect"
     if now_ns - surest.noticed_ns < policy.waits.hold_min * MINUTE_NS:
-        return "the incident is too young"
+        return YOUNG
     return _cooling(None, now_ns, case.target, cluster, policy)
 
 
@@ -170,7 +177,7 @@ def _cooling(
     for act in cluster.history.of(target):
         counts = act.action == action if action else act.action not in HARMLESS
         if counts and max(act.at_ns, act.changed_ns) > since_ns:
-            return "the last action on it was a short while ago"
+            return COOLING
     return ""
 
 
