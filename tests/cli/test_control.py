@@ -1,16 +1,28 @@
 """`holdfast control` and `holdfast actions`, as a user calls them."""
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from waiting import until
 
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import diagnosis
 from holdfast.record.clock import SystemClock
-from holdfast.record.events import BreakerChanged, IncidentDiagnosed, MemberJoined, RunStarted, encode
+from holdfast.record.events import (
+    BreakerChanged,
+    IncidentDiagnosed,
+    KnownEvent,
+    MemberJoined,
+    RunStarted,
+    encode,
+)
 from holdfast.record.leading import FileLead
 from holdfast.wording.units import HOUR_NS, MINUTE_NS
 
@@ -41,7 +53,7 @@ def incident(data: Path) -> Incident:
 def recorded(holdfast: Holdfast, tmp_path: Path, incident: Incident) -> None:
     now_ns = SystemClock().now_ns()
     told: dict[str, Any] = {"occurred_ns": now_ns - HOUR_NS, "run": "pretrain"}
-    events = [
+    events: list[KnownEvent] = [
         RunStarted(id="e-1", gpus=512, **told),
         MemberJoined(id="e-2", subject="m1", node="n1", gpus=8, **told),
         IncidentDiagnosed(
@@ -123,3 +135,41 @@ def test_a_person_resets_the_breaker(holdfast: Holdfast, tmp_path: Path) -> None
     assert holdfast("control", "--once", "--json").json["breaker_tripped"]
     assert "is reset" in holdfast("control", "--reset-breaker", "a bad exporter").err
     assert not holdfast("control", "--once", "--json").json["breaker_tripped"]
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_standby_goes_on_where_a_killed_leader_stopped(
+    holdfast: Holdfast, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The person is called once, whoever leads."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'mode = "act"\n[commands]\nperson = "bash -c \'echo x >> {tmp_path}/calls\'"\n')
+
+    def start(stack: ExitStack, name: str) -> "subprocess.Popen[bytes]":
+        output = stack.enter_context((tmp_path / name).open("wb"))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "control", "--every", "0.2s", "--policy", str(policy)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        return process
+
+    def said(name: str) -> str:
+        return (tmp_path / name).read_text(encoding="utf-8")
+
+    with ExitStack() as stack:
+        first = start(stack, "first")
+        until(lambda: "Call a person: done." in said("first"), lambda: said("first"))
+        second = start(stack, "second")
+        until(lambda: "this one waits" in said("second"), lambda: said("second"))
+        first.send_signal(signal.SIGKILL)
+        until(lambda: "Control goes on." in said("second"), lambda: said("second"))
+        until(lambda: "n1: Go on." in said("second"), lambda: said("second"))
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(60) == 0
+    assert (tmp_path / "calls").read_text() == "x\n"
+    assert [act["stage"] for act in holdfast("actions", "--json").json] == ["done"]

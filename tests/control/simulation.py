@@ -16,7 +16,7 @@ from holdfast.control.cluster import NodeView
 from holdfast.control.controlling import Controlling, ControlSetting, reset_breaker
 from holdfast.control.history import KINDS
 from holdfast.control.policy import Bound, BreakerBound, Budget, ControlPolicy, RulePolicy, SiteCommands
-from holdfast.control.seeing import Answered, MachinesView, Order
+from holdfast.control.seeing import ActionOrder, Answered, MachinesView
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import diagnosis
 from holdfast.economics.pricing.prices import DEFAULTS
@@ -121,7 +121,7 @@ class SimulatedMachines:
     def set(self, node: str, **fields: Any) -> None:
         self.nodes[node] = msgspec.structs.replace(self.nodes[node], **fields)
 
-    def do(self, order: Order) -> Answered:
+    def do(self, order: ActionOrder) -> Answered:
         if self.random.random() < 0.05:
             raise Killed  # before it reached the machines
         self._judge(order)
@@ -132,7 +132,7 @@ class SimulatedMachines:
             raise HoldfastError("It took too long.")
         return answered
 
-    def _apply(self, order: Order) -> Answered:
+    def _apply(self, order: ActionOrder) -> Answered:
         action, node = order.decision.action, order.decision.target
         self.done.append((self.now_ns, action, node))
         if action in TAKES_OUT:
@@ -149,7 +149,7 @@ class SimulatedMachines:
             self.ours.pop(node, None)
         return Answered(ok=True, outcome="done")
 
-    def _judge(self, order: Order) -> None:
+    def _judge(self, order: ActionOrder) -> None:
         action, target = order.decision.action, order.decision.target
         node = self.nodes[target]
         self._require(order.decision.mode == "act" and order.decision.rule != SHADOW_RULE, "shadow", order)
@@ -171,7 +171,7 @@ class SimulatedMachines:
         self._require(action in HARMLESS or len(felt) < most, "flapping", order)
         self._require(len(hour) < 3 * most, "flapping", order)
 
-    def _require(self, holds: bool, rule: str, order: Order) -> None:
+    def _require(self, holds: bool, rule: str, order: ActionOrder) -> None:
         if not holds:
             raise Broken(f"{order.decision.action} {order.decision.target}: {rule}")
 

@@ -14,7 +14,7 @@ from holdfast.control.cluster import NodeView
 from holdfast.control.controlling import Controlling, ControlSetting, acts_in, reset_breaker
 from holdfast.control.history import Act
 from holdfast.control.policy import BreakerBound, ControlPolicy
-from holdfast.control.seeing import Answered, MachinesView, Order, PlacedJob, run_view
+from holdfast.control.seeing import ActionOrder, Answered, MachinesView, PlacedJob, run_view
 from holdfast.diagnose.assess import price
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import diagnosis
@@ -39,14 +39,14 @@ class Machines(SimulatedMachines):
         super().__init__(Random(0), POLICY)
         self.nodes = {f"n{number}": NodeView(name=f"n{number}") for number in range(10, 26)}
         self.answer = Answered(ok=True, outcome="drained")
-        self.orders: list[Order] = []
+        self.orders: list[ActionOrder] = []
         self.gate = threading.Event()
         self.gate.set()
 
     def look(self, now_ns: int) -> MachinesView:
         return MachinesView(nodes=dict(self.nodes))
 
-    def do(self, order: Order) -> Answered:
+    def do(self, order: ActionOrder) -> Answered:
         self.orders.append(order)
         self.gate.wait()
         if self.answer.ok and order.decision.action.startswith("drain"):

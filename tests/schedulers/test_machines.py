@@ -10,7 +10,7 @@ from holdfast.control.actions import ControlAction
 from holdfast.control.cluster import NodeView, RunView
 from holdfast.control.decision import ActionPrice, ControlDecision
 from holdfast.control.policy import ControlPolicy, SiteCommands
-from holdfast.control.seeing import Answered, MachinesView, Order
+from holdfast.control.seeing import ActionOrder, Answered, MachinesView
 from holdfast.record.errors import HoldfastError
 from holdfast.schedulers.live_runs import LiveRuns
 from holdfast.schedulers.machines import ClusterMachines
@@ -21,7 +21,7 @@ ELASTIC = RunView(name="pretrain", gpus=8, is_elastic=True, can_move=True, jobs=
 
 
 class Written:
-    """A scheduler and live runs that write down what is asked of them."""
+    """A scheduler that writes down what is asked of it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
@@ -29,9 +29,8 @@ class Written:
     def look(self, now_ns: int) -> MachinesView:
         return MachinesView(nodes={})
 
-    def drain(self, node: str, reason: str) -> Any:
+    def drain(self, node: str, reason: str) -> None:
         self.asked.append(("drain", node, reason))
-        return Answered(ok=True, outcome="left")
 
     def resume(self, node: str, reason: str) -> None:
         self.asked.append(("resume", node, reason))
@@ -39,19 +38,31 @@ class Written:
     def requeue(self, job: str) -> None:
         self.asked.append(("requeue", job))
 
+
+class WrittenMoves:
+    """Live runs, on the same page."""
+
+    def __init__(self, written: Written) -> None:
+        self._asked = written.asked
+
     def reaches(self, run: str) -> bool:
         return run == "pretrain"
 
     def migrate(self, run: str, target: str) -> Answered:
-        self.asked.append(("migrate", run, target))
-        return Answered(ok=True, outcome="moved")
+        return self._moved("migrate", run, target)
+
+    def drain(self, run: str, node: str) -> Answered:
+        return self._moved("leave", run, node)
 
     def restore(self, run: str, node: str) -> Answered:
-        self.asked.append(("restore", run, node))
-        return Answered(ok=True, outcome="back in the run")
+        return self._moved("return", run, node)
+
+    def _moved(self, *words: str) -> Answered:
+        self._asked.append(words)
+        return Answered(ok=True, outcome="moved")
 
 
-def order(action: ControlAction, run: RunView | None = None, **fields: Any) -> Order:
+def order(action: ControlAction, run: RunView | None = None, **fields: Any) -> ActionOrder:
     decision = ControlDecision(
         action=action,
         target="n17",
@@ -66,12 +77,12 @@ def order(action: ControlAction, run: RunView | None = None, **fields: Any) -> O
     )
     node = NodeView(name="n17", is_out=True, reason="holdfast: mine", jobs=("7", "8"))
     usual: dict[str, Any] = {"reason": "holdfast: mine", "node": node, "is_long_check": False}
-    return Order(decision=decision, run=run, **(usual | fields))
+    return ActionOrder(decision=decision, run=run, **(usual | fields))
 
 
 def machines(written: Written, *, leads: bool = True, **commands: Any) -> ClusterMachines:
     policy = ControlPolicy(scheduler="slurm", commands=SiteCommands(**commands))
-    return ClusterMachines(policy, written, written, lambda: leads)
+    return ClusterMachines(policy, written, WrittenMoves(written), lambda: leads)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +98,7 @@ def machines(written: Written, *, leads: bool = True, **commands: Any) -> Cluste
         (
             "restore",
             None,
-            [("resume", "n17", "holdfast: mine"), ("restore", "pretrain", "n17")],
+            [("resume", "n17", "holdfast: mine"), ("return", "pretrain", "n17")],
         ),
     ],
 )
@@ -102,8 +113,8 @@ def test_each_action_takes_its_way(
 def test_a_run_that_can_move_leaves_the_node_and_is_not_requeued() -> None:
     written = Written()
     answered = machines(written).do(order("drain-now", ELASTIC))
-    assert answered.outcome == "drained; left"
-    assert [one[0] for one in written.asked] == ["drain", "drain"]
+    assert answered.outcome == "drained; moved"
+    assert [one[0] for one in written.asked] == ["drain", "leave"]
 
 
 def test_a_node_whose_check_fails_or_whose_leader_changed_stays_out() -> None:
@@ -114,10 +125,9 @@ def test_a_node_whose_check_fails_or_whose_leader_changed_stays_out() -> None:
 
 
 def test_a_node_that_failed_before_is_checked_longer() -> None:
-    commands = {"check": "echo short", "long_check": "echo long"}
     for is_long, said in ((False, "short"), (True, "long")):
         asked = order("restore", is_long_check=is_long)
-        assert said in machines(Written(), **commands).do(asked).outcome
+        assert said in machines(Written(), check="echo short", long_check="echo long").do(asked).outcome
 
 
 def test_what_cannot_be_done_here_is_not_offered() -> None:

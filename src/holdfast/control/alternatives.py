@@ -29,7 +29,7 @@ SHORTEST_H = 1e-9
 """A run that is over has no horizon."""
 
 
-class Loss(msgspec.Struct, frozen=True, kw_only=True):
+class CaseLoss(msgspec.Struct, frozen=True, kw_only=True):
     """What is lost while nothing is done, and what an action can go by.
 
     rate       GPU-hours in an hour
@@ -48,7 +48,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     fails: float
 
 
-def loss_of(case: Case, now_ns: int, policy: ControlPolicy) -> Loss:
+def loss_of(case: Case, now_ns: int, policy: ControlPolicy) -> CaseLoss:
     run, times = case.run, policy.times
     share = 1.0 - 1.0 / case.slowdown
     horizon_h = min(times.mend_h, run.remaining_h if run and run.remaining_h is not None else times.mend_h)
@@ -58,7 +58,7 @@ def loss_of(case: Case, now_ns: int, policy: ControlPolicy) -> Loss:
     if run is None:
         # Nobody is on it now. Whoever comes next loses as much on its GPUs, or all when it fails.
         rate = (share + fails) * node_gpus
-        return Loss(
+        return CaseLoss(
             rate=rate,
             horizon_h=horizon_h,
             going_on=rate * horizon_h,
@@ -71,7 +71,7 @@ def loss_of(case: Case, now_ns: int, policy: ControlPolicy) -> Loss:
     risk = min(1.0, fails * horizon_h / HOURS_PER_DAY)
     told = [one.cost.gpu_hours_per_hour for one in case.incidents if one.cost is not None]
     rate = max(told, default=share * run.gpus)
-    return Loss(
+    return CaseLoss(
         rate=rate,
         horizon_h=horizon_h,
         going_on=rate * horizon_h + right * risk * stop,
@@ -118,7 +118,7 @@ def priced(case: Case, now_ns: int, cluster: ClusterView, policy: ControlPolicy)
         )
 
 
-def _in_vain(loss: Loss, cluster: ClusterView, policy: ControlPolicy) -> tuple[float, float]:
+def _in_vain(loss: CaseLoss, cluster: ClusterView, policy: ControlPolicy) -> tuple[float, float]:
     """What is lost, in GPU-hours and in money for people, where an action did not help."""
     waiting_h = policy.waits.cool_down_min / MINUTES_PER_HOUR + policy.times.person_h
     called = loss.going_on * min(1.0, waiting_h / max(loss.horizon_h, SHORTEST_H))
@@ -128,7 +128,7 @@ def _in_vain(loss: Loss, cluster: ClusterView, policy: ControlPolicy) -> tuple[f
 
 
 def _effect(
-    action: ControlAction, case: Case, loss: Loss, now_ns: int, policy: ControlPolicy
+    action: ControlAction, case: Case, loss: CaseLoss, now_ns: int, policy: ControlPolicy
 ) -> _Effect | None:
     """None: it makes no sense here."""
     run, node, times = case.run, case.node, policy.times

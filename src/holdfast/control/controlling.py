@@ -26,10 +26,10 @@ from holdfast.control.decision import ControlDecision
 from holdfast.control.history import KINDS, Act, ControlHistory
 from holdfast.control.policy import ControlPolicy
 from holdfast.control.seeing import (
+    ActionOrder,
     Answered,
     Machines,
     MachinesView,
-    Order,
     open_incidents,
     run_view,
     sized,
@@ -166,7 +166,7 @@ class Controlling:
         if not self._setting.is_leading():
             raise HoldfastError("Another process has taken the lead.", hint="This one waits for its turn.")
         name = self._decided(now_ns, decision)
-        order = Order(
+        order = ActionOrder(
             decision=decision,
             reason=drain_reason(name, decision),
             node=cluster.nodes.get(decision.target),
@@ -175,7 +175,7 @@ class Controlling:
         )
         self._doing[name] = self._pool.submit(self._do, order)
 
-    def _do(self, order: Order) -> Answered:
+    def _do(self, order: ActionOrder) -> Answered:
         try:
             return self._setting.machines.do(order)
         except HoldfastError as error:

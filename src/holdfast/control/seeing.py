@@ -42,7 +42,7 @@ class MachinesView(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[PlacedJob, ...] = ()
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class ActionOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What machines are asked to do. reason: ours, by which we know the node again. node: as it was seen."""
 
     decision: ControlDecision
@@ -72,7 +72,7 @@ class Machines(Protocol):
     def reaches(self, run: str) -> bool:
         """Whether a live run can be asked to move its members."""
 
-    def do(self, order: Order) -> Answered:
+    def do(self, order: ActionOrder) -> Answered:
         """Carry it out. Raises `HoldfastError`."""
 
 

@@ -5,7 +5,7 @@ from typing import Protocol, assert_never
 
 from holdfast.control.actions import ControlAction
 from holdfast.control.policy import ControlPolicy
-from holdfast.control.seeing import Answered, MachinesView, Order
+from holdfast.control.seeing import ActionOrder, Answered, MachinesView
 from holdfast.schedulers.scheduler import NAME, Scheduler
 from holdfast.schedulers.site import filled, run_command, told
 
@@ -58,7 +58,7 @@ class ClusterMachines:
     def reaches(self, run: str) -> bool:
         return self._moves.reaches(run)
 
-    def do(self, order: Order) -> Answered:
+    def do(self, order: ActionOrder) -> Answered:
         decision, commands = order.decision, self._policy.commands
         match decision.action:
             case "watch" | "rebalance":
@@ -91,7 +91,7 @@ class ClusterMachines:
         assert self._scheduler is not None  # `can` has said so
         return self._scheduler
 
-    def _drain_now(self, order: Order) -> Answered:
+    def _drain_now(self, order: ActionOrder) -> Answered:
         """First no new job comes, then those that are there leave: never the other way round."""
         target, run = order.decision.target, order.run
         self._needed.drain(target, order.reason)
@@ -106,7 +106,7 @@ class ClusterMachines:
             self._needed.requeue(job)
         return Answered(ok=bool(jobs), outcome=f"requeued: {', '.join(jobs) or 'no job was found'}")
 
-    def _restored(self, order: Order) -> Answered:
+    def _restored(self, order: ActionOrder) -> Answered:
         """Back only after a check that passes; its figures are the outcome."""
         commands = self._policy.commands
         is_long = order.is_long_check and bool(commands.long_check)
@@ -123,7 +123,7 @@ class ClusterMachines:
             back = f"; {self._moves.restore(decision.run, decision.target).outcome}"
         return Answered(ok=True, outcome=f"restored: {checked.outcome}{back}")
 
-    def _commanded(self, template: str, order: Order, *, is_long: bool = False) -> Answered:
+    def _commanded(self, template: str, order: ActionOrder, *, is_long: bool = False) -> Answered:
         commands, decision = self._policy.commands, order.decision
         values = {
             "node": _plain(decision.target),
