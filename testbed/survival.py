@@ -21,6 +21,10 @@ import msgspec
 from port_faults import FAULTS, Fault
 from port_run import BRIEF, ROOT, USUAL, Ended, Late, Line, PortRun, Scale, next_commit_s, prepare
 
+from holdfast.run.ending import CODE_UNSAVED
+
+THROUGH = (0, CODE_UNSAVED)
+"""What a run exits with whose training is complete."""
 REPETITIONS = 5
 SAID_BEFORE_S = 0.2
 """Holdfast may speak before the harness has noted the fault."""
@@ -102,9 +106,10 @@ def sampled(fault: Fault, scale: Scale, folder: Path, digest: str) -> Sample:
         _tell(f"{fault.name}: {late}")
         return Sample(is_as_meant=False, code=None, next_commit_s=None, same_bits=None, said="")
     ended = played.ended
-    same_bits = ended.digest == digest if ended.code == 0 else None
-    took_s = next_commit_s(ended.events, played.onset_ns) if ended.code == 0 else None
-    is_as_meant = ended.code != 0 if fault.ends else ended.code == 0 and same_bits is True
+    is_through = ended.code in THROUGH
+    same_bits = ended.digest == digest if is_through else None
+    took_s = next_commit_s(ended.events, played.onset_ns) if is_through else None
+    is_as_meant = not is_through if fault.ends else is_through and same_bits is True
     said = essential(ended, played.onset_ns, took_s).replace(f"{folder}/", "").replace(f"{ROOT}/", "")
     return Sample(
         is_as_meant=is_as_meant, code=ended.code, next_commit_s=took_s, same_bits=same_bits, said=said
@@ -119,7 +124,7 @@ def essential(ended: Ended, onset_ns: int, took_s: float | None) -> str:
     """
     since = [line for line in ended.said if line.at_ns >= onset_ns - SAID_BEFORE_S * 1e9]
     lines = [line for line in since if "`holdfast " not in line.text]
-    if ended.code != 0:
+    if ended.code not in THROUGH:
         failed = [line for line in lines if "the run fails" in line.text]
         failed = failed or [line for line in lines if re.search(r"\bfail", line.text)]
         return _short(failed[-1:] or lines[-1:])
@@ -160,8 +165,9 @@ def _outcomes(row: Row) -> str:
 def _outcome(sample: Sample, ends: bool) -> str:
     if sample.code is None:
         return "**hangs**"
-    if sample.code == 0:
-        return "**not noticed**" if ends else "goes on" if sample.same_bits else "**other bits**"
+    if sample.code in THROUGH:
+        goes_on = f"goes on, exit {sample.code}" if sample.code else "goes on"
+        return "**not noticed**" if ends else goes_on if sample.same_bits else "**other bits**"
     word = f"fails, exit {sample.code}"
     return word if ends else f"**{word}**"
 

@@ -1,5 +1,6 @@
 """`holdfast plan size`: the ranking, the check of one layout, and what is refused."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,14 @@ def test_members_that_hold_the_model_together(holdfast: Any) -> None:
         ("node", "shelved"),
         ("rack", "shelved"),
     ]
+    wrong = flags.replace("8b", "70b").replace("shard=4,tp=2", "shard=2")
+    too_large = holdfast("plan", "size", *wrong.split())
+    assert too_large.code == 2
+    hints = re.findall(r"--shard ([a-z0-9=,]+[0-9])", too_large.err.partition("hint:")[2])
+    assert len(hints) == 3
+    for hint in hints:
+        fits = holdfast("plan", "size", *wrong.replace("shard=2", hint).split())
+        assert fits.code == 0, fits.err
     refused = holdfast("plan", "size", *flags.split(), "--tp", "2")
     assert (refused.code, "--tp cannot be given beside --shard." in refused.err) == (2, True)
 

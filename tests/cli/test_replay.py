@@ -53,6 +53,12 @@ def test_the_exit_code_says_whether_it_is_the_same(
     assert "runs/big/checkpoints" in told.err
 
 
+def test_a_step_that_the_run_did_not_come_to_is_a_mistake(holdfast: Callable[..., Any], script: Path) -> None:
+    told = holdfast("replay", "big", "8", "3", script, PRINT)
+    assert told.code == 2
+    assert "The run big has no step 8: it came to step 6." in told.err
+
+
 def test_programs_can_read_it(holdfast: Callable[..., Any], script: Path) -> None:
     told = holdfast("replay", "--json", "big", "7", "3", script, PRINT)
     assert (told.json["is_same"], told.json["recorded_print"], told.json["loss"]) == (True, PRINT, "nan")

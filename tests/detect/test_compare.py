@@ -246,3 +246,12 @@ def test_a_window_may_have_more_rows_than_a_short_number() -> None:
     text = HEALTHY * 5 + WRONG * 5 + HEALTHY * (rows - 10)
     (found,) = stretches(text, rows=3)
     assert (found.first, found.last) == (5, 9)
+
+
+def test_what_comes_alone_after_many_that_were_right_is_not_the_same_again() -> None:
+    (alone,) = stretches("xxxx" + 12 * "-" + "x" + 18 * "-", rows=3, bridge_s=300)
+    assert (alone.last, alone.lasting) == (3, False)
+    (again,) = stretches("xxxx" + 12 * "-" + "xxx" + 18 * "-", rows=3, bridge_s=300)
+    assert (again.last, again.lasting) == (18, True)
+    (soon,) = stretches("xxxx" + 8 * "-" + "x" + 18 * "-", rows=3, bridge_s=300)
+    assert (soon.last, soon.lasting) == (12, True)

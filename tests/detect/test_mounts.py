@@ -138,6 +138,16 @@ def test_a_mount_that_is_asked_now_and_then_is_slow_until_it_answers_quickly_aga
     assert looked(*mounted(asked, response_s, again, operation="WRITE")).machines == ()
 
 
+def test_a_mount_that_answers_quickly_for_a_minute_is_over(mounted: Made, looked: Looked) -> None:
+    """Read every second, with a slow answer now and then, as any disk has it."""
+    asked, response_s, again = usual()
+    response_s[70:100] += 0.04
+    response_s[130] = response_s[150] = 0.012
+    (slow,) = looked(*mounted(asked, response_s, again, every_s=1.0)).machines
+    assert slow.until_ns is not None
+    assert (slow.until_ns - slow.since_ns) / 1e9 == pytest.approx(29, abs=2)
+
+
 def test_a_client_that_is_missing_at_times_changes_nothing(mounted: Made, looked: Looked) -> None:
     asked, response_s, again = usual()
     frames = mounted(asked, response_s, again)

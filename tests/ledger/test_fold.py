@@ -45,6 +45,24 @@ def test_a_quiet_run_is_useful_but_for_its_start(story: Any) -> None:
     assert story.gpu_s() == {"starting": 480, "useful": 400}
 
 
+def test_a_takeover_is_counted_and_is_no_answer_to_a_failure(story: Any) -> None:
+    def told(*, takes_over: bool) -> dict[str, int]:
+        one = type(story)()
+        one.tell(RunStarted, gpus=1)
+        one.steps(1, 10, 5)
+        one.tell(MemberLost, subject="m0")
+        one.wait(5)
+        if takes_over:
+            one.tell(ActionTaken, action="take over", subject="coordinator")
+        one.wait(5).tell(ActionTaken, action="replace", subject="m0")
+        one.wait(5)
+        one.steps(11, 20, 5)
+        assert one.report().counts.takeovers == takes_over
+        return dict(one.gpu_s())
+
+    assert told(takes_over=True) == told(takes_over=False)
+
+
 def test_the_first_steps_excess_is_starting(story: Any) -> None:
     story.tell(RunStarted, gpus=1)
     story.steps(1, 1, 65)

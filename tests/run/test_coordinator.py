@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import pickle
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,6 +29,7 @@ from holdfast.record.recorder import Recorder
 from holdfast.run.coordinator import SEND_BUFFER_BYTES_MAX, Coordinator
 from holdfast.run.dial import Connection, dial
 from holdfast.run.handshake import HandshakeClient, Rejected, Stranger, endpoint_of
+from holdfast.run.happenings import Disconnected
 from holdfast.run.link import Link
 from holdfast.run.state import RunPolicy
 from holdfast.run.waits import LEASE_S_MIN
@@ -280,6 +283,26 @@ def test_a_run_from_its_first_node_to_its_end(tmp_path: Path) -> None:
     assert [event.step for event in site.recorded(StepCommitted)] == [1, 2, 3]
     assert [event.members for event in site.recorded(GenerationOpened)] == [("n0.0", "n0.1")]
     assert [event.outcome for event in site.recorded(RunEnded)] == ["completed"]
+
+
+def test_a_successor_of_a_run_that_is_over_waits_for_agents_that_do_not_know_it(tmp_path: Path) -> None:
+    async def story(site: Site, node: PlayedNode) -> None:
+        await until_stepping(node, 1, 2)
+        site.coordinator.stop("SIGTERM")
+        assert (await site.coordinator.ended()).outcome == "stopped"
+        estate = pickle.loads(pickle.dumps(site.coordinator.estate))
+        listener = socket.socket(fileno=os.dup(site.coordinator.listener.fileno()))
+        with Recorder(tmp_path / "second", run="r", clock=SystemClock()) as recorder:
+            policy = site.coordinator.estate.state.policy
+            heir = Coordinator(policy, TOKEN, recorder, SystemClock(), site.said.append, estate=estate)
+            heir.succeed(listener)
+            assert (await heir.ended()).outcome == "stopped"
+            assert heir.has_agents  # though it is not connected yet
+            heir.happened(Disconnected("agent", "n0"))
+            assert not heir.has_agents
+            await heir.close()
+
+    play(tmp_path, story)
 
 
 def told(script: Script) -> list[Published]:

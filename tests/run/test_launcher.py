@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from launching import JOINS, TOKEN, Launched, Start
+from launching import JOINS, TOKEN, Launched, Start, children, is_a
 from waiting import free_port, is_alive
 
 from holdfast.record.events import ActionTaken, GenerationOpened, MemberLost, RunEnded
@@ -129,6 +129,33 @@ def test_a_second_signal_waits_for_nobody(start: Start) -> None:
     assert launched.wait() == 143
     assert time.monotonic() - begun_s < STOP_S_MAX
     assert not any(map(is_alive, launched.pids()))
+
+
+def test_a_signal_that_reaches_the_coordinator_as_well_is_one_signal(start: Start, tmp_path: Path) -> None:
+    """As when Slurm cancels a job: members still have their time to leave."""
+    leaves = "signal.signal(15, lambda *_: (time.sleep(1), open('left', 'w'), os._exit(0)))"
+    launched = start("--run", "r", *GRACE, script=f"import os, signal, time; {leaves}; {SLEEPS}")
+    launched.until_printed("pid")
+    both = (find_endpoint(start.home, "r").pid, launched.process.pid)
+    for pid in both:
+        os.kill(pid, signal.SIGTERM)
+    assert launched.wait() == 143
+    assert (tmp_path / "left").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_coordinator_is_up_leaves_none_behind(
+    start: Start, number: signal.Signals
+) -> None:
+    launched = start("--detachable", "--run", "r", script=SLEEPS)
+    hubs: list[int] = []
+    while not hubs and launched.process.poll() is None:
+        hubs = [pid for pid in children(launched.process.pid) if is_a("hub", pid)]
+    launched.process.send_signal(number)
+    assert launched.wait() == 128 + number
+    assert hubs
+    assert not any(map(is_alive, hubs))
+    assert not (start.home / "runs" / "r").exists()
 
 
 def test_a_killed_launcher_takes_everything_with_it(start: Start) -> None:
@@ -263,6 +290,29 @@ if attempt == 0:
     assert [event.outcome for event in start.events(RunEnded)] == ["failed", "completed"]
 
 
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("def broken(:\n    pass\n", "SyntaxError: invalid syntax"),
+        ("import os\nimport no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
+    ],
+)
+def test_a_script_that_cannot_run_is_not_restarted(start: Start, script: str, error: str) -> None:
+    launched = start("--nproc-per-node", "2", script=script)
+    assert launched.wait() == 1
+    assert start.events(ActionTaken) == []
+    ending = next(line for line in launched.err if "the run fails" in line)
+    assert ending.endswith(f"failed (exit 1): {error}; to start it again would not help")
+    assert launched.err.count(error) == 1  # and its place
+
+
+def test_a_module_that_is_missing_later_may_be_there_the_next_time(start: Start) -> None:
+    code = "def load():\n    import no_such_module\n\nload()\n"
+    launched = start("--max-restarts", "1", script=code)
+    assert launched.wait() == 1
+    assert [event.action for event in start.events(ActionTaken)] == ["restart"]
+
+
 def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: Path) -> None:
     launched = start("--tls", "--nproc-per-node", "2", "--run", "protected", script=JOINS)
     launched.until_printed("generation n0.0 n0.1$", 2)
@@ -291,6 +341,21 @@ def test_the_traceback_of_a_survived_failure_is_printed_once(start: Start, tmp_p
     assert any("holdfast: completed with 2 survived errors: step" in line for line in launched.err)
     (ended,) = start.events(RunEnded)
     assert ended.survived_errors == 2
+
+
+def test_a_run_whose_last_checkpoint_failed_does_not_exit_with_0(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "enough").touch()
+    what = 'happened="failed", step=step, place="p", reason="the disk is full"'
+    failed = f"link.send(Checkpointed(member=member, {what}))"
+    script = JOINS.replace(
+        "            link.send(Finished", f"            {failed}\n            link.send(Finished"
+    )
+    launched = start("--warm", "0", script=script)
+    assert launched.wait() == 74
+    assert any(
+        "the last checkpoint failed, and none was saved: the disk is full" in line for line in launched.err
+    )
+    assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
 
 
 def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path) -> None:
@@ -322,9 +387,29 @@ def test_a_member_is_replaced_on_request(start: Start, tmp_path: Path) -> None:
     assert launched.wait() == 0
     assert [(one.action, one.subject) for one in start.events(ActionTaken)] == [("migrate", "n0.1")]
     assert start.events(MemberLost) == []
-    over = start.verb("migrate", "asked", "n0.0")
-    assert over.returncode == 1
-    assert "No run 'asked' is going on" in over.stderr
+    for words in (
+        ("migrate", "{run}", "n0.0"),
+        ("drain", "n0", "--run", "{run}"),
+        ("restore", "n0", "--run", "{run}"),
+    ):
+        over = start.verb(*(word.replace("{run}", "asked") for word in words))
+        assert over.returncode == 1
+        assert "No run 'asked' is going on" in over.stderr
+        unknown = start.verb(*(word.replace("{run}", "nobody") for word in words))
+        assert unknown.returncode == 2
+        assert "No run 'nobody' is going on" in unknown.stderr
+        assert "  hint: " in unknown.stderr
+
+
+def test_whoever_refuses_a_move_says_what_to_do_instead(start: Start) -> None:
+    launched = start("--run", "lonely", "--warm", "0", script=JOINS)
+    launched.until_printed("generation n0.0$")
+    words = (("migrate", "lonely", "n0.0"), ("migrate", "lonely", "n0"), ("drain", "n0", "--run", "lonely"))
+    for refused in [start.verb(*one) for one in words]:
+        assert refused.returncode == 1
+        sentence, hint = refused.stderr.splitlines()
+        assert sentence.startswith("holdfast: ")
+        assert hint.startswith("  hint: ")
 
 
 def test_what_stands_before_join_is_shown_once_for_each_first_member(start: Start, tmp_path: Path) -> None:

@@ -87,3 +87,16 @@ def test_few_lanes_for_the_replicas_are_told_once(cluster: MakeCluster) -> None:
         "64 lanes are few for 20 replicas: without one of them a step takes 1.25 times as long as "
         "with even shares for all; with 128 lanes, 1.09 times."
     ]
+
+
+def test_a_run_with_another_number_of_lanes_repeats_nothing(cluster: MakeCluster) -> None:
+    skipped = (SkippedLanes(2, 3, (6, 7)),)
+    made = cluster(slots=1, warm=0, skipped=skipped, skipped_of=8)
+    made.join_node("n0")
+    ending = made.finish()
+    assert ending.code == 2
+    assert ending.reason == "The run to be repeated had 8 lanes, this one has 64."
+    assert "hint: Give protect() as many lanes, or leave out --skip-lanes." in ending.complaint
+    again = cluster(slots=1, warm=0, skipped=skipped, skipped_of=64)
+    again.join_node("n0")
+    assert again.finish().outcome == "completed"

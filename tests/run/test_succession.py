@@ -1,16 +1,25 @@
 """The coordinator is killed, and the run goes on: real processes, and SIGKILL."""
 
+import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from launching import JOINS, TOKEN, Launched, Start
+from launching import JOINS, TOKEN, Launched, Start, is_a
 from waiting import free_port, is_alive, until
 
-from holdfast.record.events import GenerationOpened, MemberLost, RunEnded, RunStarted, StepCommitted
+from holdfast.record.events import (
+    ActionTaken,
+    GenerationOpened,
+    MemberLost,
+    RunEnded,
+    RunStarted,
+    StepCommitted,
+)
 from holdfast.run.endpoint import find_endpoint
 
 pytestmark = pytest.mark.slow
@@ -63,10 +72,16 @@ def test_members_notice_nothing_of_coordinators_that_are_killed(start: Start, tm
         kill_coordinator(start, "r")
         until_said(launched, TAKEN_OVER, kills)
     assert start.verb("chaos", "r", "kill", "n9").returncode == 2  # operators find the successor
+    endpoint = start.endpoint("r")
+    assert (is_a("hub", endpoint.pid), is_a("standby", endpoint.pid)) == (True, False)  # and `ps` shows it
+    assert is_a("standby", endpoint.successor)
     (tmp_path / "enough").touch()
     assert launched.wait() == 0
     assert launched.pids() == pids
     assert_nothing_happened(start, 4)
+    told = [(event.action, event.subject, event.reason) for event in start.events(ActionTaken)]
+    assert told == [("take over", "coordinator", "the coordinator was lost")] * KILLS
+    assert f"{KILLS} takeovers" in " ".join(start.verb("report", "r").stdout.split())
     assert not (start.home / "runs" / "r").exists()
 
 
@@ -125,15 +140,15 @@ def test_a_killed_successor_is_replaced(start: Start, tmp_path: Path) -> None:
     assert_nothing_happened(start, 1)
 
 
-@pytest.mark.soak
-def test_a_successor_that_is_stopped_holds_nobody_up(start: Start, tmp_path: Path) -> None:
-    """Its pipe fills up; then it is given up, and must not take over when it is continued."""
+def test_a_successor_that_is_stopped_is_told_and_replaced(start: Start, tmp_path: Path) -> None:
+    """It must not take over when it is continued."""
     launched = start("--nproc-per-node", "4", "--warm", "0", "--run", "r", script=JOINS)
     launched.until_printed("generation", 4)
     before = start.endpoint("r")
     os.kill(before.successor, signal.SIGSTOP)
     until(lambda: start.endpoint("r").successor != before.successor)
     assert not is_alive(before.successor)
+    launched.until_said("the coordinator's successor was stopped for 5 s: it is killed and replaced")
     (tmp_path / "enough").touch()
     assert launched.wait() == 0
     assert_nothing_happened(start, 4)
@@ -152,6 +167,59 @@ def test_a_run_without_coordinator_and_successor_ends_everywhere(start: Start) -
     for launched in (first, second):
         assert any("the coordinator at" in line and "is gone" in line for line in launched.err)
     assert not any(map(is_alive, (*first.pids(), *second.pids())))
+    seen_ns = (start.home / "runs" / "r" / "endpoint.json").stat().st_mtime_ns
+    gone = start.verb("attach", "r")
+    assert gone.returncode == 2
+    assert "it was lost with its coordinator, whose last sign of life was at" in gone.stderr
+    assert "hint: Start it again under its name" in gone.stderr
+    (listed,) = json.loads(start.verb("runs", "--json").stdout)
+    assert listed["ended"]["outcome"] == "failed"
+    (ended,) = start.events(RunEnded)
+    assert ended.reason == "lost: its coordinator died, and no successor took its place"
+    assert ended.occurred_ns >= max(event.occurred_ns for event in start.events(RunStarted))
+    assert abs(ended.occurred_ns - seen_ns) < 60 * 10**9
+    assert not (start.home / "runs" / "r" / "endpoint.json").exists()
+    assert start.verb("report", "r").stdout.count("lost: its coordinator died") == 1
+    assert len(start.events(RunEnded)) == 1  # it is written down once
+
+
+def test_a_run_that_is_started_again_after_it_was_lost_does_not_pay_for_the_time_between(
+    start: Start, tmp_path: Path
+) -> None:
+    first = start("--run", "r", "--warm", "0", script=JOINS)
+    first.until_printed("generation")
+    first.process.kill()
+    first.wait()
+    until(lambda: not any(map(is_alive, first.pids())))
+    (tmp_path / "enough").touch()
+    second = start("--run", "r", "--warm", "0", script=JOINS)
+    assert second.wait() == 0
+    lost, completed = sorted(start.events(RunEnded), key=lambda event: event.occurred_ns)
+    assert (lost.outcome, completed.outcome) == ("failed", "completed")
+    assert lost.occurred_ns < max(event.occurred_ns for event in start.events(RunStarted))
+
+
+def test_steps_are_stamped_when_they_happen_and_not_when_a_stopped_coordinator_hears_of_them(
+    start: Start, tmp_path: Path
+) -> None:
+    commit = "generation=generation.number, step=step, loss=None"
+    script = JOINS.replace(commit, f"{commit}, at_ns=time.monotonic_ns()")
+    script = script.replace(
+        "        step += 1\n", "        step += 1\n        print('at', step, flush=True)\n"
+    )
+    launched = start("--warm", "0", "--run", "r", script=script)
+    launched.until_printed("at ", 20)
+    coordinator = start.endpoint("r").pid
+    os.kill(coordinator, signal.SIGSTOP)
+    stopped_ns, steps = time.time_ns(), len(launched.until_printed("at "))
+    launched.until_printed("at ", steps + 50)
+    continued_ns = time.time_ns()
+    os.kill(coordinator, signal.SIGCONT)
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    stamps = [event.occurred_ns for event in start.events(StepCommitted)]
+    assert stamps == sorted(stamps)
+    assert len([at_ns for at_ns in stamps if stopped_ns < at_ns < continued_ns]) > 40
 
 
 def test_a_signal_also_ends_a_run_whose_coordinator_is_stopped(start: Start) -> None:

@@ -96,7 +96,8 @@ class Process:
     """A worker: the script, and how far it is.
 
     hangs_in: it hangs there until it is told of a generation. sticks_in: it hangs for good as soon as it
-    comes there. standing: the generation whose members it has told how it stands.
+    comes there. standing: the generation whose members it has told how it stands. sees: what its agent finds
+    out about it, at a time.
     """
 
     def __init__(self, member: str, node: str, *, joins: bool) -> None:
@@ -119,12 +120,15 @@ class Process:
         self.place = ""
         self.stacks: tuple[Stack, ...] = ()
         self.seen: KernelView | None = None
+        self.sees: Callable[[int], Located] | None = None
 
     def differ(self, **different: object) -> None:
         """Be built differently from the others."""
         self.setup = setup(**different)
 
-    def located(self) -> Located:
+    def located(self, now_ns: int) -> Located:
+        if self.sees is not None:
+            return self.sees(now_ns)
         return Located(member=self.member, place=self.place, stacks=self.stacks, seen=self.seen)
 
     @property
@@ -293,7 +297,7 @@ class Cluster:
                     self.processes[member].is_paused = True
             case Locate(member=member):
                 found = self.processes.get(member)
-                seen = Located(member=member, place="") if found is None else found.located()
+                seen = Located(member=member, place="") if found is None else found.located(self.now_ns)
                 self.from_agent(node, seen)
             case StrikeNode():
                 self.kill_node(node)

@@ -43,6 +43,8 @@ def test_places_count() -> None:
 def test_memory_that_begins_inside_a_word_is_printed_like_any_other() -> None:
     memory = torch.arange(LARGE + 1, dtype=torch.float32)
     assert printed(memory[1:]) == printed(memory[1:].clone())
+    beside = torch.ones(3)
+    assert printed(beside, memory[1:], beside) == printed(beside, memory[1:].clone(), beside)
 
 
 def test_other_layouts_are_read_as_they_lie() -> None:

@@ -9,6 +9,8 @@ from torch import nn
 
 import holdfast.train as hf
 from holdfast.record.errors import InputError
+from holdfast.record.events import GenerationOpened
+from holdfast.record.journal import read_directory
 from holdfast.run.replaying import VARIABLE, Replayed, ReplayOrder
 from holdfast.run.wire import SkippedLanes
 
@@ -61,6 +63,32 @@ def test_lanes_that_the_run_skipped_are_skipped(alone: Path, monkeypatch: pytest
     whole = replay(alone.parent, monkeypatch, 6, 2)
     skipped = [list(msgspec.structs.astuple(SkippedLanes(3, 4, (1,))))]
     assert replay(alone.parent, monkeypatch, 6, 2, skipped=skipped).prints != whole.prints
+
+
+@pytest.mark.parametrize(
+    ("recorded", "sentence"),
+    [
+        ({"lanes": 8}, "The run had lanes=8, this script has lanes=4."),
+        ({"seed": 2}, "The run had seed=2, this script has seed=1."),
+        ({"model": "another"}, "This script builds another model than the run had."),
+    ],
+)
+def test_another_script_is_a_mistake(
+    alone: Path, monkeypatch: pytest.MonkeyPatch, recorded: dict[str, object], sentence: str
+) -> None:
+    path = str(alone.parent / "result.json")
+    order = msgspec.convert({"step": 2, "lane": 1, "result": path, **recorded}, ReplayOrder)
+    monkeypatch.setenv(VARIABLE, order.text)
+    with pytest.raises(InputError, match=sentence):
+        train()
+
+
+def test_the_record_has_what_a_script_is_told_apart_by(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train()
+    (opened,) = [event for event in read_directory(alone) if isinstance(event, GenerationOpened)]
+    assert (opened.lanes, opened.seed) == (LANES, 1)
+    told = {"lanes": opened.lanes, "seed": opened.seed, "model": opened.model}
+    assert replay(alone.parent, monkeypatch, 2, 1, **told).begun == 0
 
 
 def test_a_lane_that_there_is_not_is_a_mistake(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,11 @@
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import Start
 from quantity import sampled
 
 from holdfast.run.wire import PlannedFault
@@ -177,3 +179,29 @@ def test_many_kills_leave_no_trace(cluster: Any, nodes: int, members: int, shard
     assert disturbed.digest == undisturbed.digest, disturbed.story
     assert disturbed.losses.items() <= undisturbed.losses.items()
     assert disturbed.steps_lost == 0, disturbed.story
+
+
+WHOLE = """
+import torch
+import holdfast.train as hf
+
+with hf.join() as run:
+    model = torch.nn.Linear(2, 2)
+    state = run.protect(model, torch.optim.SGD(model.parameters(), lr=0.1), lanes=4, seed=1)
+    for step in state.steps(2):
+        for lane in step.lanes:
+            lane.backward(model(torch.ones(1, 2)).sum())
+        step.commit()
+"""
+
+
+def test_a_script_that_shards_nothing_is_told_once(tmp_path: Path) -> None:
+    start = Start(tmp_path)
+    launched = start("--nproc-per-node", "2", "--shard", "2", "--warm", "0", script=WHOLE)
+    try:
+        assert launched.wait() == 0, launched.err
+    finally:
+        launched.close()
+    said = [line for line in launched.err if "does not use run.mesh" in line]
+    assert len(said) == 1, launched.err
+    assert "--shard asks for replicas of 2 ranks" in said[0]

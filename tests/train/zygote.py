@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from holdfast.run import kernel_view, whereabouts, wire
 from holdfast.run.handshake import Entry, HandshakeClient, endpoint_of
 from holdfast.run.stacks import own_frame, read_stacks
+from holdfast.run.startup.sitecustomize import VARIABLE
 
 PR_SET_PDEATHSIG = 1
 RETURN_S = 0.3
@@ -224,7 +225,7 @@ def fork_member(start: wire.StartWorker, assignment: Assignment) -> int:
                 HOLDFAST_ADDRESS="127.0.0.1",
                 HOLDFAST_LOCAL_NODE=f"{number_of(start.member)}/{assignment.nodes}",
                 OMP_NUM_THREADS="1",
-                **{whereabouts.VARIABLE: str(file)},
+                **{VARIABLE: str(file)},
             )
             SCRIPTS["train"](**assignment.arguments)
             code = 0

@@ -1,13 +1,14 @@
 """What `holdfast migrate`, `drain` and `restore` have in common: an operator asks, and waits for it."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
 import click
 
 from holdfast.cli.flags import FiniteRange
-from holdfast.cli.record import home
+from holdfast.cli.record import home, open_record
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError, InputError, complaint
 from holdfast.run.dial import asked
@@ -36,7 +37,9 @@ def moved(run: str, move: Move, again: Move, *, wait_s: float, as_json: bool) ->
     try:
         answer = asyncio.run(_asked(run, move, again, wait_s))
     except HoldfastError as error:
-        click.echo(complaint(error.sentence, error.hint), err=True)
+        if isinstance(error, InputError) and not _is_known(run):
+            raise
+        click.echo(error.told, err=True)
         return EXIT_NOT_DONE
     if answer.is_mistake:
         raise InputError(f"The run {run!r} has {answer.sentence}.", hint="Name one of them.")
@@ -45,8 +48,20 @@ def moved(run: str, move: Move, again: Move, *, wait_s: float, as_json: bool) ->
     elif answer.ok and answer.is_done:
         click.echo(printable(answer.sentence))
     else:
-        click.echo(f"holdfast: {printable(answer.sentence)}.", err=True)
+        click.echo(complaint(f"{answer.sentence}.", answer.hint or _hint(run, answer)), err=True)
     return 0 if answer.ok and answer.is_done else EXIT_NOT_DONE
+
+
+def _is_known(run: str) -> bool:
+    """Whether the record has it: then it is over, and otherwise there never was such a run."""
+    with open_record(os.environ.get("HOLDFAST_STORE")) as store:
+        return run in {summary.run for summary in store.runs()}
+
+
+def _hint(run: str, answer: Answer) -> str:
+    if answer.ok:
+        return "It goes on all the same. Ask again, or wait for longer with --wait."
+    return f"`holdfast attach {run}` shows what happened; ask again."
 
 
 async def _asked(run: str, move: Move, again: Move, wait_s: float) -> Answer:

@@ -16,6 +16,8 @@ from holdfast.record.home import HomeJournal
 from holdfast.record.journal import Damage
 from holdfast.record.store import Store
 from holdfast.record.stores import open_store
+from holdfast.run.endpoint import lost_runs
+from holdfast.run.lost import write_end
 
 Names = TypeVar("Names", str, tuple[str, ...], None)
 
@@ -62,6 +64,11 @@ def open_record(store_url: str | None) -> Iterator[Store]:
     """The store, up to date with what was recorded on this machine."""
     with open_store(store_url, home()) as store:
         home_journal(store).take_in()
+        if lost := lost_runs(home()):
+            last_ns = {summary.run: summary.last_ns for summary in store.runs()}
+            for one in lost:
+                write_end(home(), one, last_ns.get(one.run, 0))
+            home_journal(store).take_in()
         yield store
 
 

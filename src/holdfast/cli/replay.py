@@ -12,7 +12,7 @@ import msgspec
 from holdfast.cli.record import home, json_option, open_record
 from holdfast.cli.terminal import print_json
 from holdfast.record.errors import InputError
-from holdfast.record.events import LaneExamined
+from holdfast.record.events import GenerationOpened, LaneExamined, StepCommitted
 from holdfast.record.runs import find_run
 from holdfast.record.store import Selection
 from holdfast.run.endpoint import run_directory
@@ -70,15 +70,27 @@ def command(
     """
     with open_record(os.environ.get("HOLDFAST_STORE")) as store:
         run = find_run(store, run)
-        skipped = skipped_in(store.select(Selection(run=run, kinds=("step.committed",))))
+        committed = list(store.select(Selection(run=run, kinds=("step.committed",))))
+        skipped = skipped_in(committed)
+        opened = store.select(Selection(run=run, kinds=("generation.opened",)))
+        setup = next((one for one in opened if isinstance(one, GenerationOpened) and one.lanes), None)
         examined = [
             event
             for event in store.select(Selection(run=run, kinds=("lane.examined",)))
             if isinstance(event, LaneExamined) and (event.step, event.lane) == (step, lane)
         ]
+    _check_step(run, step, [event.step for event in committed if isinstance(event, StepCommitted)])
     place = checkpoints or run_directory(home(), run) / CHECKPOINTS_DIRECTORY
     with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as directory:
-        order = ReplayOrder(step=step, lane=lane, result=f"{directory}/result.json", skipped=skipped)
+        order = ReplayOrder(
+            step=step,
+            lane=lane,
+            result=f"{directory}/result.json",
+            skipped=skipped,
+            lanes=None if setup is None else setup.lanes,
+            seed=None if setup is None else setup.seed,
+            model="" if setup is None else setup.model,
+        )
         found = _compute(order, place, (script, *arguments))
     result = _compare(run, order, found, examined[-1] if examined else None)
     if as_json:
@@ -86,6 +98,15 @@ def command(
     else:
         click.echo(_text(result))
     return 0 if result.is_same is not False and result.is_steady else 1
+
+
+def _check_step(run: str, step: int, committed: list[int]) -> None:
+    """The one after the last may have been begun, and be why the run ended."""
+    last = max(committed, default=0)
+    if last and step > last + 1:
+        raise InputError(
+            f"The run {run} has no step {step}: it came to step {last}.", hint="Name one it has."
+        )
 
 
 def _compute(order: ReplayOrder, checkpoints: Path, words: tuple[str, ...]) -> Replayed:

@@ -192,6 +192,7 @@ def _counts(told: Report) -> str:
             wording.many(counts.loads, "load"),
             wording.many(counts.saves, "save"),
             f"{wording.many(counts.members_lost, 'member')} lost",
+            *([wording.many(counts.takeovers, "takeover")] if counts.takeovers else ()),
         )
     )
 

@@ -22,6 +22,7 @@ from holdfast.cli.record import home, open_record
 from holdfast.record.errors import InputError
 from holdfast.run.audits import RATE
 from holdfast.run.chaos import read_plan
+from holdfast.run.endpoint import lost_runs
 from holdfast.run.launcher import SIGNALS, Order, launch
 from holdfast.run.mesh import MeshShape
 from holdfast.run.output import Stream, View
@@ -36,6 +37,8 @@ WAIT_S = 600.0
 GRACE_S = 10.0
 RUN_CHARS_MAX = 100
 SUFFIX_BYTES = 3
+SCRIPT_BYTES_MAX = 1 << 20
+"""Of a script that is looked through."""
 NVIDIA_SMI_WAIT_S = 30
 
 _RUN_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{RUN_CHARS_MAX - 1}}}")
@@ -97,8 +100,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     hang_after_s: float | None = option(
         "--hang-after",
-        "End a member that holds the others up for so long, from the run's first commit on.  "
-        "[default: from the run's own steps]",
+        "End a member that holds the others up for so long, from the run's first commit on; start a script "
+        "that does not join again when it has stood for so long.  [default: from the run's own steps]",
         type=FiniteRange(min=0, min_open=True),
         metavar="S",
     )
@@ -242,6 +245,9 @@ def command(given: _Flags) -> int:
     --coordinator and $HOLDFAST_TOKEN.
     """
     order = order_of(given)
+    if order.policy.run in {lost.run for lost in lost_runs(order.home)}:
+        with open_record(os.environ.get("HOLDFAST_STORE")):
+            pass  # which writes down that the attempt before this one is over
     if order.log_directory is None and _wants_files(given):
         made = Path(tempfile.mkdtemp(prefix="holdfast_"))
         click.echo(f"holdfast: log files are in {made / order.policy.run}", err=True)
@@ -290,6 +296,7 @@ def order_of(given: _Flags) -> Order:
             hint="Start fewer members, or leave the flag out.",
         )
     plan, storm_per_min = _chaos(given.chaos)
+    skipped, skipped_of = ((), None) if given.skip_lanes is None else _skipped(given.skip_lanes)
     policy = RunPolicy(
         run=_run_name(given),
         team=given.team,
@@ -303,10 +310,12 @@ def order_of(given: _Flags) -> Order:
         wait_s=_wait_s(given),
         grace_s=GRACE_S if given.shutdown_timeout is None else float(given.shutdown_timeout),
         hang_after_s=given.hang_after_s,
+        may_join=_may_join(given),
         rebalances=not given.no_rebalance,
         faults=plan,
         mesh=mesh,
-        skipped=() if given.skip_lanes is None else _skipped(given.skip_lanes),
+        skipped=skipped,
+        skipped_of=skipped_of,
         audit_rate=_audit_rate(given.audit, mesh),
     )
     return Order(
@@ -345,17 +354,20 @@ def _audit_rate(wanted: float | None, mesh: MeshShape) -> float:
     return 0.0
 
 
-def _skipped(name: str) -> tuple[SkippedLanes, ...]:
-    """What a run of the record has skipped."""
+def _skipped(name: str) -> tuple[tuple[SkippedLanes, ...], int | None]:
+    """What a run of the record has skipped, and of how many lanes, if that was recorded."""
+    from holdfast.record.events import GenerationOpened
     from holdfast.record.runs import find_run
     from holdfast.record.store import Selection
 
     with open_record(os.environ.get("HOLDFAST_STORE")) as store:
         run = find_run(store, name)
         found = skipped_in(store.select(Selection(run=run, kinds=("step.committed",))))
+        opened = store.select(Selection(run=run, kinds=("generation.opened",)))
+        lanes = next((one.lanes for one in opened if isinstance(one, GenerationOpened) and one.lanes), None)
     if not found:
         raise InputError(f"The run {run} has skipped no lanes.", hint="Leave out --skip-lanes.")
-    return found
+    return found, lanes
 
 
 def _view(given: _Flags, slots: int) -> View:
@@ -411,6 +423,17 @@ def _command(given: _Flags) -> tuple[str, ...]:
         return (given.script, *given.arguments)
     _check_script(Path(given.script))
     return (*python, given.script, *given.arguments)
+
+
+def _may_join(given: _Flags) -> bool:
+    """Whether the script names Holdfast, or cannot be read for that."""
+    if given.is_module or given.no_python:
+        return True
+    try:
+        with Path(given.script).open("rb") as file:
+            return b"holdfast" in file.read(SCRIPT_BYTES_MAX)
+    except OSError:
+        return True
 
 
 def _check_script(path: Path) -> None:

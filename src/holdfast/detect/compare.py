@@ -29,6 +29,8 @@ MAD_TO_SIGMA = 1.4826
 MEAN_SIGMAS = 5.0
 """Of a mean: among the 10^5 of a look hardly one is so far off by chance, and readings scatter as one."""
 BRIDGE_S = 60.0
+ALONE_ROWS = 10
+"""After so many observations that were right, a few that are wrong are not the same again."""
 ONSET_SHARE = 0.4
 """Of the difference that matters: from there on it was on its way."""
 
@@ -103,9 +105,9 @@ def lasting(
     """The stretches of at least `rows` consecutive observations in which a series is wrong.
 
     known: where there is an observation at all; without one, what was before goes on. bridge_s: what comes
-    back within so much time had not gone; but what was right more often than wrong before it counted was by
-    chance, and is not when it began. One pass over the rows for all series together, so it does not matter
-    how many are wrong at once.
+    back within so much time had not gone, unless it comes alone after many that were right; but what was
+    right more often than wrong before it counted was by chance, and is not when it began. One pass over the
+    rows for all series together, so it does not matter how many are wrong at once.
     """
     columns = np.flatnonzero(np.add.reduce(wrong, axis=0, dtype=np.int32) >= rows)
     if not len(columns):
@@ -136,10 +138,10 @@ def lasting(
             first[is_first] = row
             more[is_first] = 0
         is_in |= now
-        quiet += 1
-        quiet *= not_now
         row_count += now
         row_count *= ~is_right
+        quiet += 1
+        quiet *= not_now | (counts & (quiet > ALONE_ROWS) & (row_count < rows))
         if (is_new := is_in & ~counts & (row_count >= rows)).any():
             noticed[is_new] = row
             counts |= is_new

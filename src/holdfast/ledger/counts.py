@@ -17,7 +17,8 @@ class Counts(msgspec.Struct):
 
     Launches with nothing recorded between them are one start, which is how others count; `launches` has
     every one. begun_again: how often the step counter began again after the run was complete; from_scratch:
-    how often it went back to the first step without having been complete.
+    how often it went back to the first step without having been complete. takeovers: by successors of the
+    coordinator.
     """
 
     launches: int = 0
@@ -26,6 +27,7 @@ class Counts(msgspec.Struct):
     saves: int = 0
     members_lost: int = 0
     unknown_events: int = 0
+    takeovers: int = 0
     begun_again: int = 0
     from_scratch: int = 0
 

@@ -369,6 +369,11 @@ class Fold(Attempts):
 
     def _action(self, event: events.ActionTaken) -> None:
         accounts = self.accounts
+        if event.action == events.TAKE_OVER:
+            self.counts.takeovers += (
+                1  # of the coordinator's work: members went on, and it answers no failure
+            )
+            return
         if event.action == "drain":
             self.members.drain(event.subject, event.gpus)
         elif event.action == "restore":

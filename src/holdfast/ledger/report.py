@@ -53,7 +53,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """starts: launches in a row, nothing between them, count once. restarts: all launches but the first.
-    steps_short: those of which lanes were skipped, `lanes_skipped` together.
+    steps_short: those of which lanes were skipped, `lanes_skipped` together. takeovers: how often a successor
+    took the place of a coordinator that was lost.
     """
 
     starts: int
@@ -67,6 +68,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     unknown_events: int
     steps_short: int = 0
     lanes_skipped: int = 0
+    takeovers: int = 0
 
 
 class ReferenceStretch(msgspec.Struct, frozen=True, kw_only=True):

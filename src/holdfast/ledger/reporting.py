@@ -63,7 +63,7 @@ def report(run: str, fold: Fold) -> Report:
 
 
 def counted(fold: Fold) -> Counted:
-    told = ("starts", "launches", "loads", "saves", "members_lost", "unknown_events")
+    told = ("starts", "launches", "loads", "saves", "members_lost", "unknown_events", "takeovers")
     return Counted(
         **{name: getattr(fold.counts, name) for name in told},
         restarts=max(0, fold.counts.launches - 1),

@@ -29,7 +29,10 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 Outcome = Literal["completed", "failed", "stopped", "preempted"]
 Phase = Literal["launch", "init", "load", "step", "data", "eval", "check", "stop"]
 Severity = Literal["fatal", "degraded"]
-Action = Literal["restart", "replace", "migrate", "shrink", "grow", "rebalance", "drain", "restore", "stop"]
+TAKE_OVER: Literal["take over"] = "take over"
+Action = Literal[
+    "restart", "replace", "migrate", "shrink", "grow", "rebalance", "drain", "restore", "stop", "take over"
+]
 """What Holdfast itself does about a run. Records of others may name actions of their own."""
 Role = Literal["active", "spare"]
 Precision = Literal["bf16", "fp8"]
@@ -109,6 +112,8 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
     abort_ns, group_ns, state_ns: how long the slowest member took to leave the old group, to meet the others
     in the new one, and to get the state; each on its own, so they need not add up.
     reason: why there is a new generation, in words: who was lost or came, or what a member could not do.
+    lanes, seed, model: with the first one, what the script is told apart by: what it gave `protect()`, and a
+    digest of the model as it was built, unless that is sharded.
     """
 
     generation: Count = 0
@@ -119,6 +124,9 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
     group_ns: Nanoseconds | None = None
     state_ns: Nanoseconds | None = None
     reason: str = ""
+    lanes: Count | None = None
+    seed: int | None = None
+    model: str = ""
 
 
 class MemberJoined(Event, frozen=True, kw_only=True, tag_field="kind", tag="member.joined"):
@@ -230,8 +238,8 @@ class FaultObserved(Event, frozen=True, kw_only=True, tag_field="kind", tag="fau
 
 
 class ActionTaken(Event, frozen=True, kw_only=True, tag_field="kind", tag="action.taken"):
-    """Somebody decided: restart, replace, migrate, shrink, grow, rebalance, drain, restore, stop or what a
-    later part adds.
+    """Somebody decided: restart, replace, migrate, shrink, grow, rebalance, drain, restore, stop, take over
+    (a successor, from the coordinator, which was lost) or what a later part adds.
 
     gpus: how many GPUs a drain takes out or a restore gives back.
     """

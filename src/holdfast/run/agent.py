@@ -156,7 +156,8 @@ class Agent:
         for beats in itertools.count():
             if beats % STOPS_BEATS == 0:
                 stopped = tuple(name for name, worker in self._workers.items() if worker.is_stopped())
-            self._connection.send(wire.NodeBeat(node=self._node, stopped=stopped))
+            printed = [worker.has_printed() for worker in self._workers.values()]
+            self._connection.send(wire.NodeBeat(node=self._node, stopped=stopped, has_printed=any(printed)))
             await asyncio.sleep(BEAT_INTERVAL_S)
 
     async def _obey(self) -> int:
@@ -177,8 +178,8 @@ class Agent:
                 case wire.StrikeWorker(member=member):
                     if worker := self._workers.get(member):
                         worker.strike(message)
-                case wire.Locate(member=member):
-                    self._spawn(self._locate(member))
+                case wire.Locate():
+                    self._spawn(self._locate(message))
                 case wire.StrikeNode():
                     self._die()
                 case wire.EndNode(code=code):
@@ -258,9 +259,10 @@ class Agent:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _locate(self, member: str) -> None:
-        worker = self._workers.get(member)
-        found = wire.Located(member=member, place="") if worker is None else await worker.locate()
+    async def _locate(self, order: wire.Locate) -> None:
+        found = wire.Located(member=order.member, place="")
+        if (worker := self._workers.get(order.member)) is not None:
+            found = await worker.locate(is_gentle=order.is_gentle)
         self._connection.send(found)
 
     def _xid_of(self, pid: int) -> Xid | None:

@@ -67,6 +67,9 @@ RECENT_NS = 1_000_000_000
 SIGNAL_CODE = 128
 """Added to a signal's number, this is what a shell says of a command that it ended."""
 
+StopSource = Literal["operator", "signal"]
+"""Who wants the run to end: an operator, such as the launcher, or whoever sends a signal to this process."""
+
 _FROM_AGENT = get_args(wire.FromAgent)
 _FROM_WORKER = get_args(wire.FromWorker)
 _encoder = msgspec.msgpack.Encoder()
@@ -115,6 +118,8 @@ class Coordinator:
         self._is_short_told = False
         self._ended: asyncio.Future[happenings.Ending] | None = None
         self._is_closed = False
+        self._wishes: dict[StopSource, int] = {"operator": 0, "signal": 0}
+        self._wishes_met = 0
         self._answer = wire.Answer(ok=False, sentence="")
         self._over: wire.RunClosed | None = None
 
@@ -163,8 +168,15 @@ class Coordinator:
 
     @property
     def has_agents(self) -> bool:
-        """Whether an agent is connected."""
-        return any(role == "agent" for role, _name in self._named)
+        """Whether an agent is connected, or was to the predecessor and is about to come back."""
+        return any(
+            role == "agent" and not session.is_given_up
+            for (role, _name), session in self.estate.sessions.items()
+        )
+
+    @property
+    def has_viewers(self) -> bool:
+        return bool(self._viewers)
 
     @property
     def endpoint(self) -> tuple[str, int]:
@@ -178,8 +190,16 @@ class Coordinator:
         assert self._ended is not None
         return await asyncio.shield(self._ended)
 
-    def stop(self, reason: str) -> None:
-        """End the run; the second time, at once. reason: the signal's name, or a sentence."""
+    def stop(self, reason: str, *, by: StopSource = "operator") -> None:
+        """End the run; the second time, at once. reason: the signal's name, or a sentence.
+
+        A signal to all processes of a job reaches the launcher, which passes it on, and this process: that is
+        one wish, so only the second one of either way is the second.
+        """
+        self._wishes[by] += 1
+        if self._wishes[by] <= self._wishes_met:
+            return
+        self._wishes_met += 1
         number = signal.Signals.__members__.get(reason)
         self.happened(happenings.StopRequested(reason, 1 if number is None else SIGNAL_CODE + number))
 

@@ -1,5 +1,7 @@
 """How a run ends: members are told, then waited for, then killed, each for a bounded time."""
 
+import msgspec
+
 from holdfast.record.errors import complaint
 from holdfast.record.events import ActionTaken, RunEnded
 from holdfast.run import processes
@@ -11,6 +13,8 @@ from holdfast.run.wire import Dismissed, EndNode, Outcome, Released
 CODE_FAILED = 1
 CODE_MISTAKE = 2
 """What `holdfast` exits with for a user's mistake."""
+CODE_UNSAVED = 74
+"""Training is through, and its end is in no checkpoint; sysexits.h calls this an error of input or output."""
 
 
 def complete(state: RunState, outcome: Outcome = "completed", reason: str = "") -> None:
@@ -103,19 +107,20 @@ def _present(state: RunState) -> tuple[str, ...]:
     return tuple(member.name for member in _running(state) if member.reached != "started")
 
 
-def _say_unsaved(state: RunState) -> None:
-    """That the newest checkpoint is not of the end, if none could be written there."""
+def _unsaved(state: RunState, end: Ending) -> Ending:
+    """If no checkpoint could be written at the end: that is said, and programs can tell by the code."""
     saved = state.progress.checkpointing
-    if saved.failure and saved.saved_step < state.progress.step:
-        newest = (
-            f"the newest checkpoint is of step {saved.saved_step}" if saved.saved_step else "none was saved"
-        )
-        state.outbox.say(f"the last checkpoint failed, and {newest}: {saved.failure}", "trouble")
+    if not saved.failure or saved.saved_step >= state.progress.step:
+        return end
+    newest = f"the newest checkpoint is of step {saved.saved_step}" if saved.saved_step else "none was saved"
+    state.outbox.say(f"the last checkpoint failed, and {newest}: {saved.failure}", "trouble")
+    return end if end.code else msgspec.structs.replace(end, code=CODE_UNSAVED)
 
 
 def _finish(state: RunState, end: Ending) -> None:
+    assert state.ending.closing is not None
     state.ending.is_over = True
-    _say_unsaved(state)
+    state.ending.closing.end = end = _unsaved(state, end)
     state.outbox.record(
         RunEnded(
             id="",

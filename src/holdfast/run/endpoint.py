@@ -16,6 +16,7 @@ from holdfast.record.errors import InputError
 from holdfast.record.files import make_private_directory
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run.lines import LINES_FILE
+from holdfast.wording import stamp
 
 RUNS_DIRECTORY = "runs"
 FILE = "endpoint.json"
@@ -38,6 +39,15 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     successor: int = 0
 
 
+class LostRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run whose coordinator was killed, and has no successor. seen_ns: its last sign of life, as far as its
+    files show.
+    """
+
+    run: str
+    seen_ns: int
+
+
 def run_directory(home: Path, run: str) -> Path:
     return home / RUNS_DIRECTORY / run
 
@@ -57,6 +67,11 @@ class Reservation:
             os.ftruncate(self.descriptor, len(body))
         except OSError as error:
             raise _unwritable(self._path, error) from None
+
+    def give_sign_of_life(self) -> None:
+        """So that it can be told later until when the run went, if it ends without a word."""
+        with suppress(OSError):
+            os.utime(self.descriptor)
 
 
 @contextmanager
@@ -120,7 +135,14 @@ def _open_locked(path: Path) -> int:
 def find_endpoint(home: Path, run: str) -> Endpoint:
     """Of a run that goes on this machine; `InputError` where none does under this name."""
     is_name = Path(run).name == run and run not in ("", "..")  # and not the way to another directory
-    endpoint = _read(run_directory(home, run) / FILE) if is_name else None
+    path = run_directory(home, run) / FILE
+    endpoint = _read(path) if is_name else None
+    if endpoint is None and is_name and (lost := _lost(path)) is not None:
+        raise InputError(
+            f"No run {run!r} is going on on this machine: it was lost with its coordinator, whose last sign "
+            f"of life was at {stamp(lost.seen_ns)}.",
+            hint="Start it again under its name: it goes on from its newest checkpoint, if it has one.",
+        )
     if endpoint is None:
         going = [name for name in going_runs(home) if name != run]
         hint = f"Going on are: {', '.join(going)}." if going else "No run is going on here."
@@ -131,6 +153,33 @@ def find_endpoint(home: Path, run: str) -> Endpoint:
 def going_runs(home: Path) -> list[str]:
     paths = sorted((home / RUNS_DIRECTORY).glob(f"*/{FILE}"))
     return [path.parent.name for path in paths if _read(path) is not None]
+
+
+def lost_runs(home: Path) -> list[LostRun]:
+    paths = sorted((home / RUNS_DIRECTORY).glob(f"*/{FILE}"))
+    return [lost for path in paths if (lost := _lost(path)) is not None]
+
+
+def _lost(path: Path) -> LostRun | None:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            endpoint = msgspec.json.decode(file.read(), type=Endpoint)
+            seen_ns = os.fstat(file.fileno()).st_mtime_ns
+    except (OSError, *UNDECODABLE):  # its coordinator holds it, or there never was one
+        return None
+    if _is_holdfasts(endpoint.launcher):
+        return None  # it has not noticed yet
+    with suppress(OSError):
+        seen_ns = max(seen_ns, (path.parent / LINES_FILE).stat().st_mtime_ns)
+    return LostRun(run=path.parent.name, seen_ns=seen_ns)
+
+
+def _is_holdfasts(process: int) -> bool:
+    """Whether it lives, and is not another one that has its number now."""
+    with suppress(OSError):
+        return b"holdfast" in Path(f"/proc/{process}/cmdline").read_bytes()
+    return False
 
 
 def _read(path: Path) -> Endpoint | None:

@@ -56,6 +56,9 @@ _TALKING = (
     "/asyncio/",
     "/http/client.py",
 )
+_MEETING = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/")
+"""Where a script waits for other ranks; in autograd for those of DDP, which exchanges gradients in
+`backward()`."""
 _LOADING = ("/torch/utils/data/", "/holdfast/train/data.py")
 _LOCKING = ("with ", "async with ")
 """How a line begins that takes a lock; or it calls `acquire`."""
@@ -64,7 +67,8 @@ _LOCKING = ("with ", "async with ")
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen of a member since a stall was first looked at. is_fixed: it was in the same function each
     time, called from the same lines. ran: how often its main thread was running, or ready to; others_ran: any
-    other thread, or process of its own.
+    other thread, or process of its own. woken: how often it got what it waited for, and
+    waited again.
     """
 
     first_ns: int
@@ -75,6 +79,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     is_fixed: bool = True
     ran: int = 0
     others_ran: int = 0
+    woken: int = 0
 
     @classmethod
     def begun(cls, message: Located, now_ns: int) -> "Watched":
@@ -90,7 +95,12 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     def then(self, message: Located, now_ns: int) -> "Watched":
         is_fixed = self.is_fixed and _is_same_call(self.last.stacks, message.stacks)
         return msgspec.structs.replace(
-            self, last_ns=now_ns, last=message, looks=self.looks + 1, is_fixed=is_fixed
+            self,
+            last_ns=now_ns,
+            last=message,
+            looks=self.looks + 1,
+            is_fixed=is_fixed,
+            woken=self.woken + message.was_woken,
         )._counted(message)
 
     @property
@@ -106,11 +116,30 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
         return is_ready or self.cpu_s > IDLE_SHARE * (self.last_ns - self.first_ns) / 1e9
 
     @property
+    def moves_data(self) -> bool:
+        if self.first.seen is None or self.last.seen is None:
+            return False
+        return self.last.seen.moved_bytes - self.first.seen.moved_bytes > MOVED_BYTES_MAX
+
+    @property
     def is_idle(self) -> bool:
         if self.first.seen is None or self.last.seen is None:
             return False
-        moved_bytes = self.last.seen.moved_bytes - self.first.seen.moved_bytes
-        return not self.computes and moved_bytes <= MOVED_BYTES_MAX
+        return not self.computes and not self.moves_data
+
+    @property
+    def has_got_further(self) -> bool:
+        """Whether it shows. A script that computes in one function may, and not show it. Of a process whose
+        stack cannot be read, all that is known is that it does something.
+        """
+        if not self.main:
+            return not self.is_idle or self.woken > 0
+        return self.moves_data or not self.is_fixed or (self.meets_others and self.woken > 0)
+
+    @property
+    def meets_others(self) -> bool:
+        """Whether it waits for other ranks, in torch."""
+        return not self.computes and _is_in(self.main, _MEETING) and not _is_in(self.main, _LOADING)
 
     @property
     def main(self) -> Stack:
@@ -119,13 +148,14 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Whose fault it is and of what kind. sentence: of all of them; is_certain: there is no need to wait any
-    longer, for the usual time of a step.
+    longer, for the usual time of a step; is_proven: nor for any time, since they wait for each other.
     """
 
     kind: HangKind = "unknown"
     culprits: tuple[str, ...] = ()
     sentence: str = ""
     is_certain: bool = False
+    is_proven: bool = False
 
 
 def explain(
@@ -147,6 +177,7 @@ def explain(
         culprits=tuple(culprits),
         sentence="; ".join(sentences) if kind != "unknown" else "",
         is_certain=all(_is_certain(known[name], kinds[name], stages[name], patience_s) for name in culprits),
+        is_proven=all(kinds[name] == "lock" and bool(_locked_threads(known[name])) for name in culprits),
     )
 
 
@@ -213,7 +244,9 @@ def _waiting_for_each_other(
     places = [f"{name} waits {_where(known[name])}" for name in culprits]
     how = "each other" if pair else "answers that no other member can give"
     sentence = f"{' and '.join(culprits)} wait for {how}: {', '.join(places)}"
-    return Explanation(kind="members", culprits=culprits, sentence=sentence, is_certain=True)
+    return Explanation(
+        kind="members", culprits=culprits, sentence=sentence, is_certain=True, is_proven=pair is not None
+    )
 
 
 def _sentence(one: Watched, kind: HangKind) -> str:
@@ -243,6 +276,14 @@ def _sentence(one: Watched, kind: HangKind) -> str:
             return f"waits {_waits(one)}, {where}"
         case "members" | "unknown":
             return f"is {where}"
+
+
+def meeting(one: Watched) -> str:
+    """all_reduce() at train.py:20: the call in which it waits for other ranks."""
+    depth = next((depth for depth, frame in enumerate(one.main) if frame.is_own), len(one.main))
+    calls = [frame.function for frame in reversed(one.main[:depth]) if frame.function != "wrapper"]
+    frame = own_frame(one.main)
+    return f"{calls[0] if calls else 'a call'}() at {frame.place if frame is not None else '?'}"
 
 
 def _waits(one: Watched) -> str:

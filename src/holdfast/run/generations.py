@@ -181,13 +181,15 @@ def keep(state: RunState, generation: Generation, step: int) -> None:
     if generation.formed_ns is None or generation.tally.get(step, 0) < len(generation.members):
         return
     del generation.tally[step]
+    reached_ns = generation.reached_ns.pop(step, state.now_ns)
     state.progress.first_ns.pop(step, None)
     if step <= state.progress.step:
         return
     since_ns = max(generation.formed_ns, state.progress.committed_ns or 0)
-    _note_time(state, generation, step, since_ns)
-    state.progress.worked.note(step, state.now_ns - since_ns)
-    state.progress.step, state.progress.committed_ns = step, state.now_ns
+    at_ns = max(since_ns, reached_ns)
+    _note_time(state, generation, step, since_ns, at_ns)
+    state.progress.worked.note(step, at_ns - since_ns)
+    state.progress.step, state.progress.committed_ns = step, at_ns
     if step > state.progress.step_max:  # what is done again after a rollback is no progress
         state.progress.step_max, state.progress.setbacks, state.progress.setback, state.progress.complaint = (
             step,
@@ -197,10 +199,10 @@ def keep(state: RunState, generation: Generation, step: int) -> None:
         )
         state.progress.trouble, state.devices.failures = None, ()
         state.print_held()  # the run has survived it
-    _record_committed(state, step, state.now_ns)
+    _record_committed(state, step, at_ns)
     pacing.note(state)
     if state.generations.hurt is not None:
-        _say_recovered(state, generation, step)
+        _say_recovered(state, generation, step, at_ns)
 
 
 def _go_back(state: RunState, version: int) -> None:
@@ -223,13 +225,13 @@ def _note_hurt(state: RunState) -> None:
         state.generations.hurt = (state.generations.failed_ns, "failure")
 
 
-def _say_recovered(state: RunState, generation: Generation, step: int) -> None:
+def _say_recovered(state: RunState, generation: Generation, step: int, at_ns: int) -> None:
     assert state.generations.hurt is not None
     (since_ns, what), state.generations.hurt = state.generations.hurt, None
     count = len(generation.members)
     whose = "the only member" if count == 1 else f"all {count} members"
     state.outbox.say(
-        f"step {step} committed by {whose}, {(state.now_ns - since_ns) / 1e9:.2f} s after the {what}"
+        f"step {step} committed by {whose}, {max(0, at_ns - since_ns) / 1e9:.2f} s after the {what}"
     )
 
 
@@ -242,7 +244,7 @@ def _duration(took_ns: int) -> str:
     return f"{took_s / 60:.0f} min" if took_s < 36_000 else f"{took_s / 3600:.1f} h"
 
 
-def _note_time(state: RunState, generation: Generation, step: int, since_ns: int) -> None:
+def _note_time(state: RunState, generation: Generation, step: int, since_ns: int, at_ns: int) -> None:
     """What the step took, and what the script took before it; since_ns: since the step before.
 
     Members that wait for another one have a long step, and that one a short one: the shortest counts, and the
@@ -252,7 +254,7 @@ def _note_time(state: RunState, generation: Generation, step: int, since_ns: int
     is_fresh, generation.is_fresh = generation.is_fresh, False
     if state.hangs.working or state.hangs.resumed_ns > since_ns:
         return  # with declared work, or while somebody was stopped
-    took_ns = (state.now_ns - since_ns) // (step - state.progress.step)
+    took_ns = (at_ns - since_ns) // (step - state.progress.step)
     if is_fresh:
         state.observed.note("first", took_ns)
         return
@@ -306,6 +308,8 @@ def _record_opened(state: RunState, generation: Generation, version: int) -> Non
     replacing.hand_over(state, generation, opened_ns)
     state.observed.note("form", state.now_ns - began_ns)
     gpus = max(state.launch.gpus, state.roster.seats, len(generation.members))
+    known = state.launch.setup if state.generations.formed is None else None
+    setup = None if known is None else known[1]
     state.outbox.record(
         GenerationOpened(
             id="",
@@ -318,6 +322,9 @@ def _record_opened(state: RunState, generation: Generation, version: int) -> Non
             group_ns=generation.parts_ns.get("group"),
             state_ns=generation.parts_ns.get("state"),
             reason=_reason(state, generation),
+            lanes=None if setup is None else setup.lanes,
+            seed=None if setup is None else setup.seed,
+            model="" if setup is None or state.policy.mesh.sizes else setup.model,
             causes=state.generations.causes,
         )
     )

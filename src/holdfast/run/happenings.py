@@ -16,6 +16,10 @@ class Begun(msgspec.Struct, frozen=True):
     """Agents can reach the coordinator from now on."""
 
 
+class TookOver(msgspec.Struct, frozen=True):
+    """The coordinator is dead, and this one, its successor, goes on in its place."""
+
+
 class FromNode(msgspec.Struct, frozen=True):
     """An agent said something."""
 
@@ -76,7 +80,7 @@ class MoveRequested(msgspec.Struct, frozen=True):
 
 Heard = FromNode | FromMember | FromMembers | Present | Disconnected
 Requested = StopRequested | StrikeRequested | MoveRequested
-Happening = Begun | Heard | Tick | Requested
+Happening = Begun | TookOver | Heard | Tick | Requested
 
 # ---- what is to be done about it -------------------------------------------------------------------------
 

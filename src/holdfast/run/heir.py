@@ -20,6 +20,8 @@ from contextlib import suppress
 from holdfast.run import kin
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.estate import EstateEntry
+from holdfast.run.stopped import end_stopped
+from holdfast.run.waits import LEASE_S_MIN
 
 PIPE_BYTES = 1 << 20
 """As much as Linux lets anybody have (pipe-max-size)."""
@@ -103,6 +105,7 @@ class Heir:
             )
         finally:
             os.close(reading)
+        watching = asyncio.create_task(self._end_stopped(self._process))
         self._write(self._charge)
         assert self._process.stdout is not None
         if await self._process.stdout.readline() == READY:
@@ -111,8 +114,16 @@ class Heir:
             self._publish(self._process.pid if self._is_following else 0)
         has_followed = self._is_following
         await self._process.wait()
+        watching.cancel()
         self._close()
         return has_followed
+
+    async def _end_stopped(self, process: asyncio.subprocess.Process) -> None:
+        """Kill one that is stopped (SIGSTOP), which could not take our place."""
+        if await end_stopped(process):
+            self._coordinator.tell(
+                f"the coordinator's successor was stopped for {LEASE_S_MIN:g} s: it is killed and replaced"
+            )
 
     def _write(self, body: bytes) -> None:
         if self._pipe is None:

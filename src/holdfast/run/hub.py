@@ -27,7 +27,7 @@ from holdfast.run.chaos import Storm
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.endpoint import Endpoint, Reservation, inherited, reserved, run_directory
 from holdfast.run.estate import Estate
-from holdfast.run.happenings import FromMember, Happening, StrikeRequested
+from holdfast.run.happenings import FromMember, Happening, StrikeRequested, TookOver
 from holdfast.run.heir import Heir
 from holdfast.run.kin import wake_with
 from holdfast.run.lines import LINES_FILE, KeptLines
@@ -40,6 +40,7 @@ from holdfast.run.wire import FaultKind, Strike, Struck
 END_WAIT_S = 10.0
 """How long agents have to exit when the run is over: they wait for their workers' last processes."""
 END_POLL_INTERVAL_S = 0.02
+SIGN_INTERVAL_S = 5.0
 STORM_POLL_INTERVAL_S = 0.2
 STORM_WAIT_S = 60.0
 """A script whose members have lived for so long without a commit is taken for one that never joins."""
@@ -116,9 +117,7 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
                     _introduce(charge, hub, page)
                 else:
                     hub.succeed(legacy.listener)
-                    hub.tell(
-                        "the coordinator was lost; its successor has taken over, and nothing else changes"
-                    )
+                    hub.happened(TookOver())
                 await _coordinate(charge, hub, reservation, begun)
             await asyncio.to_thread(recorder.close)
             await asyncio.sleep(0)  # what that had to say
@@ -147,17 +146,24 @@ async def _coordinate(
     else:
         _publish(charge, reservation, 0)
     begun(Readiness(port=charge.site.port))
-    chores = [asyncio.create_task(work) for work in (heir.keep(), _storm(charge, hub))]
+    works = (heir.keep(), _storm(charge, hub), _give_signs_of_life(reservation))
+    chores = [asyncio.create_task(work) for work in works]
     with _signals(hub), _tied(charge.launcher):
         try:
             ending = await hub.ended()
             hub.tell_over(ending)
-            await _agents_gone(hub)
+            await _agents_gone(hub, charge.started_by)
         finally:
             for chore in chores:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
             await heir.finish()
+
+
+async def _give_signs_of_life(reservation: Reservation) -> None:
+    while True:
+        reservation.give_sign_of_life()
+        await asyncio.sleep(SIGN_INTERVAL_S)
 
 
 def _publish(charge: HubOrder, reservation: Reservation, successor: int) -> None:
@@ -179,11 +185,18 @@ def _publish_later(charge: HubOrder, reservation: Reservation, successor: int) -
         _publish(charge, reservation, successor)
 
 
-async def _agents_gone(hub: Coordinator) -> None:
+async def _agents_gone(hub: Coordinator, launcher: int) -> None:
+    """And the launcher, if it still has to find this coordinator, which may have succeeded another one that
+    died at the end of the run.
+    """
     with suppress(TimeoutError):
         async with asyncio.timeout(END_WAIT_S):
-            while hub.has_agents:
+            while hub.has_agents or not (hub.has_viewers or _is_gone(launcher)):
                 await asyncio.sleep(END_POLL_INTERVAL_S)
+
+
+def _is_gone(process: int) -> bool:
+    return not process or not Path(f"/proc/{process}").exists()
 
 
 class _Hub(Coordinator):
@@ -253,7 +266,7 @@ def _signals(hub: Coordinator) -> Iterator[None]:
     """Whoever signals this process, and not the launcher, means the same."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, hub.stop, number.name)
+        loop.add_signal_handler(number, partial(hub.stop, number.name, by="signal"))
     try:
         yield
     finally:

@@ -133,6 +133,7 @@ def committed(state: RunState, member: Member, message: Committed) -> bool:
         not state.progress.loss_values or state.progress.loss_values[-1][0] < message.step
     ):
         state.progress.loss_values.append((message.step, message.loss))
+    at_ns = _moment(state, member, message)
     if (message.generation, message.step) <= member.reported:
         return False
     member.reported, member.version = (message.generation, message.step), message.step
@@ -142,8 +143,9 @@ def committed(state: RunState, member: Member, message: Committed) -> bool:
         state.progress.skipped.pop(message.step, None)
     for generation in (state.generations.formed, state.generations.announced):
         if generation is not None and generation.number == message.generation:
-            state.progress.first_ns.setdefault(message.step, state.now_ns)
+            state.progress.first_ns.setdefault(message.step, at_ns)
             generation.tally[message.step] = generation.tally.get(message.step, 0) + 1
+            generation.reached_ns[message.step] = max(at_ns, generation.reached_ns.get(message.step, 0))
             if message.took_s is not None:
                 took_ns = ns(message.took_s)
                 generation.took_ns[message.step] = min(took_ns, generation.took_ns.get(message.step, took_ns))
@@ -151,6 +153,17 @@ def committed(state: RunState, member: Member, message: Committed) -> bool:
             generations.keep(state, generation, message.step)
             return was_fresh and not generation.is_fresh
     return False
+
+
+def _moment(state: RunState, member: Member, message: Committed) -> int:
+    """When the member had the step. What came quickest so far came at once; whatever takes longer was held up
+    on its way, as by a coordinator that was stopped.
+    """
+    if message.at_ns is None:
+        return state.now_ns
+    ahead_ns = state.now_ns - message.at_ns
+    member.ahead_ns = ahead_ns if member.ahead_ns is None else min(ahead_ns, member.ahead_ns)
+    return message.at_ns + member.ahead_ns
 
 
 def enter_commits(state: RunState, members: Sequence[Member], message: Committed) -> None:

@@ -105,16 +105,16 @@ def view(pid: int) -> KernelView:
     channel = _read(f"{main}/wchan").strip("\0\n 0")
     if not call:
         waits_for = next((kind for part, kind in _CHANNELS.items() if part in channel), "")
-    started = list(_descendants(pid))
+    started = list(descendants(pid))
     return KernelView(
-        state=_state(main),
+        state=state_of(main),
         waits_for=waits_for,
         channel=channel,
         cpu_s=sum(map(_cpu_s, (pid, *started))),
         moved_bytes=sum(map(_moved_bytes, (main, *(f"/proc/{child}" for child in started)))),
         ends=_ends(pid, link),
         runs_threads=any(
-            _state(task) == "R" for task in (*map(str, _tasks(pid)), *(f"/proc/{one}" for one in started))
+            state_of(task) == "R" for task in (*map(str, _tasks(pid)), *(f"/proc/{one}" for one in started))
         ),
     )
 
@@ -148,7 +148,8 @@ def _endpoint(text: str) -> str:
     return f"{mapped or address}:{int(port, 16)}"
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
+    """All processes that it has started, and that those have."""
     waiting, count = [pid], 0
     while waiting:
         parent = waiting.pop()
@@ -168,7 +169,8 @@ def _tasks(pid: int) -> list[Path]:
         return []
 
 
-def _state(task: str) -> str:
+def state_of(task: str) -> str:
+    """Of a thread or process, by its place in /proc."""
     fields = _read(f"{task}/stat").rpartition(")")[2].split()
     return fields[0] if fields else ""
 
@@ -177,6 +179,13 @@ def _cpu_s(pid: int) -> float:
     """Of the process, and of those of its children that have ended."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def waits(pid: int) -> int:
+    """How often the process's main thread has begun to wait for something."""
+    status = _read(f"/proc/{pid}/task/{pid}/status")
+    found = re.search(r"^voluntary_ctxt_switches:\s*(\d+)$", status, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def _moved_bytes(place: str) -> int:

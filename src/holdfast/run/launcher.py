@@ -124,8 +124,16 @@ async def _expect_another(site: Site, unable: HoldfastError) -> None:
 
 async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voice") -> int:
     """The run to its end, by a coordinator on this machine. `HoldfastError` where it cannot be begun here."""
+    wishes = _Wishes()
+    with _signals(order.signals, wishes.take), _deaf(order):  # before there is anything to leave behind
+        return await _hold_heard(order, site, display, voice, wishes)
+
+
+async def _hold_heard(
+    order: Order, site: Site, display: Display | None, voice: "_Voice", wishes: "_Wishes"
+) -> int:
     run = order.policy.run
-    hub = await _start_hub(order, site)
+    hub = await _start_hub(order, site, wishes)
     site = msgspec.structs.replace(site, port=hub.port)
     screen = _Screen(voice, is_board=display is not None)
     viewer = Viewer(site, screen.show)
@@ -134,7 +142,7 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
         async with _shown(display, viewer, screen) as outlet:
             assignments = _assignments(order, site, run, _names(order, is_first=True), is_holder=True)
             nodes = [NodeAgent(one, outlet, partial(_struck_s, viewer), voice.say) for one in assignments]
-            over = await _conduct(order, hub, viewer, nodes)
+            over = await _conduct(hub, viewer, nodes, wishes)
             await asyncio.wait([following], timeout=END_WAIT_S)
     finally:
         following.cancel()
@@ -155,7 +163,29 @@ class _HubProcess(msgspec.Struct, frozen=True, kw_only=True):
     port: int
 
 
-async def _start_hub(order: Order, site: Site) -> _HubProcess:
+class _Wishes:
+    """Signals that the operator has sent to this process: kept until they can be passed on."""
+
+    def __init__(self) -> None:
+        self._received: list[signal.Signals] = []
+        self._pass_on: Callable[[signal.Signals], None] = lambda number: None
+
+    def take(self, number: signal.Signals) -> None:
+        self._received.append(number)
+        self._pass_on(number)
+
+    def pass_on(self, to: Callable[[signal.Signals], None]) -> None:
+        """All that came so far, and those that follow."""
+        self._pass_on = to
+        for number in self._received:
+            to(number)
+
+    @property
+    def are_urgent(self) -> bool:
+        return len(self._received) >= PATIENCE_SIGNALS
+
+
+async def _start_hub(order: Order, site: Site, wishes: _Wishes) -> _HubProcess:
     """`HoldfastError` where the run cannot be begun here."""
     charge = HubOrder(
         policy=order.policy,
@@ -179,6 +209,7 @@ async def _start_hub(order: Order, site: Site) -> _HubProcess:
     with suppress(ConnectionError):  # it was killed before it could read
         process.stdin.write(encoded(charge))
         process.stdin.close()
+    wishes.pass_on(lambda number: process.kill() if wishes.are_urgent else None)
     told = await process.stdout.read()
     if not told:
         await process.wait()
@@ -191,7 +222,7 @@ async def _start_hub(order: Order, site: Site) -> _HubProcess:
 
 
 async def _conduct(
-    order: Order, hub: _HubProcess, viewer: Viewer, nodes: Sequence[NodeAgent]
+    hub: _HubProcess, viewer: Viewer, nodes: Sequence[NodeAgent], wishes: _Wishes
 ) -> RunClosed | None:
     """Have the nodes, and pass on what the operator wants, until the run ends."""
     signals = 0
@@ -209,15 +240,15 @@ async def _conduct(
     keeping = [asyncio.create_task(node.keep()) for node in nodes]
     ended = asyncio.create_task(viewer.over())
     nodes_gone = asyncio.gather(*keeping)
-    with _signals(order.signals, stop), _deaf(order):
-        try:
-            waits: list[asyncio.Future[Any]] = [ended, nodes_gone]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
-                viewer.stop("no agent lives on this machine")
-            return await ended
-        finally:
-            await _end(nodes, keeping)
+    wishes.pass_on(stop)
+    try:
+        waits: list[asyncio.Future[Any]] = [ended, nodes_gone]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            viewer.stop("no agent lives on this machine")
+        return await ended
+    finally:
+        await _end(nodes, keeping)
 
 
 async def _end(nodes: Sequence[NodeAgent], keeping: Sequence[asyncio.Task[int]]) -> None:

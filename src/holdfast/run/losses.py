@@ -89,7 +89,7 @@ def fence(
     processes.stop(state, member, 0)
     state.outbox.effects.append(Close("worker", member.name))
     detail = (detail or account)[:STACKS_CHARS_MAX]
-    cause = _record_fault(state, member.name, why, onset_ns=onset_ns, detail=detail)
+    cause = record_fault(state, member.name, why, onset_ns=onset_ns, detail=detail)
     _say_lost(state, member.name, Account(why=account or why))
     lose(state, member, account or why, onset_ns=onset_ns, cause=cause)
 
@@ -102,7 +102,7 @@ def lose_node(state: RunState, node: Node, why: str, *, onset_ns: int | None, fa
     state.outbox.say(f"{state.progress.setback} with {many(len(living), 'member')}", "trouble")
     struck = [member.onset_ns for member in living if member.onset_ns is not None]
     onset_ns = min(struck) if struck else onset_ns
-    cause = _record_fault(state, node.name, fault, onset_ns=onset_ns, detail=why)
+    cause = record_fault(state, node.name, fault, onset_ns=onset_ns, detail=why)
     # Its members' connections may have ended first: all of it is one setback.
     known = [one for one in members if one.role == "active" and one.name in state.generations.unexplained]
     setbacks = max(0, state.progress.setbacks - len(known))
@@ -162,7 +162,7 @@ def explain(state: RunState, member: Member, message: WorkerExited) -> None:
     if member.name in state.generations.unexplained:
         account(state, member.name, told)
     elif not member.is_lost:
-        cause = _record_fault(state, member.name, why, onset_ns=member.onset_ns, detail=told.detail)
+        cause = record_fault(state, member.name, why, onset_ns=member.onset_ns, detail=told.detail)
         _say_lost(state, member.name, told)
         lose(state, member, why, cause=cause)
 
@@ -172,7 +172,7 @@ def account(state: RunState, name: str, told: Account) -> None:
     known = state.generations.unexplained.pop(name, None)
     if known is None:
         return
-    cause = _record_fault(
+    cause = record_fault(
         state, name, told.why, onset_ns=known.onset_ns, detail=told.detail, at_ns=known.lost_ns
     )
     _record_lost(state, name, told.why, known, cause)
@@ -309,7 +309,7 @@ def _record_lost(state: RunState, name: str, why: str, loss: Loss, cause: str = 
     )
 
 
-def _record_fault(
+def record_fault(
     state: RunState,
     subject: str,
     fault: str,

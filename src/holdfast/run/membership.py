@@ -11,7 +11,7 @@ as a whole (plain.py). Which of them it is shows when the first worker joins; un
 from collections.abc import Sequence
 from typing import assert_never
 
-from holdfast.record.events import PhaseEntered
+from holdfast.record.events import TAKE_OVER, ActionTaken, PhaseEntered
 from holdfast.run import (
     apart,
     corruption,
@@ -22,6 +22,7 @@ from holdfast.run import (
     losses,
     plain,
     processes,
+    quiet,
     rebalancing,
     replacing,
     replicas,
@@ -42,6 +43,7 @@ from holdfast.run.happenings import (
     StrikeRequested,
     Tick,
     ToNode,
+    TookOver,
 )
 from holdfast.run.history import gist
 from holdfast.run.recording import checkpoint_event
@@ -150,6 +152,8 @@ def _take_in(state: RunState, event: Happening) -> bool:
             state.outbox.effects.append(Reply(_strike(state, strike)))
         case MoveRequested(message):
             state.outbox.effects.append(Reply(replacing.ask(state, message)))
+        case TookOver():
+            _took_over(state)
         case Begun():
             state.outbox.record(state.policy.started(state.now_ns, state.launch.gpus))
         case Tick():
@@ -157,6 +161,16 @@ def _take_in(state: RunState, event: Happening) -> bool:
                 state.hangs.resumed_ns = state.now_ns  # commits that were made meanwhile are still to be read
             _check_leases(state)
     return True
+
+
+def _took_over(state: RunState) -> None:
+    lost = "the coordinator was lost"
+    state.outbox.say(f"{lost}; its successor has taken over, and nothing else changes", "trouble")
+    state.outbox.record(
+        ActionTaken(id="", occurred_ns=state.now_ns, subject="coordinator", action=TAKE_OVER, reason=lost)
+    )
+    for member in state.roster.members.values():
+        member.ahead_ns = None  # this process has a clock of its own
 
 
 def _settle(state: RunState) -> None:
@@ -168,7 +182,9 @@ def _settle(state: RunState) -> None:
         if state.launch.is_protected:
             joined.settle(state)
         else:
-            plain.settle(state)
+            quiet.watch(state)
+            if state.ending.closing is None:
+                plain.settle(state)
     if state.ending.closing is not None:
         devices.give_up(state, at_once=ending.is_due(state))
         losses.give_up_explanations(state, at_once=ending.is_due(state))
@@ -249,6 +265,8 @@ def _heard_node(state: RunState, node: Node, message: FromAgent) -> bool:
     _note_presence(state, node)
     match message:
         case NodeBeat():
+            if message.has_printed:
+                quiet.printed(state)
             return message.stopped != node.stopped and _note_stops(state, node, message.stopped)
         case Located():
             hangs.located(state, message)
@@ -376,7 +394,7 @@ def _judge(state: RunState, member: Member, message: WorkerExited) -> None:
     if losses.is_mistake(state, member, message):
         losses.judge_mistake(state, message)
     elif not state.launch.is_protected:
-        reason = f"{member.name} failed ({losses.cause_of_death(message)})"
+        reason = quiet.blamed(state, f"{member.name} failed ({losses.cause_of_death(message)})")
         plain.fail(state, reason, message.complaint, whose=member.name)
     elif message.code not in (None, CODE_DEVICE_FAILED) and member.role == "active":
         losses.judge_script(state, member, message)
@@ -506,13 +524,10 @@ def _note_stops(state: RunState, node: Node, stopped: tuple[str, ...]) -> bool:
             state.hangs.stopped[name] = state.now_ns
             _expect(state, state.now_ns)
             if state.ending.closing is None:
-                lease_s = state.observed.lease_ns / 1e9
-                then = (
-                    f"; it is replaced after {lease_s:.0f} s unless it continues"
-                    if state.launch.is_protected
-                    else ""
-                )
-                state.outbox.say(f"{name} is stopped (SIGSTOP){then}", "trouble")
+                then = f"all are started again after {quiet.stop_s(state):.0f} s"
+                if state.launch.is_protected:
+                    then = f"it is replaced after {state.observed.lease_ns / 1e9:.0f} s"
+                state.outbox.say(f"{name} is stopped (SIGSTOP); {then} unless it continues", "trouble")
     return True
 
 

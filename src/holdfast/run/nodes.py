@@ -8,17 +8,16 @@ from contextlib import suppress
 
 import msgspec
 
-from holdfast.run import kin, whereabouts
+from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment, encoded
 from holdfast.run.output import STREAMS
+from holdfast.run.stopped import end_stopped
 from holdfast.run.waits import LEASE_S_MIN
 
 SHORT_LIFE_S = 5.0
 SHORT_LIVES_MAX = 20
 """An agent that is killed so soon, so many times in a row, is not started again."""
 RECONNECT_S = 1.0
-STOPS_INTERVAL_S = 0.5
-"""How often the kernel is asked whether an agent is stopped."""
 
 
 class LineOutlet(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,23 +102,10 @@ class NodeAgent:
             watching.cancel()
 
     async def _end_stopped(self, agent: asyncio.subprocess.Process) -> None:
-        """Kill an agent that is stopped (SIGSTOP): the run gives it up, and its node comes back with another.
-
-        Nobody else can: the coordinator only sees that it is silent.
-        """
-        loop = asyncio.get_running_loop()
-        since_s = None
-        while agent.returncode is None:
-            if not whereabouts.is_stopped(agent.pid):
-                since_s = None
-            elif since_s is None:
-                since_s = loop.time()
-            elif loop.time() - since_s >= LEASE_S_MIN:
-                name = self._assignment.node or "this node"
-                self._say(f"the agent of {name} was stopped for {LEASE_S_MIN:g} s: it is killed and replaced")
-                kin.signal_process(agent.pid, signal.SIGKILL)
-                return
-            await asyncio.sleep(STOPS_INTERVAL_S)
+        """Kill one that is stopped (SIGSTOP): the run gives it up, and its node comes back with another."""
+        if await end_stopped(agent):
+            name = self._assignment.node or "this node"
+            self._say(f"the agent of {name} was stopped for {LEASE_S_MIN:g} s: it is killed and replaced")
 
 
 async def end_orphans(others: frozenset[int]) -> None:

@@ -4,6 +4,8 @@ Such a script makes its own process group from torchrun's variables, so nobody c
 that fails or a node that is lost ends the attempt; the next one has a new port and a higher restart count.
 """
 
+import re
+
 from holdfast.record.events import ActionTaken, GenerationOpened, RunEnded
 from holdfast.run import ending, processes
 from holdfast.run.state import RunState
@@ -19,6 +21,9 @@ def fail(state: RunState, reason: str, complaint: str = "", *, whose: str = "") 
     if state.launch.restart_due_ns is not None:
         return  # this attempt is being ended already
     _record_generation(state)
+    if state.launch.restarts == 0 and (error := lasting_error(complaint)):
+        ending.fail(state, f"{reason}: {error}; to start it again would not help", complaint=complaint)
+        return
     if state.launch.restarts >= state.policy.max_restarts:
         tries = f" after {state.launch.restarts} restarts" if state.launch.restarts else ""
         ending.fail(state, reason + tries, complaint=state.progress.complaint)
@@ -43,6 +48,18 @@ def fail(state: RunState, reason: str, complaint: str = "", *, whose: str = "") 
         if not member.is_gone:
             member.is_lost = True
             processes.stop(state, member, grace_s)
+
+
+def lasting_error(complaint: str) -> str:
+    """What a script ended with, if it would end with the same each time: it is no Python, or lacks a module
+    that it imports before it does anything else. Empty: it may be another thing the next time.
+    """
+    last = complaint.rstrip().rpartition("\n")[2].strip()
+    if re.match(r"(SyntaxError|IndentationError|TabError):", last):
+        return last
+    is_import = re.match(r"(ImportError|ModuleNotFoundError):", last)
+    functions = re.findall(r'^  File ".*", line \d+, in (.+)$', complaint, re.MULTILINE)
+    return last if is_import and functions and {*functions} == {"<module>"} else ""
 
 
 def settle(state: RunState) -> None:

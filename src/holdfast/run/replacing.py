@@ -20,6 +20,8 @@ from holdfast.run.wire import Answer, Drain, Migrate, Move, Restore
 
 REASON = "asked for by the operator"
 ENDING = "the run is ending"
+THROUGH = "the training is through"
+AGAIN = "Start the run again under its name, if it is to go on."
 
 
 def ask(state: RunState, message: Move) -> Answer:
@@ -44,15 +46,15 @@ def _migrate(state: RunState, message: Migrate) -> Answer:
     if state.replacing.replaced.get(name):
         return Answer(ok=True, sentence=f"{state.replacing.replaced[name]} has taken the place of {name}")
     if state.ending.closing is not None:
-        return Answer(ok=False, sentence=ENDING)
+        return Answer(ok=False, sentence=ENDING, hint=AGAIN)
     if name in state.replacing.leaving:
         return Answer(ok=True, sentence=f"{name} is being replaced", is_done=False)
     if message.asks_only:
         return Answer(ok=False, sentence=state.replacing.kept.get(name, f"{name} was lost meanwhile"))
     member = state.roster.living(name)
     if message.to and member is not None and message.to != member.node:
-        sentence = f"every place on {message.to} is taken; a whole node can be migrated to a spare one"
-        return Answer(ok=False, sentence=sentence)
+        sentence = f"every place on {message.to} is taken"
+        return Answer(ok=False, sentence=sentence, hint="A whole node can be migrated to a spare one.")
     return begin(state, name)
 
 
@@ -62,18 +64,18 @@ def _migrate_node(state: RunState, node: Node, message: Migrate) -> Answer:
     if not message.asks_only and not node.is_drained:
         if message.to and message.to not in spares:
             there = f"; there is {', '.join(spares)}" if spares else ", and there is none"
-            return Answer(ok=False, sentence=f"{message.to} is not a spare node{there}")
+            hint = "Leave out --to, or drain the node instead."
+            return Answer(ok=False, sentence=f"{message.to} is not a spare node{there}", hint=hint)
         if not spares:
-            return Answer(
-                ok=False, sentence=f"no spare node can take the place of {node.name}; drain it instead"
-            )
+            hint = f"`holdfast drain {node.name}` has the others share its lanes."
+            return Answer(ok=False, sentence=f"no spare node can take the place of {node.name}", hint=hint)
         state.replacing.chosen = {message.to or spares[0]}
     return _ask_drain(state, node, asks_only=message.asks_only)
 
 
 def _ask_drain(state: RunState, node: Node, *, asks_only: bool) -> Answer:
     if state.ending.closing is not None:
-        return Answer(ok=False, sentence=ENDING)
+        return Answer(ok=False, sentence=ENDING, hint=AGAIN)
     if asks_only and not node.is_drained:
         return Answer(ok=False, sentence=state.replacing.kept.get(node.name, f"{node.name} is not drained"))
     return _drain(state, node)
@@ -82,11 +84,12 @@ def _ask_drain(state: RunState, node: Node, *, asks_only: bool) -> Answer:
 def _restore(state: RunState, node: Node) -> Answer:
     """Members may be started on the node again. It takes part as soon as the run has room for it."""
     if state.ending.closing is not None:
-        return Answer(ok=False, sentence=ENDING)
+        return Answer(ok=False, sentence=ENDING, hint=AGAIN)
     if not node.is_drained:
         return Answer(ok=True, sentence=f"{node.name} is not drained")
     if not node.is_spare:
-        return Answer(ok=False, sentence=f"{node.name} is still being drained")
+        hint = "Ask again when its members have left."
+        return Answer(ok=False, sentence=f"{node.name} is still being drained", hint=hint)
     node.is_drained, state.roster.short[node.name] = False, None
     _record_action(state, "restore", node.name, state.now_ns, gpus=node.slots)
     state.outbox.say(f"{node.name} may have members again, {REASON}")
@@ -102,15 +105,17 @@ def begin(state: RunState, name: str, reason: str = REASON) -> Answer:
     """Have an heir found for the member. reason: why it is to go."""
     generation = state.generations.announced
     if generation is None:
-        return Answer(ok=False, sentence="the script has not joined, so its processes cannot be replaced")
+        sentence = "the script has not joined, so its processes cannot be replaced"
+        return Answer(ok=False, sentence=sentence, hint="Ask again when its first step is under way.")
     members = generation.living
     if name not in members:
         sentence = f"no member or node {name!r}; it has {', '.join(members)}"
         return Answer(ok=False, sentence=sentence, is_mistake=True)
     if len(members) == 1:
-        return Answer(ok=False, sentence=f"{name} is the only member: no other member has its state")
+        sentence = f"{name} is the only member: no other member has its state"
+        return Answer(ok=False, sentence=sentence, hint="Stop the run, and start it again elsewhere.")
     if any(state.roster.members[member].is_done for member in members):
-        return Answer(ok=False, sentence="the training is through")
+        return Answer(ok=False, sentence=THROUGH, hint="Wait for the run to end.")
     state.replacing.kept.pop(name, None)
     state.replacing.leaving[name] = ""
     if reason != REASON:
@@ -131,13 +136,15 @@ def _drain(state: RunState, node: Node) -> Answer:
     there = [name for name in members if state.roster.members[name].node == node.name]
     left = sum(not other.is_drained for other in state.roster.nodes.values()) - 1
     if not there:
-        return Answer(ok=False, sentence=f"{node.name} has no members")
+        return Answer(ok=False, sentence=f"{node.name} has no members", hint="There is nothing to drain.")
     if all(name in there or _is_drained(state, name) for name in members):
-        return Answer(ok=False, sentence=f"without {node.name} no member would have the state")
+        hint = "Wait until members of another node take part, or stop the run."
+        return Answer(ok=False, sentence=f"without {node.name} no member would have the state", hint=hint)
     if left < state.policy.nodes_min:
-        return Answer(ok=False, sentence=f"the run needs at least {state.policy.nodes_min} nodes")
+        hint = "Bring another node first; --nnodes MIN:MAX says how few are enough."
+        return Answer(ok=False, sentence=f"the run needs at least {state.policy.nodes_min} nodes", hint=hint)
     if any(state.roster.members[name].is_done for name in members):
-        return Answer(ok=False, sentence="the training is through")
+        return Answer(ok=False, sentence=THROUGH, hint="Wait for the run to end.")
     node.is_drained = True
     state.replacing.kept.pop(node.name, None)
     state.replacing.leaving |= dict.fromkeys(there, "")

@@ -12,12 +12,17 @@ VARIABLE = "HOLDFAST_REPLAY"
 
 
 class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The lane, and where to write what was found. skipped: lanes that nobody computed in earlier steps."""
+    """The lane, and where to write what was found. skipped: lanes that nobody computed in earlier steps.
+    lanes, seed, model: what the run had of these, as far as the record tells.
+    """
 
     step: int
     lane: int
     result: str
     skipped: tuple[SkippedLanes, ...] = ()
+    lanes: int | None = None
+    seed: int | None = None
+    model: str = ""
 
     @classmethod
     def given(cls, environment: Mapping[str, str]) -> Self | None:

@@ -34,6 +34,13 @@ def has_lanes(state: RunState) -> bool:
     """Whether every member would have a lane; if not, the run ends here."""
     assert state.launch.setup is not None
     lanes, mesh = state.launch.setup[1].lanes, state.policy.mesh
+    if state.policy.skipped_of not in (None, lanes):
+        ending.refuse(
+            state,
+            f"The run to be repeated had {state.policy.skipped_of} lanes, this one has {lanes}.",
+            "Give protect() as many lanes, or leave out --skip-lanes.",
+        )
+        return False
     if lanes % mesh.slices:
         ending.refuse(
             state,

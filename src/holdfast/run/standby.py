@@ -16,6 +16,7 @@ from contextlib import suppress
 from holdfast.run.estate import Estate
 from holdfast.run.heir import LENGTH_BYTES, READY
 from holdfast.run.hub import Legacy, Readiness, decoded, serve
+from holdfast.run.kin import be_called
 
 READ_BYTES = 1 << 20
 
@@ -86,6 +87,7 @@ def main() -> int:
     if estate is None or (charge.launcher and _is_gone(charge.launcher)):
         return 0
     estate.takeovers += 1
+    be_called("holdfast.run.hub", "holdfast.run.standby")
     for descriptor in (listener, reservation):
         os.set_inheritable(descriptor, False)
     legacy = Legacy(estate=estate, listener=socket.socket(fileno=listener), reservation=reservation)

@@ -41,10 +41,11 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     nodes_min: without so many nodes the run waits; nodes beyond `nodes_max` are spares. warm: processes a
     node keeps ready to step in. max_restarts: of a script that never joins. wait_s: the longest the run waits
     for nodes or members that it cannot go on without. hang_after_s: whoever holds the others up for so long
-    is ended; None: by what the run has seen so far. grace_s: what a worker has between SIGTERM and SIGKILL.
-    rebalances: lanes are dealt by the members' pace. faults: strikes that are planned. mesh: the members that
-    make one replica of a sharded model. skipped: lanes that are not computed, because the run repeats another
-    one. audit_rate: the share of lanes that two members compute.
+    is ended; None: by what the run has seen so far. may_join: nothing says that the script never will.
+    grace_s: what a worker has between SIGTERM and SIGKILL. rebalances: lanes are dealt by the members' pace.
+    faults: strikes that are planned. mesh: the members that make one replica of a sharded model. skipped:
+    lanes that are not computed, because the run repeats another one; skipped_of: how many lanes that one had,
+    if it is known. audit_rate: the share of lanes that two members compute.
     """
 
     run: str
@@ -58,11 +59,13 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_restarts: Count = 3
     wait_s: float = 600.0
     hang_after_s: float | None = None
+    may_join: bool = True
     grace_s: float = 10.0
     rebalances: bool = True
     faults: tuple[PlannedFault, ...] = ()
     mesh: MeshShape = MeshShape()
     skipped: tuple[SkippedLanes, ...] = ()
+    skipped_of: int | None = None
     audit_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
     def started(self, now_ns: int, gpus: int) -> RunStarted:
@@ -93,6 +96,7 @@ class Member(msgspec.Struct, kw_only=True):
     record knows. finished, finished_ns: how its script came to its end, and when. spent: where its time went,
     by its last report, and by the one before. since_generation: the first generation that it was in; 0: none
     yet. told: how many messages it has sent to other members. rail: which part of a sharded model it has.
+    ahead_ns: by how much our clock is ahead of its own, as far as that is known: what came quickest tells.
     """
 
     name: str
@@ -125,6 +129,7 @@ class Member(msgspec.Struct, kw_only=True):
     since_generation: int = 0
     told: int = 0
     rail: int = 0
+    ahead_ns: int | None = None
 
     @property
     def is_done(self) -> bool:
@@ -183,9 +188,10 @@ class Generation(msgspec.Struct, kw_only=True):
     replaced, missing, added: how it differs from the one before: who has whose place, who is not in it any
     more, who is new. because: what broke the one before, where that is why it was announced. regrouped: the
     version each member goes on from. parts_ns: the longest that a member took for each part of regrouping.
-    tally: how many members have reported each step. took_ns: the shortest that one took for it. is_fresh: no
-    step of it was committed yet. lost: members that were lost since it was announced.
-    broken_ns, trouble: when a member first said that a collective failed, and what it said.
+    tally: how many members have reported each step; reached_ns: when the last of them had it. took_ns: the
+    shortest that one took for it. is_fresh: no step of it was committed yet. lost: members that were lost
+    since it was announced. broken_ns, trouble: when a member first said that a collective failed, and what it
+    said.
     leaving: whose place somebody else takes because the operator asks for it. shelved: who waits because
     its replica is not whole. is_void: it was announced and
     cannot be formed, so another one follows. published: who has begun to regroup, as what it tells the others
@@ -213,6 +219,7 @@ class Generation(msgspec.Struct, kw_only=True):
     broken_ns: int | None = None
     trouble: Trouble | None = None
     tally: dict[int, int] = {}
+    reached_ns: dict[int, int] = {}
     took_ns: dict[int, int] = {}
     is_fresh: bool = True
 
@@ -248,7 +255,7 @@ class Stall(msgspec.Struct, kw_only=True):
     since_ns: when the run last got further. looks, looked_ns: how often it was looked at, and when last.
     asked_ns: when agents were asked where their members are; awaited: of whom that is not answered. watched:
     what they have answered so far; are_all_asked: not only those who may be to blame were. said: the last
-    line about it.
+    line about it; blamed: of what kind it was, and of whom.
     """
 
     since_ns: int
@@ -259,6 +266,7 @@ class Stall(msgspec.Struct, kw_only=True):
     watched: dict[str, Watched] = {}
     are_all_asked: bool = False
     said: str = ""
+    blamed: tuple[str, ...] = ()
 
 
 class CheckpointTimes(msgspec.Struct, kw_only=True):

@@ -43,6 +43,8 @@ IDLE_S_MAX = 1800.0
 copies of the state would be given up, and for work that the script has declared."""
 LOOK_S_MAX = 60.0
 """A step that takes longer than this is told, however long it may take."""
+QUIET_LOOK_S = 30.0
+"""Between two looks at workers of a script that never joins, as long as it prints nothing."""
 LOCATE_S = 2.0
 """What an agent has to find out where its member is: it takes some milliseconds."""
 PATIENT_S = 6 * 3600.0
@@ -65,7 +67,7 @@ LATE_S = 1.0
 """The coordinator looked at the leases this much too late: it was held up itself and heard nobody."""
 
 
-Thing = Literal["gap", "start", "ready", "form", "step", "pause", "first", "work"]
+Thing = Literal["gap", "start", "ready", "form", "step", "pause", "first", "work", "stand"]
 
 
 def ns(seconds: float) -> int:
@@ -77,7 +79,8 @@ class Observed(msgspec.Struct, kw_only=True):
 
     gap: between two heartbeats of a node. step: from its first lane to its commit, on the member that kept
     nobody waiting. pause: what the script does between two steps. first: the first step of a generation, from
-    its formation. work: what the script has declared; it is no part of the others.
+    its formation. work: what the script has declared; it is no part of the others. stand: that no worker of a
+    script that never joins got further, until they did.
     """
 
     gap_ns_max: int = 0
@@ -88,6 +91,7 @@ class Observed(msgspec.Struct, kw_only=True):
     pause_ns_max: int = 0
     first_ns_max: int = 0
     work_ns_max: int = 0
+    stand_ns_max: int = 0
 
     def note(self, what: Thing, took_ns: int) -> None:
         name = f"{what}_ns_max"

@@ -2,27 +2,21 @@
 
 A script that holds the interpreter answers nobody, but a signal handler in C still runs: faulthandler writes
 the stack of the main thread into a file that exists only in memory, which the agent has given to the process,
-and reads. A process that has no such handler is never signalled: it would die of it.
+and reads. The handler is there before the script is (startup/sitecustomize.py). A process that has none is
+never signalled: it would die of it.
 """
 
-import faulthandler
 import os
 import re
-import signal
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import dropwhile
 from pathlib import Path
 
 from holdfast.run.stacks import StackFrame, is_holdfasts, is_library, own_frame
+from holdfast.run.startup.sitecustomize import FILE_NAME, SIGNAL, SIGNAL_ALL
 
-SIGNAL = signal.SIGRTMIN + 10
-"""Nobody uses it: glibc has the first two real-time signals, and programs that want one take the next."""
-SIGNAL_ALL = SIGNAL + 1
-"""Asks for the stacks of all threads. Not of a process in which one runs: its frames change meanwhile."""
-VARIABLE = "HOLDFAST_STACK_FD"
-FILE_NAME = "holdfast-stack"
 STACK_BYTES_MAX = 64 << 10
 """faulthandler writes a hundred frames at most."""
 STOPPED = "T"
@@ -30,19 +24,6 @@ STOPPED = "T"
 
 
 # ---- in the script's process -----------------------------------------------------------------------------
-
-
-def register(environment: MutableMapping[str, str]) -> None:
-    """Let the agent ask where this process is, if it has given it the file for it."""
-    given = environment.pop(VARIABLE, "")
-    if not given.isdecimal():
-        return
-    with suppress(OSError):
-        # A program between the agent and this one may have closed it, and opened another in its place.
-        if FILE_NAME in str(Path(f"/proc/self/fd/{given}").readlink()):
-            os.set_inheritable(int(given), False)
-            faulthandler.register(SIGNAL, file=int(given), all_threads=False)
-            faulthandler.register(SIGNAL_ALL, file=int(given), all_threads=True)
 
 
 def here() -> str:
@@ -79,7 +60,7 @@ def is_stopped(pid: int) -> bool:
 def ask(pid: int, file: int, *, all_threads: bool = False) -> bool:
     """Have the process write its stack into the file. False: it does not listen, and was not asked."""
     number = SIGNAL_ALL if all_threads else SIGNAL
-    if not _listens(pid, number):
+    if not listens(pid, number):
         return False
     os.ftruncate(file, 0)
     os.lseek(file, 0, os.SEEK_SET)  # the process writes at the same position
@@ -93,7 +74,7 @@ def answer(file: int) -> str:
     return os.pread(file, STACK_BYTES_MAX, 0).decode("utf-8", "replace")
 
 
-def _listens(pid: int, number: int) -> bool:
+def listens(pid: int, number: int = SIGNAL) -> bool:
     """Whether the process has a handler for the signal; the kernel has a mask of those that it catches."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")

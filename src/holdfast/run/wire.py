@@ -158,20 +158,25 @@ class WorkerExited(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class NodeBeat(Message, frozen=True, kw_only=True, tag=True):
-    """The node lives. stopped: its members whose process the kernel shows as stopped, as by SIGSTOP."""
+    """The node lives. stopped: its members whose process the kernel shows as stopped, as by SIGSTOP.
+    has_printed: one of them has, since the last heartbeat.
+    """
 
     node: str
     stopped: tuple[str, ...] = ()
+    has_printed: bool = False
 
 
 class Located(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The answer to `Locate`. place: `train.py:88`; empty: it cannot be told. stacks: of its threads, the
-    main one first. seen: what the kernel shows of it.
+    main one first. seen: what the kernel shows of it. was_woken: since it was last located, its main thread
+    got what it waited for.
     """
 
     place: str
     stacks: tuple[Stack, ...] = ()
     seen: KernelView | None = None
+    was_woken: bool = False
 
 
 # ---- to an agent -----------------------------------------------------------------------------------------
@@ -230,7 +235,13 @@ class StrikeNode(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Locate(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """Where in its script is the process of `member`, and what does it wait for?"""
+    """Where in its script is the process of `member`, and what does it wait for?
+
+    is_gentle: one that is asleep, and was not in the same sleep when it was last located, is not asked for
+    its stacks. A signal ends a sleep, and torch takes that for a failure while it connects to other ranks.
+    """
+
+    is_gentle: bool = False
 
 
 class EndNode(Message, frozen=True, kw_only=True, tag=True):
@@ -393,7 +404,8 @@ class Committed(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The member holds version `step` now. loss: the step's, where the script's losses are numbers.
 
     took_s: from when the script asked for the step's first lane until here; None: not known. skipped: the
-    lanes that nobody computed.
+    lanes that nobody computed. at_ns: when that was, by the member's own monotonic clock: a coordinator that
+    was held up hears of it later.
     """
 
     generation: int
@@ -401,6 +413,7 @@ class Committed(MemberMessage, frozen=True, kw_only=True, tag=True):
     loss: float | None
     took_s: float | None = None
     skipped: tuple[int, ...] = ()
+    at_ns: int | None = None
 
 
 class Working(MemberMessage, frozen=True, kw_only=True, tag=True):
@@ -611,12 +624,14 @@ class Answer(Message, frozen=True, kw_only=True, tag=True):
     """The coordinator's answer to an operator: what was done, or why not (`ok` false).
 
     is_done: False while what was asked for is under way. is_mistake: it was asked of nobody who is there.
+    hint: what to do about it, where that is known.
     """
 
     ok: bool
     sentence: str
     is_done: bool = True
     is_mistake: bool = False
+    hint: str = ""
 
 
 class Said(Message, frozen=True, kw_only=True, tag=True):

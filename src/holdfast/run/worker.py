@@ -22,6 +22,7 @@ from holdfast.run.kin import die_with, signal_group, signal_process
 from holdfast.run.lines import KeptLines
 from holdfast.run.output import STREAMS, LastWords, MemberOutput, Printer, Stream, View
 from holdfast.run.stacks import Stack, own_frame, read_stacks
+from holdfast.run.startup import sitecustomize
 from holdfast.run.wire import Located, StrikeWorker
 
 READ_BYTES = 64 << 10
@@ -71,6 +72,8 @@ class Worker:
         self._is_muted = program.is_muted
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._is_stopped = False
+        self._has_printed = False
+        self._waits: int | None = None
         self._reading: threading.Thread | None = None
         self._is_gone = asyncio.Event()
         self._logs = _open_logs(program.log_directory / member) if program.log_directory else {}
@@ -128,18 +131,41 @@ class Worker:
         """Whether the kernel shows the process as stopped."""
         return self._process.returncode is None and whereabouts.is_stopped(self.pid)
 
-    async def locate(self) -> Located:
+    def has_printed(self) -> bool:
+        """Whether anything came from it since this was last asked."""
+        has_printed, self._has_printed = self._has_printed, False
+        return has_printed
+
+    async def locate(self, *, is_gentle: bool = False) -> Located:
         """Where in its script the process is, and what the kernel shows of it. One that is stopped cannot
-        answer, and is not asked.
+        answer, and is not asked. is_gentle: see `Locate`.
         """
-        seen = kernel_view.view(self.pid)  # first: to be asked takes it out of what it waits in, for a moment
-        text = ""
-        if seen.state not in ("", whereabouts.STOPPED):
-            text = await self._stacks(all_threads=not seen.runs_threads)
+        pid = self._interpreter()
+        seen = kernel_view.view(pid)  # first: to be asked takes it out of what it waits in, for a moment
+        before, waits = self._waits, kernel_view.waits(pid)
+        text, is_new_sleep = "", seen.waits_for == "sleep" and waits != before
+        if seen.state not in ("", whereabouts.STOPPED) and not (is_gentle and is_new_sleep):
+            text = await self._stacks(pid, all_threads=not seen.runs_threads)
+            await self._settled(pid, seen.state)
+        self._waits = kernel_view.waits(pid)  # to be asked was one more
         stacks = await self._read_stacks(text)
         frame = own_frame(stacks[0]) if stacks else None
         place = frame.place if frame is not None else ""
-        return Located(member=self._member, place=place, stacks=stacks, seen=seen)
+        was_woken = before is not None and waits > before
+        return Located(member=self._member, place=place, stacks=stacks, seen=seen, was_woken=was_woken)
+
+    def _interpreter(self) -> int:
+        """The process that runs the script: a shell, or numactl, may stand before it."""
+        if whereabouts.listens(self.pid):
+            return self.pid
+        return next(filter(whereabouts.listens, kernel_view.descendants(self.pid)), self.pid)
+
+    async def _settled(self, pid: int, state: str) -> None:
+        """Wait until one that was asleep is so again."""
+        for _ in range(LOCATE_POLLS_MAX):
+            if state != "S" or kernel_view.state_of(f"/proc/{pid}/task/{pid}") in ("S", ""):
+                return
+            await asyncio.sleep(LOCATE_POLL_INTERVAL_S)
 
     async def _read_stacks(self, text: str) -> tuple[Stack, ...]:
         """With the lines of the script, unless its storage hangs: what holds up the script must not hold up
@@ -155,9 +181,9 @@ class Worker:
                 await asyncio.sleep(LOCATE_POLL_INTERVAL_S)
         return read_stacks(text, with_source=False)
 
-    async def _stacks(self, *, all_threads: bool) -> str:
+    async def _stacks(self, pid: int, *, all_threads: bool) -> str:
         """As the process writes them; empty where it does not."""
-        if not whereabouts.ask(self.pid, self._stack, all_threads=all_threads):
+        if not whereabouts.ask(pid, self._stack, all_threads=all_threads):
             return ""
         text = ""
         for _ in range(LOCATE_POLLS_MAX):
@@ -211,6 +237,7 @@ class Worker:
     def _take(self, stream: Stream) -> int:
         """Read once; returns how many bytes. BlockingIOError where nothing is there."""
         data = os.read(self._pipes[stream], READ_BYTES)
+        self._has_printed = True
         self._output.feed(stream, data, self._loop.time())
         if self._output.due_s is not None:
             self._later("release", self._output.due_s - self._loop.time(), self._output.release)
@@ -264,7 +291,11 @@ def _started(program: Program, stack: int) -> tuple[subprocess.Popen[bytes], dic
     try:
         process = subprocess.Popen(
             program.command,
-            env={**program.environment, whereabouts.VARIABLE: str(stack)},
+            env={
+                **program.environment,
+                sitecustomize.PATH: sitecustomize.added(program.environment),
+                sitecustomize.VARIABLE: str(stack),
+            },
             pass_fds=(stack,),
             stdin=subprocess.DEVNULL,
             stdout=pipes["stdout"][1],

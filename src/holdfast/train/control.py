@@ -304,12 +304,13 @@ class Alone:
         self._clock = SystemClock()
         self._published: dict[str, bytes] = {}
         self._is_started = False
+        self._setup: wire.Setup | None = None
 
     def admitted(self) -> wire.Admitted:
         return wire.Admitted(slot=0, slots=1)
 
     def ready(self, setup: wire.Setup) -> None:
-        self._is_started = True
+        self._is_started, self._setup = True, setup
         self._recorder.record(events.RunStarted, gpus=1)
         self._recorder.record(events.MemberJoined, subject=self.member)
 
@@ -339,8 +340,16 @@ class Alone:
         if isinstance(message, wire.Committed):
             self._recorder.record(events.StepCommitted, step=message.step, skipped_lanes=message.skipped)
         elif isinstance(message, wire.Regrouped):
+            assert self._setup is not None
             self._recorder.record(
-                events.GenerationOpened, generation=1, members=(self.member,), gpus=1, step=message.version
+                events.GenerationOpened,
+                generation=1,
+                members=(self.member,),
+                gpus=1,
+                step=message.version,
+                lanes=self._setup.lanes,
+                seed=self._setup.seed,
+                model=self._setup.model,
             )
         elif isinstance(message, wire.Checkpointed):
             write_down(self._recorder, checkpoint_event(message, self._clock.now_ns()))

@@ -17,9 +17,10 @@ import torch
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY, home
 from holdfast.record.recorder import Recorder
-from holdfast.run import visible, whereabouts, wire
+from holdfast.run import visible, wire
 from holdfast.run.mesh import MeshShape
 from holdfast.run.replaying import ReplayOrder
+from holdfast.run.startup.sitecustomize import register
 from holdfast.train import determinism, randomness, shards, tree
 from holdfast.train.checkpoint import Checkpoints, Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated, declared
@@ -50,6 +51,10 @@ LOOPBACK = "127.0.0.1"
 JOIN_SEED = 0
 """What every member's generators begin with, so that every one of them builds the same model."""
 
+UNSHARDED = (
+    "holdfast: --shard asks for replicas of {ranks} ranks, but the script does not use run.mesh: every rank "
+    "holds the whole model. Give run.mesh to fully_shard or parallelize_module, or leave out --shard."
+)
 SIGNAL_AGAIN_S = 0.005
 """After this time a signal is sent again that came while it could not be obeyed."""
 FINISH_S = 4.0
@@ -70,7 +75,7 @@ def join(*, warm: Rehearsal | None = None) -> "Run":
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     control: Control
     if "HOLDFAST_COORDINATOR" in os.environ:
-        whereabouts.register(os.environ)
+        register(os.environ)
         control = Coordinated(os.environ)
         if not control.admitted_soon():
             device = _warm_up()
@@ -156,6 +161,8 @@ class Run:
                 f"{lanes} lanes cannot be cut into {self._sharding.shape.slices} slices each.",
                 hint="Take a multiple of --shard: every rank computes one lane at a time.",
             )
+        if self._mesh is None and self._sharding.shape.ranks > 1 and os.environ.get("RANK") == "0":
+            print(UNSHARDED.format(ranks=self._sharding.shape.ranks), file=sys.stderr, flush=True)
 
     def alone(self, work: str) -> AbstractContextManager[None]:
         """Declare what this member does by itself for longer than a step, such as an evaluation:

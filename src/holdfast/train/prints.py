@@ -33,7 +33,9 @@ def print_of(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.Ten
     small: list[torch.Tensor] = []
     for tensor in tensors:
         raw = memory_as_it_lies(tensor)
-        if raw.numel() >= LARGE_BYTES and not raw.storage_offset() % WORD_BYTES:
+        if raw.numel() >= LARGE_BYTES:
+            if raw.storage_offset() % WORD_BYTES or raw.data_ptr() % WORD_BYTES:
+                raw = raw.clone()  # its place in memory must not decide what its print is
             whole = raw.numel() // ROW_BYTES * ROW_BYTES
             rows.append(_rows(raw[:whole]))
             raw = raw[whole:]

@@ -15,6 +15,7 @@ from holdfast.train.gradients import Computed
 from holdfast.train.prints import number_of
 from holdfast.train.protected import Protected
 
+SAME = "Give the script, arguments and versions that the run was started with."
 LAST_PREFERENCE = 1 << 30
 """Above that of any checkpoint of a step."""
 
@@ -30,6 +31,12 @@ class Replaying(Alone):
         return wire.Admitted(slot=0, slots=1, skipped=self.order.skipped)
 
     def ready(self, setup: wire.Setup) -> None:
+        order = self.order
+        for what, was, is_now in (("lanes", order.lanes, setup.lanes), ("seed", order.seed, setup.seed)):
+            if was is not None and was != is_now:
+                raise InputError(f"The run had {what}={was}, this script has {what}={is_now}.", hint=SAME)
+        if order.model not in ("", setup.model):
+            raise InputError("This script builds another model than the run had.", hint=SAME)
         if self.order.lane >= setup.lanes:
             raise InputError(
                 f"There is no lane {self.order.lane}: the run has {setup.lanes}.", hint="Lanes count from 0."

@@ -499,6 +499,7 @@ class Loop:
                 loss=step.loss,
                 took_s=took_s,
                 skipped=step.skipped,
+                at_ns=time.monotonic_ns(),
             )
         )
 

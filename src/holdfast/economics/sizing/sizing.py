@@ -49,6 +49,8 @@ RANKED_BY = (
     "then by what the layout adds to computing, then by memory"
 )
 NEAREST_SHOWN = 3
+SHARD_OCTAVES = 4
+"""So many times the ranks that were asked for are doubled, for the nearest right number."""
 TRIES_MAX = 256
 """Numbers of GPUs that are tried in each direction, for the nearest right ones."""
 
@@ -361,7 +363,8 @@ def _refusal(question: SizingQuestion) -> InputError:
     if batches := _nearest_batches(question):
         verb = "batches that fit are" if len(batches) > 1 else "batch that fits is"
         return InputError(sentence, hint=f"The nearest global {verb} {_listed([f'{n:,}' for n in batches])}.")
-    if near := _nearest_layouts(question) if question.wanted.is_split else []:
+    nearest = _nearest_layouts if question.wanted.shard is None else _nearest_shards
+    if near := nearest(question) if question.wanted.is_split else []:
         verb = "that fit are" if len(near) > 1 else "that fits is"
         return InputError(sentence, hint=f"The nearest {verb} {_listed(near)}.")
     if gpus := nearest_gpus(question):
@@ -427,6 +430,26 @@ def _nearest_layouts(question: SizingQuestion) -> list[str]:
         near = splits[name]
         ways = ((near.tp, wanted.tp), (near.pp, wanted.pp), (near.cp, wanted.cp), (near.ep, wanted.ep))
         return sum(abs(log2(has / (asked or 1))) for has, asked in ways)
+
+    return sorted(splits, key=distance)[:NEAREST_SHOWN]
+
+
+def _nearest_shards(question: SizingQuestion) -> list[str]:
+    """The same, as `--shard` says it."""
+    wanted = question.wanted
+    assert wanted.shard is not None
+    splits: dict[str, Parallelism] = {}
+    for shard in _powers_of_two(min(question.case.cluster.gpus, wanted.shard << SHARD_OCTAVES)):
+        free = msgspec.structs.replace(wanted, tp=None, pp=None, shard=shard, zero=3 if shard > 1 else 0)
+        for layout in fitting(msgspec.structs.replace(question, wanted=free)):
+            sizes = {"pp": layout.pp, "shard": shard, "tp": layout.tp}
+            said = [f"{name}={size}" for name, size in sizes.items() if size > 1 or name == "shard"]
+            splits.setdefault(f"--shard {','.join(said)}", layout)
+
+    def distance(name: str) -> float:
+        near = splits[name]
+        ways = ((near.tp, wanted.tp), (near.pp, wanted.pp), (near.shard, wanted.shard))
+        return sum(abs(log2((has or 1) / (asked or 1))) for has, asked in ways)
 
     return sorted(splits, key=distance)[:NEAREST_SHOWN]
 
