@@ -42,6 +42,10 @@ class Machines(SimulatedMachines):
         self.orders: list[ActionOrder] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.moves = False
+
+    def reaches(self, run: str) -> bool:
+        return self.moves
 
     def look(self, now_ns: int) -> MachinesView:
         return MachinesView(nodes=dict(self.nodes))
@@ -262,6 +266,30 @@ def test_incidents_of_a_run_that_ended_or_that_nobody_watches_do_not_count(
     assert [one.target for one in settled(desk.start())] == ["n17"]
 
 
+def test_a_node_that_a_run_was_moved_off_is_drained_though_the_run_is_well_again(
+    desk: Desk, machines: Machines, incident: MakeIncident
+) -> None:
+    told: dict[str, Any] = {"occurred_ns": NOW_NS - HOUR_NS, "run": "pretrain"}
+    members = [
+        events.MemberJoined(id=f"m{number}", subject=f"m{number}", node=f"n{number}", **told)
+        for number in (17, 18, 19)
+    ]
+    opened = events.GenerationOpened(id="g1", members=("m17", "m18"), **told)
+    desk.store.ingest([*members, opened])
+    machines.moves = True
+    desk.tell(incident())
+    assert [one.action for one in settled(desk.start())] == ["migrate"]
+    told["occurred_ns"] = NOW_NS + 1
+    desk.store.ingest([events.GenerationOpened(id="g2", members=("m18", "m19"), **told)])
+    desk.tell(incident(), "resolved", NOW_NS + MINUTE_NS)
+    later_ns = NOW_NS + 20 * MINUTE_NS
+    assert [one.action for one in settled(desk.start(), later_ns)] == ["drain-when-done"]
+    assert machines.nodes["n17"].is_out
+    back_ns = later_ns + 20 * MINUTE_NS
+    assert [one.action for one in settled(desk.start(), back_ns)] == ["restore"]
+    assert settled(desk.start(), back_ns + HOUR_NS) == []
+
+
 def test_a_run_is_seen_by_its_record_and_its_job(store: Store) -> None:
     told: dict[str, Any] = {"occurred_ns": NOW_NS, "run": "pretrain"}
     store.ingest(
@@ -281,6 +309,6 @@ def test_a_run_is_seen_by_its_record_and_its_job(store: Store) -> None:
     jobs = [PlacedJob(job="7", name="pretrain", nodes=("n1", "n2", "n3"))]
     seen = run_view(store, "pretrain", NOW_NS, prices, jobs)
     assert (seen.gpus, seen.spares, seen.is_elastic, seen.jobs) == (16, 1, True, ("7",))
-    assert seen.nodes == {"n1", "n2", "n3"}
+    assert seen.nodes == {"n1", "n2"}
     assert seen.remaining_h == 1.0
     assert seen.saved_ns == NOW_NS

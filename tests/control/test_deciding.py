@@ -140,6 +140,28 @@ def test_many_symptoms_of_a_node_are_one_decision(incident: MakeIncident, cluste
     assert decision.incidents == ("pretrain/n17", "pretrain/s2")
 
 
+def test_a_node_that_a_run_has_left_is_drained_for_what_it_cost_that_run(
+    incident: MakeIncident, cluster: MakeCluster
+) -> None:
+    """12 % of its own 8 GPUs would not be worth it."""
+    elsewhere = {**ELASTIC, "nodes": frozenset({"n10"})}
+    assert only(cluster(incident(), run=elsewhere)).action == "watch"
+    moved = only(cluster(incident(), run={**ELASTIC, "spares": 1}))
+    told = msgspec.json.encode(moved).decode()
+    first, done = acted("migrate", "n17", ago_ns=HOUR_NS)
+    left = ControlHistory([msgspec.structs.replace(first, decision=told), done])
+    decision = only(cluster(incident(), run=elsewhere, history=left))
+    assert (decision.action, decision.run) == ("drain-when-done", "")
+    assert decision.rate == pytest.approx(0.12 * 128)
+
+
+def test_jobs_of_which_nothing_is_known_are_not_ended(incident: MakeIncident, cluster: MakeCluster) -> None:
+    strange = NodeView(name="n40", jobs=("7",))
+    decision = only(cluster(incident("n40", mechanism="gpu-fault"), changed=[strange]))
+    assert decision.action == "drain-when-done"
+    assert "drain-now" not in {one.action for one in decision.alternatives}
+
+
 # ---- safety ----------------------------------------------------------------------------------------------
 
 
@@ -231,6 +253,24 @@ def test_budgets_hold(incident: MakeIncident, cluster: MakeCluster, policy: Cont
     assert why in {one.action: one.not_now for one in decision.alternatives}["drain-now"]
 
 
+def test_shadow_says_no_more_than_would_be_done(incident: MakeIncident, cluster: MakeCluster) -> None:
+    said = [
+        ControlActed(
+            id=f"s-{node}",
+            occurred_ns=NOW_NS,
+            subject=node,
+            action="drain-now",
+            stage="decided",
+            mode="shadow",
+        )
+        for node in ("n17", "n18")
+    ]
+    policy = ControlPolicy(out=Bound(nodes=2, percent=100), breaker=BreakerBound(nodes=9, percent=100))
+    view = cluster(incident("n17"), incident("n18"), incident("n19"), history=ControlHistory(said))
+    found = {one.target: one.action for one in decisions(NOW_NS, view, policy)}
+    assert found == {"n17": "drain-now", "n18": "drain-now", "n19": "call-a-person"}
+
+
 def test_a_bound_is_the_lower_of_two_and_at_least_one_node() -> None:
     assert [Bound(nodes=4, percent=5).of(nodes) for nodes in (4, 20, 60, 1000)] == [1, 1, 3, 4]
     assert Bound(nodes=0).of(1000) == 0
@@ -284,6 +324,12 @@ def test_only_what_is_ours_and_free_is_restored(cluster: MakeCluster, node: Node
     decision = about_out(cluster, node=node)
     assert decision.action == "watch"
     assert why in decision.reason
+
+
+def test_a_job_that_holds_a_node_for_a_run_elsewhere_does_not_keep_it_out(cluster: MakeCluster) -> None:
+    node = msgspec.structs.replace(OURS, jobs=("7",))
+    run = {**ELASTIC, "jobs": ("7",), "nodes": frozenset({"n10"})}
+    assert about_out(cluster, node=node, run=run).action == "restore"
 
 
 def test_a_node_that_fails_its_check_is_rebooted_checked_again_and_a_persons(cluster: MakeCluster) -> None:

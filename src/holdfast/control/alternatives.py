@@ -56,8 +56,9 @@ def loss_of(case: Case, now_ns: int, policy: ControlPolicy) -> CaseLoss:
     fails = max(FAILS_A_DAY.get(one.cause.mechanism, 0.0) for one in case.incidents)
     right = case.surest.confidence
     if run is None:
-        # Nobody is on it now. Whoever comes next loses as much on its GPUs, or all when it fails.
-        rate = (share + fails) * node_gpus
+        # Nobody is on it now. Whoever comes next loses as much on its GPUs, or all when it fails; or as much
+        # as the run that has left it.
+        rate = max((share + fails) * node_gpus, case.left_rate)
         return CaseLoss(
             rate=rate,
             horizon_h=horizon_h,
@@ -166,13 +167,12 @@ def _effect(
         case "drain-when-done":
             if node is None:
                 return None
-            # As long as the job is there, nothing is mended.
-            return _Effect(own=out, mends=0.0 if run or node.jobs else 1.0)
+            # As long as the run is there, nothing is mended.
+            return _Effect(own=out, mends=0.0 if run else 1.0)
         case "drain-now":
-            if node is None or not (run or node.jobs):
+            if node is None or run is None:  # what other jobs would lose is not known: they are left alone
                 return None
-            stop = _stop(case, now_ns, times) if run else 0.0
-            return _Effect(own=out + (regroup if can_move else stop), mends=1.0)
+            return _Effect(own=out + (regroup if can_move else _stop(case, now_ns, times)), mends=1.0)
         case "requeue":
             if run is None or is_elastic or action not in mends:
                 return None

@@ -58,8 +58,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """incidents: open ones. can: what may be done here at all. person_usd: what a call costs in people's
-    time.
+    """incidents: open ones, and those of nodes that a run has left for them. can: what may be done here at
+    all. person_usd: what a call costs in people's time.
     """
 
     nodes: Mapping[str, NodeView]
@@ -78,13 +78,14 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """All that is wrong with one target. node: None where it is not a single node's. run: the one that feels
-    it, or is on the node; None: none.
+    it, or is on the node; None: none. left_rate: GPU-hours an hour that a run lost which has left the node.
     """
 
     target: str
     node: NodeView | None
     run: RunView | None
     incidents: tuple[Incident, ...]
+    left_rate: float = 0.0
 
     @property
     def surest(self) -> Incident:
@@ -144,6 +145,7 @@ def _elsewhere(incident: Incident) -> str:
 def _case(cluster: ClusterView, target: str, incidents: list[Incident]) -> Case:
     node = cluster.nodes.get(target)
     named = [cluster.runs[one.run] for one in incidents if one.run in cluster.runs]
+    left = cluster.history.left.get(target)
     if node is not None:
         # A run of which nobody knows where it is, is where its incident is.
         there = [run for run in cluster.runs.values() if node.name in run.nodes]
@@ -153,4 +155,5 @@ def _case(cluster: ClusterView, target: str, incidents: list[Incident]) -> Case:
         node=node,
         run=next(iter(named), None),
         incidents=tuple(incidents),
+        left_rate=left.decision.rate if left is not None and left.decision is not None else 0.0,
     )

@@ -35,6 +35,7 @@ from holdfast.control.seeing import (
     sized,
 )
 from holdfast.diagnose.assess import CLUSTER
+from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import IncidentChange, restored
 from holdfast.diagnose.recorded import KIND as DIAGNOSED
 from holdfast.economics.pricing.prices import Prices
@@ -130,11 +131,14 @@ class Controlling:
     def _cluster(self, now_ns: int, told: MachinesView) -> ClusterView:
         setting = self._setting
         last = self._incidents.values()
-        runs = {change.incident.run for change in last if change.state != "resolved"} - {CLUSTER, ""}
+        runs = {change.incident.run for change in last if change.state != "resolved"}
+        runs |= {act.decision.run for act in self.history.out.values() if act.decision is not None}
+        runs -= {CLUSTER, ""}
         ended = ends_ns(setting.store, runs, now_ns)
         prices = setting.prices
         person_usd = prices.labour_usd_per_hour.value * prices.follow_up_hours.value
         incidents = open_incidents(last, ended, now_ns)
+        incidents += self._left_behind({incident.name for incident in incidents})
         gpus = setting.policy.gpus_per_node
         seen = [
             sized(run_view(setting.store, run, now_ns, prices, told.jobs), incidents, gpus)
@@ -154,6 +158,13 @@ class Controlling:
             usd_per_gpu_hour=prices.usd_per_gpu_hour.value,
             person_usd=person_usd,
         )
+
+    def _left_behind(self, known: set[str]) -> Iterator[Incident]:
+        """What is over for the run because it has left the node, and not for the node."""
+        for act in self.history.left.values():
+            for name in act.decision.incidents if act.decision else ():
+                if name not in known and name in self._incidents:
+                    yield self._incidents[name].incident
 
     # -- what is done --------------------------------------------------------------------------------
 

@@ -155,7 +155,7 @@ def _hindrance(
         return "the policy forbids it for this rule"
     if action == "call-a-person":
         return _called(now_ns, case.target, cluster, policy)
-    if spent := over_budget(action, now_ns, cluster, policy):
+    if spent := over_budget(action, now_ns, case.target, _mode(case.rule, policy), cluster, policy):
         return spent
     if action in HARMLESS:
         return _cooling(action, now_ns, case.target, cluster, policy)
@@ -189,14 +189,25 @@ def _called(now_ns: int, target: str, cluster: ClusterView, policy: ControlPolic
     return _cooling("call-a-person", now_ns, target, cluster, policy)
 
 
-def over_budget(action: ControlAction, now_ns: int, cluster: ClusterView, policy: ControlPolicy) -> str:
-    """Why there is no room for one more of this action; empty: there is. A call costs no node."""
-    history, budget = cluster.history, policy.budget(action)
-    if history.done_since(action, now_ns - DAY_NS) >= budget.per_day:
+def over_budget(
+    action: ControlAction,
+    now_ns: int,
+    target: str,
+    mode: ControlMode,
+    cluster: ClusterView,
+    policy: ControlPolicy,
+) -> str:
+    """Why there is no room for one more of this action; empty: there is. In shadow mode what would have been
+    done counts, so that no more is said than would be.
+    """
+    history, budget, gpu_nodes = cluster.history, policy.budget(action), cluster.gpu_nodes
+    if history.begun(action, mode, now_ns - DAY_NS, target) >= budget.per_day:
         return f"it was done {budget.per_day:,} times in 24 hours, which is its budget"
-    if (held := len(history.held(action))) >= (most := budget.of(cluster.gpu_nodes)):
+    if (held := len(history.held({action}, mode, target))) >= (most := budget.of(gpu_nodes)):
         return f"it holds {held:,} of the {wording.many(most, 'node')} of its budget"
-    if action in TAKES_OUT and (out := len(history.out)) >= (most := policy.out.of(cluster.gpu_nodes)):
+    if action in TAKES_OUT and (out := len(history.held(TAKES_OUT, mode, target))) >= (
+        most := policy.out.of(gpu_nodes)
+    ):
         return f"{out:,} of at most {wording.many(most, 'node')} are out"
     return ""
 
@@ -255,19 +266,30 @@ def _next_step(
         return "watch", f"{target} is no longer out by us"
     if node.maintenance:
         return "watch", f"{target} is in maintenance ({node.maintenance})"
-    if node.jobs:
-        return "watch", f"{target} still has {wording.many(len(node.jobs), 'job')}"
+    if jobs := _jobs_on(node, cluster):
+        return "watch", f"{target} still has {wording.many(len(jobs), 'job')}"
     if cooling := _cooling(None, now_ns, target, cluster, policy):
         return "watch", f"{target} stays out: {cooling}"
     action, why = _repair(now_ns, target, act, cluster, policy)
     hindered = (
         _called(now_ns, target, cluster, policy)
         if action == "call-a-person"
-        else over_budget(action, now_ns, cluster, policy)
+        else over_budget(action, now_ns, target, _mode(act.rule, policy), cluster, policy)
     )
     if action not in cluster.can:
         return "watch", f"{target} stays out: {why}, and nothing here can do that"
     return ("watch", f"{target} stays out: {hindered}") if hindered else (action, why)
+
+
+def _jobs_on(node: NodeView, cluster: ClusterView) -> list[str]:
+    """What really runs there: a job that holds the node for a run which has left it does not."""
+    gone = {
+        job
+        for run in cluster.runs.values()
+        if run.is_elastic and node.name not in run.nodes
+        for job in run.jobs
+    }
+    return [job for job in node.jobs if job not in gone]
 
 
 def _repair(

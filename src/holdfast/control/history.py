@@ -3,11 +3,11 @@
 Events may come in any number of pieces; the fold of all is the same. Nothing here does I/O.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
-from holdfast.control.actions import ACTIONS, TAKES_OUT, ControlAction
+from holdfast.control.actions import ACTIONS, HARMLESS, TAKES_OUT, ControlAction
 from holdfast.control.decision import ControlDecision
 from holdfast.record.events import (
     AnyEvent,
@@ -108,6 +108,22 @@ class ControlHistory:
                 found.pop(act.target, None)
         return found
 
+    @property
+    def left(self) -> dict[str, Act]:
+        """The nodes that a run left because of us, and with which nothing was done since: they are as bad as
+        they were, though nobody feels it any more.
+        """
+        last = {
+            act.target: act
+            for act in self.acts.values()
+            if act.mode == "act" and act.action not in HARMLESS and act.stage != "failed"
+        }
+        return {
+            target: act
+            for target, act in last.items()
+            if act.action in ("migrate", "shrink") and act.stage == "done"
+        }
+
     def since_out(self, target: str, action: ControlAction) -> list[Act]:
         """What was done with a node since it was last taken out."""
         taken = self.out.get(target)
@@ -122,16 +138,28 @@ class ControlHistory:
             for act in self.of(target)
         )
 
-    def done_since(self, action: ControlAction, since_ns: int) -> int:
-        """How often an action was begun, whatever came of it."""
+    def begun(self, action: ControlAction, mode: ControlMode, since_ns: int, but: str) -> int:
+        """How often an action was begun, whatever came of it. In shadow mode what was only said counts, but
+        for what is said of `but` now.
+        """
         return sum(
-            act.action == action and act.mode == "act" and act.at_ns >= since_ns for act in self.acts.values()
+            act.action == action
+            and act.at_ns >= since_ns
+            and (
+                act.mode == "act" or (mode == "shadow" and not (act.target == but and act.stage == "decided"))
+            )
+            for act in self.acts.values()
         )
 
-    def held(self, action: ControlAction) -> set[str]:
-        """The targets that an action has in its hands: nodes that it took out, or what is under way."""
-        under_way = {act.target for act in self.acts.values() if act.action == action and act.is_under_way}
-        return under_way | {target for target, act in self.out.items() if act.action == action}
+    def held(self, actions: Collection[ControlAction], mode: ControlMode, but: str) -> set[str]:
+        """The targets that these actions have in their hands: nodes that they took out, and what is under
+        way. In shadow mode also what would be, but for `but`.
+        """
+        found = {act.target for act in self.under_way if act.action in actions}
+        found |= {target for target, act in self.out.items() if act.action in actions}
+        if mode == "shadow":
+            found |= {act.target for act in self.shadows() if act.action in actions and act.target != but}
+        return found
 
     def standing(self, target: str) -> Act | None:
         """What is said in shadow mode of a target and still holds."""

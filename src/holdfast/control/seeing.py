@@ -104,7 +104,7 @@ def run_view(store: Store, run: str, now_ns: int, prices: Prices, jobs: Iterable
     return RunView(
         name=run,
         gpus=fold.gpus,
-        nodes=frozenset(fold.nodes | placed),
+        nodes=frozenset(fold.nodes or placed),
         spares=len(fold.spare_nodes),
         began_ns=fold.began_ns,
         saved_ns=fold.saved_ns,
