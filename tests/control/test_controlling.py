@@ -298,6 +298,7 @@ def test_a_run_is_seen_by_its_record_and_its_job(store: Store) -> None:
             events.MemberJoined(id="2", subject="a", gpus=8, node="n1", **told),
             events.MemberJoined(id="3", subject="b", gpus=8, node="n2", **told),
             events.MemberJoined(id="4", subject="c", gpus=8, node="n3", role="spare", **told),
+            events.MemberJoined(id="4b", subject="d", gpus=0, node="n4", role="spare", **told),
             events.GenerationOpened(id="5", members=("a", "b"), **told),
             events.CheckpointSaved(id="6", step=3, **told),
             events.ReferenceDeclared(id="7", step_ns=10**9, **told),

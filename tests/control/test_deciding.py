@@ -128,6 +128,18 @@ def test_a_run_that_hangs_is_requeued(incident: MakeIncident, cluster: MakeClust
     assert (decision.action, decision.target) == ("requeue", "pretrain")
 
 
+def test_the_one_process_that_a_run_waits_for_is_replaced(
+    incident: MakeIncident, cluster: MakeCluster
+) -> None:
+    def hang(*affected: str) -> Incident:
+        where: dict[str, Any] = {"subject": "pretrain", "kind": "run", "mechanism": "hang"}
+        return incident(**where, path=("pretrain",), slowdown=1e9, affected=affected)
+
+    decision = only(cluster(hang("pretrain/n17.0"), run=ELASTIC))
+    assert (decision.action, decision.member) == ("replace", "n17.0")
+    assert only(cluster(hang("pretrain/n17.0", "pretrain/n18.0"), run=ELASTIC)).action == "call-a-person"
+
+
 def test_a_node_that_may_fail_is_a_reason_to_checkpoint(incident: MakeIncident, cluster: MakeCluster) -> None:
     risky = incident(mechanism="memory-errors", slowdown=1.0, confidence=0.5)
     decision = only(cluster(risky, run={"saved_ns": NOW_NS - 9 * HOUR_NS}))

@@ -74,6 +74,7 @@ def order(action: ControlAction, run: RunView | None = None, **fields: Any) -> A
         mode="act",
         rule="gpu-fault",
         incidents=(),
+        member="n17.0",
     )
     node = NodeView(name="n17", is_out=True, reason="holdfast: mine", jobs=("7", "8"))
     usual: dict[str, Any] = {"reason": "holdfast: mine", "node": node, "is_long_check": False}
@@ -93,7 +94,7 @@ def machines(written: Written, *, leads: bool = True, **commands: Any) -> Cluste
         ("drain-now", None, [("drain", "n17", "holdfast: mine"), ("requeue", "7"), ("requeue", "8")]),
         ("requeue", ELASTIC, [("requeue", "7")]),
         ("migrate", ELASTIC, [("migrate", "pretrain", "n17")]),
-        ("replace", ELASTIC, [("migrate", "pretrain", "n17")]),
+        ("replace", ELASTIC, [("migrate", "pretrain", "n17.0")]),
         ("call-a-person", None, []),
         (
             "restore",

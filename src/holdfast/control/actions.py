@@ -38,7 +38,7 @@ def said(action: ControlAction, target: str) -> str:
         case "checkpoint":
             return "checkpoint now"
         case "replace":
-            return f"replace the processes of {target}"
+            return f"replace the process that holds {target} up"
         case "migrate":
             return f"migrate {target} to a spare"
         case "shrink":

@@ -155,7 +155,9 @@ def _effect(
             own = times.save_s / HOUR_S * run.gpus
             return _Effect(own=own, mends=1.0, left=max(0.0, loss.going_on - saved))
         case "replace":
-            return _Effect(own=regroup, mends=mends[action]) if can_move and action in mends else None
+            if not can_move or not case.member or action not in mends:
+                return None
+            return _Effect(own=regroup, mends=mends[action])
         case "migrate":
             if node is None or run is None or not can_move or not run.spares:
                 return None

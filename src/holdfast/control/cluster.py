@@ -93,6 +93,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.incidents, key=lambda one: (one.confidence, one.slowdown, one.name))
 
     @property
+    def member(self) -> str:
+        """The only one that is affected; empty where there are others."""
+        affected = self.surest.affected
+        return affected[0].removeprefix(f"{self.surest.run}/") if len(affected) == 1 else ""
+
+    @property
     def slowdown(self) -> float:
         return max(1.0, *(one.slowdown for one in self.incidents))
 

@@ -99,6 +99,7 @@ def _about_incidents(now_ns: int, case: Case, cluster: ClusterView, policy: Cont
         rule=case.rule,
         incidents=tuple(sorted(one.name for one in case.incidents)),
         rate=loss.rate,
+        member=case.member,
     )
 
 

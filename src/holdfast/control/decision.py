@@ -34,6 +34,7 @@ class ControlDecision(msgspec.Struct, frozen=True, kw_only=True):
     rule        the mechanism that it is decided for
     incidents   all that are wrong with the target: one decision, however many
     rate        GPU-hours lost in an hour while nothing is done
+    member      the only one of the run that is affected, if there is one: what `replace` replaces
     """
 
     action: ControlAction
@@ -47,6 +48,7 @@ class ControlDecision(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     incidents: tuple[str, ...]
     rate: float = 0.0
+    member: str = ""
 
     @property
     def own_gpu_hours(self) -> float:

@@ -174,7 +174,8 @@ class _RunFold:
 
     @property
     def spare_nodes(self) -> set[str]:
-        return {one.node for one in self._members.values() if one.node} - self.nodes
+        """One that is about to leave is told again, without GPUs."""
+        return {one.node for one in self._members.values() if one.node and one.gpus} - self.nodes
 
 
 def _remaining_h(store: Store, run: str, now_ns: int, prices: Prices, step_ns: int | None) -> float | None:

@@ -65,7 +65,9 @@ class ClusterMachines:
                 return Answered(ok=True, outcome="the run moves lanes by itself")
             case "checkpoint":
                 return self._commanded(commands.checkpoint, order)
-            case "replace" | "migrate":
+            case "replace":
+                return self._moves.migrate(decision.run, decision.member)
+            case "migrate":
                 return self._moves.migrate(decision.run, decision.target)
             case "shrink":
                 return self._moves.drain(decision.run, decision.target)
