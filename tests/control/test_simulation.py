@@ -35,7 +35,7 @@ def test_no_rule_is_broken_in_random_sequences(batch: int) -> None:
             raise AssertionError(f"seed {seed}: {broken}") from None
         done.update(action for _, action, _ in simulation.machines.done)
     # It is a test only if things were done.
-    assert done["drain-when-done"] > BATCH
+    assert done["drain-when-done"] > BATCH / 4
     assert done["restore"] > BATCH / 4
     assert done["reboot"]
     assert done["call-a-person"]
