@@ -113,6 +113,7 @@ gpu-dependencies: $(installed) ## Make a folder with what test-gpu and run need 
 bench: $(installed) $(peers)/.installed ## Measure everything that has a peer or a limit against it.
 	$(bin)/holdfast bench ledger
 	$(bin)/holdfast bench record
+	$(bin)/holdfast bench checkpoint
 	$(bin)/holdfast bench overhead
 	$(bin)/holdfast bench rebalance
 	$(bin)/holdfast bench recovery --peers-python $(peers)/bin/python

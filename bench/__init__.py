@@ -10,6 +10,7 @@ command = LazyGroup(
     {
         "Commands": {
             "audits": "Flip bits in live runs: what audits find, how often, false alarms, cost.",
+            "checkpoint": "Write and read checkpoints: against a plain file, torch.save and DCP.",
             "coordinator": "Hold thousands of members in one coordinator: commits, regroups, memory.",
             "diagnose": "Diagnose hundreds of simulated incidents: precision, recall, time, alarms, cost.",
             "faultkit": "Sit a rival's exam: faults of lm-resiliency's kit, on it and on Holdfast.",

@@ -9,14 +9,19 @@ import pytest
 import torch
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from holdfast.cli.checkpoint import export
+from holdfast.cli.checkpoint import copy, export, import_, prune, verify
 from holdfast.cli.checkpoint import list as list_
 from holdfast.record.errors import InputError
 from holdfast.train.checkpoint import DirectoryCheckpoints
+from holdfast.train.chunks import FOLDER, packs_in
+from holdfast.train.manifest import read_manifest
+from holdfast.train.opening import load_checkpoint
+from holdfast.train.parts import kept_steps
 
 pytestmark = pytest.mark.slow
 
 WEIGHT = torch.arange(6.0).reshape(2, 3)
+LARGE = torch.arange(1000.0)
 
 
 def tell_nobody(*_: object, **__: object) -> None:
@@ -131,3 +136,189 @@ def test_a_mistake_is_told_on_standard_error(holdfast: Callable[..., Any]) -> No
     told, hint = refused.err.splitlines()
     assert "does not say which format" in told
     assert hint.startswith("  hint: ")
+
+
+# ---- what moves and removes them ---------------------------------------------------------------------------
+
+
+def run(command: Any, *arguments: object) -> Any:
+    return command.main([str(one) for one in arguments], standalone_mode=False)
+
+
+def keep(folder: Path, *steps: int, **told: Any) -> DirectoryCheckpoints:
+    kept = DirectoryCheckpoints(folder, told=tell_nobody, keep=9)
+    for step in steps:
+        states: list[dict[str, Any]] = [
+            {"weight": LARGE * step, "bias": WEIGHT * step},
+            {"state": {0: {"noted": LARGE + step}}, "param_groups": [{"params": [0]}]},
+        ]
+        known = {"lanes": 8, "seed": 1, "threads": 1, "version": step, "loss": 1 / step}
+        kept.save(step, {**known, "names": ["model", "optimizer"], "state": states, **told})
+    return kept
+
+
+def packs_of(folder: Path, step: int) -> list[Path]:
+    manifest = read_manifest(folder / f"step-{step:012d}.checkpoint")
+    return [folder / FOLDER / pack for pack, _ in manifest.packs]
+
+
+def test_verify_finds_what_a_list_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep(tmp_path, 1, 2)
+    assert run(verify.command, tmp_path) == 0
+    (pack,) = packs_of(tmp_path, 2)
+    raw = bytearray(pack.read_bytes())
+    raw[100] ^= 1
+    pack.write_bytes(raw)
+    capsys.readouterr()
+    run(list_.command, tmp_path)
+    assert "no: " not in capsys.readouterr().out
+    assert run(verify.command, tmp_path) == 1
+    _, older, newer = capsys.readouterr().out.splitlines()
+    assert older.endswith("yes")
+    assert f"no: of its chunks, {pack.name} is damaged: the hash of its chunk at byte 0" in newer
+    pack.unlink()
+    run(list_.command, tmp_path)
+    assert f"no: its chunks in {pack.name} are missing" in capsys.readouterr().out
+
+
+def test_a_copy_is_verified_and_can_be_gone_on_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(tmp_path / "here", 1, 2)
+    run(copy.command, tmp_path / "here", "--to", tmp_path / "there")
+    assert "were new there" in capsys.readouterr().out
+    found, copied = (load_checkpoint(tmp_path / name) for name in ("here", "there"))
+    assert (copied.step, copied.digest) == (2, found.digest)
+    run(copy.command, tmp_path / "here", "--to", tmp_path / "there", "--step", 1)
+    assert [kept.step for kept in kept_steps(tmp_path / "there")] == [1, 2]
+    (pack,) = packs_of(tmp_path / "here", 2)
+    pack.write_bytes(bytes(pack.stat().st_size))
+    with pytest.raises(InputError, match="is damaged: of its chunks"):
+        run(copy.command, tmp_path / "here", "--to", tmp_path / "elsewhere")
+    assert not list((tmp_path / "elsewhere").glob("step-*"))
+    with pytest.raises(InputError, match="no checkpoint of step 7 in"):
+        run(copy.command, tmp_path / "here", "--to", tmp_path / "there", "--step", 7)
+
+
+def shards_of(rail: int, history: str) -> dict[str, object]:
+    return {"mesh": {"sizes": [["shard", 2]]}, "rail": rail, "cut": [[], []], "history": history, "whole": 0}
+
+
+def test_parts_of_two_attempts_are_told_and_not_kept_instead_of_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rail in range(2):
+        for step in (1, 2, 3, 4):
+            history = "a" if step != 3 else f"a{rail}"
+            keep(tmp_path / f"shard-{rail}-of-2", step, shards=shards_of(rail, history))
+    run(list_.command, tmp_path)
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [("2 attempts to come to this step" in row) for row in rows] == [False, False, True, False]
+    run(prune.command, tmp_path, "--keep", 2)
+    assert "removed step 1;" in capsys.readouterr().out
+    assert [kept.step for kept in kept_steps(tmp_path)] == [2, 3, 4]
+    run(prune.command, tmp_path, "--keep", 1)
+    assert [kept.step for kept in kept_steps(tmp_path)] == [4]
+    run(copy.command, tmp_path, "--to", tmp_path / "there")
+    assert [(kept.step, kept.is_complete) for kept in kept_steps(tmp_path / "there")] == [(4, True)]
+
+
+def test_prune_keeps_what_can_be_gone_on_from_and_frees_chunks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = keep(tmp_path, 1, 2, 3, 4, 5)
+    kept.path(5).write_bytes(b"torn")
+    run(prune.command, tmp_path)
+    assert "removed step 1, 2; freed " in capsys.readouterr().out
+    assert kept.steps() == [3, 4, 5]
+    assert len(packs_in(tmp_path / FOLDER)) == 2
+    assert run(verify.command, tmp_path) == 1
+    for step in (3, 4):
+        kept.path(step).write_bytes(b"torn")
+    with pytest.raises(InputError, match="nothing was removed"):
+        run(prune.command, tmp_path)
+    assert kept.steps() == [3, 4, 5]
+
+
+@pytest.mark.parametrize("form", ["all.pt", "dcp"])
+def test_what_was_exported_is_imported_with_the_same_bits(tmp_path: Path, form: str) -> None:
+    keep(tmp_path / "here", 1, 2)
+    target = tmp_path / form
+    run(export.command, tmp_path / "here", "--to", target, *(["--format", "dcp"] if form == "dcp" else []))
+    like = ["--like", tmp_path / "like"] if form == "dcp" else []
+    keep(tmp_path / "like", 9)
+    run(import_.command, target, "--to", tmp_path / "there", *like)
+    found, back = (load_checkpoint(tmp_path / name) for name in ("here", "there"))
+    assert (back.step, back.loss, back.lanes, back.seed, back.threads) == (2, 0.5, 8, 1, 1)
+    assert list(back.states) == list(found.states)
+    assert torch.equal(back.model["weight"], found.model["weight"])
+    assert torch.equal(back.optimizer["state"][0]["noted"], LARGE + 2)
+
+
+def test_weights_are_imported_into_another_checkpoint(tmp_path: Path) -> None:
+    keep(tmp_path / "here", 1, 2)
+    weights = tmp_path / "model.safetensors"
+    run(export.command, tmp_path / "here", "--to", weights, "--step", 1)
+    with pytest.raises(InputError, match="does not have all that a run needs"):
+        run(import_.command, weights, "--to", tmp_path / "there")
+    run(import_.command, weights, "--to", tmp_path / "there", "--like", tmp_path / "here")
+    back = load_checkpoint(tmp_path / "there")
+    assert back.step == 2
+    assert torch.equal(back.model["weight"], LARGE)
+    assert torch.equal(back.optimizer["state"][0]["noted"], LARGE + 2)
+    raw = weights.read_bytes()
+    for content in (b"", raw[:9], raw.replace(b'"weight"', b'"weighs"'), raw[:-4], bytes([255]) * 100):
+        weights.write_bytes(content)
+        with pytest.raises(InputError, match=r"is not a sound safetensors file|has no weight that fits"):
+            run(import_.command, weights, "--to", tmp_path / "there", "--like", tmp_path / "here")
+
+
+def test_what_cannot_be_imported_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "x.pt").write_bytes(b"no")
+    with pytest.raises(InputError, match=r"torch cannot load .*x\.pt safely"):
+        run(import_.command, tmp_path / "x.pt", "--to", tmp_path / "there")
+    torch.save({"model": {"weight": WEIGHT}}, tmp_path / "x.pt")
+    with pytest.raises(InputError, match="does not say its step"):
+        run(import_.command, tmp_path / "x.pt", "--to", tmp_path / "there")
+    torch.save([1], tmp_path / "x.pt")
+    with pytest.raises(InputError, match="holds a list"):
+        run(import_.command, tmp_path / "x.pt", "--to", tmp_path / "there")
+    (tmp_path / "x.bad").write_bytes(b"no")
+    with pytest.raises(InputError, match="does not say which format"):
+        run(import_.command, tmp_path / "x.bad", "--to", tmp_path / "there")
+    (tmp_path / "empty").mkdir()
+    keep(tmp_path / "like", 9)
+    with pytest.raises(InputError, match=r"torch\.distributed\.checkpoint cannot load"):
+        run(import_.command, tmp_path / "empty", "--to", tmp_path / "there", "--like", tmp_path / "like")
+
+
+SCRIPT = """
+import torch
+import holdfast.train as hf
+
+with hf.join() as run:
+    model = torch.nn.Linear(2, 1)
+    state = run.protect(model, torch.optim.SGD(model.parameters(), lr=0.1), lanes=2, seed=1)
+    for step in state.steps(3):
+        for lane in step.lanes:
+            lane.backward(model(torch.ones(4, 2)).square().mean())
+        step.commit()
+"""
+
+
+def test_a_run_writes_to_the_second_directory_where_it_cannot_to_the_first(
+    holdfast: Callable[..., Any], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / FOLDER).write_text("in the way")
+    places = ("--checkpoints", "first", "--checkpoints", "second")
+    ran = holdfast("run", "--run", "two", "--nproc-per-node", "2", *places, script)
+    assert ran.code == 0, ran.err
+    assert "could not be written to" in ran.err
+    assert "The next is tried." in ran.err
+    assert [kept.step for kept in kept_steps(tmp_path / "second")] == [3]
+    refused = holdfast("run", "--run", "bad", "--checkpoints", "a:b", script)
+    assert refused.code == 2
+    assert "must not have ':' in its name" in refused.err

@@ -26,11 +26,12 @@ from holdfast.record.events import (
 )
 from holdfast.record.journal import read_directory
 from holdfast.record.recorder import Recorder
-from holdfast.run.coordinator import SEND_BUFFER_BYTES_MAX, Coordinator
+from holdfast.run.coordinator import Coordinator
 from holdfast.run.dial import Connection, dial
 from holdfast.run.handshake import HandshakeClient, Rejected, Stranger, endpoint_of
 from holdfast.run.happenings import Disconnected
 from holdfast.run.link import Link
+from holdfast.run.serving import SEND_BUFFER_BYTES_MAX
 from holdfast.run.state import RunPolicy
 from holdfast.run.waits import LEASE_S_MIN
 from holdfast.run.wire import (

@@ -24,6 +24,7 @@ from holdfast.run.estate import (
     Told,
     Written,
 )
+from holdfast.run.image import entry_bytes, entry_of, estate_bytes, estate_of
 from holdfast.run.sent import FRAMES_BYTES_MAX, FRAMES_MAX, SentFrames
 from holdfast.run.state import RunPolicy
 
@@ -96,7 +97,8 @@ class Client:
 class World:
     """A run whose coordinator dies again and again. log: every entry that any of them has acted upon."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, copied: Callable[[Estate], Estate]) -> None:
+        self._copy = copied
         self.chance = random.Random(seed)
         self.now_ns = 0
         policy = RunPolicy(run="r", slots=2, nodes_min=1, nodes_max=NODES, warm=1)
@@ -114,12 +116,11 @@ class World:
             agent.send(wire.AgentJoined(node=f"n{number}", slots=2, address="a", port=1))
 
     def _copied(self) -> Estate:
-        copy: Estate = pickle.loads(pickle.dumps(self.leader))
-        return copy
+        return self._copy(self.leader)
 
     def enter(self, entry: EstateEntry) -> None:
         """As the coordinator does: into the pipe first."""
-        self.pipe.append(entry)
+        self.pipe.append(entry_of(entry_bytes(entry)))
         self.log.append(entry)
         for deed in self.leader.take(entry):
             match deed:
@@ -262,11 +263,25 @@ def played_again(world: World) -> tuple[dict[ClientName, list[bytes]], dict[Clie
     return heard, said
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_whenever_coordinators_die_nothing_is_lost_and_nothing_comes_twice(block: int) -> None:
+def pickled(estate: Estate) -> Estate:
+    """To a successor on the same machine."""
+    copy: Estate = pickle.loads(pickle.dumps(estate))
+    return copy
+
+
+def sent(estate: Estate) -> Estate:
+    """To an heir on another one."""
+    return estate_of(estate_bytes(estate))
+
+
+@pytest.mark.parametrize("copied", [pickled, sent])
+@pytest.mark.parametrize("block", range(2))
+def test_whenever_coordinators_die_nothing_is_lost_and_nothing_comes_twice(
+    block: int, copied: Callable[[Estate], Estate]
+) -> None:
     takeovers = generations = 0
     for seed in range(block * examples(20), (block + 1) * examples(20)):
-        world = World(seed)
+        world = World(seed, copied)
         for _ in range(TURNS):
             world.turn()
             if world.chance.random() < 0.03:

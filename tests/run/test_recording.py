@@ -7,8 +7,14 @@ from holdfast.run.wire import Checkpointed
 
 def test_what_a_checkpoint_cost_and_how_large_it_is_are_recorded() -> None:
     told = Checkpointed(
-        member="n0.0", happened="saved", step=7, place="/data/7", stall_ns=5, size_bytes=1_120_000_000
+        member="n0.0",
+        happened="saved",
+        step=7,
+        place="/data/7",
+        stall_ns=5,
+        size_bytes=1_120_000_000,
+        written_bytes=7,
     )
     assert checkpoint_event(told, 99) == CheckpointSaved(
-        id="", occurred_ns=99, step=7, place="/data/7", stall_ns=5, size_bytes=1_120_000_000
+        id="", occurred_ns=99, step=7, place="/data/7", stall_ns=5, size_bytes=1_120_000_000, written_bytes=7
     )

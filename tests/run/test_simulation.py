@@ -12,6 +12,8 @@ import pytest
 from quantity import examples
 
 from tests.simulation import broken
+from tests.simulation.broken_heirs import BROKEN
+from tests.simulation.heirs import Rules, run_heirs, run_many_heirs
 from tests.simulation.member import Script
 from tests.simulation.schedule import run_many, run_one, story
 from tests.simulation.setting import Fault, Setting, drawn
@@ -23,6 +25,9 @@ ROOT = Path(__file__).parents[2]
 SCHEDULES = 400
 """In `make test` half as many, in `make quick` a fifth, from a seed that is drawn anew each time."""
 SOAKED = 1_000_000
+HEIR_SCHEDULES = 100
+HEIRS_SOAKED = 50_000
+HEIRS_CAUGHT_WITHIN = 300
 CAUGHT_WITHIN = 2000
 """Schedules, in which a broken rule must show; each takes some milliseconds."""
 
@@ -107,6 +112,39 @@ def test_lanes_that_are_counted_for_another_step_show() -> None:
 
 def test_skipped_lanes_that_do_not_bind_show() -> None:
     assert "is not the same on" in _first_words(_at_commits, script=broken.FreeSkips)
+
+
+# ---- who coordinates -------------------------------------------------------------------------------------
+
+
+def test_schedules_of_succession_keep_all_promises() -> None:
+    first = random.SystemRandom().randrange(1 << 48)
+    failures = run_many_heirs(range(first, first + examples(HEIR_SCHEDULES)))
+    assert not failures, "\n".join(map(str, failures))
+
+
+@pytest.mark.soak
+def test_many_schedules_of_succession_keep_all_promises() -> None:
+    first = random.SystemRandom().randrange(1 << 48)
+    command = (sys.executable, "-m", "tests.simulation", "--heirs", "--processes", str(os.cpu_count() or 1))
+    done = subprocess.run(
+        (*command, "--seeds", f"{first}:{first + HEIRS_SOAKED}"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("rules", "words"), BROKEN)
+def test_a_broken_rule_of_succession_shows(rules: Rules, words: tuple[str, ...]) -> None:
+    for seed in range(HEIRS_CAUGHT_WITHIN):
+        _, failure = run_heirs(seed, rules)
+        if failure is not None:
+            assert any(part in failure.wrong[0] for part in words), str(failure)
+            return
+    raise AssertionError(f"{rules} did not show")
 
 
 # ---- the simulation itself -------------------------------------------------------------------------------

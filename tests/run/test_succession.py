@@ -4,12 +4,12 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from launching import JOINS, TOKEN, Launched, Start, is_a
+from launching import JOINS, TOKEN, Launched, Start, descendants, is_a
 from waiting import free_port, is_alive, until
 
 from holdfast.record.events import (
@@ -21,6 +21,7 @@ from holdfast.record.events import (
     StepCommitted,
 )
 from holdfast.run.endpoint import find_endpoint
+from holdfast.run.estate import OUTLIVES
 
 pytestmark = pytest.mark.slow
 
@@ -294,3 +295,46 @@ def test_attaching_to_no_run_is_a_mistake(start: Start) -> None:
         done = start.verb(verb, "nobody")
         assert done.returncode == 2
         assert "No run 'nobody' is going on" in done.stderr
+
+
+# ---- a run on two machines, which have an arbiter ---------------------------------------------------------
+
+
+def test_of_two_machines_the_other_takes_over_if_the_arbiter_says_so(
+    tmp_path: Path, postgres_database: Callable[[], str]
+) -> None:
+    """Both launchers are on this one, as if each were on a machine of its own."""
+    place, enough = f"127.0.0.1:{free_port()}", tmp_path / "enough"
+    flags = ("--nnodes", "1:2", "--warm", "0", "--coordinator", place, "--run", "r", "--wait", "60")
+    launched = []
+    try:
+        for rank, database in enumerate([postgres_database()] * 2):
+            folder = tmp_path / str(rank)
+            folder.mkdir()
+            script = JOINS.replace('"enough"', repr(str(enough)))
+            rest = ("--node-rank", str(rank), "--arbiter", database)
+            launched.append(Start(folder)(*flags, *rest, script=script, token=TOKEN))
+            launched[0].until_said("coordinator at")
+        for one in launched:
+            one.until_printed("generation n0.0 n1.0$")
+        launched[0].until_said(OUTLIVES)
+        for pid in descendants(launched[0].process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        launched[1].until_printed("generation n1.0$")
+        enough.touch()
+        assert launched[1].wait() == 0
+        assert any("coordinates the run now" in line for line in launched[1].err)
+        assert len({*launched[1].pids()}) == 1  # the same process
+    finally:
+        for one in launched:
+            for pid in descendants(one.process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            one.close()
+
+
+def test_an_arbiter_that_is_none_is_a_mistake(start: Start) -> None:
+    launched = start("--arbiter", "redis://here", "--run", "r", script=JOINS)
+    assert launched.wait() == 2
+    assert launched.err[0] == "holdfast: The arbiter is not a PostgreSQL database."

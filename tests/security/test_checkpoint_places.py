@@ -11,16 +11,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from hashlib import sha256
+from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 import torch
 
 from holdfast.record.errors import InputError, StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints
+from holdfast.train.chunks import FOLDER, packs_in
+from holdfast.train.manifest import encoded, read_manifest
 from holdfast.train.opening import load_checkpoint
 
 pytestmark = pytest.mark.slow
@@ -77,7 +80,7 @@ def place() -> Iterator[Path]:
         directory = Path(parent) / "kept"
         checkpoints = kept_in(directory)
         for step in (1, 2):
-            checkpoints.save(step, {"step": step, "weights": torch.full((3,), step)})
+            checkpoints.save(step, {"step": step, "weights": torch.full((3000,), step)})
         yield directory
         directory.chmod(0o755)
 
@@ -119,6 +122,40 @@ def test_a_newest_file_whose_filesystem_is_gone_does_not_send_the_run_back(place
     refused(place)
 
 
+def packs_of(place: Path, step: int) -> list[Path]:
+    manifest = read_manifest(place / f"step-{step:012d}.checkpoint")
+    return [place / FOLDER / pack for pack, _ in manifest.packs]
+
+
+def test_chunks_that_cannot_be_read_do_not_send_the_run_back(place: Path) -> None:
+    (pack,) = packs_of(place, 2)
+    pack.chmod(0)
+    as_nobody(lambda: refused(place))
+    (place / FOLDER).chmod(0)
+    as_nobody(lambda: refused(place))
+    (place / FOLDER).chmod(0o755)
+    pack.unlink()
+    pack.symlink_to("/proc/self/mem")
+    refused(place)
+    pack.unlink()
+    pack.symlink_to(place / "unmounted" / "pack")
+    refused(place)
+
+
+def test_a_manifest_reads_nothing_outside_of_its_folder(place: Path, tmp_path: Path) -> None:
+    """The attacker's manifest is right in everything but where its chunks are."""
+    (pack,) = packs_of(place, 2)
+    secret = tmp_path / "secret"
+    secret.write_bytes(pack.read_bytes())
+    sound = read_manifest(place / "step-000000000002.checkpoint")
+    for name in (str(secret), f"../../{secret.name}", "", "."):
+        forged = msgspec.structs.replace(sound, step=3, packs=((name, sound.packs[0][1]),))
+        (place / "step-000000000003.checkpoint").write_bytes(encoded(forged))
+        loaded = kept_in(place).newest()
+        assert loaded is not None
+        assert loaded.step == 2
+
+
 def test_a_link_to_a_filesystem_that_is_gone_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "scratch").symlink_to(tmp_path / "unmounted")
     refused(tmp_path / "scratch")
@@ -153,11 +190,12 @@ def test_storage_that_comes_back_in_time_is_read(place: Path) -> None:
 
 
 def test_a_directory_in_which_nothing_is_sound_is_not_empty(place: Path) -> None:
-    for path in place.iterdir():
+    for path in place.glob("step-*"):
         path.write_bytes(b"torn")
     with pytest.raises(StoreError, match=r"Every checkpoint in .* is damaged"):
         kept_in(place).newest()
-    assert len(list(place.iterdir())) == 2
+    assert len(list(place.glob("step-*"))) == 2
+    assert len(packs_in(place / FOLDER)) == 2
 
 
 def test_opening_what_cannot_be_read_is_a_sentence(place: Path) -> None:
@@ -188,9 +226,9 @@ def test_a_run_ends_with_a_sentence_rather_than_begin_again(tmp_path: Path) -> N
     assert "Traceback" not in ended.stderr
 
 
-def header(step: int, size_bytes: int, payload: bytes) -> bytes:
-    digest = sha256(payload).digest()
-    return struct.pack(">16sIQQ32s", b"holdfast.ckpt\r\n\x1a", 1, step, size_bytes, digest)
+def header(step: int, size_bytes: int, payload: bytes, version: int = 2) -> bytes:
+    digest = blake2b(payload, digest_size=32).digest()
+    return struct.pack(">16sIQQ32s", b"holdfast.ckpt\r\n\x1a", version, step, size_bytes, digest)
 
 
 def test_a_checkpoint_that_says_another_length_is_not_read_into_memory(place: Path) -> None:
@@ -211,8 +249,9 @@ class Command:
         return Path.touch, (self._mark,)
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("form", ["torch", "pickle"])
-def test_a_pickle_in_a_checkpoint_runs_nothing(place: Path, tmp_path: Path, form: str) -> None:
+def test_a_pickle_in_a_checkpoint_runs_nothing(place: Path, tmp_path: Path, form: str, version: int) -> None:
     """The attacker writes to the directory, and its file has the right length and hash."""
     mark = tmp_path / "run-by-a-pickle"
     if form == "torch":
@@ -223,7 +262,7 @@ def test_a_pickle_in_a_checkpoint_runs_nothing(place: Path, tmp_path: Path, form
         payload = pickle.dumps(Command(mark))
     step = 9
     forged = place / f"step-{step:012}.checkpoint"
-    forged.write_bytes(header(step, len(payload), payload) + payload)
+    forged.write_bytes(header(step, len(payload), payload, version) + payload)
     with pytest.raises(InputError):
         load_checkpoint(forged)
     newest = kept_in(place).newest()

@@ -6,6 +6,7 @@ test` tries each a little; `make soak` for ten minutes, in a process of its own 
 To try one by hand: `python tests/security/test_fuzzing.py record.journal 60`.
 """
 
+import hashlib
 import os
 import pickle
 import re
@@ -22,6 +23,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
@@ -36,7 +38,7 @@ from holdfast.economics.sizing import size_file
 from holdfast.record import events, journal, kernel
 from holdfast.record.errors import HoldfastError
 from holdfast.record.importers import Options, import_file
-from holdfast.run import chaos, stacks, watching, wire
+from holdfast.run import chaos, estate, image, stacks, state, watching, wire
 from holdfast.schedulers import site
 from holdfast.schedulers import slurm as slurm_scheduler
 from holdfast.signals import flight_dumps, plain_pickle, stack_files, wandb_file
@@ -46,7 +48,8 @@ from holdfast.signals.step_files import StepFiles
 from holdfast.stragglers import kineto, members, meta, trace
 from holdfast.topology import document, file, hostlist
 from holdfast.topology.discovery import kubernetes, slurm
-from holdfast.train import checkpoint
+from holdfast.train import checkpoint, importing, manifest
+from holdfast.train.chunks import Unsound
 from holdfast.twin import presets
 
 pytestmark = pytest.mark.slow
@@ -153,6 +156,8 @@ def sample(path: str) -> bytes:
 
 EVENT = events.encode(events.RunStarted(id="e1", occurred_ns=1, run="r", gpus=8))
 FRAME = msgspec.msgpack.encode({"type": "AgentJoined", "node": "n", "slots": 8, "address": "a", "port": 1})
+ESTATE = image.estate_bytes(estate.Estate(state.RunPolicy(run="r"), 1))
+ENTRY = image.entry_bytes(estate.Told("a line", 1, "trouble"))
 PROFILE = b'{"traceEvents":[{"name":"ProfilerStep#3","ph":"X","cat":"cpu_op","ts":1.0,"dur":2.5,"args":{}}]}'
 CSV = b"step,optype,start_ts,duration\n1,forward-compute,0.0,1.0\n"
 EVENTS = struct.pack("<QIBdBBI", 11, 0, 0x09, 1_772_442_000.5, 0x10, 7, 0)
@@ -178,7 +183,29 @@ FLIGHT_DUMP = pickle.dumps(
     },
     2,
 )
-CHECKPOINT = b"holdfast.ckpt\r\n\x1a\x00\x00\x00\x00\x01" + bytes(48) + b"PK\x03\x04"
+_LAID = manifest.lay_out({"small": torch.ones(2), "large": torch.ones(600), "step": 1})
+_WHOLE = manifest.WrittenStretch(1, 0, bytes(32), ((0, 0),))
+SHARE = manifest.ShareNote(
+    1, manifest.ALL, manifest.layout_of(_LAID), (_WHOLE,), (("0123456789abcdef-000000.pack", 2400),)
+)
+CHECKPOINT = manifest.encoded(manifest.assembled(1, _LAID, [SHARE]))
+HEADER_BYTES = 68
+_TENSORS = b'{"__metadata__":{"b":"a"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+SAFETENSORS = struct.pack("<Q", len(_TENSORS)) + _TENSORS + bytes(8)
+
+
+def with_hash(read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    """For a reader of manifests: whatever is in them, their hash agrees."""
+
+    def reading(content: bytes) -> object:
+        payload = content[HEADER_BYTES:]
+        hashed = hashlib.blake2b(payload, digest_size=32).digest()
+        return from_file(read, "step-000000000001.checkpoint")(
+            struct.pack(">16sIQQ32s", CHECKPOINT[:16], 2, 1, len(payload), hashed) + payload
+        )
+
+    return reading
+
 
 STACK = b'Current thread 0x7f (most recent call first):\n  File "/a/train.py", line 8 in load\n'
 DECODERS: dict[str, Decoder] = {
@@ -249,12 +276,17 @@ DECODERS: dict[str, Decoder] = {
     "run.wire": Decoder(wire.unframe, (wire.MalformedFrame,), (FRAME,)),
     "run.watching": Decoder(watching.status_of, (wire.MalformedFrame,), (b"\x80",)),
     "run.wire.unpack": Decoder(wire.unpack, (wire.MalformedFrame,), (wire.pack([("n0.0", "seat/0", b"v")]),)),
+    "run.image": Decoder(image.estate_of, (wire.MalformedFrame,), (ESTATE,)),
+    "run.image.entry_of": Decoder(image.entry_of, (wire.MalformedFrame,), (ENTRY,)),
     "run.stacks": Decoder(text(stacks.read_stacks), (), (STACK,)),
     "run.chaos": Decoder(from_file(chaos.read_plan, "plan.toml"), (HoldfastError,), (PLAN,)),
     "train.checkpoint": Decoder(
-        from_file(checkpoint.read, "step-000000000001.checkpoint"),
-        (checkpoint.Unsound, OSError),
-        (CHECKPOINT,),
+        from_file(checkpoint.read, "step-000000000001.checkpoint"), (Unsound, OSError), (CHECKPOINT,)
+    ),
+    "train.manifest": Decoder(with_hash(checkpoint.read), (Unsound, OSError), (CHECKPOINT,)),
+    "train.importing": Decoder(importing.read_safetensors, (importing.MalformedTensors,), (SAFETENSORS,)),
+    "train.manifest.shares": Decoder(
+        with_hash(manifest.read_share), (Unsound, OSError), (manifest.encoded(SHARE),)
     ),
     "twin.presets": Decoder(presets.hazards_from, (HoldfastError,), (b'{"preset":{}}',)),
     "signals.step_files": Decoder(
@@ -293,6 +325,8 @@ ELSEWHERE = {
     "run.launcher": "reads what the coordinator that it has started writes",
     "run.replaying": "reads what the command that has started it writes",
     "run.standby": "reads what its parent writes",
+    "run.distant": "reads what its parent writes; what its coordinator sends is above",
+    "run.heirs": "writes what its child reads",
     "run.endpoint": "reads a file in this user's home",
     "signals.collectors.scrape": "a client of HTTP; tests/security has its attacks",
     "signals.http_client": "a client of HTTP; tests/security has its attacks",

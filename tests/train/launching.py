@@ -115,10 +115,13 @@ class Launched:
 
 
 class Start:
-    """Starts `holdfast run` in a directory of its own, with a home of its own; keeps what must be ended."""
+    """Starts `holdfast run` in a directory of its own, with a home of its own; keeps what must be ended.
+    prefix: a command that starts another one, elsewhere.
+    """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, prefix: tuple[str, ...] = ()) -> None:
         self.directory = directory
+        self.prefix = prefix
         self.home = directory / "home"
         self.launched: list[Launched] = []
 
@@ -134,7 +137,7 @@ class Start:
 
     def _started(self, environment: dict[str, str], *arguments: str) -> Launched:
         process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *arguments],
+            [*self.prefix, sys.executable, "-m", "holdfast", *arguments],
             cwd=self.directory,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -171,6 +174,15 @@ class Start:
 def children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return [int(child) for child in text.split()]
+
+
+def descendants(pid: int) -> list[int]:
+    """The process, and all that it has started, directly or not."""
+    found = [pid]
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for child in children(pid):
+            found += descendants(child)
+    return found
 
 
 def is_a(what: str, pid: int) -> bool:

@@ -64,6 +64,12 @@ def plain() -> Built:
     return model, [optimizer, scheduler], {"clip_norm": 0.5}
 
 
+def heavy() -> Built:
+    """Large enough for three members to share the writing of its state."""
+    model = nn.Sequential(nn.Linear(WIDTH, 90_000), nn.Tanh(), nn.Linear(90_000, WIDTH))
+    return model, [torch.optim.AdamW(model.parameters(), lr=0.001)], {}
+
+
 def lr_by_hand() -> Built:
     """Its learning rate is what the loop sets, step by step."""
     model = nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, WIDTH))
@@ -464,6 +470,7 @@ BUILDERS = {
     "not_deterministic": not_deterministic,
     "wide": wide,
     "lopsided": lopsided,
+    "heavy": heavy,
     "lr_by_hand": lr_by_hand,
 }
 

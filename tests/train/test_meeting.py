@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from forked_cluster import Result
 
-from holdfast.run.coordinator import SEND_BUFFER_BYTES_MAX
+from holdfast.run.serving import SEND_BUFFER_BYTES_MAX
 from holdfast.run.wire import PlannedFault
 from holdfast.train.meeting import TOLD_BYTES_MAX, own_bytes_max
 from holdfast.train.minutes import KEPT_BYTES_MAX

@@ -20,6 +20,7 @@ from holdfast.cli import torchrun
 from holdfast.cli.flags import FiniteRange, argument, option, takes
 from holdfast.cli.record import home, open_record
 from holdfast.record.errors import InputError
+from holdfast.run.arbiter import arbiter_at
 from holdfast.run.audits import RATE
 from holdfast.run.chaos import read_plan
 from holdfast.run.endpoint import lost_runs
@@ -76,6 +77,13 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         is_flag=True,
         envvar="HOLDFAST_TLS",
     )
+    arbiter: str = option(
+        "A PostgreSQL database that decides which of two machines goes on, if they lose each other; the same "
+        "on all nodes.  [env: HOLDFAST_ARBITER]",
+        default="",
+        envvar="HOLDFAST_ARBITER",
+        metavar="URL",
+    )
     run: str | None = torchrun.option(
         "--run",
         "--rdzv-id",
@@ -116,10 +124,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "-m", "--module", "SCRIPT is a module, as with python -m.", by="--module", is_flag=True
     )
     no_python: bool = torchrun.option("SCRIPT is a program of its own.", is_flag=True)
-    checkpoints: Path | None = option(
-        "For durable checkpoints.  [default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
+    checkpoints: tuple[Path, ...] = option(
+        "For durable checkpoints. Given again: where they go if that fails.  "
+        "[default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
         type=click.Path(path_type=Path),
         metavar="DIR",
+        multiple=True,
     )
     checkpoint_every: int | None = option(
         "How often.  [default: by cost, and at most every 10 s]", type=click.IntRange(min=1), metavar="STEPS"
@@ -340,7 +350,14 @@ def order_of(given: _Flags) -> Order:
         storm_per_min=storm_per_min,
         seed=secrets.randbits(32) if given.seed is None else given.seed,
         metrics=None if given.metrics_port is None else (given.metrics_host, given.metrics_port),
+        arbiter=_arbiter(given.arbiter),
     )
+
+
+def _arbiter(url: str) -> str:
+    """`InputError` where it is none."""
+    arbiter_at(url, "", 0)
+    return url
 
 
 def _audit_rate(wanted: float | None, mesh: MeshShape) -> float:

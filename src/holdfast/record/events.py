@@ -183,13 +183,15 @@ class CheckpointBegun(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
 
 class CheckpointSaved(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.saved"):
     """A checkpoint of this step is durable. stall_ns: how long training stood still for it, where
-    measured. size_bytes: how large it is, all of its parts together.
+    measured. size_bytes: how large it is, all of its parts together. written_bytes: how much of it was not
+    there yet.
     """
 
     step: StepNumber
     stall_ns: Nanoseconds | None = None
     place: str = ""
     size_bytes: Count | None = None
+    written_bytes: Count | None = None
 
 
 class CheckpointLoaded(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.loaded"):

@@ -13,7 +13,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from holdfast.run.kernel_log import KernelLog
 from holdfast.run.kin import adopt_orphans, children, end_children, reap, wake_with
 from holdfast.run.lines import KeptLines
 from holdfast.run.output import LastWords, Printer, Stream, View
+from holdfast.run.seeking import SEEK_WAIT_S, Address
 from holdfast.run.worker import Program, Worker, open_log
 
 BEAT_INTERVAL_S = 0.25
@@ -36,6 +38,8 @@ STOPS_BEATS = 4
 """At every so manieth heartbeat the kernel is asked who is stopped."""
 END_WAIT_S = 5.0
 """How long killed processes may take to be gone; one that the kernel cannot end is left to it."""
+JOIN_INTERVAL_S = 1.0
+"""How often a node that was cut off tries to come back."""
 NAMES_MAX = 64
 """So many nodes may be on one host: each tries one name after the other."""
 
@@ -53,12 +57,13 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     launcher: its process, with which the agent ends; 0: it outlives that. lines: the file in which the lines
     of the run are kept for `holdfast attach`; empty: none. node: its name; empty: the agent takes the host's.
-    command: the script, ready to be started. checkpoints: the directory; checkpoint_every: so many steps.
+    command: the script, ready to be started. checkpoints: the directories; checkpoint_every: so many steps.
     role: what torchrun calls so. address: where others reach this node; empty: as the way to the coordinator
     tells. log_directory: where to write the members' lines, too. local: which of the launcher's nodes this
     is, and how many they are: they share this machine's GPUs. view: what of the members' output is shown.
     is_virtual: a member sees no GPU but its own. grace_s: what workers have between SIGTERM and SIGKILL when
-    their node leaves a run that goes on.
+    their node leaves a run that goes on. wait_s: how long a coordinator is looked for that the run may have
+    elsewhere by then.
     """
 
     launcher: int
@@ -77,6 +82,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     view: View = View()
     is_virtual: bool = False
     grace_s: float = 10.0
+    wait_s: float = 0.0
     lines: str = ""
 
 
@@ -230,7 +236,7 @@ class Agent:
             **os.environ,
             **order.environment,
             "ROLE_NAME": assignment.role,
-            "HOLDFAST_COORDINATOR": f"{assignment.host}:{assignment.port}",
+            "HOLDFAST_COORDINATOR": "{}:{}".format(*self._connection.place),
             "HOLDFAST_TOKEN": assignment.token,
             "HOLDFAST_CHECKPOINTS": assignment.checkpoints,
             "HOLDFAST_LOCAL_NODE": "{}/{}".format(*assignment.local),
@@ -317,25 +323,46 @@ def free_port() -> int:
         return port
 
 
-async def _join(assignment: Assignment) -> tuple[str, Connection]:
-    """The node's name and its connection to the coordinator."""
+async def _join(assignment: Assignment, places: Sequence[Address]) -> tuple[str, Connection]:
+    """The node's name and its connection to the coordinator, at the first of these places that has it."""
     host = socket.gethostname().partition(".")[0]
     others = () if assignment.node else tuple(f"{host}-{number}" for number in range(2, NAMES_MAX))
     for name in (assignment.node or host, *others):
         try:
-            return name, await _dial(assignment, name)
+            return name, await _dial(assignment, name, places)
         except Rejected as error:
             rejection = error
     raise rejection
 
 
-async def _dial(assignment: Assignment, name: str) -> Connection:
-    return await dial(assignment.host, assignment.port, assignment.token, role="agent", name=name)
+async def _dial(assignment: Assignment, name: str, places: Sequence[Address]) -> Connection:
+    *before, last = places
+    for host, port in before:
+        with suppress(Unreachable):
+            return await dial(host, port, assignment.token, role="agent", name=name, wait_s=SEEK_WAIT_S)
+    return await dial(*last, assignment.token, role="agent", name=name)
+
+
+async def _join_again(assignment: Assignment, line: Sequence[Address]) -> tuple[str, Connection]:
+    """The run has given this node up, or its coordinator could not be found: as if it came anew."""
+    loop = asyncio.get_running_loop()
+    due_s = loop.time() + assignment.wait_s
+    while True:
+        await asyncio.sleep(JOIN_INTERVAL_S)
+        try:
+            return await _join(assignment, line)
+        except (Unreachable, Rejected):  # the name may be taken until the node's lease ends
+            if loop.time() >= due_s:
+                raise
 
 
 async def _serve(assignment: Assignment) -> int:
-    node, connection = await _join(assignment)
-    return await Agent(assignment, node, connection).serve()
+    node, connection = await _join(assignment, [(assignment.host, assignment.port)])
+    while True:
+        code = await Agent(assignment, node, connection).serve()
+        if code != EXIT_DISCONNECTED or not connection.line:
+            return code
+        node, connection = await _join_again(assignment, connection.line)
 
 
 def main() -> int:

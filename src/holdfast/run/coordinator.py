@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -28,19 +28,21 @@ from holdfast.run.estate import (
     Estate,
     EstateEntry,
     HandedOut,
+    LineTold,
     OperatorLine,
     Told,
     Written,
     causes_in,
 )
-from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Host, endpoint_of
+from holdfast.run.following import Following
+from holdfast.run.handshake import Host
 from holdfast.run.recording import write_down
+from holdfast.run.seeking import Address
+from holdfast.run.serving import ClientConnection
 from holdfast.run.state import RunPolicy
 from holdfast.run.status import MemberStatus, NodeStatus, Status
-from holdfast.run.tls import Channel, Identity
+from holdfast.run.tls import Identity
 
-HANDSHAKE_S = 5.0
-"""How long a connection may take to prove that it has the token."""
 UNPROVEN_MAX = 256
 """So many connections may be about to prove it. One more, and the oldest has to connect again..."""
 UNPROVEN_S = 0.25
@@ -56,10 +58,6 @@ ACCEPT_WAIT_S = 0.5
 RETURN_S = 60.0
 """How long a worker may take to come back to a successor, if its agent does not say that it has ended: one
 that keeps its interpreter, as a compiler does, cannot come before that is over."""
-SEND_BUFFER_BYTES_MAX = 32 << 20
-"""Who leaves more than this unread is given up. A member that keeps its interpreter for a while reads
-nothing, and must not be: what others may tell it meanwhile is less (train/minutes.py, train/meeting.py).
-"""
 CLOSE_S = 2.0
 """How long closing waits for what was said last to be sent."""
 RECENT_NS = 1_000_000_000
@@ -81,7 +79,8 @@ class Coordinator:
     say: is given each line for the operator. `show`: is given a member and what it said last, to be printed.
     identity: what it shows of itself over TLS; None: nothing is encrypted. estate: a predecessor's; None:
     the run begins here. `follow`: is given every entry of the estate before anybody sees what it leads to;
-    None: this coordinator has no successor.
+    None: this coordinator has no successor. `heirs`: those on other machines, who must have an entry before
+    anybody sees what it leads to; None: it has none. `on_line`: is told where the run may go.
     """
 
     def __init__(
@@ -97,17 +96,19 @@ class Coordinator:
         self.identity = identity
         self.show: Callable[[str, str], None] = lambda member, text: None
         self.follow: Callable[[EstateEntry], None] | None = None
+        self.heirs: Following | None = None
+        self.on_line: Callable[[Sequence[Address]], None] = lambda places: None
         self.estate = Estate(policy, clock.now_ns()) if estate is None else estate
         self._token = token
         self._recorder = recorder
         self._clock = clock
         self._say = say
         self._state = self.estate.state
-        self._connections: set[_Connection] = set()
-        self._unproven: dict[_Connection, float] = {}
+        self._connections: set[ClientConnection] = set()
+        self._unproven: dict[ClientConnection, float] = {}
         self._accepting: set[asyncio.Task[object]] = set()
-        self._named: dict[tuple[str, str], _Connection] = {}
-        self._viewers: set[_Connection] = set()
+        self._named: dict[tuple[str, str], ClientConnection] = {}
+        self._viewers: set[ClientConnection] = set()
         self._is_handing_out = False
         self._due_ns: int | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -122,6 +123,8 @@ class Coordinator:
         self._wishes_met = 0
         self._answer = wire.Answer(ok=False, sentence="")
         self._over: wire.RunClosed | None = None
+        self._line = self.estate.line
+        """As far as everybody may know it."""
 
     async def start(self, host: str, port: int) -> None:
         """Listen there; port 0 takes a free one. `HoldfastError` where that cannot be."""
@@ -136,9 +139,13 @@ class Coordinator:
         self._begin(listener)
         self.happened(happenings.Begun())
 
-    def succeed(self, listener: socket.socket) -> None:
-        """Go on where the predecessor was when it died. listener: its own, at which its clients wait."""
+    def succeed(self, listener: socket.socket, first: EstateEntry | None = None) -> None:
+        """Go on where the predecessor was when it died. listener: where its clients wait, or will look.
+        first: the entry with which this coordinator begins.
+        """
         self._begin(listener)
+        if first is not None:
+            self._enter(first)
         loop = asyncio.get_running_loop()
         self._write_down(self.estate.unwritten)
         self._hand_out()
@@ -210,6 +217,21 @@ class Coordinator:
     def announce(self, text: str) -> None:
         """One line for the operator that does not belong to what happened."""
         self._enter(Told(text, self._clock.now_ns()))
+
+    def now_ns(self) -> int:
+        return self._clock.now_ns()
+
+    def enter(self, entry: EstateEntry) -> None:
+        """For those who see to the heirs."""
+        self._enter(entry)
+
+    def reign(self) -> None:
+        """Let everybody hear that this coordinator lives: those who could go elsewhere must know."""
+        assert self.heirs is not None
+        if self._line and self.heirs.reign.is_established:
+            data = wire.frame(wire.Reigning(term=self.heirs.reign.term))
+            for connection in (*self._named.values(), *self._viewers):
+                connection.write(data)
 
     def node_struck(self, for_s: float) -> None:
         """A fault takes a node away for so long: those who keep the nodes must know."""
@@ -299,9 +321,9 @@ class Coordinator:
         try:
             if self.follow is not None:
                 self.follow(entry)
-            deeds = self.estate.take(entry)
-            for deed in deeds:
-                self._carry_out(deed)
+            if self.heirs is not None:
+                self.heirs.enter(entry)
+            self._see_to(self.estate.take(entry))
             if self.estate.unwritten:
                 self._write_down(self.estate.unwritten)
             if self.estate.notices and not self._is_handing_out:
@@ -311,6 +333,16 @@ class Coordinator:
             if self._ended is None or self._ended.done():
                 raise
             self._ended.set_exception(error)
+
+    def _see_to(self, deeds: list[Deed]) -> None:
+        """Carry them out; as soon as enough heirs have the entry, where there are any."""
+        for deed in deeds:
+            if self.heirs is None or isinstance(deed, happenings.Reply):
+                self._carry_out(deed)
+            else:
+                self.heirs.hold(deed)
+        if self.heirs is not None:
+            self.heirs.release(self._carry_out)
 
     def _hand_out(self) -> None:
         """What members published in this turn of the loop."""
@@ -325,7 +357,12 @@ class Coordinator:
 
     def refusal(self, proof: wire.Proof) -> wire.Refused | None:
         """Why this client, who has the token, may not come in; None: it may."""
-        if (proof.role, proof.name) in self._named:
+        if proof.role == "heir":
+            return None if self.heirs is not None else wire.Refused(sentence="This run has no heirs.")
+        if self.heirs is not None and not self.heirs.reign.is_established:
+            return wire.Refused(sentence="The coordinator is not chosen yet.", is_elsewhere=True)
+        is_back = proof.received is not None and bool(self._line)  # it has left a connection that hung
+        if (proof.role, proof.name) in self._named and not is_back:
             return wire.Refused(
                 sentence=f"The {proof.role} {proof.name!r} is connected already.",
                 hint="Give every node a name of its own.",
@@ -338,11 +375,13 @@ class Coordinator:
                 return wire.Refused(sentence=f"The run has given the {proof.role} {proof.name!r} up.")
         return None
 
-    def opened(self, connection: "_Connection") -> None:
+    def opened(self, connection: ClientConnection) -> None:
         self._connections.add(connection)
         self._unproven[connection] = asyncio.get_running_loop().time()
 
-    def accepted(self, connection: "_Connection", received: int | None) -> tuple[wire.Accepted, list[bytes]]:
+    def accepted(
+        self, connection: ClientConnection, received: int | None
+    ) -> tuple[wire.Accepted, list[bytes]]:
         """The connection has proved whose it is. How it is let in, and what it lacks that has received so
         many messages before; None: it is new.
         """
@@ -350,32 +389,43 @@ class Coordinator:
         if self._is_full and self._accept_again is not None and not self._is_closed:
             self._accept_again.cancel()
             self._listen()
-        accepted = wire.Accepted(run=self._state.policy.run, has_successor=self.follow is not None)
-        if connection.role == "operator":
+        term = 0 if self.heirs is None else self.heirs.reign.term
+        accepted = wire.Accepted(run=self._state.policy.run, has_successor=self.follow is not None, term=term)
+        if connection.role in ("operator", "heir"):
             return accepted, []
         client = (connection.role, connection.name)
+        if (before := self._named.get(client)) is not None:
+            before.abort()
         self._named[client] = connection
         if received is None:
             self._enter(ClientCame(client))
             return accepted, []
         session = self.estate.sessions[client]
         missed = session.sent.after(received) or []
+        if self.heirs is not None:  # what nobody may see yet comes when it may be
+            missed = missed[: max(0, len(missed) - self.heirs.held_for(client))]
         return msgspec.structs.replace(accepted, received=session.received), missed
 
-    def closed(self, connection: "_Connection") -> None:
+    def closed(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
         self._unproven.pop(connection, None)
         self._viewers.discard(connection)
         role, name = connection.role, connection.name
-        if role != "operator" and self._named.get((role, name)) is connection:
+        if role == "heir":
+            if self.heirs is not None:
+                self.heirs.closed(connection)
+        elif role != "operator" and self._named.get((role, name)) is connection:
             del self._named[role, name]
             self.happened(happenings.Disconnected(role, name))
 
-    def heard(self, connection: "_Connection", message: wire.AnyMessage) -> None:
+    def heard(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
         """A message of a proven connection. `MalformedFrame` where it is not theirs to send."""
         role, name = connection.role, connection.name
         if role == "operator":
             self._heard_operator(connection, message)
+        elif role == "heir" and self.heirs is not None:
+            self.heirs.heard(connection, message)
+            self.heirs.release(self._carry_out)
         elif role == "agent" and isinstance(message, _FROM_AGENT):
             self.happened(happenings.FromNode(name, message))
         elif role == "worker" and isinstance(message, _FROM_WORKER):
@@ -383,7 +433,7 @@ class Coordinator:
         else:
             raise wire.MalformedFrame(f"a {role} does not send {type(message).__name__}")
 
-    def _heard_operator(self, connection: "_Connection", message: wire.AnyMessage) -> None:
+    def _heard_operator(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
         match message:
             case wire.Strike():
                 connection.send(self.strike(message))
@@ -396,8 +446,9 @@ class Coordinator:
                 connection.send(wire.StatusTold(packed=_encoder.encode(self.status())))
             case wire.WatchRun(seen=seen):
                 self._viewers.add(connection)
+                connection.send(wire.LineOfSuccession(places=self._line))
                 for line in self.estate.lines:
-                    if line.number > seen:
+                    if line.number > seen and (self.heirs is None or self.heirs.may_see(line)):
                         connection.send(_said(line))
                 if self._over is not None:
                     connection.send(self._over)
@@ -423,7 +474,7 @@ class Coordinator:
                 self._accept_later(error)
                 return
             accepted.setblocking(False)
-            task = loop.create_task(loop.connect_accepted_socket(lambda: _Connection(self), accepted))
+            task = loop.create_task(loop.connect_accepted_socket(lambda: ClientConnection(self), accepted))
             self._accepting.add(task)
             task.add_done_callback(self._accepting.discard)
 
@@ -466,7 +517,7 @@ class Coordinator:
                 "new ones wait. Raise `ulimit -n` for the next run if this one is as large as it should be"
             )
 
-    def _drop(self, connection: "_Connection") -> None:
+    def _drop(self, connection: ClientConnection) -> None:
         self._unproven.pop(connection, None)
         connection.abort()
 
@@ -478,6 +529,11 @@ class Coordinator:
                 for client in clients:
                     if (connection := self._named.get(client)) is not None:
                         connection.write(data)
+            case LineTold(line):
+                self._line = line.places
+                self.on_line(line.places)
+                for viewer in self._viewers:
+                    viewer.send(line)
             case happenings.Close(role, name):
                 if (connection := self._named.get((role, name))) is not None:
                     connection.abort()  # it may not read, and must not keep its name for as long as that
@@ -558,96 +614,6 @@ class Coordinator:
         begun_ns, write_ns = times.begun_ns, times.write_ns
         under_way_ns = 0 if begun_ns is None else self._clock.now_ns() - begun_ns
         return None if write_ns is None and begun_ns is None else max(write_ns or 0, under_way_ns) / 1e9
-
-
-class _Connection(asyncio.Protocol):
-    """One client: first it proves the token, then each of its messages goes to the coordinator."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self.role: Literal["agent", "worker", "operator"] = "operator"
-        self.name = ""
-        self.closed = asyncio.Event()
-        self._coordinator = coordinator
-        self._host: Host | None = None
-        self._channel = Channel()
-        self._frames = wire.FrameBuffer(HANDSHAKE_BYTES_MAX)
-        self._is_accepted = False
-        self._transport: asyncio.Transport | None = None
-        self._timeout: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._timeout = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.abort)
-        self._coordinator.opened(self)
-        try:
-            self._host = self._coordinator.handshake(endpoint_of(transport.get_extra_info("sockname")))
-        except (TypeError, ValueError):  # it has ended before it began
-            self.abort()
-            return
-        self.send(self._host.challenge)
-
-    def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
-        try:
-            if self._host is not None and self._host.challenge.tls and not self._channel.fingerprint:
-                assert self._coordinator.identity is not None
-                self._channel.host(self._coordinator.identity)
-            said = self._channel.open(data)
-            self._transport.write(self._channel.pending())
-            for message in self._frames.feed(said):
-                if self._is_accepted:
-                    self._coordinator.heard(self, message)
-                else:
-                    self._shake_hands(message)
-        except wire.MalformedFrame as error:
-            if not self._is_accepted and self._channel.is_ready:
-                self.send(wire.Refused(sentence=f"This is not a Holdfast process: {error}."))
-            self.end()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._timeout is not None:
-            self._timeout.cancel()
-        self.closed.set()
-        self._coordinator.closed(self)
-
-    def send(self, message: wire.AnyMessage) -> None:
-        self.write(wire.frame(message))
-
-    def write(self, data: bytes) -> None:
-        """Hand over to the kernel, or keep for it; a client that does not read is given up."""
-        assert self._transport is not None
-        if self._transport.get_write_buffer_size() + len(data) > SEND_BUFFER_BYTES_MAX:
-            self.abort()
-        elif not self._transport.is_closing():
-            self._transport.write(self._channel.seal(data))
-
-    def end(self) -> None:
-        """Close, once everything is sent."""
-        assert self._transport is not None
-        self._transport.close()
-
-    def abort(self) -> None:
-        assert self._transport is not None
-        self._transport.abort()
-
-    def _shake_hands(self, message: wire.AnyMessage) -> None:
-        if not isinstance(message, wire.Proof):
-            raise wire.MalformedFrame(f"{type(message).__name__} before the proof")
-        assert self._host is not None
-        refusal = self._host.refusal(message) or self._coordinator.refusal(message)
-        if refusal is not None:
-            self.send(self._host.sealed(refusal))
-            self.end()
-            return
-        if self._timeout is not None:
-            self._timeout.cancel()
-        self.role, self.name, self._is_accepted = message.role, message.name, True
-        self._channel.is_proven, self._frames.bytes_max = True, wire.FRAME_BYTES_MAX
-        accepted, missed = self._coordinator.accepted(self, message.received)
-        self.send(self._host.sealed(accepted))
-        for data in missed:
-            self.write(data)
 
 
 def _said(line: OperatorLine) -> wire.Said:

@@ -15,6 +15,15 @@ import msgspec
 from holdfast.record.errors import HoldfastError
 from holdfast.run import handshake, wire
 from holdfast.run.endpoint import Endpoint
+from holdfast.run.seeking import (
+    SEEK_INTERVAL_S,
+    SEEK_S,
+    SEEK_WAIT_S,
+    SILENT_INTERVAL_S,
+    SILENT_S,
+    Address,
+    around,
+)
 from holdfast.run.sent import SentFrames
 from holdfast.run.wire import Answer, AnyMessage, MalformedFrame, Move, Role, Stop, Strike
 
@@ -22,7 +31,7 @@ READ_BYTES = 1 << 16
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, and where. received: as in `Proof`."""
+    """Who calls, and where. received: as in `Proof`. wait_s: for an answer."""
 
     host: str
     port: int
@@ -30,6 +39,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     name: str = ""
     received: int | None = None
+    wait_s: float = handshake.HANDSHAKE_WAIT_S
 
 
 class Connection:
@@ -51,6 +61,17 @@ class Connection:
         self._frames = entry.frames
         self._sent = SentFrames()
         self._received = 0
+        self.line: tuple[Address, ...] = ()
+        """Where to look for another coordinator; empty: there would be none."""
+
+    @property
+    def place(self) -> Address:
+        """Where the coordinator is."""
+        return self._caller.host, self._caller.port
+
+    @property
+    def term(self) -> int:
+        return self._entry.accepted.term
 
     @property
     def is_encrypted(self) -> bool:
@@ -70,47 +91,116 @@ class Connection:
 
     async def receive(self) -> AnyMessage | None:
         """The next message; None when the connection has ended."""
+        while True:
+            message = await self._next()
+            match message:
+                case None:
+                    return None
+                case wire.Reigning() if self._caller.role != "heir":
+                    continue
+                case wire.LineOfSuccession(places=places):
+                    self.line = places
+                    self._received += self._caller.role != "operator"
+                case _:
+                    self._received += 1
+                    return message
+
+    async def _next(self) -> AnyMessage | None:
         data = b""
         try:
             while (message := next(self._frames.feed(self._channel.open(data)), None)) is None:
-                data = await self._reader.read(READ_BYTES)
-                if not data:
+                read = await self._read()
+                if read == b"":
                     return None
+                data = read or b""
         except (OSError, MalformedFrame):
             return None
-        self._received += 1
         return message
+
+    async def _read(self) -> bytes | None:
+        """What comes next. None: this coordinator has long been silent, and there is another one now."""
+        wait_s, loop = SILENT_S, asyncio.get_running_loop()
+        due_s = loop.time() + SEEK_S
+        while self.line:
+            try:
+                async with asyncio.timeout(wait_s):
+                    return await self._reader.read(READ_BYTES)
+            except TimeoutError:
+                wait_s = SILENT_INTERVAL_S
+            if self._caller.role == "operator" or loop.time() > due_s:
+                return b""  # it asks anew, whoever coordinates then
+            try:
+                if await self._resumed([one for one in self.line if one != self.place]):
+                    return None
+            except handshake.Rejected:
+                return b""
+        return await self._reader.read(READ_BYTES)
 
     async def resume(self) -> bool:
         """Go on with the coordinator's successor; False: there is none, or it has given us up."""
         if not self._entry.accepted.has_successor:
             return False
         await self.close()
-        caller = msgspec.structs.replace(self._caller, received=self._received)
-        try:
-            other = await _called(caller)
-        except (handshake.Unreachable, handshake.Stranger, handshake.Rejected):
-            return False
-        missed = self._sent.after(other._entry.accepted.received)
-        if missed is None:
-            await other.close()
-            return False
-        self._take_over(other)
-        self._writer.write(self._channel.seal(b"".join(missed)))
-        return True
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + (SEEK_S if self.line else 0.0)
+        while True:
+            try:
+                if await self._resumed(around(self.place, self.line)):
+                    return True
+            except handshake.Rejected:
+                return False
+            if loop.time() >= due_s:
+                return False
+            await asyncio.sleep(SEEK_INTERVAL_S)
+
+    async def _resumed(self, places: list[Address]) -> bool:
+        """Whether one of these places has a coordinator, with which to go on. `Rejected`: it has given us
+        up.
+        """
+        for host, port in places:
+            wait_s = SEEK_WAIT_S if self.line else handshake.HANDSHAKE_WAIT_S
+            caller = msgspec.structs.replace(
+                self._caller, received=self._received, host=host, port=port, wait_s=wait_s
+            )
+            try:
+                other = await _called(caller)
+            except (handshake.Unreachable, handshake.Stranger):
+                continue
+            missed = self._sent.after(other._entry.accepted.received)
+            if other.term < self.term or missed is None:
+                await other.close()
+                continue
+            self.abort()
+            self._take_over(other)
+            self._writer.write(self._channel.seal(b"".join(missed)))
+            return True
+        return False
 
     def _take_over(self, other: Self) -> None:
         """Speak over its connection from now on."""
         self._reader, self._writer, self._entry = other._reader, other._writer, other._entry
-        self._channel, self._frames = other._channel, other._frames
+        self._channel, self._frames, self._caller = other._channel, other._frames, other._caller
 
     async def close(self) -> None:
+        """Once what was said last is sent, or after a moment."""
         await _close(self._writer)
 
+    def abort(self) -> None:
+        """At once: the other end does not listen any more."""
+        self._writer.transport.abort()
 
-async def dial(host: str, port: int, token: str, *, role: Role, name: str = "") -> Connection:
+
+async def dial(
+    host: str,
+    port: int,
+    token: str,
+    *,
+    role: Role,
+    name: str = "",
+    wait_s: float = handshake.HANDSHAKE_WAIT_S,
+) -> Connection:
     """Connect, and prove the token to each other; else `Unreachable`, `Stranger` or `Rejected`."""
-    return await _called(Caller(host=host, port=port, token=token, role=role, name=name))
+    return await _called(Caller(host=host, port=port, token=token, role=role, name=name, wait_s=wait_s))
 
 
 async def _called(caller: Caller) -> Connection:
@@ -126,7 +216,7 @@ async def _attempt(caller: Caller) -> Connection | None:
     """None: it hung up before it said yes or no."""
     place = f"{caller.host}:{caller.port}"
     try:
-        async with asyncio.timeout(handshake.HANDSHAKE_WAIT_S):
+        async with asyncio.timeout(caller.wait_s):
             reader, writer = await asyncio.open_connection(caller.host, caller.port)
     except OSError as error:  # a timeout is one, too
         raise handshake.unreachable(place, error) from None
@@ -140,7 +230,7 @@ async def _attempt(caller: Caller) -> Connection | None:
             received=caller.received,
         )
         entry = handshake.Entry(client)
-        async with asyncio.timeout(handshake.HANDSHAKE_WAIT_S):
+        async with asyncio.timeout(caller.wait_s):
             while entry.run is None:
                 writer.write(entry.take(await reader.read(READ_BYTES) or _hung_up()))
     except (TimeoutError, MalformedFrame):
@@ -159,10 +249,16 @@ def _hung_up() -> bytes:
     raise ConnectionError("the connection ended")
 
 
+CLOSE_S = 2.0
+"""How long what was said last may take to be sent: nothing gets through a cut."""
+
+
 async def _close(writer: asyncio.StreamWriter) -> None:
     writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
+    with suppress(OSError):  # a timeout is one, too
+        async with asyncio.timeout(CLOSE_S):
+            await writer.wait_closed()
+    writer.transport.abort()
 
 
 ANSWER_WAIT_S = 10.0

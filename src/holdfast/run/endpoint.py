@@ -6,7 +6,7 @@ such, and no two runs of one name go at the same time.
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,10 +16,13 @@ from holdfast.record.errors import InputError
 from holdfast.record.files import make_private_directory
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run.lines import LINES_FILE
+from holdfast.run.seeking import Address
 from holdfast.wording import stamp
 
 RUNS_DIRECTORY = "runs"
 FILE = "endpoint.json"
+LINE_FILE = "heirs.json"
+"""Where a run may have gone from here: the places of its coordinator and heirs, as long as it is not over."""
 FILE_BYTES = 1024
 """An endpoint, filled up with blanks."""
 OPEN_ATTEMPTS_MAX = 10
@@ -111,6 +114,28 @@ def inherited(home: Path, run: str, descriptor: int) -> Iterator[Reservation]:
             directory.rmdir()
 
 
+def keep_line(home: Path, run: str, places: Sequence[Address]) -> None:
+    """So that the run is found if it is started here once more while another machine coordinates it. None: it
+    is over, or cannot go anywhere.
+    """
+    path = run_directory(home, run) / LINE_FILE
+    with suppress(OSError):  # the home is full: the run goes on
+        path.unlink(missing_ok=True)
+        if places:
+            path.write_bytes(msgspec.json.encode(places))
+        else:
+            path.parent.rmdir()
+
+
+def kept_line(home: Path, run: str) -> tuple[Address, ...]:
+    """Where a run of this name may go on that was not over when this machine last knew of it."""
+    try:
+        data = (run_directory(home, run) / LINE_FILE).read_bytes()
+        return msgspec.json.decode(data, type=tuple[Address, ...])
+    except (OSError, *UNDECODABLE):
+        return ()
+
+
 def _unwritable(path: Path, error: OSError) -> InputError:
     return InputError(
         f"Cannot write {path}: {error.strerror}.",
@@ -170,6 +195,8 @@ def _lost(path: Path) -> LostRun | None:
         return None
     if _is_holdfasts(endpoint.launcher):
         return None  # it has not noticed yet
+    if (path.parent / LINE_FILE).exists():
+        return None  # another machine may have taken over
     with suppress(OSError):
         seen_ns = max(seen_ns, (path.parent / LINES_FILE).stat().st_mtime_ns)
     return LostRun(run=path.parent.name, seen_ns=seen_ns)

@@ -15,6 +15,8 @@ from holdfast.run.happenings import Effect, FromMember, FromNode, Happening, Sev
 from holdfast.run.sent import SentFrames
 from holdfast.run.state import Generation, RunPolicy
 from holdfast.run.status import Happened
+from holdfast.run.succession import Electorate, MachinePlace, Mandate, Stand
+from holdfast.run.waits import ns
 
 NOTICE_BYTES = 4 << 20
 """Of what is published, handed out at once if it is more."""
@@ -26,30 +28,35 @@ RATE_STEPS = 32
 KEYS_MAX = 4096
 """How many of the latest events can be named as causes."""
 
+FIND_S = 3.0
+"""What nodes may take to find a coordinator on another machine."""
+OUTLIVES = "the coordinator has heirs on other machines: the run goes on if its machine is lost"
+ENDS = "the coordinator has no heirs on other machines any more: if its machine is lost, the run ends"
+
 ClientName = tuple[str, str]
 """The role and name of an agent or a worker."""
 
 # ---- what changes it ---------------------------------------------------------------------------------------
 
 
-class Advanced(msgspec.Struct, frozen=True):
+class Advanced(msgspec.Struct, frozen=True, tag=True):
     """This happened at that time."""
 
     event: Happening
     now_ns: int
 
 
-class ClientCame(msgspec.Struct, frozen=True):
+class ClientCame(msgspec.Struct, frozen=True, tag=True):
     """A client has connected that was not there before."""
 
     client: ClientName
 
 
-class HandedOut(msgspec.Struct, frozen=True):
+class HandedOut(msgspec.Struct, frozen=True, tag=True):
     """What was published so far goes to the members."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class Told(msgspec.Struct, frozen=True, tag=True):
     """The coordinator itself has a line for the operator. severity: None: it is not worth remembering."""
 
     text: str
@@ -57,13 +64,30 @@ class Told(msgspec.Struct, frozen=True):
     severity: Severity | None = None
 
 
-class Written(msgspec.Struct, frozen=True):
+class Written(msgspec.Struct, frozen=True, tag=True):
     """The events that were to be recorded are. ids: theirs in the record, by the membership's keys."""
 
     ids: dict[str, str]
 
 
-EstateEntry = Advanced | ClientCame | HandedOut | Told | Written
+class TermBegun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A coordinator begins its term. electorate: who elects from now on, if that changes with it. Nodes have
+    a moment more than their lease to find it.
+    """
+
+    term: int
+    now_ns: int
+    electorate: Electorate | None = None
+
+
+class ElectorsChanged(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Who elects from now on, and where all of them listen."""
+
+    electorate: Electorate
+    places: tuple[MachinePlace, ...]
+
+
+EstateEntry = Advanced | ClientCame | HandedOut | Told | Written | TermBegun | ElectorsChanged
 
 # ---- what it leads to --------------------------------------------------------------------------------------
 
@@ -83,8 +107,14 @@ class OperatorLine(msgspec.Struct, frozen=True, kw_only=True):
     member: str = ""
 
 
+class LineTold(msgspec.Struct, frozen=True):
+    """Let those who look on know the line of succession, too."""
+
+    line: wire.LineOfSuccession
+
+
 Deed = (
-    Deliver | OperatorLine | happenings.Close | happenings.Record | happenings.Expect
+    Deliver | LineTold | OperatorLine | happenings.Close | happenings.Record | happenings.Expect
     | happenings.Reply | happenings.Ending
 )  # fmt: skip
 
@@ -112,30 +142,71 @@ class Estate:
         self.commits: deque[tuple[int, int]] = deque(maxlen=RATE_STEPS)
         self.notices: list[wire.Notice] = []
         self.takeovers = 0
-        self._frames_max = frames_max
-        self._line_number = 0
+        self.known = Stand()
+        """How many entries it has taken, and in which term the last one was made."""
+        self.mandate = Mandate(electorate=Electorate(machines=()))
+        self.places: tuple[MachinePlace, ...] = ()
+        self.frames_max = frames_max
+        self.line_number = 0
         self._notice_bytes = 0
-        self._addressees: Generation | None = None
+        self.addressees: Generation | None = None
         self._deeds: list[Deed] = []
 
     def take(self, entry: EstateEntry) -> list[Deed]:
         """Change as the entry says; what is to be done about it, in this order."""
+        term = entry.term if isinstance(entry, TermBegun) else self.known.term
+        self.known = Stand(term, self.known.position + 1)
         match entry:
             case Advanced(event, now_ns):
                 self._advance(event, now_ns)
             case ClientCame(client):
-                self.sessions[client] = ClientSession(self._frames_max)
+                self.sessions[client] = ClientSession(self.frames_max)
                 role, name = client
                 if role == "agent":
                     self.nodes[name] = None
+                if self.line:
+                    self._deliver((client,), wire.frame(self._line_told()))
             case HandedOut():
                 self._hand_out()
             case Told(text, now_ns, severity):
                 self._tell(text, now_ns, severity)
             case Written(ids):
                 self._name(ids)
+            case TermBegun(electorate=electorate, now_ns=now_ns):
+                for node in self.state.roster.nodes.values():
+                    node.seen_ns = max(node.seen_ns, now_ns + ns(FIND_S))
+                self._elect(electorate or self.mandate.electorate, self.places)
+            case ElectorsChanged(electorate=electorate, places=places):
+                self._elect(electorate, places)
         deeds, self._deeds = self._deeds, []
         return deeds
+
+    @property
+    def line(self) -> tuple[tuple[str, int], ...]:
+        """Where to look for a coordinator if this one is gone; empty: if its machine is, nobody follows."""
+        if not self.mandate.electorate.can_succeed:
+            return ()
+        machines = self.mandate.electorate.machines
+        return tuple((place.host, place.port) for place in self.places if place.machine in machines)
+
+    def _line_told(self) -> wire.LineOfSuccession:
+        return wire.LineOfSuccession(places=self.line)
+
+    def _elect(self, electorate: Electorate, places: tuple[MachinePlace, ...]) -> None:
+        before = self.line
+        if electorate != self.mandate.electorate:
+            self.mandate = self.mandate.changed(electorate, self.known.position)
+        self.places = places
+        if self.line != before:
+            self._deliver(tuple(self.sessions), wire.frame(self._line_told()))
+            self._deeds.append(LineTold(self._line_told()))
+        if bool(self.line) != bool(before):
+            self._add_line(OUTLIVES if self.line else ENDS)
+
+    def take_notices(self, notices: list[wire.Notice], addressees: Generation | None) -> None:
+        """Which another process was about to hand out."""
+        self.notices, self.addressees = notices, addressees
+        self._notice_bytes = sum(len(sender) + len(key) + len(value) for sender, key, value in notices)
 
     def _advance(self, event: Happening, now_ns: int) -> None:
         match event:
@@ -189,8 +260,8 @@ class Estate:
         self._add_line(text)
 
     def _add_line(self, text: str, member: str = "") -> None:
-        self._line_number += 1
-        line = OperatorLine(number=self._line_number, text=text, member=member)
+        self.line_number += 1
+        line = OperatorLine(number=self.line_number, text=text, member=member)
         self.lines.append(line)
         self._deeds.append(line)
 
@@ -217,9 +288,9 @@ class Estate:
         if generation is None or message.generation != generation.number or sender not in generation.names:
             return
         size = len(sender) + len(message.key) + len(message.value)
-        if self._addressees is not generation or self._notice_bytes + size > NOTICE_BYTES:
+        if self.addressees is not generation or self._notice_bytes + size > NOTICE_BYTES:
             self._hand_out()
-        self._addressees = generation
+        self.addressees = generation
         self.notices.append((sender, message.key, message.value))
         self._notice_bytes += size
 
@@ -228,14 +299,14 @@ class Estate:
         notices, self.notices, self._notice_bytes = self.notices, [], 0
         if not notices:
             return
-        assert self._addressees is not None
-        number, apart = self._addressees.number, ""
+        assert self.addressees is not None
+        number, apart = self.addressees.number, ""
         if len(notices) == 1:
             ((apart, key, value),) = notices
             data = wire.frame(wire.Published(generation=number, key=key, value=value))
         else:
             data = wire.frame(wire.PublishedTogether(generation=number, packed=wire.pack(notices)))
-        members = self._addressees.members
+        members = self.addressees.members
         self._deliver(tuple(("worker", member) for member in members if member != apart), data)
 
 

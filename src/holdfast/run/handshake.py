@@ -39,6 +39,10 @@ class Unreachable(HoldfastError):
     """No process listens there, or the way there is blocked."""
 
 
+class Elsewhere(Unreachable):
+    """There is an heir, and no coordinator: that is on another machine, or not chosen yet."""
+
+
 class Stranger(HoldfastError):
     """The other end has not proved that it has the token, and is not believed."""
 
@@ -120,6 +124,8 @@ class HandshakeClient:
                 hint="All nodes of a run need the same HOLDFAST_TOKEN. If they have it, another program holds"
                 " that port: choose another one with --coordinator HOST:PORT.",
             )
+        if isinstance(verdict, wire.Refused) and verdict.is_elsewhere:
+            raise Elsewhere(verdict.sentence, hint=verdict.hint)
         if isinstance(verdict, wire.Refused):
             raise Rejected(verdict.sentence, hint=verdict.hint)
         return verdict

@@ -12,28 +12,33 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from holdfast.record.clock import SystemClock
+from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.record.spool import SPOOL_BYTES
+from holdfast.run.arbiter import Arbiter, arbiter_at
 from holdfast.run.chaos import Storm
 from holdfast.run.coordinator import Coordinator
-from holdfast.run.endpoint import Endpoint, Reservation, inherited, reserved, run_directory
-from holdfast.run.estate import Estate
+from holdfast.run.endpoint import Endpoint, Reservation, inherited, keep_line, reserved, run_directory
+from holdfast.run.estate import Estate, TermBegun
+from holdfast.run.following import Following, first_electorate
 from holdfast.run.happenings import FromMember, Happening, StrikeRequested, TookOver
 from holdfast.run.heir import Heir
 from holdfast.run.kin import wake_with
 from holdfast.run.lines import LINES_FILE, KeptLines
+from holdfast.run.reigning import tend
 from holdfast.run.sent import FRAMES_MAX
 from holdfast.run.site import Site
 from holdfast.run.state import RunPolicy
+from holdfast.run.succession import Electorate, MachinePlace, Mandate, Reign
 from holdfast.run.tls import make_identity
 from holdfast.run.wire import FaultKind, Strike, Struck
 
@@ -50,7 +55,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class HubOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What a coordinator is to do. launcher: the process to end with; 0: none. metrics: the address and port
-    to serve them at. storm_per_min: faults a minute, from `seed`.
+    to serve them at. storm_per_min: faults a minute, from `seed`. machine: what other machines call this one.
+    arbiter: the URL of the one that decides between two machines; empty: there is none.
     """
 
     policy: RunPolicy
@@ -62,6 +68,8 @@ class HubOrder(msgspec.Struct, frozen=True, kw_only=True):
     storm_per_min: float = 0.0
     seed: int = 0
     metrics: tuple[str, int] | None = None
+    machine: str = "here"
+    arbiter: str = ""
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,11 +82,37 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Legacy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dead coordinator leaves to its successor. reservation: a descriptor."""
+    """What a dead coordinator leaves to its successor. reservation: a descriptor; None: the successor is on
+    another machine, where it has to be made. election: what that machine was elected with.
+    """
 
     estate: Estate
     listener: socket.socket
-    reservation: int
+    reservation: int | None = None
+    election: "Election | None" = None
+
+
+class Election(msgspec.Struct, frozen=True, kw_only=True):
+    """How an heir has come to coordinate. electorate: who elects from now on, if the arbiter has decided;
+    None: who did. ahead_ns: how far the last coordinator's clock was ahead of this machine's.
+    """
+
+    term: int
+    electorate: Electorate | None = None
+    ahead_ns: int = 0
+
+
+class _ShiftedClock:
+    """This machine's clock, as the last coordinator's would go on."""
+
+    def __init__(self, ahead_ns: int) -> None:
+        self._clock, self._ahead_ns = SystemClock(), ahead_ns
+
+    def now_ns(self) -> int:
+        return self._clock.now_ns() + self._ahead_ns
+
+    def wall_ns(self) -> int:
+        return self._clock.wall_ns()
 
 
 def encoded(charge: HubOrder) -> bytes:
@@ -94,13 +128,16 @@ def decoded(data: bytes) -> HubOrder:
 
 
 async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Legacy | None = None) -> None:
-    """The run to its end. `HoldfastError` where it cannot be begun."""
-    home, run, clock = Path(charge.home), charge.policy.run, SystemClock()
+    """The run to its end, or for as long as this coordinator may go on. `HoldfastError` where it cannot be
+    begun.
+    """
+    home, run = Path(charge.home), charge.policy.run
+    election = None if legacy is None else legacy.election
+    clock: Clock = SystemClock() if election is None else _ShiftedClock(election.ahead_ns)
     watch = _HomeWatch(home)
     identity = make_identity() if charge.is_encrypted else None
-    place = reserved(home, run) if legacy is None else inherited(home, run, legacy.reservation)
     with (
-        place as reservation,
+        _place(charge, legacy) as reservation,
         Recorder(home / JOURNAL_DIRECTORY, run=run, clock=clock, listener=watch) as recorder,
         _keeper(run_directory(home, run) / LINES_FILE) as keep,
     ):
@@ -109,20 +146,75 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
             charge.policy, charge.site.token, recorder, clock, partial(_keep_own, keep), identity, estate
         )
         hub.show = partial(_keep_members, keep)
+        hub.on_line = partial(keep_line, home, run)
         watch.listen(hub, asyncio.get_running_loop())
+        arbiter = arbiter_at(charge.arbiter, run, estate.state.started_ns)
         try:
             with _measured(charge, hub, is_first=legacy is None) as page:  # it may be a mistake of the user's
+                if arbiter is not None and legacy is None:
+                    await asyncio.to_thread(arbiter.prepare)
                 if legacy is None:
                     await hub.start(charge.site.bind, charge.site.port)
+                    _begin(charge, hub)
                     _introduce(charge, hub, page)
                 else:
-                    hub.succeed(legacy.listener)
-                    hub.happened(TookOver())
-                await _coordinate(charge, hub, reservation, begun)
+                    _succeed(charge, hub, legacy)
+                await _coordinate(charge, hub, reservation, begun, arbiter)
             await asyncio.to_thread(recorder.close)
             await asyncio.sleep(0)  # what that had to say
         finally:
             await hub.close()
+
+
+@contextmanager
+def _place(charge: HubOrder, legacy: Legacy | None) -> Iterator[Reservation]:
+    """The run's name on this machine."""
+    home, run = Path(charge.home), charge.policy.run
+    if legacy is not None and legacy.reservation is not None:
+        with inherited(home, run, legacy.reservation) as reservation:
+            yield reservation
+        return
+    with ExitStack() as stack:
+        try:
+            reservation = stack.enter_context(reserved(home, run))
+        except InputError:
+            if legacy is None:
+                raise
+            # The home is shared, and the last coordinator lives on, cut off: it has the name.
+            reservation = stack.enter_context(reserved(home, f"{run}-{charge.machine}"))
+        yield reservation
+
+
+def _begin(charge: HubOrder, hub: "_Hub") -> None:
+    """The first term: nobody elects but this machine, until others have come."""
+    electorate = first_electorate(charge.machine, has_arbiter=bool(charge.arbiter))
+    mandate = Mandate(electorate=electorate)
+    reign = Reign(charge.machine, 1, mandate, hub.estate.known.position)
+    hub.heirs = Following(hub.estate, _own(charge, hub.endpoint[1]), reign)
+    hub.enter(TermBegun(term=1, electorate=electorate, now_ns=hub.now_ns()))
+
+
+def _succeed(charge: HubOrder, hub: "_Hub", legacy: Legacy) -> None:
+    """In the predecessor's place: in its term, if it was on this machine, or in the next one."""
+    estate, election = hub.estate, legacy.election
+    port = legacy.listener.getsockname()[1]
+    term = estate.known.term if election is None else election.term
+    mandate = estate.mandate if election is None else Mandate(electorate=estate.mandate.electorate)
+    reign = Reign(charge.machine, term, mandate, estate.known.position)
+    hub.heirs = Following(estate, _own(charge, port), reign)
+    if election is None:
+        hub.succeed(legacy.listener)
+        hub.happened(TookOver())
+        return
+    reign.is_granted = election.electorate is not None
+    hub.succeed(
+        legacy.listener, TermBegun(term=election.term, electorate=election.electorate, now_ns=hub.now_ns())
+    )
+    hub.happened(TookOver(charge.site.host))
+
+
+def _own(charge: HubOrder, port: int) -> MachinePlace:
+    return MachinePlace(charge.machine, charge.site.host, port)
 
 
 def _introduce(charge: HubOrder, hub: "_Hub", page: str) -> None:
@@ -135,7 +227,11 @@ def _introduce(charge: HubOrder, hub: "_Hub", page: str) -> None:
 
 
 async def _coordinate(
-    charge: HubOrder, hub: "_Hub", reservation: Reservation, begun: Callable[[Readiness], None]
+    charge: HubOrder,
+    hub: "_Hub",
+    reservation: Reservation,
+    begun: Callable[[Readiness], None],
+    arbiter: Arbiter | None,
 ) -> None:
     """Have a successor ready, and tell operators where we are, until the run ends and its agents are gone."""
     charge = msgspec.structs.replace(charge, site=msgspec.structs.replace(charge.site, port=hub.endpoint[1]))
@@ -147,12 +243,21 @@ async def _coordinate(
         _publish(charge, reservation, 0)
     begun(Readiness(port=charge.site.port))
     works = (heir.keep(), _storm(charge, hub), _give_signs_of_life(reservation))
-    chores = [asyncio.create_task(work) for work in works]
-    with _signals(hub), _tied(charge.launcher):
+    chores: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
+    assert hub.heirs is not None
+    reigning = asyncio.create_task(tend(hub, hub.heirs, charge.site.token, arbiter))
+    ended = asyncio.create_task(hub.ended())
+    chores += [reigning, ended]
+    with _signals(hub), tied(charge.launcher):
         try:
-            ending = await hub.ended()
-            hub.tell_over(ending)
-            await _agents_gone(hub, charge.started_by)
+            await asyncio.wait([reigning, ended], return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                hub.tell_over(ended.result())
+                await _agents_gone(hub, charge.started_by)
+                hub.heirs.finish()
+                keep_line(Path(charge.home), charge.policy.run, ())
+            else:
+                print(f"holdfast: this machine's coordinator ends: {reigning.result()}", file=sys.stderr)
         finally:
             for chore in chores:
                 chore.cancel()
@@ -275,7 +380,7 @@ def _signals(hub: Coordinator) -> Iterator[None]:
 
 
 @contextmanager
-def _tied(launcher: int) -> Iterator[None]:
+def tied(launcher: int) -> Iterator[None]:
     """End as soon as that process is gone, as if killed with it."""
     if not launcher:
         yield

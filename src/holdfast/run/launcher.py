@@ -21,8 +21,10 @@ from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
-from holdfast.run.endpoint import run_directory
+from holdfast.run.distant import HeirOrder
+from holdfast.run.endpoint import keep_line, kept_line, run_directory
 from holdfast.run.handshake import Unreachable
+from holdfast.run.heirs import MachineHeir, machine_name
 from holdfast.run.hub import END_WAIT_S, HubOrder, Readiness, encoded, one_line
 from holdfast.run.lines import LINES_FILE
 from holdfast.run.nodes import LineOutlet, NodeAgent, end_orphans
@@ -40,10 +42,14 @@ LAST_WORDS_WAIT_S = 0.2
 """Within this time the coordinator has read what a node said before it was lost, and passed it on."""
 HANDOVER_WAIT_S = 2.0
 """How long a launcher that has the run's name may take until its coordinator answers."""
+TURN_INTERVAL_S = 1.0
+"""How often a launcher whose coordinator has gone looks whether another one has come."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_SIGNALS = 2
 """After so many signals there is no more asking."""
 EXIT_FAILED = 1
+NO_LINES = 1 << 62
+"""A viewer that has seen so many lines is sent none."""
 
 Display = Callable[[Callable[[], Status], Clock], AbstractContextManager[LineOutlet]]
 """Shows a run while the block lasts; the members print to its outlet."""
@@ -56,10 +62,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     made up. command: the script, ready to be started. nodes: how many agents; node_rank: as torchrun counts.
     coordinator: where it should be; None: here, for this machine alone. token: empty where none is set.
     view: what of the members' output is shown. is_virtual: a member sees no GPU but its own. signals: what
-    ends the run. checkpoints: None: in the run's own directory; checkpoint_every: None: by cost.
+    ends the run. checkpoints: none: in the run's own directory; checkpoint_every: None: by cost.
     is_encrypted: no control connection may be in plain. is_detachable: the run outlives this process.
     storm_per_min: faults a minute, from `seed`. metrics: the address and port to serve them at, where the
-    coordinator is.
+    coordinator is. arbiter: the URL of the one that decides between two machines; empty: there is none.
     """
 
     policy: RunPolicy
@@ -72,7 +78,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     is_encrypted: bool = False
     is_detachable: bool = False
-    checkpoints: Path | None = None
+    checkpoints: tuple[Path, ...] = ()
     checkpoint_every: int | None = None
     address: str = ""
     role: str = "default"
@@ -83,6 +89,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     storm_per_min: float = 0.0
     seed: int = 0
     metrics: tuple[str, int] | None = None
+    arbiter: str = ""
 
 
 def launch(order: Order, display: Display | None = None) -> int:
@@ -98,6 +105,9 @@ def launch(order: Order, display: Display | None = None) -> int:
 async def _launch(order: Order, site: Site, display: Display | None, others: frozenset[int]) -> int:
     voice = _Voice()
     try:
+        if (gone := await _gone_elsewhere(order, site)) is not None:
+            voice.say(f"the run {order.policy.run} goes on at {gone}: this machine joins it there")
+            return await _join(order, gone, voice)
         if site.bind:
             try:
                 return await _hold(order, site, display, voice)
@@ -107,6 +117,19 @@ async def _launch(order: Order, site: Site, display: Display | None, others: fro
     finally:
         await end_orphans(others)
         voice.close()
+
+
+async def _gone_elsewhere(order: Order, site: Site) -> Site | None:
+    """Where the run goes on, if another machine coordinates it since this one was lost."""
+    if not site.bind or not order.is_named:
+        return None
+    for host, port in kept_line(order.home, order.policy.run):
+        there = msgspec.structs.replace(site, host=host, port=port, bind="")
+        if (host, port) != (site.host, site.port):
+            with suppress(HoldfastError):
+                if await reach(there, 0) == order.policy.run:
+                    return there
+    return None
 
 
 async def _expect_another(site: Site, unable: HoldfastError) -> None:
@@ -136,24 +159,44 @@ async def _hold_heard(
     hub = await _start_hub(order, site, wishes)
     site = msgspec.structs.replace(site, port=hub.port)
     screen = _Screen(voice, is_board=display is not None)
-    viewer = Viewer(site, screen.show)
+    viewer = Viewer(site, screen.show, seek_s=order.policy.wait_s)
     following = asyncio.create_task(viewer.follow())
+    inheriting = asyncio.create_task(_follow_in_turn(order, site, hub, viewer))
     try:
         async with _shown(display, viewer, screen) as outlet:
             assignments = _assignments(order, site, run, _names(order, is_first=True), is_holder=True)
-            nodes = [NodeAgent(one, outlet, partial(_struck_s, viewer), voice.say) for one in assignments]
+            nodes = [
+                NodeAgent(one, outlet, partial(_struck_s, viewer), voice.say, lambda: viewer.place)
+                for one in assignments
+            ]
             over = await _conduct(hub, viewer, nodes, wishes)
             await asyncio.wait([following], timeout=END_WAIT_S)
     finally:
         following.cancel()
+        inheriting.cancel()
+        await asyncio.gather(inheriting, return_exceptions=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(END_WAIT_S):
                 await hub.process.wait()
     if over is None:
         voice.say(f"the coordinator at {site} is gone")
         return EXIT_FAILED
+    keep_line(order.home, run, ())
     voice.tell_end(run, over)
     return over.code
+
+
+async def _follow_in_turn(order: Order, site: Site, hub: "_HubProcess", viewer: Viewer) -> None:
+    """The coordinator has left this machine, and the run goes on: have an heir here, as others have."""
+    await hub.process.wait()
+    while viewer.place == (site.host, site.port):  # as long as nobody has taken over
+        await asyncio.sleep(TURN_INTERVAL_S)
+    place = msgspec.structs.replace(site, host=viewer.place[0], port=viewer.place[1])
+    heir = MachineHeir(_heir_order(order, place))
+    try:
+        await heir.keep()
+    finally:
+        await heir.finish(0.0)
 
 
 class _HubProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +240,8 @@ async def _start_hub(order: Order, site: Site, wishes: _Wishes) -> _HubProcess:
         storm_per_min=order.storm_per_min,
         seed=order.seed,
         metrics=order.metrics,
+        machine=machine_name(),
+        arbiter=order.arbiter,
     )
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "holdfast.run.hub"),
@@ -338,9 +383,13 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
             hint="Leave --run out, or choose another port.",
         )
     names = _names(order, is_first=False)
+    viewer = Viewer(site, lambda _said: None, seek_s=order.policy.wait_s, seen=NO_LINES)
     nodes = [
-        NodeAgent(one, LineOutlet(), _away_s, voice.say) for one in _assignments(order, site, run, names)
+        NodeAgent(one, LineOutlet(), _away_s, voice.say, lambda: viewer.place)
+        for one in _assignments(order, site, run, names)
     ]
+    heir = MachineHeir(_heir_order(order, site))
+    chores = [asyncio.create_task(work) for work in (viewer.follow(), heir.keep())]
     received: list[signal.Signals] = []
 
     def leave(number: signal.Signals) -> None:
@@ -349,13 +398,36 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
             node.finish()
             node.send_signal(signal.SIGTERM if len(received) < PATIENCE_SIGNALS else signal.SIGKILL)
 
-    with _signals(order.signals, leave):
-        codes = await asyncio.gather(*(node.keep() for node in nodes))
+    is_over = False
+    try:
+        with _signals(order.signals, leave):
+            codes = await asyncio.gather(*(node.keep() for node in nodes))
+        is_over = not received and EXIT_DISCONNECTED not in codes
+    finally:
+        await heir.finish(END_WAIT_S if is_over else 0.0)
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
     if received:
         return 128 + received[0]
     if EXIT_DISCONNECTED in codes:
         voice.say(f"the coordinator at {site} is gone")
     return max(EXIT_FAILED if code < 0 or code == EXIT_DISCONNECTED else code for code in codes)
+
+
+def _heir_order(order: Order, site: Site) -> HeirOrder:
+    return HeirOrder(
+        host=site.host,
+        port=site.port,
+        token=site.token,
+        machine=machine_name(),
+        home=str(order.home),
+        memory=0,
+        address=order.address or site.address,
+        launcher=0 if order.is_detachable else os.getpid(),
+        started_by=os.getpid(),
+        arbiter=order.arbiter,
+    )
 
 
 async def _meet(site: Site, wait_s: float, voice: "_Voice") -> str:
@@ -377,12 +449,23 @@ async def _away_s() -> float:
 # ---- either way ------------------------------------------------------------------------------------------
 
 
+def _listed(directories: Sequence[Path]) -> str:
+    """As members are told where checkpoints are."""
+    for one in directories:
+        if os.pathsep in str(one.absolute()):
+            raise InputError(
+                f"A directory for checkpoints must not have {os.pathsep!r} in its name: {one.absolute()}.",
+                hint="Name another one with --checkpoints, or a link to it.",
+            )
+    return os.pathsep.join(str(one.absolute()) for one in directories)
+
+
 def _assignments(
     order: Order, site: Site, run: str, names: Sequence[str], *, is_holder: bool = False
 ) -> list[Assignment]:
     """is_holder: the coordinator is on this machine, and so is the run's directory."""
     directory = run_directory(order.home, run)
-    checkpoints = order.checkpoints or directory / CHECKPOINTS_DIRECTORY
+    checkpoints = order.checkpoints or (directory / CHECKPOINTS_DIRECTORY,)
     log_directory = str((order.log_directory / run).absolute()) if order.log_directory else ""
     return [
         Assignment(
@@ -394,7 +477,7 @@ def _assignments(
             node=name,
             slots=order.policy.slots,
             command=order.command,
-            checkpoints=str(checkpoints.absolute()),
+            checkpoints=_listed(checkpoints),
             checkpoint_every=order.checkpoint_every,
             role=order.role,
             address=order.address or site.address,
@@ -402,6 +485,7 @@ def _assignments(
             view=order.view,
             is_virtual=order.is_virtual,
             grace_s=order.policy.grace_s,
+            wait_s=order.policy.wait_s,
             local=(number, len(names)),
         )
         for number, name in enumerate(names)

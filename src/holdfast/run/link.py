@@ -20,6 +20,15 @@ from typing import Self, get_args
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run import handshake, wire
+from holdfast.run.seeking import (
+    SEEK_INTERVAL_S,
+    SEEK_S,
+    SEEK_WAIT_S,
+    SILENT_INTERVAL_S,
+    SILENT_S,
+    Address,
+    around,
+)
 from holdfast.run.sent import SentFrames
 from holdfast.run.tls import Channel
 
@@ -40,8 +49,9 @@ _TO_WORKER = get_args(wire.ToWorker)
 
 Listener = Callable[[wire.ToWorker | None], None]
 """Is called in the reading thread with every message, and with None when no coordinator is left."""
-Call = Callable[[int | None], tuple[socket.socket, handshake.Entry]]
-"""Makes a proven connection for somebody who has received so many messages; `HoldfastError` where none is."""
+Call = Callable[[Address, int | None, float], tuple[socket.socket, handshake.Entry]]
+"""Makes a proven connection to there, for somebody who has received so many messages and waits so long for an
+answer; `HoldfastError` where none is."""
 
 
 def beat_interval_s(members: int) -> float:
@@ -59,10 +69,14 @@ class Link:
         member: str,
         channel: Channel | None = None,
         successor: Call | None = None,
+        place: Address = ("", 0),
     ) -> None:
-        """successor: reaches the coordinator's, if that dies; None: it has none."""
+        """successor: reaches the coordinator's, if that dies; None: it has none. place: where that is."""
         self.member = member
         self._successor = successor
+        self._place = place
+        self._line: tuple[Address, ...] = ()
+        self._term = 0
         self._sent = SentFrames()
         self._received = 0
         self._is_broken = False
@@ -105,10 +119,12 @@ class Link:
                 f"{missing.args[0]} is not set, so this process does not know its run.",
                 hint="Start the script with `holdfast run`.",
             ) from None
-        call = partial(_shake_hands, endpoint, token, member)
-        connection, entry = call(None)
+        call, place = partial(_shake_hands, token, member), _address(endpoint)
+        connection, entry = call(place, None, handshake.HANDSHAKE_WAIT_S)
         successor = call if entry.accepted.has_successor else None
-        return cls(connection, entry.frames, member, entry.channel, successor)
+        link = cls(connection, entry.frames, member, entry.channel, successor, place)
+        link._term = entry.accepted.term
+        return link
 
     @property
     def on_message(self) -> Listener | None:
@@ -246,7 +262,7 @@ class Link:
         assert self._listener is not None
         is_connected = True
         while is_connected:
-            with contextlib.suppress(OSError, wire.MalformedFrame):
+            with contextlib.suppress(OSError, wire.MalformedFrame, handshake.Rejected):
                 self._read_connection(self._listener)
             self._break()
             is_connected = self._is_open and self._succeeded()
@@ -255,32 +271,85 @@ class Link:
 
     def _read_connection(self, listener: Listener) -> None:
         # The handshake may have read the beginning of what comes next.
-        data = b""
+        data, wait_s, heard_s = b"", SILENT_S, time.monotonic()
         while True:
             for message in self._frames.feed(data):
-                self._received += 1
-                if isinstance(message, wire.Released | wire.Dismissed):
-                    self._successor = None  # nothing is left to be said
-                if isinstance(message, _TO_WORKER):
-                    listener(message)
-            data = self._socket.recv(READ_BYTES)
-            if not data:
-                return
-            with self._lock:  # who sends seals, too
-                data = self._channel.open(data)
+                self._take(message, listener)
+            data = b""
+            if not self._line or self._hears(wait_s):
+                wait_s, heard_s = SILENT_S, time.monotonic()
+                received = self._socket.recv(READ_BYTES)
+                if not received:
+                    return
+                with self._lock:  # who sends seals, too
+                    data = self._channel.open(received)
+            else:  # where there is another coordinator now, what it says comes next
+                wait_s = SILENT_INTERVAL_S
+                if self._resumed([one for one in self._line if one != self._place]):
+                    heard_s = time.monotonic()
+                elif time.monotonic() - heard_s > SEEK_S:
+                    self._successor = None  # this side of a cut has none
+                    return
+
+    def _take(self, message: wire.AnyMessage, listener: Listener) -> None:
+        if isinstance(message, wire.Reigning):
+            return  # the coordinator lives; it is not counted
+        self._received += 1
+        if isinstance(message, wire.LineOfSuccession):
+            self._line = message.places
+        if isinstance(message, wire.Released | wire.Dismissed):
+            self._successor = None  # nothing is left to be said
+        if isinstance(message, _TO_WORKER):
+            listener(message)
+
+    def _hears(self, wait_s: float) -> bool:
+        """Whether there is anything to read, or the connection has ended, within this time."""
+        came = select.poll()
+        came.register(self._socket, select.POLLIN)
+        return bool(came.poll(wait_s * 1000))
 
     def _succeeded(self) -> bool:
         """Go on with the coordinator's successor; False: there is none, or it has given this member up."""
-        if self._successor is None:
+        due_s = time.monotonic() + (SEEK_S if self._line else 0.0)
+        while self._successor is not None and self._is_open:
+            try:
+                if self._resumed(around(self._place, self._line)):
+                    return True
+            except handshake.Rejected:
+                return False
+            if time.monotonic() >= due_s:
+                return False
+            time.sleep(SEEK_INTERVAL_S)
+        return False
+
+    def _resumed(self, places: list[Address]) -> bool:
+        """Whether one of these places has a coordinator, with which to go on. `Rejected`: it has given this
+        member up.
+        """
+        wait_s = SEEK_WAIT_S if self._line else handshake.HANDSHAKE_WAIT_S
+        for place in places:
+            assert self._successor is not None
+            try:
+                connection, entry = self._successor(place, self._received, wait_s)
+            except handshake.Rejected:
+                raise
+            except HoldfastError:
+                continue
+            if self._take_over(connection, entry):
+                self._place, self._term = place, entry.accepted.term
+                return True
+            connection.close()
+        return False
+
+    def _take_over(self, connection: socket.socket, entry: handshake.Entry) -> bool:
+        """Speak over this connection from now on."""
+        if entry.accepted.term < self._term:
             return False
-        try:
-            connection, entry = self._successor(self._received)
-        except HoldfastError:
-            return False
+        if not self._is_broken:
+            self._break()  # who sends over the old one must not wait for it
         with self._sending, self._lock:
             missed = self._sent.after(entry.accepted.received)
             if missed is None or not self._is_open:
-                connection.close()
                 return False
             self._socket.close()
             self._socket, self._frames, self._channel = connection, entry.frames, entry.channel
@@ -312,25 +381,29 @@ class Link:
         self._socket.close()
 
 
-def _shake_hands(
-    endpoint: str, token: str, member: str, received: int | None
-) -> tuple[socket.socket, handshake.Entry]:
-    """A connection on which both sides proved the token, and how. received: as in `Proof`."""
+def _address(endpoint: str) -> Address:
     host, _, port = endpoint.rpartition(":")
     if not port.isdecimal():
         raise HoldfastError(
             f"HOLDFAST_COORDINATOR is {endpoint!r}, which is not in the form HOST:PORT.",
             hint="Start the script with `holdfast run`, which sets it.",
         )
+    return host.strip("[]"), int(port)
+
+
+def _shake_hands(
+    token: str, member: str, place: Address, received: int | None, wait_s: float
+) -> tuple[socket.socket, handshake.Entry]:
+    """A connection on which both sides proved the token, and how. received: as in `Proof`."""
+    host, port = place
+    endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     for _attempt in range(handshake.ATTEMPTS_MAX):
         try:
-            connection = socket.create_connection(
-                (host.strip("[]"), int(port)), timeout=handshake.HANDSHAKE_WAIT_S
-            )
+            connection = socket.create_connection(place, timeout=wait_s)
         except OSError as error:
             raise handshake.unreachable(endpoint, error) from None
         try:
-            return connection, _proven(connection, token, member, received)
+            return connection, _proven(connection, token, member, received, wait_s)
         except (TimeoutError, wire.MalformedFrame):
             connection.close()
             raise handshake.stranger(endpoint) from None
@@ -343,7 +416,9 @@ def _shake_hands(
     raise handshake.stranger(endpoint)
 
 
-def _proven(connection: socket.socket, token: str, member: str, received: int | None) -> handshake.Entry:
+def _proven(
+    connection: socket.socket, token: str, member: str, received: int | None, wait_s: float
+) -> handshake.Entry:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     entry = handshake.Entry(
         handshake.HandshakeClient(
@@ -354,7 +429,7 @@ def _proven(connection: socket.socket, token: str, member: str, received: int | 
             received=received,
         )
     )
-    due_s = time.monotonic() + handshake.HANDSHAKE_WAIT_S
+    due_s = time.monotonic() + wait_s
     while entry.run is None:
         left_s = due_s - time.monotonic()
         if left_s <= 0:

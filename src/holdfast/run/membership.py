@@ -152,8 +152,8 @@ def _take_in(state: RunState, event: Happening) -> bool:
             state.outbox.effects.append(Reply(_strike(state, strike)))
         case MoveRequested(message):
             state.outbox.effects.append(Reply(replacing.ask(state, message)))
-        case TookOver():
-            _took_over(state)
+        case TookOver(place):
+            _took_over(state, place)
         case Begun():
             state.outbox.record(state.policy.started(state.now_ns, state.launch.gpus))
         case Tick():
@@ -163,9 +163,14 @@ def _take_in(state: RunState, event: Happening) -> bool:
     return True
 
 
-def _took_over(state: RunState) -> None:
-    lost = "the coordinator was lost"
-    state.outbox.say(f"{lost}; its successor has taken over, and nothing else changes", "trouble")
+def _took_over(state: RunState, place: str) -> None:
+    lost = "the coordinator's machine is lost or cut off" if place else "the coordinator was lost"
+    follows = (
+        f"{place} coordinates the run now"
+        if place
+        else "its successor has taken over, and nothing else changes"
+    )
+    state.outbox.say(f"{lost}; {follows}", "trouble")
     state.outbox.record(
         ActionTaken(id="", occurred_ns=state.now_ns, subject="coordinator", action=TAKE_OVER, reason=lost)
     )

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment, encoded
 from holdfast.run.output import STREAMS
+from holdfast.run.seeking import Address
 from holdfast.run.stopped import end_stopped
 from holdfast.run.waits import LEASE_S_MIN
 
@@ -36,8 +37,12 @@ class NodeAgent:
         outlet: LineOutlet,
         away_s: Callable[[], Awaitable[float]],
         say: Callable[[str], None] = lambda _text: None,
+        place: Callable[[], Address] | None = None,
     ) -> None:
-        """away_s: is asked, after the node was lost, how long it stays away. say: a line for the operator."""
+        """away_s: is asked, after the node was lost, how long it stays away. say: a line for the operator.
+        place: is asked where the coordinator is by now; None: where it was.
+        """
+        self._place = place
         self._assignment = assignment
         self._outlet = outlet
         self._away_s = away_s
@@ -96,10 +101,16 @@ class NodeAgent:
         watching = asyncio.create_task(self._end_stopped(self._process))
         try:
             with suppress(ConnectionError):  # it was killed before it could read
-                await self._process.communicate(encoded(self._assignment))
+                await self._process.communicate(encoded(self._present_assignment()))
             return await self._process.wait()
         finally:
             watching.cancel()
+
+    def _present_assignment(self) -> Assignment:
+        if self._place is None:
+            return self._assignment
+        host, port = self._place()
+        return msgspec.structs.replace(self._assignment, host=host, port=port)
 
     async def _end_stopped(self, agent: asyncio.subprocess.Process) -> None:
         """Kill one that is stopped (SIGSTOP): the run gives it up, and its node comes back with another."""

@@ -37,6 +37,7 @@ def checkpoint_event(message: Checkpointed, occurred_ns: int) -> KnownEvent:
                 place=place,
                 stall_ns=message.stall_ns,
                 size_bytes=message.size_bytes,
+                written_bytes=message.written_bytes,
             )
         case "failed":
             reason = message.reason

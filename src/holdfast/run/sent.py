@@ -5,6 +5,8 @@ over another connection, each says how much it has received, and the other goes 
 """
 
 from collections import deque
+from collections.abc import Iterable
+from typing import Self
 
 FRAMES_MAX = 4096
 """So many are kept, or fewer..."""
@@ -20,6 +22,19 @@ class SentFrames:
         self._frames_max = frames_max
         self._kept: deque[bytes] = deque()
         self._kept_bytes = 0
+
+    @classmethod
+    def restored(cls, frames_max: int, count: int, kept: Iterable[bytes]) -> Self:
+        """As it was elsewhere: so many were sent, and these are the last of them."""
+        sent = cls(frames_max)
+        for frame in kept:
+            sent.add(frame)
+        sent.count = count
+        return sent
+
+    @property
+    def kept(self) -> tuple[bytes, ...]:
+        return tuple(self._kept)
 
     def add(self, frame: bytes) -> None:
         self.count += 1

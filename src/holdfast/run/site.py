@@ -64,7 +64,7 @@ def survey(place: tuple[str, int] | None, token: str, *, is_shared: bool) -> Sit
     if is_loopback and is_name:
         # This machine calls itself by a loopback address (Debian's 127.0.1.1); the others cannot.
         return Site(host=host, port=port, token=token, bind=EVERYWHERE, address=_way_out())
-    here = next((str(address) for address in addresses if _is_here(str(address))), "")
+    here = next((str(address) for address in addresses if is_here(str(address))), "")
     return Site(host=host, port=port, token=token, bind=here)
 
 
@@ -115,7 +115,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _is_here(address: str) -> bool:
+def is_here(address: str) -> bool:
     """Whether this machine has the address: only then can something be bound to it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -14,7 +14,8 @@ import msgspec
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run import wire
 from holdfast.run.dial import Connection, dial
-from holdfast.run.handshake import Rejected, Stranger, Unreachable
+from holdfast.run.handshake import HANDSHAKE_WAIT_S, Rejected, Stranger, Unreachable
+from holdfast.run.seeking import SEEK_INTERVAL_S, SEEK_S, SEEK_WAIT_S, Address, around
 from holdfast.run.site import Site
 from holdfast.run.status import Status
 
@@ -41,12 +42,20 @@ def end_lines(run: str, over: wire.RunClosed) -> list[str]:
 
 
 class Viewer:
-    """One viewer's connection. show: is given each line."""
+    """One viewer's connection. show: is given each line. seek_s: how long a coordinator is looked for along
+    the line of succession. seen: the lines up to this one are not wanted.
+    """
 
-    def __init__(self, site: Site, show: Callable[[wire.Said], None]) -> None:
+    def __init__(
+        self, site: Site, show: Callable[[wire.Said], None], *, seek_s: float = SEEK_S, seen: int = 0
+    ) -> None:
+        self.place: Address = (site.host, site.port)
+        """Where the coordinator is, as far as is known."""
+        self._line: tuple[Address, ...] = ()
+        self._seek_s = seek_s
         self._site = site
         self._show = show
-        self._seen = 0
+        self._seen = seen
         self._connection: Connection | None = None
         self._stops: list[wire.Stop] = []
         self._status: Status | None = None
@@ -59,13 +68,14 @@ class Viewer:
         """Until the coordinator hangs up after the end, or no coordinator is left."""
         try:
             while not self._over.done():
-                site = self._site
-                self._connection = await dial(site.host, site.port, site.token, role="operator")
+                self._connection = await self._found()
+                self.place = self._connection.place
                 self._connection.send(wire.WatchRun(seen=self._seen))
                 for stop in self._stops:
                     self._connection.send(stop)
                 while (message := await self._connection.receive()) is not None:
                     self._heard(message)
+                self._line = self._connection.line
                 await self._connection.close()
         except (Unreachable, Stranger, Rejected):
             pass  # nobody holds the coordinator's place
@@ -73,6 +83,20 @@ class Viewer:
             self._connection = None
             if not self._over.done():
                 self._over.set_result(None)
+
+    async def _found(self) -> Connection:
+        """A connection to the coordinator, where it was or along the line; `Unreachable` where none is."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + (self._seek_s if self._line else 0.0)
+        while True:
+            wait_s = SEEK_WAIT_S if self._line else HANDSHAKE_WAIT_S
+            for host, port in around(self.place, self._line):
+                try:
+                    return await dial(host, port, self._site.token, role="operator", wait_s=wait_s)
+                except (Unreachable, Stranger):
+                    if loop.time() >= due_s:
+                        raise
+            await asyncio.sleep(SEEK_INTERVAL_S)
 
     def _heard(self, message: wire.AnyMessage) -> None:
         match message:

@@ -19,8 +19,9 @@ from holdfast.run.balance import BalanceFinding
 from holdfast.run.kernel_view import KernelView
 from holdfast.run.mesh import MeshShape
 from holdfast.run.stacks import Stack
+from holdfast.run.succession import Candidacy, MachinePlace, Vote
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Both ends must speak the same one; a run does not mix versions of Holdfast."""
 FRAME_BYTES_MAX = 8 << 20
 """Larger than any message: what exceeds it does not come from Holdfast."""
@@ -30,7 +31,7 @@ LENGTH_BYTES = 4
 SLOTS_MAX = 1024
 """Members on one node; far more than it has GPUs or processors for."""
 
-Role = Literal["agent", "worker", "operator"]
+Role = Literal["agent", "worker", "operator", "heir"]
 Stage = Literal[
     "starting",
     "data",
@@ -101,21 +102,26 @@ class Proof(Message, frozen=True, kw_only=True, tag=True):
 
 class Accepted(Message, frozen=True, kw_only=True, tag=True):
     """From here on both sides send what they have to say. received: how many of the client's messages are
-    known; it sends the others again. has_successor: if this coordinator dies, another one follows.
+    known; it sends the others again. has_successor: if this coordinator dies, another one follows. term: in
+    which the coordinator reigns; nobody goes back to an earlier one.
     """
 
     run: str
     proof: bytes = b""
     received: int = 0
     has_successor: bool = False
+    term: int = 0
 
 
 class Refused(Message, frozen=True, kw_only=True, tag=True):
-    """The connection closes after this. The user sees `sentence` and `hint` if the proof is right."""
+    """The connection closes after this. The user sees `sentence` and `hint` if the proof is right.
+    is_elsewhere: the coordinator is on another machine, or is not chosen yet: look again.
+    """
 
     sentence: str
     hint: str = ""
     proof: bytes = b""
+    is_elsewhere: bool = False
 
 
 # ---- from an agent ---------------------------------------------------------------------------------------
@@ -485,6 +491,7 @@ class Checkpointed(MemberMessage, frozen=True, kw_only=True, tag=True):
     reason: str = ""
     stall_ns: int | None = None
     size_bytes: int | None = None
+    written_bytes: int | None = None
 
 
 class Struck(MemberMessage, frozen=True, kw_only=True, tag=True):
@@ -566,6 +573,69 @@ class Dismissed(Message, frozen=True, kw_only=True, tag=True):
 
 COORDINATOR_GONE = "The run's coordinator is gone."
 """The sentence with which a member ends whose connection has ended: no mistake of its user's."""
+
+
+# ---- succession on other machines (succession.py) --------------------------------------------------------
+
+
+class LineOfSuccession(Message, frozen=True, kw_only=True, tag=True):
+    """To everybody: host and port of each machine that has the coordinator or an heir. Empty: if the
+    coordinator's machine is lost, nobody follows.
+    """
+
+    places: tuple[tuple[str, int], ...]
+
+
+class Reigning(Message, frozen=True, kw_only=True, tag=True):
+    """To everybody, now and then, outside what is counted: the coordinator of this term lives."""
+
+    term: int
+
+
+class HeirCame(Message, frozen=True, kw_only=True, tag=True):
+    """An heir is there, and may be found at its place. promised: it heeds no earlier term than this."""
+
+    place: MachinePlace
+    promised: int
+
+
+class EstatePart(Message, frozen=True, kw_only=True, tag=True):
+    """To an heir: a part of the estate (image.py), as it is in this term. is_last: now it is whole."""
+
+    term: int
+    data: bytes
+    is_last: bool
+
+
+class EntriesTold(Message, frozen=True, kw_only=True, tag=True):
+    """To an heir: the next entries of the estate, encoded each."""
+
+    term: int
+    entries: tuple[bytes, ...]
+
+
+class Followed(Message, frozen=True, kw_only=True, tag=True):
+    """From an heir: it has every entry up to this one, in this term."""
+
+    term: int
+    position: int
+
+
+class AskVote(Message, frozen=True, kw_only=True, tag=True):
+    """From an heir to another one, or from a coordinator to those who follow it."""
+
+    candidacy: Candidacy
+
+
+class VoteCast(Message, frozen=True, kw_only=True, tag=True):
+    """The answer."""
+
+    candidacy: Candidacy
+    vote: Vote
+
+
+class LineOver(Message, frozen=True, kw_only=True, tag=True):
+    """To an heir: the run is over, and nobody is to follow."""
 
 
 # ---- an operator ---------------------------------------------------------------------------------------
@@ -673,9 +743,14 @@ FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed
 Move = Migrate | Drain | Restore
 """What an operator asks for that changes who is where."""
+ToHeir = EstatePart | EntriesTold | Reigning | AskVote | VoteCast | LineOver
+FromHeir = HeirCame | Followed | AskVote | VoteCast
+OfSuccession = LineOfSuccession | ToHeir | FromHeir
 FromOperator = Strike | Move | Stop | WatchRun | AskStatus
 ToOperator = Answer | Said | NodeStruck | StatusTold | RunClosed
-AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | FromOperator | ToOperator
+AnyMessage = (
+    Handshake | FromAgent | ToAgent | FromWorker | ToWorker | FromOperator | ToOperator | OfSuccession
+)
 
 Notice = tuple[str, str, bytes]
 """Who published it, under which key, and what."""

@@ -1,24 +1,20 @@
 """Checkpoints: durable copies of a run's state, for when no peer is left to copy it from.
 
-`Checkpoints` is what a store of them can do; `DirectoryCheckpoints` is the simplest one that can be trusted:
-a file per step, whole or not there at all, believed only when its hash agrees. `Writer` keeps the writing
-out of training's way. Which member writes, and what the state is made of, is decided elsewhere.
+`Checkpoints` is what a store of them can do; `DirectoryCheckpoints` keeps them in a directory: a manifest per
+step, whole or not there at all, and the chunks that it names. `Writer` keeps the writing out of training's
+way. Which member writes, and what the state is made of, is decided elsewhere.
 """
 
 import contextlib
 import copy
-import hashlib
-import io
 import os
 import re
-import stat
-import struct
 import threading
 import time
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, Protocol, Self, cast
+from typing import Literal, NamedTuple, Protocol, Self
 
 import msgspec
 import torch
@@ -27,6 +23,34 @@ from holdfast.economics.cadence.cadence import daly_work_s, learned_mtbf_s, mtbf
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError, StoreError
 from holdfast.record.files import sync
+from holdfast.train.chunks import (
+    FOLDER,
+    ChunkPlace,
+    NewerFormat,
+    PackWriter,
+    Unsound,
+    locked,
+    packs_in,
+    remove_packs,
+)
+from holdfast.train.manifest import (
+    ALL,
+    Manifest,
+    Share,
+    ShareNote,
+    assembled,
+    check_chunks,
+    copied,
+    encoded,
+    identity_of,
+    lay_out,
+    load_state,
+    read_manifest,
+    read_share,
+    stretches,
+    write_share,
+)
+from holdfast.train.skeleton import is_dense
 from holdfast.train.whole_file import is_left_behind, part_of
 
 COST_SHARE_MAX = 1 / 50
@@ -45,6 +69,11 @@ READ_PAUSES_S = (0.25, 0.5, 1.0, 2.0)
 """Between attempts to read what is there and cannot be read: storage that stumbles is given this long."""
 AHEAD_MAX = 8
 """So many checkpoints are kept at most of a rank that is ahead of the others, whose parts are missing yet."""
+USED_SHARE_MIN = 0.5
+"""Of a pack: where less of it is in use, that is written anew, so that the pack can go."""
+SHARES_S_MIN, SHARES_X = 10.0, 2.0
+"""How long the first member waits for the shares of others: so long, and so many times what its own took."""
+SHARE_LOOK_S = 0.02
 LOOKS_MAX = 8
 """How often a directory is looked at again because what it showed was gone: a writer removes what is old."""
 
@@ -66,15 +95,19 @@ class CheckpointListener(Protocol):
         *,
         stall_ns: int | None = None,
         size_bytes: int | None = None,
+        written_bytes: int | None = None,
     ) -> None: ...
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that is durable and was read back. digest: the SHA-256 of its payload."""
+    """A checkpoint that is durable and was read back. size_bytes: of all its tensors; written_bytes: of what
+    was not there yet. digest: of the state.
+    """
 
     step: int
     place: str
     size_bytes: int
+    written_bytes: int
     digest: str
 
 
@@ -83,7 +116,7 @@ Mark = tuple[int, int]
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint whose hash agreed. digest: the SHA-256 of its payload. history, whole: of a part, see
+    """A checkpoint of which every hash agreed. digest: of the state. history, whole: of a part, see
     `PartNote`.
     """
 
@@ -107,8 +140,10 @@ class Checkpoints(Protocol):
     def place(self) -> str:
         """Where they are, for people."""
 
-    def save(self, step: int, state: State) -> Saved:
-        """Keep the state for good, or raise. The tensors are the caller's again when this returns."""
+    def save(self, step: int, state: State, share: Share = ALL) -> Saved:
+        """Keep the state for good, or raise. The tensors are the caller's again when this returns. share: of
+        the state, which others keep the rest of; the first waits for them, and makes a checkpoint of it all.
+        """
 
     def newest(self, until: Mark | None = None) -> Loaded | None:
         """The newest one that is sound, up to this one if one is given; damaged ones are passed over,
@@ -119,124 +154,36 @@ class Checkpoints(Protocol):
     def steps(self) -> list[int]:
         """Which there seem to be, oldest first."""
 
+    @property
+    def is_read(self) -> bool:
+        """Whether a state that was to be saved may still be read, so that its memory must be left alone."""
 
-# ---- one file --------------------------------------------------------------------------------------------
 
-_MAGIC = b"holdfast.ckpt\r\n\x1a"  # a transfer that mends line ends breaks it, and shows
-_VERSION = 1
-_HEADER = struct.Struct(">16sIQQ32s")  # magic, version, step, bytes of payload, SHA-256 of payload
+# ---- one of them -----------------------------------------------------------------------------------------
+
 _WHOLE = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})\.checkpoint")  # one name for each step
+_SHARE = re.compile(r"step-([0-9]{12,})\.[0-9a-f]+\.[0-9]+-of-[0-9]+\.share")
 _PART = re.compile(r"\.step-([0-9]{12,})\.[0-9a-f]{16}\.part")
+
+
+class AllDamaged(StoreError):
+    """There are checkpoints, and none is sound."""
 
 
 class _Gone(Exception):
     """A checkpoint was removed while it was looked for."""
 
 
-class Unsound(Exception):
-    """What is there is no checkpoint, or not all of one, or not as it was written."""
-
-
-class _Sink:
-    """Where the payload goes: into the file, and by the way into the hash."""
-
-    def __init__(self, file: io.BufferedRandom) -> None:
-        self._file = file
-        self.sha256 = hashlib.sha256()
-        self.size_bytes = 0
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        self.sha256.update(data)
-        self.size_bytes += len(data)
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-def _write(file: io.BufferedRandom, step: int, state: State) -> str:
-    """Fill the file, see it onto the disk and read it back from there; the digest of its payload."""
-    file.seek(_HEADER.size)
-    sink = _Sink(file)
-    try:
-        torch.save(dict(state), cast(BinaryIO, sink))  # of which it needs no more
-    except Exception as error:
-        # On its way out torch may find something else wrong, and say that instead.
-        raise (sink.error or error) from None
-    # The header comes last: what was torn before has none.
-    file.seek(0)
-    file.write(_HEADER.pack(_MAGIC, _VERSION, step, sink.size_bytes, sink.sha256.digest()))
-    file.flush()
-    os.fsync(file.fileno())
-    # What is read back must come from the disk, and not from the pages just written.
-    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return _verify(file, step)[1]
-
-
-def _verify(file: io.BufferedRandom | io.BufferedReader, step: int | None) -> tuple[int, str]:
-    """Leaves the file at its payload if that is what was written for this step, or for any where that is
-    None, and can be loaded; the step and the digest of the payload.
-    """
-    size_bytes = os.fstat(file.fileno()).st_size
-    file.seek(0)
-    header = file.read(_HEADER.size)
-    if len(header) < _HEADER.size:
-        raise Unsound(f"it ends after {size_bytes} bytes, inside its header")
-    magic, version, written_step, payload_bytes, digest = _HEADER.unpack(header)
-    if magic != _MAGIC:
-        raise Unsound("it is not a checkpoint of Holdfast, or was torn before it was complete")
-    if version != _VERSION:
-        raise Unsound(f"it has format {version}, and this Holdfast reads format {_VERSION}")
-    if step is not None and written_step != step:
-        raise Unsound(f"it says inside that it is of step {written_step}")
-    if size_bytes != _HEADER.size + payload_bytes:
-        raise Unsound(f"it has {size_bytes} bytes instead of {_HEADER.size + payload_bytes}")
-    if hashlib.file_digest(file, "sha256").digest() != digest:
-        raise Unsound("its hash does not agree: it is not what was written")
-    file.seek(_HEADER.size)
-    try:
-        unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(file)
-    except Exception as error:
-        raise Unsound(f"torch cannot read it: {_sentence(error)}") from error
-    if unsafe:
-        raise Unsound(f"it holds what is not safe to load: {', '.join(sorted(unsafe))}")
-    file.seek(_HEADER.size)
-    return written_step, digest.hex()
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    # Nothing that somebody put here under the name of a checkpoint, such as a pipe, may block.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise Unsound("it is not a plain file")
-    with os.fdopen(descriptor, "rb") as file:
-        yield file
-
-
 def verify(path: Path, step: int | None = None) -> None:
-    """Raises `Unsound` or `OSError` unless the file is what was written, for this step if one is given."""
-    with _opened(path) as file:
-        _verify(file, step)
+    """Raises `Unsound` or `OSError` unless all of it is what was written, for this step if one is given."""
+    check_chunks(path, read_manifest(path, step))
 
 
 def read(path: Path, step: int | None = None, map_location: str | torch.device = "cpu") -> Loaded:
-    """The checkpoint in a file, of this step if one is given. Raises `Unsound` or `OSError`."""
-    with _opened(path) as file:
-        step, digest = _verify(file, step)
-        try:
-            state = torch.load(file, map_location=map_location, weights_only=True)
-        except Exception as error:  # whatever torch makes of a payload from another torch
-            raise Unsound(f"torch cannot read it: {_sentence(error)}") from error
-    if not isinstance(state, dict):
-        raise Unsound(f"it holds a {type(state).__name__} instead of a state")
-    return Loaded(step=step, state=state, place=str(path), digest=digest)
+    """The checkpoint whose manifest this is, of this step if one is given. Raises `Unsound` or `OSError`."""
+    manifest = read_manifest(path, step)
+    state = load_state(path, manifest, map_location)
+    return Loaded(step=manifest.step, state=state, place=str(path), digest=manifest.digest)
 
 
 def _why(error: Exception) -> str:
@@ -253,12 +200,16 @@ def _sentence(error: BaseException) -> str:
 
 
 class DirectoryCheckpoints:
-    """A file per step in a directory that successive members of a run share.
+    """A manifest per step in a directory that successive members of a run share, and chunks in a folder of
+    it.
 
-    A file is written under a name of its own, synced, read back and only then renamed, so neither a kill nor
-    a second writer, a paused member that wakes up, can leave anything but whole files under a checkpoint's
-    name. What a killed writer leaves is known by its lock, which the kernel took back. Files of other names
-    are not looked at.
+    Packs of chunks are on the disk before a manifest names them, and a manifest is written under a name of
+    its own, synced and only then renamed. So neither a kill nor a second writer, a paused member that wakes
+    up, can leave anything but whole checkpoints under a checkpoint's name. What a killed writer leaves is
+    known by its lock, which the kernel took back. Files of other names are not looked at.
+
+    What has not changed is not written again, unless the newest checkpoint is the only one that has it: the
+    two newest have no file in common, so no damage to a file takes both.
     """
 
     def __init__(
@@ -281,30 +232,171 @@ class DirectoryCheckpoints:
     def place(self) -> str:
         return str(self._directory)
 
+    @property
+    def is_read(self) -> bool:
+        return False
+
+    @property
+    def _folder(self) -> Path:
+        return self._directory / FOLDER
+
     def steps(self) -> list[int]:
         return sorted(self._found(_WHOLE).values())
 
+    def marks(self) -> list[Mark]:
+        """All that there seem to be to go on from. Raises `OSError`."""
+        return [each.mark for each in self._candidates()]
+
     def path(self, step: int) -> Path:
-        """Where the checkpoint of a step is, if there is one."""
+        """Where the manifest of a step is, if there is one."""
         return self._directory / f"step-{step:012d}.checkpoint"
 
-    def save(self, step: int, state: State) -> Saved:
-        path = self.path(step)
+    def save(self, step: int, state: State, share: Share = ALL) -> Saved:
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with part_of(self._directory, f"step-{step:012d}") as file:
-                digest = _write(file, step, state)
-                size_bytes = os.fstat(file.fileno()).st_size
-                Path(file.name).replace(path)
-            sync(self._directory)
-        except (OSError, Unsound) as error:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            saved = self._save(step, state, share)
+        except (OSError, Unsound, InputError) as error:
+            with contextlib.suppress(OSError):
+                self.collect()  # what others have left may be what takes the room
             raise StoreError(
                 f"The checkpoint of step {step} could not be written to {self._directory}: {_why(error)}.",
                 hint="Look at the directory's free space, permissions and disk.",
             ) from error
-        self._refused.discard(step)
-        self._remove_old(step)
-        return Saved(step=step, place=str(path), size_bytes=size_bytes, digest=digest)
+        if share.number == 0:
+            self._refused.discard(step)
+            self._remove_old(step)
+        return saved
+
+    def _save(self, step: int, state: State, share: Share) -> Saved:
+        laid = lay_out(state)
+        begun_s = time.monotonic()
+        of_others: list[int] = []
+
+        def write(packs: PackWriter) -> Manifest | ShareNote:
+            note = write_share(step, laid, share, packs)
+            packs.close()
+            if share.number:
+                return note
+            others = self._others(step, share, SHARES_S_MIN + SHARES_X * (time.monotonic() - begun_s))
+            of_others.extend(other.written_bytes for other in others)
+            history, whole = _told_of(state)
+            return assembled(step, laid, [note, *others], history=history, whole=whole)
+
+        target = self._share_path(step, share) if share.number else self.path(step)
+        made, written_bytes = self._publish(step, target, write)
+        return Saved(
+            step=step,
+            place=str(target),
+            size_bytes=sum(tensor.nbytes for tensor in laid.tensors),
+            written_bytes=written_bytes + sum(of_others),
+            digest=made.digest if isinstance(made, Manifest) else "",
+        )
+
+    def take(self, source: Path) -> Saved:
+        """Keep the checkpoint whose manifest this is, of another directory; every chunk is compared. Raises
+        `Unsound` or `OSError`.
+        """
+        manifest = read_manifest(source)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        target = self.path(manifest.step)
+        made, written_bytes = self._publish(
+            manifest.step, target, lambda packs: copied(source.parent / FOLDER, manifest, packs)
+        )
+        assert isinstance(made, Manifest)
+        return Saved(
+            step=made.step,
+            place=str(target),
+            size_bytes=made.size_bytes,
+            written_bytes=written_bytes,
+            digest=made.digest,
+        )
+
+    def _publish(
+        self, step: int, target: Path, write: Callable[[PackWriter], Manifest | ShareNote]
+    ) -> tuple[Manifest | ShareNote, int]:
+        """What was made of chunks that are durable, once it has its name, and how many bytes were new."""
+        with part_of(self._directory, f"step-{step:012d}") as file, locked(self._folder) as held:
+            packs = PackWriter(self._folder, self._reusable(step) if held == "held" else {})
+            try:
+                made = write(packs)
+                packs.close()
+                self._check_there(made.packs)
+                file.write(encoded(made))
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                packs.abandon()
+                raise
+            Path(file.name).replace(target)
+            sync(self._directory)
+        return made, packs.written_bytes
+
+    def _share_path(self, step: int, share: Share) -> Path:
+        """Where a member says what it has written of a step, until that is in the manifest."""
+        return self._directory / f"step-{step:012d}.{share.history or 0}.{share.number}-of-{share.of}.share"
+
+    def _others(self, step: int, first: Share, within_s: float) -> list[ShareNote]:
+        """What the other members have written, once they have. Raises `Unsound` where one does not come."""
+        until_s = time.monotonic() + within_s
+        found = []
+        for number in range(1, first.of):
+            share = first._replace(number=number)
+            path = self._share_path(step, share)
+            while not path.exists():
+                if time.monotonic() > until_s:
+                    raise Unsound(f"the member of rank {number} did not write its share in {within_s:.0f} s")
+                time.sleep(SHARE_LOOK_S)
+            note = read_share(path)
+            if (note.step, note.share) != (step, share):
+                raise Unsound(f"{path.name} is the share of another state")
+            found.append(note)
+        return found
+
+    def _check_there(self, packs: Sequence[tuple[str, int]]) -> None:
+        """While the folder is locked: what is there now will be there when the manifest is."""
+        there = packs_in(self._folder)
+        missing = [pack for pack, size in packs if there.get(pack, -1) < size]
+        if missing:
+            raise Unsound(f"its chunks in {missing[0]} were removed meanwhile")
+
+    def _manifests(self) -> dict[int, Manifest]:
+        """Those that are sound, by step. Raises `OSError` for one that is there and cannot be read."""
+        found = {}
+        for path, step in self._found(_WHOLE).items():
+            try:
+                found[step] = read_manifest(path, step)
+            except NewerFormat as error:
+                raise OSError(None, str(error), str(path)) from error
+            except FileNotFoundError:
+                if path.is_symlink():
+                    raise  # leads nowhere now, and may lead somewhere again
+            except Unsound:
+                continue  # needs nothing: it will never be used
+        return found
+
+    def _reusable(self, step: int) -> dict[bytes, ChunkPlace]:
+        """Chunks that a new checkpoint of this step may name: of packs that the newest of the others does not
+        need, that are as long as they should be, and mostly in use.
+        """
+        manifests = {of: found for of, found in self._manifests().items() if of not in self._refused}
+        newest = max((of for of in manifests if of != step), default=None)
+        apart = set(dict(manifests[newest].packs)) if newest is not None else set[str]()
+        there = packs_in(self._folder)
+        known: dict[bytes, ChunkPlace] = {}
+        for manifest in manifests.values():
+            used = Counter[str]()
+            chunks = dict(manifest.chunks())
+            for place in chunks.values():
+                used[place.pack] += place.size_bytes
+            usable = {
+                pack
+                for pack, size in manifest.packs
+                if pack not in apart
+                and there.get(pack, -1) >= size
+                and used[pack] >= USED_SHARE_MIN * there[pack]
+            }
+            known |= {name: place for name, place in chunks.items() if place.pack in usable}
+        return known
 
     def newest(self, until: Mark | None = None) -> Loaded | None:
         for pause_s in (*self._read_pauses_s, None):
@@ -339,11 +431,13 @@ class DirectoryCheckpoints:
                     raise _Gone from error
                 raise  # a link that leads nowhere, such as into a filesystem that is not mounted
             except Unsound as error:
+                if each not in self._candidates():
+                    raise _Gone from error  # with its chunks, while they were read
                 if each.place == str(self.path(each.step)):
                     self._refused.add(each.step)
                 self._told("failed", each.step, each.place, _sentence(error))
         if found:
-            raise StoreError(
+            raise AllDamaged(
                 f"Every checkpoint in {self.place} is damaged: `holdfast checkpoint list` says how.",
                 hint="Nothing was changed there. Put a sound one back, or give the run another name to begin "
                 "anew.",
@@ -369,20 +463,64 @@ class DirectoryCheckpoints:
 
     def _remove_old(self, step: int) -> None:
         """Of the checkpoints up to this one, leave the newest that are sound; what is ahead is another's."""
-        found = {path: of for path, of in self._found(_WHOLE).items() if of <= step}
-        sound = set(found.values()) - self._refused
+        found = [of for of in self.steps() if of <= step]
+        sound = set(found) - self._refused
         kept = sorted(self._usable(sound))[-self._keep :]
         oldest = kept[0] if len(kept) == self._keep else 0
         newest = sorted(sound)[-max(AHEAD_MAX, self._keep) :]  # should the usable ones never come
-        doomed = [path for path, of in found.items() if of not in newest or of < oldest]
-        doomed += [path for path in self._found(_PART) if is_left_behind(path)]
-        for path in doomed:
+        self.forget_shares(step)
+        self.remove([of for of in found if of not in newest or of < oldest])
+
+    def forget_shares(self, until: int) -> None:
+        """Remove what members noted of shares up to this step: a manifest has it, or it was given up."""
+        for path, of in self._found(_SHARE).items():
+            if of <= until:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def remove(self, steps: Collection[int]) -> int:
+        """Remove checkpoints, and what nothing needs any more; how many bytes of chunks that frees. First
+        goes what names others: a kill in between leaves chunks that the next removal finds.
+        """
+        named: set[str] = set()
+        for step in steps:
+            with contextlib.suppress(OSError, Unsound):
+                named |= set(dict(read_manifest(self.path(step), step).packs))
             with contextlib.suppress(OSError):  # somebody else was quicker, or it stays: no harm
-                path.unlink()
+                self.path(step).unlink()
+        with contextlib.suppress(OSError):
+            return self.collect(named)
+        return 0
+
+    def collect(self, named: Collection[str] = ()) -> int:
+        """Remove packs that no manifest names, unless somebody is writing; how many bytes that frees. named:
+        those that were in use before. Without locks, nobody ever uses those of others, so they can go. Raises
+        `OSError` where a manifest cannot be read, and with it what it needs.
+        """
+        for part in self._found(_PART):
+            if is_left_behind(part):
+                part.unlink(missing_ok=True)
+        if not self._folder.is_dir():
+            return 0
+        with locked(self._folder, exclusively=True) as held:
+            if held == "busy":
+                return 0
+            there = packs_in(self._folder) if held == "held" else named
+            needed = {pack for found in self._manifests().values() for pack, _ in found.packs}
+            for share in self._found(_SHARE):
+                with contextlib.suppress(Unsound, FileNotFoundError):
+                    needed |= set(dict(read_share(share).packs))
+            return remove_packs(self._folder, set(there) - needed)
 
     def _usable(self, steps: set[int]) -> set[int]:
         """Of these, the steps that can be gone on from, as far as can be seen from here."""
         return steps
+
+
+def _told_of(state: State) -> tuple[str, int]:
+    """The history of a part, and what is known to be whole: see `PartNote`."""
+    note = state.get("shards")
+    return (note.get("history", ""), note.get("whole", 0)) if isinstance(note, dict) else ("", 0)
 
 
 class Candidate(NamedTuple):
@@ -422,10 +560,16 @@ class Snapshot:
     """A copy of a state in CPU memory that nothing else writes to.
 
     spare: one that is no longer needed, whose memory is used again. To touch fresh memory for the first time
-    takes several times as long as the copying does, and training waits for it.
+    takes several times as long as the copying does, and training waits for it. share: what of it is copied;
+    the rest is laid out alike, and has whatever contents.
     """
 
-    def __init__(self, state: State, spare: "Snapshot | None" = None) -> None:
+    def __init__(self, state: State, spare: "Snapshot | None" = None, share: Share = ALL) -> None:
+        self._stretches: dict[tuple[object, ...], tuple[int, int]] = {}
+        if share.of > 1:
+            tensors = lay_out(state).tensors
+            found = stretches([tensor.nbytes for tensor in tensors], share)
+            self._stretches = dict(zip(map(identity_of, tensors), found, strict=True))
         self._spare: defaultdict[_Like, list[torch.Tensor]] = defaultdict(list)
         for like, tensor in spare._tensors if spare else ():
             self._spare[like].append(tensor)
@@ -437,6 +581,7 @@ class Snapshot:
             torch.cuda.synchronize()  # copies into pinned memory are only begun
         self._spare.clear()
         self._copies.clear()
+        self._stretches.clear()
 
     def _copy(self, value: object, path: str) -> object:
         """`path` names the value where it cannot be kept."""
@@ -464,16 +609,29 @@ class Snapshot:
         if tensor.layout is not torch.strided or tensor.is_meta:
             raise _unkept(tensor, path)
         tensor = tensor.detach()
-        like = _Like(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_cuda)
         # What is tied is copied once, and is tied again when it is loaded.
-        identity = (tensor.device, tensor.data_ptr(), like)
+        identity = identity_of(tensor)
         if (known := self._copies.get(identity)) is not None:
             return known
+        begin, end = self._stretches.get(identity, (0, tensor.nbytes))
+        if begin == end != tensor.nbytes:
+            copied = torch.empty_like(tensor, device="cpu")  # memory that is never touched costs nothing
+        else:
+            copied = self._filled(tensor, begin, end)
+        self._copies[identity] = copied
+        return copied
+
+    def _filled(self, tensor: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+        like = _Like(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_cuda)
         spare = self._spare[like]
         copied = spare.pop() if spare else torch.empty_like(tensor, device="cpu", pin_memory=like.pinned)
-        copied.copy_(tensor, non_blocking=True)
-        self._copies[identity] = copied
         self._tensors.append((like, copied))
+        if end - begin == tensor.nbytes or not is_dense(tensor):
+            copied.copy_(tensor, non_blocking=True)
+            return copied
+        of = slice(begin // tensor.itemsize, end // tensor.itemsize)
+        target, source = (one.as_strided((one.numel(),), (1,)) for one in (copied, tensor))
+        target[of].copy_(source[of], non_blocking=True)
         return copied
 
 
@@ -489,6 +647,7 @@ def _unkept(value: object, path: str) -> InputError:
 
 class _Offer(NamedTuple):
     step: int
+    share: Share
     snapshot: Snapshot
     began_ns: int
     stall_ns: int
@@ -527,6 +686,7 @@ class Writer:
         self._opened_ns = self._began_ns = self._clock.now_ns()
         self._cost_ns: int | None = None
         self.saved = 0  # the last step that is durable
+        self.is_troubled = False  # the last one failed
         self._thread = threading.Thread(target=self._run, name="holdfast checkpoints", daemon=True)
 
     def __enter__(self) -> Self:
@@ -564,9 +724,9 @@ class Writer:
         tolerated_ns = min(best_ns, round(EXPOSURE_S_MAX * 1e9))
         return max(tolerated_ns, self._interval_ns, round(self._cost_ns / COST_SHARE_MAX))
 
-    def offer(self, step: int, state: State) -> int:
-        """Have this step written; how long the copying took, in nanoseconds. InputError for a state that
-        cannot be kept, at which nothing else would help.
+    def offer(self, step: int, state: State, share: Share = ALL) -> int:
+        """Have this step written, or a share of it; how long the copying took, in nanoseconds. InputError for
+        a state that cannot be kept, at which nothing else would help.
         """
         began_ns = self._clock.now_ns()
         with self._changed:
@@ -575,10 +735,10 @@ class Writer:
             replaced, self._waiting = self._waiting, None
             spare = replaced.snapshot if replaced else self._spare
             self._spare = None
-        snapshot = Snapshot(state, spare)
+        snapshot = Snapshot(state, spare, share)
         stall_ns = self._clock.now_ns() - began_ns
         with self._changed:
-            self._waiting = _Offer(step, snapshot, began_ns, stall_ns)
+            self._waiting = _Offer(step, share, snapshot, began_ns, stall_ns)
             self._began_ns = began_ns
             if self._thread.ident is None:
                 self._thread.start()
@@ -596,16 +756,29 @@ class Writer:
 
     def _run(self) -> None:
         while offer := self._next():
-            self._told("begun", offer.step, self._checkpoints.place)
-            happened, place, reason, size_bytes = self._save(offer)
+            # What the first member tells is told of the whole.
+            if offer.share.number == 0:
+                self._told("begun", offer.step, self._checkpoints.place)
+            saved, reason = self._save(offer)
+            happened: Happened = "failed" if saved is None else "saved"
             with self._changed:
-                self._spare = offer.snapshot
+                self._spare = None if self._checkpoints.is_read else offer.snapshot
                 # Where a GPU trains, this thread takes no time from it; else it takes training's own cores.
                 took_ns = self._clock.now_ns() - offer.began_ns
                 self._cost_ns = offer.stall_ns if offer.snapshot.is_of_gpu else took_ns
                 self._writing = False
                 self.saved = offer.step if happened == "saved" else self.saved
-            self._told(happened, offer.step, place, reason, stall_ns=offer.stall_ns, size_bytes=size_bytes)
+                self.is_troubled = happened == "failed"
+            if offer.share.number == 0 or happened == "failed":
+                self._told(
+                    happened,
+                    offer.step,
+                    self._checkpoints.place if saved is None else saved.place,
+                    reason,
+                    stall_ns=offer.stall_ns,
+                    size_bytes=None if saved is None else saved.size_bytes,
+                    written_bytes=None if saved is None else saved.written_bytes,
+                )
 
     def _next(self) -> _Offer | None:
         with self._changed:
@@ -614,10 +787,9 @@ class Writer:
             self._writing = offer is not None
             return offer
 
-    def _save(self, offer: _Offer) -> tuple[Happened, str, str, int | None]:
-        """What happened, where, why, and how large it is."""
+    def _save(self, offer: _Offer) -> tuple[Saved | None, str]:
+        """What was saved, or why nothing was."""
         try:
-            saved = self._checkpoints.save(offer.step, offer.snapshot.state)
+            return self._checkpoints.save(offer.step, offer.snapshot.state, offer.share), ""
         except Exception as error:  # whatever it is, training goes on
-            return "failed", self._checkpoints.place, _sentence(error), None
-        return "saved", saved.place, "", saved.size_bytes
+            return None, _sentence(error)

@@ -28,6 +28,7 @@ from holdfast.train.data import whole
 from holdfast.train.failures import ObservedFailure, device_failure
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import Group, Rendezvous
+from holdfast.train.levels import LeveledCheckpoints
 from holdfast.train.libnccl import library
 from holdfast.train.log import Log, LogFile, Sink
 from holdfast.train.measures import Collections
@@ -332,18 +333,22 @@ class Run:
             )
         return self._loop
 
-    def _checkpoints(self, state: Protected) -> tuple[RunCheckpoints | None, Writer | None]:
-        directory = os.environ.get("HOLDFAST_CHECKPOINTS")
-        if not directory:
+    def _checkpoints(self, state: Protected) -> tuple[Checkpoints | None, Writer | None]:
+        places = [place for place in os.environ.get("HOLDFAST_CHECKPOINTS", "").split(os.pathsep) if place]
+        if not places:
             return None, None
         sharding = self._sharding or Sharding(shape=MeshShape(), rail=0)
-        checkpoints = RunCheckpoints(
-            Path(directory),
-            mesh=sharding.shape,
-            rail=sharding.rail,
-            wanted=state.wanted(),
-            told=self._tell_checkpoint,
-        )
+        levels = [
+            RunCheckpoints(
+                Path(place),
+                mesh=sharding.shape,
+                rail=sharding.rail,
+                wanted=state.wanted(),
+                told=self._tell_checkpoint,
+            )
+            for place in places
+        ]
+        checkpoints = LeveledCheckpoints(levels, told=self._tell_checkpoint)
         every = os.environ.get("HOLDFAST_CHECKPOINT_EVERY")
         return checkpoints, Writer(
             checkpoints, told=self._tell_checkpoint, every_steps=int(every) if every else None

@@ -1,9 +1,10 @@
 """Checkpoints for people: what a run kept, opened in any Python process without the run, and exported.
 
 Nothing in a checkpoint is executed: it holds tensors, numbers and strings, and is believed only when its
-SHA-256 agrees.
+hashes agree.
 """
 
+import contextlib
 import hashlib
 import secrets
 import shutil
@@ -17,8 +18,10 @@ import msgspec
 import torch
 
 from holdfast.record.errors import InputError
+from holdfast.record.files import is_there
 from holdfast.train.best import WEIGHTS
-from holdfast.train.checkpoint import Loaded, Unsound, read
+from holdfast.train.checkpoint import LOOKS_MAX, Loaded, read
+from holdfast.train.chunks import Unsound
 from holdfast.train.parts import KeptStep, joined_stages, kept_steps
 from holdfast.train.whole_file import whole_file
 
@@ -32,7 +35,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     loss: of that step. states: the state_dict() of everything that was given to protect(), in that order.
     Names are `model`, `average` (an `AveragedModel`), `optimizer`, `scheduler`, `scaler`, `best`, and of
-    anything else its class; several of a kind are `model_0`, `model_1`. place: the file. digest: its SHA-256.
+    anything else its class; several of a kind are `model_0`, `model_1`. threads: what torch was told to use;
+    None: not known. place: its manifest. digest: of the state.
     """
 
     step: int
@@ -42,6 +46,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, dict[str, Any]]
     place: str
     digest: str
+    threads: int | None = None
 
     @property
     def model(self) -> dict[str, Any]:
@@ -71,6 +76,13 @@ def load_checkpoint(
     that is unsound is passed over with a warning, unless its step was asked for.
     """
     path = Path(path)
+    for _ in range(LOOKS_MAX - 1):
+        with contextlib.suppress(_Removed):  # by its run, as old, while it was read: there are newer ones
+            return _loaded(path, step, map_location)
+    return _loaded(path, step, map_location)
+
+
+def _loaded(path: Path, step: int | None, map_location: str | torch.device) -> Checkpoint:
     try:
         if not path.is_dir():
             return _checkpoint(_first_sound([_File(path)], step, map_location))
@@ -92,6 +104,10 @@ def load_checkpoint(
     asked_for = [kept for kept in reversed(found) if step is None or kept.step == step]
     wanted = [kept for kept in asked_for if kept.is_complete] or asked_for
     return _checkpoint(_first_sound(wanted, step, map_location))
+
+
+class _Removed(Exception):
+    """A checkpoint is not there any more."""
 
 
 def root_of(directory: Path) -> Path:
@@ -118,6 +134,8 @@ def _first_sound(
         try:
             found = _opened(kept, step, map_location)
         except (OSError, Unsound) as error:
+            if isinstance(kept, KeptStep) and kept.is_complete and not all(map(is_there, kept.paths)):
+                raise _Removed from None
             reason = error.strerror if isinstance(error, OSError) else str(error)
             reasons.append(f"The checkpoint {kept.place} cannot be read: {reason}.")
             continue
@@ -178,6 +196,7 @@ def _checkpoint(found: Loaded) -> Checkpoint:
             states=dict(zip(kept["names"], kept["state"], strict=True)),
             place=found.place,
             digest=found.digest,
+            threads=kept.get("threads"),
         )
     except KeyError as missing:
         raise InputError(
@@ -186,9 +205,11 @@ def _checkpoint(found: Loaded) -> Checkpoint:
         ) from None
 
 
+KNOWN = ("step", "loss", "lanes", "seed", "threads", "digest")
+"""What is exported beside the states."""
 HEADER_ALIGNMENT = 8
 """The tensors begin at a multiple of it, so that they can be mapped into memory."""
-_DTYPES = {
+DTYPES_OF_SAFETENSORS = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -234,8 +255,8 @@ def to_dcp(checkpoint: Checkpoint, directory: Path) -> None:
 
 
 def _named(checkpoint: Checkpoint) -> dict[str, Any]:
-    known = {name: getattr(checkpoint, name) for name in ("step", "loss", "lanes", "seed", "digest")}
-    return {**checkpoint.states, **known}
+    known = {name: getattr(checkpoint, name) for name in KNOWN}
+    return {**checkpoint.states, **{name: value for name, value in known.items() if value is not None}}
 
 
 def to_safetensors(checkpoint: Checkpoint, path: Path, *, part: str, told: Mapping[str, str]) -> None:
@@ -252,7 +273,7 @@ def to_safetensors(checkpoint: Checkpoint, path: Path, *, part: str, told: Mappi
     for name, tensor in tensors.items():
         end = begin + tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
+            "dtype": DTYPES_OF_SAFETENSORS[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }
@@ -274,7 +295,7 @@ def _tensors(checkpoint: Checkpoint, part: str) -> tuple[dict[str, torch.Tensor]
     names: dict[tuple[object, ...], str] = {}
     state = checkpoint.states[part]
     for name, value in (state[WEIGHTS] if part == "best" else state).items():
-        if not isinstance(value, torch.Tensor) or value.dtype not in _DTYPES:
+        if not isinstance(value, torch.Tensor) or value.dtype not in DTYPES_OF_SAFETENSORS:
             kind = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
             raise InputError(
                 f"{part}: {name} is a {kind}, which a safetensors file cannot hold.",

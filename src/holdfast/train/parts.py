@@ -10,6 +10,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ from holdfast.train.checkpoint import (
     Mark,
     Saved,
     State,
-    Unsound,
     found_in,
     read,
 )
+from holdfast.train.chunks import Unsound
+from holdfast.train.manifest import ALL, Share, check_chunks, check_packs, read_manifest
 from holdfast.train.shards import Extent, TreePath, Wanted, extent_of, sharded_in
 
 OWN = RANKS_MAX + 1
@@ -126,6 +128,55 @@ class KeptStep(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def fault_of(kept: KeptStep, *, is_thorough: bool = False) -> str:
+    """Why it cannot be gone on from; empty: it can, as far as its manifests and the sizes of its packs tell.
+    is_thorough: every chunk is read and compared.
+    """
+    if kept.missing:
+        return kept.missing
+    histories = set()
+    for path in kept.paths:
+        try:
+            manifest = read_manifest(path, kept.step)
+            (check_chunks if is_thorough else check_packs)(path, manifest)
+        except (OSError, Unsound) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            return why if kept.ranks == 1 else f"in {path.parent.name} {why}"
+        histories.add(manifest.history)
+    if len(histories) > 1:
+        return f"its parts are of {len(histories)} attempts to come to this step"
+    return ""
+
+
+def prune(directory: Path, keep: int) -> tuple[list[int], int]:
+    """Remove all checkpoints that are older than the newest `keep` that can be gone on from, and chunks that
+    none needs: the steps, and how many bytes of chunks that frees. Raises `OSError`.
+    """
+    every = kept_steps(directory)
+    usable = sorted({kept.step for kept in every if not fault_of(kept)})
+    if not usable and every:
+        raise InputError(
+            f"No checkpoint in {directory} can be gone on from: nothing was removed.",
+            hint="`holdfast checkpoint list` says what is wrong with them.",
+        )
+    doomed = [kept for kept in every if len(usable) >= keep and kept.step < usable[-keep]]
+    freed = 0
+    for folder in {path.parent for kept in every for path in kept.paths}:
+        steps = {kept.step for kept in doomed if folder in {path.parent for path in kept.paths}}
+        store = _kept_in(folder)
+        store.forget_shares(usable[-1])
+        freed += store.remove(steps)
+    return sorted({kept.step for kept in doomed}), freed
+
+
+def copy_checkpoint(kept: KeptStep, source: Path, target: Path) -> tuple[int, int]:
+    """Keep it in another directory as well; the bytes of its tensors, and those that were written. Raises
+    `OSError` or `Unsound`.
+    """
+    saved = [_kept_in(target / path.parent.relative_to(source)).take(path) for path in kept.paths]
+    return sum(one.size_bytes for one in saved), sum(one.written_bytes for one in saved)
+
+
 def folder_of(directory: Path, rail: int, ranks: int) -> Path:
     """Where a rank keeps its parts."""
     return directory if ranks == 1 else directory / f"shard-{rail}-of-{ranks}"
@@ -171,14 +222,14 @@ class RunCheckpoints(DirectoryCheckpoints):
         self._rail = rail
         self._wanted = wanted
 
-    def save(self, step: int, state: State) -> Saved:
+    def save(self, step: int, state: State, share: Share = ALL) -> Saved:
         note = state.get("shards")
         if isinstance(note, dict):
             folders = [folder_of(self._root, rail, self._mesh.ranks) for rail in range(self._mesh.ranks)]
             seen = set.intersection(*(set(_kept_in(folder).steps()) for folder in folders))
             before = max((each for each in seen if each < step), default=0)
             state = {**state, "shards": {**note, "whole": max(note["whole"], before)}}
-        return super().save(step, state)
+        return super().save(step, state, share)
 
     def _candidates(self) -> list[Candidate]:
         """Of its own parts all, because others may see those of other ranks; else what is complete."""
@@ -221,7 +272,25 @@ class RunCheckpoints(DirectoryCheckpoints):
         """Those that all ranks have whose parts are kept here."""
         folders = [folder_of(self._root, rail, self._mesh.ranks) for rail in range(self._mesh.ranks)]
         others = [of for folder in folders if (of := set(_kept_in(folder).steps()))]
-        return steps.intersection(*others)
+        # Of two attempts to come to a step, parts make no checkpoint.
+        return {
+            step
+            for step in steps.intersection(*others)
+            if len({_history(path) for folder in folders if (path := _kept_in(folder).path(step)).exists()})
+            < 2
+        }
+
+
+def _history(manifest: Path) -> str:
+    try:
+        return _history_of(manifest, manifest.stat().st_mtime_ns)
+    except (OSError, Unsound):
+        return ""
+
+
+@lru_cache(1 << 12)
+def _history_of(manifest: Path, _written_ns: int) -> str:
+    return read_manifest(manifest).history
 
 
 # ---- parts put together ----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from holdfast.run.replaying import Replayed, ReplayOrder
 from holdfast.train.checkpoint import Checkpoints, Loaded, Mark, Saved, State
 from holdfast.train.control import Alone
 from holdfast.train.gradients import Computed
+from holdfast.train.manifest import ALL, Share
 from holdfast.train.prints import number_of
 from holdfast.train.protected import Protected
 
@@ -63,7 +64,11 @@ class Earlier:
     def place(self) -> str:
         return self.kept.place
 
-    def save(self, step: int, state: State) -> Saved:
+    @property
+    def is_read(self) -> bool:
+        return False
+
+    def save(self, step: int, state: State, share: Share = ALL) -> Saved:
         raise AssertionError("a replay keeps nothing")
 
     def newest(self, until: Mark | None = None) -> Loaded | None:

@@ -23,6 +23,7 @@ from holdfast.train.checkpoint import Checkpoints, Loaded, Mark
 from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import Group, GroupBroken, Rendezvous, Sending, Superseded, Work, form
+from holdfast.train.manifest import Share
 from holdfast.train.minutes import Handed, Known, Met, Minutes, ScriptPlace, ScriptStretch, parcels
 from holdfast.train.mirror import Keeps, Mirror
 from holdfast.train.parts import described
@@ -42,6 +43,8 @@ Number = torch.Tensor | float | None
 NOTHING: Mark = (0, 0)
 """Of a member that has found no checkpoint."""
 HISTORY_BYTES = 8
+SHARE_BYTES_MIN = 16 << 20
+"""Where members share the writing of a state, each writes as much as this, or more."""
 LOOKS_MAX = 16
 """How often members look for an older checkpoint because some lack a part of the last: more than are kept."""
 
@@ -209,6 +212,11 @@ class Seat:
     def is_writer(self) -> bool:
         """Whether this member writes checkpoints: rank 0, or the first replica."""
         return self.rank < self._ranks
+
+    def share_of(self, size_bytes: int) -> Share | None:
+        """What this member writes of a state of such a size that all members have; None: nothing."""
+        count = min(self.size, max(1, size_bytes // SHARE_BYTES_MIN))
+        return Share(self.rank, count, self._history.of(self.version)) if self.rank < count else None
 
     def writes(self, step: int) -> bool:
         """Whether this member writes what all of them log of a step: rank 0, unless that has joined since.
@@ -719,7 +727,7 @@ class Seat:
         laps = []
         for lane in self.tellers:
             leaves = range(lane * slices, (lane + 1) * slices)
-            through_s, _, lanes_s, cost, data_s = (max(map(one.__getitem__, leaves)) for one in told)
+            through_s, _, lanes_s, cost, data_s, _ = (max(map(one.__getitem__, leaves)) for one in told)
             laps.append(Lap(lanes_s=lanes_s, cost=cost, rest_s=max(0.0, through_s - lanes_s), data_s=data_s))
         self._found = self._balance.note(laps)
         return self._balance.shares

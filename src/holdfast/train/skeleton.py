@@ -53,6 +53,10 @@ class TensorPlace(msgspec.Struct, frozen=True, array_like=True):
     stride: tuple[int, ...] | None
     device: str
 
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
     def empty(self, device: torch.device) -> torch.Tensor:
         """A tensor laid out like it, with whatever contents: kernels depend on the layout."""
         if self.device == "cpu":
@@ -69,14 +73,19 @@ def take_apart(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
     return msgspec.msgpack.encode(_plain(tree, tensors, 0)), tensors
 
 
-def empty_like(skeleton: bytes, device: torch.device) -> list[torch.Tensor]:
-    """Tensors for every place of a skeleton, with whatever contents."""
+def places_of(skeleton: bytes) -> list[TensorPlace]:
+    """The places of its tensors, in the order of their numbers. Raises `MalformedSkeleton`."""
     places: list[TensorPlace] = []
     _rebuilt(skeleton, places.append)
     places.sort(key=lambda place: place.number)
     if [place.number for place in places] != list(range(len(places))):
         raise MalformedSkeleton("places are missing, or there twice")
-    return [place.empty(device) for place in places]
+    return places
+
+
+def empty_like(skeleton: bytes, device: torch.device) -> list[torch.Tensor]:
+    """Tensors for every place of a skeleton, with whatever contents."""
+    return [place.empty(device) for place in places_of(skeleton)]
 
 
 def put_together(skeleton: bytes, tensors: Sequence[torch.Tensor]) -> Any:

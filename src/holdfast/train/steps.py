@@ -29,6 +29,7 @@ from holdfast.train.corruption import Corruption
 from holdfast.train.gradients import Computed, Gradients, Sum
 from holdfast.train.group import GroupBroken, Superseded
 from holdfast.train.log import Log
+from holdfast.train.manifest import ALL, size_of
 from holdfast.train.measures import FETCHING, Collections, CudaWatch, HostWatch, Measures
 from holdfast.train.meeting import Meeting
 from holdfast.train.protected import Protected
@@ -39,6 +40,9 @@ from holdfast.train.transfer import Numbers
 
 CLIP_EPSILON = 1e-6
 """As in torch's clip_grad_norm_."""
+BUSY, READY, DUE, TROUBLED = -1, 0, 1, 2
+"""What a member tells the others of its checkpoints: it is writing one; it could; and one is due. Troubled is
+added to these: the last one failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +189,7 @@ class Loop:
         self._optimizing = False
         self._leaving_code: int | None = None
         self._norm: float | None = None
-        self._is_due = False
+        self._is_due = self._is_troubled = False
         seat.on_apply = self.apply
         watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
         self._corruption = Corruption(state)
@@ -316,7 +320,7 @@ class Loop:
         lane = Lane(self._gradients, step.number, leaf, settings.lanes, settings.seed)
         yield lane
         self._measures.computed(_checked_cost(lane))
-        told = *self._measures.told(), *self._measures.told_of_lanes()
+        told = *self._measures.told(), *self._measures.told_of_lanes(), self._readiness(step.number)
         prints = partial(self._auditor.told, step.number, index)
         broken = self._gradients.end(self._control.pending(seat.number), told, prints)
         if broken is not None:
@@ -385,7 +389,7 @@ class Loop:
             pending=(min(total.pending), max(total.pending)),
             latest=total.latest,
             norm=None,
-            is_due=seat.sharding is not None and self._writes_now(step),
+            is_due=self._all_are_ready(total) if seat.sharding is None else self._writes_now(step),
             saved=0 if self._writer is None else self._writer.saved,
             shares=seat.weigh(total.told),
         )
@@ -413,6 +417,20 @@ class Loop:
         if writer is None or (seat.sharding is not None and writer.is_busy):
             return False
         return writer.due(step, nodes=seat.nodes, failures=seat.failures)
+
+    def _readiness(self, step: int) -> float:
+        """Whether this member can write its share of this step, and whether it is due, as it tells others."""
+        if self._writer is None or self._writer.is_busy:
+            return BUSY
+        return (DUE if self._writes_now(step) else READY) + TROUBLED * self._writer.is_troubled
+
+    def _all_are_ready(self, total: Sum) -> bool:
+        """Whether all members write their shares of this step: all have written the last, and the first says
+        that it is due. They all see the same figures.
+        """
+        told = [round(total.told[-1][lane]) for lane in self._seat.tellers]
+        self._is_troubled = any(one >= TROUBLED for one in told)
+        return told[0] % TROUBLED == DUE and BUSY not in told
 
     def commit(self, step: Step) -> None:
         if not step.reduced:
@@ -507,10 +525,13 @@ class Loop:
         """Where a checkpoint is due. After what the script does behind a step, so that whoever goes on from
         there does not lack it: a line in a log, say.
         """
-        is_due = self._is_due if self._seat.sharding is not None else self._writes_now(self._seat.version)
+        seat = self._seat
+        is_alone = seat.sharding is None and seat.size == 1
+        is_due = self._writes_now(seat.version) if is_alone else self._is_due
         if is_due:
             self._is_due = False
-            self.keep()
+            # After trouble one member writes all of it, wherever it can.
+            self.keep(is_shared=seat.sharding is None and not self._is_troubled)
 
     def leave_soon(self, code: int) -> bool:
         """The script is to exit. Whether it does so at the next step, because this one is being committed, or
@@ -565,13 +586,21 @@ class Loop:
         if not is_failed or self._seat.size == 1 or self._seat.minutes.place.at != "lanes":
             self.keep()
 
-    def keep(self) -> None:
-        """Have the present version written, by one member: the run may be gone on with another time."""
-        whole = self._seat.version > 0 and not self._optimizing
-        if self._writer is not None and self._seat.is_writer and whole:
-            self._control.at(self._seat.version, "checkpoint")
-            self._measures.stalled(self._writer.offer(self._seat.version, self._seat.durable()))
-            self._control.at(self._seat.version, "script")
+    def keep(self, *, is_shared: bool = False) -> None:
+        """Have the present version written: the run may be gone on with another time. is_shared: all members
+        do this now, and each writes its share; else the first, or those of the first replica, write it all.
+        """
+        seat = self._seat
+        if self._writer is None or seat.version == 0 or self._optimizing:
+            return
+        if not is_shared and not seat.is_writer:
+            return
+        kept = seat.durable()
+        share = seat.share_of(size_of(kept)) if is_shared else ALL
+        if share is not None:
+            self._control.at(seat.version, "checkpoint")
+            self._measures.stalled(self._writer.offer(seat.version, kept, share))
+            self._control.at(seat.version, "script")
 
     @property
     def rank(self) -> int:

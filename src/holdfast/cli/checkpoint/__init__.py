@@ -6,10 +6,14 @@ command = LazyGroup(
     "holdfast.cli.checkpoint",
     {
         "Commands": {
-            "list": "The checkpoints of a run, and which are sound.",
+            "list": "The checkpoints of a run, and which can be gone on from.",
+            "verify": "Read every byte of a run's checkpoints, and compare it with its hash.",
+            "copy": "A checkpoint in another directory as well, verified on the way.",
             "export": "A checkpoint as a safetensors file, or one that torch or its DCP opens.",
+            "import": "A checkpoint made of such a file.",
+            "prune": "Remove old checkpoints, and chunks that none needs.",
         }
     },
     name="checkpoint",
-    help="Look at a run's checkpoints, and export them.",
+    help="Look at a run's checkpoints, move them, and remove old ones.",
 )

@@ -1,0 +1,85 @@
+"""Checkpoints as rows of a table, one for each step."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from holdfast.cli.checkpoint.place import located
+from holdfast.cli.terminal import print_json, printable
+from holdfast.record.errors import InputError
+from holdfast.wording import stamp
+
+if TYPE_CHECKING:
+    from holdfast.train.parts import KeptStep
+
+
+class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint, or its parts, one for each rank of a replica. size_bytes: of its tensors. fault: why it
+    cannot be gone on from; empty: it can.
+    """
+
+    step: int
+    parts: int
+    parts_total: int
+    size_bytes: int
+    written_ns: int
+    fault: str
+    path: str
+
+
+def rows_of(run_or_path: str, *, is_thorough: bool = False) -> tuple[Path, list[CheckpointRow]]:
+    """Where they are, and what is there. is_thorough: every byte is read."""
+    path = located(run_or_path)
+    from holdfast.train.opening import ACCESS_HINT, root_of
+    from holdfast.train.parts import kept_steps
+
+    try:
+        root = root_of(path if path.is_dir() else path.parent)
+        return root, [_row(kept, is_thorough) for kept in kept_steps(root)]
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}.", hint=ACCESS_HINT) from None
+
+
+def print_rows(root: Path, rows: list[CheckpointRow], *, as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        click.echo(f"There is no checkpoint in {printable(str(root))}.", err=True)
+        return
+    click.echo(f"{'step':>10}  {'parts':>7}  {'size':>12}  {'written':20}  sound")
+    for row in rows:
+        sound = f"no: {printable(row.fault)}" if row.fault else "yes"
+        parts = f"{row.parts}/{row.parts_total}"
+        click.echo(
+            f"{row.step:>10}  {parts:>7}  {amount(row.size_bytes):>12}  {stamp(row.written_ns):20}  {sound}"
+        )
+
+
+def amount(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 1e6 else f"{size_bytes / 1e3:,.1f} kB"
+
+
+def _row(kept: "KeptStep", is_thorough: bool) -> CheckpointRow:
+    from holdfast.train.chunks import Unsound
+    from holdfast.train.manifest import read_manifest
+    from holdfast.train.parts import fault_of
+
+    paths = [path for path, is_there in zip(kept.paths, kept.there, strict=True) if is_there]
+    size_bytes = 0
+    for path in paths:
+        try:
+            size_bytes += read_manifest(path, kept.step).size_bytes
+        except (OSError, Unsound):
+            continue  # told as its fault
+    return CheckpointRow(
+        step=kept.step,
+        parts=len(paths),
+        parts_total=kept.ranks,
+        size_bytes=size_bytes,
+        written_ns=max(path.lstat().st_mtime_ns for path in paths),
+        fault=fault_of(kept, is_thorough=is_thorough),
+        path=kept.place,
+    )

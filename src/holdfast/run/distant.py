@@ -1,0 +1,418 @@
+"""An heir on another machine than the coordinator's: it follows over the network, votes, and may take over.
+
+It listens from the start, so that everybody can know where to look for it, and sends them away until it
+coordinates. What it must not forget, though its process may be killed and started again, is in a file that
+the launcher holds in memory. `python -m holdfast.run.distant` is private to the launcher, which writes an
+`HeirOrder` to its stdin.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import struct
+import sys
+from contextlib import suppress
+
+import msgspec
+
+from holdfast.record.clock import SystemClock
+from holdfast.record.errors import HoldfastError
+from holdfast.run import wire
+from holdfast.run.arbiter import arbiter_at, chosen
+from holdfast.run.dial import Connection, dial
+from holdfast.run.estate import Estate
+from holdfast.run.following import fewer
+from holdfast.run.handshake import Host, Rejected, Stranger, Unreachable
+from holdfast.run.hub import Election, HubOrder, Legacy, Readiness, serve, tied
+from holdfast.run.image import entry_of, estate_of
+from holdfast.run.seeking import SEEK_WAIT_S, Address
+from holdfast.run.serving import ClientConnection
+from holdfast.run.site import Site, is_here
+from holdfast.run.succession import HUSH_S, Candidacy, Elector, MachinePlace, Memory, Stand, Vote
+from holdfast.run.tls import Identity, make_identity
+
+BACKLOG = 1024
+ACCEPTS_MAX = 64
+"""Connections that are taken in one turn of the loop."""
+CONNECTIONS_MAX = 256
+"""At once: clients are sent away in a moment, and look again."""
+LOOK_INTERVAL_S = 0.25
+LOST_S = 900.0
+"""An heir that has found no coordinator for so long ends."""
+EVERYWHERE = "0.0.0.0"
+
+_KEPT = struct.Struct(">QQQ")
+"""The term that was promised, and how far the estate is known."""
+
+
+class HeirOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What an heir is to follow. address: where others reach this machine; empty: as the way to the
+    coordinator tells. memory: a descriptor. is_encrypted: as the coordinator is, once that is known.
+    launcher: as in `HubOrder`, and so are the others.
+    """
+
+    host: str
+    port: int
+    token: str
+    machine: str
+    home: str
+    memory: int
+    address: str = ""
+    launcher: int = 0
+    started_by: int = 0
+    is_encrypted: bool = False
+    arbiter: str = ""
+
+
+class _Keeper:
+    """What must not be forgotten, in a file that outlives this process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        data = os.pread(descriptor, _KEPT.size, 0)
+        promised, term, position = _KEPT.unpack(data) if len(data) == _KEPT.size else (0, 0, 0)
+        self.memory = Memory(promised=promised, known=Stand(term, position))
+
+    def keep(self, memory: Memory) -> None:
+        """Before anybody is told of it. In one piece: of a process that is killed, all of it or nothing."""
+        if memory != self.memory:
+            self.memory = memory
+            known = memory.known
+            os.pwrite(self._descriptor, _KEPT.pack(memory.promised, known.term, known.position), 0)
+
+
+class DistantHeir:
+    """One heir, until it coordinates or the run is over. It is the desk at which others ask for its vote."""
+
+    def __init__(self, order: HeirOrder, own: MachinePlace, listener: socket.socket) -> None:
+        self.identity: Identity | None = make_identity() if order.is_encrypted else None
+        self._order = order
+        self._own = own
+        self._listener = listener
+        self._clock = SystemClock()
+        self._keeper = _Keeper(order.memory)
+        self._elector = Elector(order.machine, self._keeper.memory, self._clock.now_ns())
+        self._estate: Estate | None = None
+        self._ahead_ns = 0
+        self._connections: set[ClientConnection] = set()
+        self._accepting: set[asyncio.Task[object]] = set()
+        self._places: tuple[Address, ...] = ((order.host, order.port),)
+
+    async def follow(self) -> Election | None:
+        """Until it is elected; None: the run is over, or lost."""
+        loop = asyncio.get_running_loop()
+        self._listener.setblocking(False)
+        loop.add_reader(self._listener, self._accept)
+        found_s = loop.time()
+        try:
+            while loop.time() - found_s < LOST_S:
+                coordinator = await self._found(self._spare_s())
+                if coordinator is not None:
+                    is_over = await self._followed(coordinator)
+                    coordinator.abort()
+                    if is_over:
+                        return None
+                    found_s = loop.time()
+                due_ns = self._elector.due_ns()
+                if due_ns is not None and self._clock.now_ns() >= due_ns:
+                    election = await self._stand()
+                    if election is not None:
+                        return election
+                await asyncio.sleep(LOOK_INTERVAL_S)
+            return None
+        finally:
+            loop.remove_reader(self._listener)
+            for connection in list(self._connections):
+                connection.abort()
+
+    @property
+    def estate(self) -> Estate:
+        assert self._estate is not None
+        return self._estate
+
+    # ---- following -----------------------------------------------------------------------------------------
+
+    def _spare_s(self) -> float:
+        """How long to look for a coordinator: until it is this heir's turn to stand. If all of them stood
+        after the same wait, they would split the votes.
+        """
+        due_ns = self._elector.due_ns()
+        left_s = SEEK_WAIT_S if due_ns is None else (due_ns - self._clock.now_ns()) / 1e9
+        return min(SEEK_WAIT_S, max(LOOK_INTERVAL_S, left_s))
+
+    async def _found(self, wait_s: float) -> Connection | None:
+        """A connection to a coordinator: of all places the first that has one."""
+        calls = [asyncio.create_task(self._coordinator_at(*place)) for place in self._places]
+        found: Connection | None = None
+        with suppress(TimeoutError):
+            for call in asyncio.as_completed(calls, timeout=wait_s):
+                if (found := await call) is not None:
+                    break
+        for task in calls:
+            task.cancel()
+        for late in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(late, Connection) and late is not found:
+                late.abort()
+        if found is not None:
+            found.send(wire.HeirCame(place=self._own, promised=self._elector.memory.promised))
+        return found
+
+    async def _coordinator_at(self, host: str, port: int) -> Connection | None:
+        try:
+            found = await self._call(host, port)
+        except (Unreachable, Stranger, Rejected):
+            return None
+        if not found.term:  # another heir
+            found.abort()
+            return None
+        return found
+
+    async def _call(self, host: str, port: int, role: wire.Role = "heir") -> Connection:
+        order = self._order
+        return await dial(host, port, order.token, role=role, name=order.machine, wait_s=SEEK_WAIT_S)
+
+    async def _followed(self, coordinator: Connection) -> bool:
+        """Until it falls silent, or has to be left; whether the run is over."""
+        parts = bytearray()
+        is_whole = False
+        while True:
+            try:
+                async with asyncio.timeout(HUSH_S):
+                    message = await coordinator.receive()
+            except TimeoutError:
+                return False
+            try:
+                match message:
+                    case wire.LineOver():
+                        return True
+                    case wire.EstatePart(term=term, data=data, is_last=is_last) if self._elector.heeds(term):
+                        self._heard(coordinator, term)
+                        parts += data
+                        is_whole = is_last
+                        if is_last:
+                            self._estate, parts = estate_of(bytes(parts)), bytearray()
+                            self._know(coordinator)
+                    case wire.EntriesTold(term=term, entries=entries):
+                        is_whole = is_whole and self._elector.heeds(term)
+                        if is_whole:
+                            self._heard(coordinator, term)
+                            for entry in entries:
+                                self.estate.take(entry_of(entry))
+                            self._know(coordinator)
+                    case wire.Reigning(term=term):
+                        if self._elector.heeds(term):
+                            self._heard(coordinator, term)
+                            if is_whole:
+                                self._acknowledge(coordinator)
+                    case wire.AskVote(candidacy=candidacy):
+                        coordinator.send(wire.VoteCast(candidacy=candidacy, vote=self._vote(candidacy)))
+                    case _:
+                        return False
+            except wire.MalformedFrame:
+                return False
+
+    def _heard(self, coordinator: Connection, term: int) -> None:
+        name = next(
+            (one.machine for one in self._known_places() if (one.host, one.port) == coordinator.place), ""
+        )
+        self._elector.heard(name, term, self._clock.now_ns())
+        self._keeper.keep(self._elector.memory)
+
+    def _known_places(self) -> tuple[MachinePlace, ...]:
+        return () if self._estate is None else self._estate.places
+
+    def _know(self, coordinator: Connection) -> None:
+        """The estate has changed: keep how far it is known, and say so."""
+        self._elector.follows(self.estate.known, self.estate.mandate.electorate)
+        self._keeper.keep(self._elector.memory)
+        self._ahead_ns = self.estate.state.now_ns - self._clock.now_ns()
+        others = ((one.host, one.port) for one in self.estate.places if one.machine != self._own.machine)
+        first = (self._order.host, self._order.port)
+        self._places = tuple(dict.fromkeys((coordinator.place, *others, first)))
+        self._acknowledge(coordinator)
+
+    def _acknowledge(self, coordinator: Connection) -> None:
+        known = self._elector.memory.known
+        coordinator.send(wire.Followed(term=self._elector.memory.promised, position=known.position))
+
+    # ---- votes ---------------------------------------------------------------------------------------------
+
+    def _vote(self, candidacy: Candidacy) -> Vote:
+        vote = self._elector.vote(candidacy, self._clock.now_ns())
+        self._keeper.keep(self._elector.memory)
+        return vote
+
+    async def _stand(self) -> Election | None:
+        """Ask whether the others would vote for it, and then to do so."""
+        elector = self._elector
+        trial = elector.try_out(self._clock.now_ns())
+        votes = await self._votes(trial)
+        if not elector.has_quorum(trial, votes, is_granted=bool(self._order.arbiter)):
+            return None
+        candidacy = elector.stand(trial)
+        self._keeper.keep(elector.memory)
+        if candidacy is None:
+            return None
+        votes = await self._votes(candidacy)
+        if elector.has_quorum(candidacy, votes):
+            return self._election(candidacy)
+        if self._order.arbiter and elector.has_quorum(candidacy, votes, is_granted=True):
+            state = self.estate.state
+            arbiter = arbiter_at(self._order.arbiter, state.policy.run, state.started_ns)
+            assert arbiter is not None
+            is_chosen = await chosen(arbiter, self._own.machine, candidacy.known.term, candidacy.term)
+            if is_chosen and elector.has_quorum(candidacy, votes, is_granted=True):
+                return self._election(candidacy, tuple(votes))
+        return None
+
+    def _election(self, candidacy: Candidacy, only: tuple[str, ...] = ()) -> Election:
+        electorate = self._elector.electorate
+        return Election(
+            term=candidacy.term,
+            electorate=fewer(electorate, only, self._own.machine) if only else None,
+            ahead_ns=self._ahead_ns,
+        )
+
+    async def _votes(self, candidacy: Candidacy) -> list[str]:
+        """Who votes for it, itself first: as soon as they are enough, or when all have answered."""
+        votes = [self._own.machine]
+        others = [one for one in self.estate.places if one.machine != self._own.machine]
+        asked = [asyncio.create_task(self._asked(one, candidacy)) for one in others]
+        for answer in asyncio.as_completed(asked):
+            if machine := await answer:
+                votes.append(machine)
+            if self._elector.has_quorum(candidacy, votes):
+                break
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        return votes
+
+    async def _asked(self, place: MachinePlace, candidacy: Candidacy) -> str:
+        """The machine there, if it votes for it."""
+        try:
+            async with asyncio.timeout(SEEK_WAIT_S):
+                connection = await self._call(place.host, place.port)
+                try:
+                    connection.send(wire.AskVote(candidacy=candidacy))
+                    while (message := await connection.receive()) is not None:
+                        if isinstance(message, wire.VoteCast) and message.candidacy == candidacy:
+                            return place.machine if message.vote.is_granted else ""
+                finally:
+                    connection.abort()
+        except (TimeoutError, Unreachable, Stranger, Rejected):
+            pass
+        return ""
+
+    # ---- the desk ------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(ACCEPTS_MAX):
+            try:
+                accepted, _address = self._listener.accept()
+            except OSError:
+                return
+            if len(self._connections) + len(self._accepting) >= CONNECTIONS_MAX:
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            task = loop.create_task(loop.connect_accepted_socket(lambda: ClientConnection(self), accepted))
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
+
+    def opened(self, connection: ClientConnection) -> None:
+        self._connections.add(connection)
+
+    def closed(self, connection: ClientConnection) -> None:
+        self._connections.discard(connection)
+
+    def handshake(self, endpoint: str) -> Host:
+        certificate = b"" if self.identity is None else self.identity.fingerprint
+        return Host(self._order.token, endpoint=endpoint, certificate=certificate)
+
+    def refusal(self, proof: wire.Proof) -> wire.Refused | None:
+        if proof.role == "heir" and self._estate is not None:
+            return None
+        return wire.Refused(sentence="The coordinator of this run is on another machine.", is_elsewhere=True)
+
+    def accepted(
+        self, connection: ClientConnection, received: int | None
+    ) -> tuple[wire.Accepted, list[bytes]]:
+        return wire.Accepted(run=self.estate.state.policy.run), []
+
+    def heard(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
+        match message:
+            case wire.AskVote(candidacy=candidacy) if candidacy.machine == connection.name:
+                connection.send(wire.VoteCast(candidacy=candidacy, vote=self._vote(candidacy)))
+            case wire.HeirCame():
+                connection.end()  # there is nobody to follow here
+            case _:
+                raise wire.MalformedFrame(f"an heir does not send {type(message).__name__}")
+
+
+# ---- the process -------------------------------------------------------------------------------------------
+
+
+async def _settled(order: HeirOrder) -> HeirOrder:
+    """With the address at which others reach this machine, and encrypted if the coordinator is."""
+    way = await dial(order.host, order.port, order.token, role="operator")
+    try:
+        address = order.address or way.own_address
+        return msgspec.structs.replace(order, address=address, is_encrypted=way.is_encrypted)
+    finally:
+        await way.close()
+
+
+def _listening(address: str) -> socket.socket:
+    bind = address if is_here(address) else EVERYWHERE
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    return socket.create_server((bind, 0), family=family, backlog=BACKLOG)
+
+
+async def _run(order: HeirOrder) -> None:
+    order = await _settled(order)
+    address = order.address
+    listener = _listening(address)
+    own = MachinePlace(order.machine, address, listener.getsockname()[1])
+    heir = DistantHeir(order, own, listener)
+    with tied(order.launcher):
+        election = await heir.follow()
+    if election is None:
+        return
+    charge = HubOrder(
+        policy=heir.estate.state.policy,
+        home=order.home,
+        site=Site(host=address, port=own.port, token=order.token, bind=address),
+        launcher=order.launcher,
+        started_by=order.started_by,
+        is_encrypted=order.is_encrypted,
+        machine=order.machine,
+        arbiter=order.arbiter,
+    )
+    heir.estate.takeovers += 1
+    print(f"holdfast: this machine ({address}) coordinates the run now", file=sys.stderr)
+    await serve(charge, _begun, Legacy(estate=heir.estate, listener=listener, election=election))
+
+
+def _begun(begun: Readiness) -> None:
+    """Nobody waits for it."""
+
+
+def main() -> int:
+    order = msgspec.convert(json.load(sys.stdin.buffer), HeirOrder)
+    with suppress(OSError):
+        os.dup2(2, 1)
+    try:
+        asyncio.run(_run(order))
+    except Unreachable:
+        return 1  # the launcher says so, if it finds nobody either
+    except HoldfastError as error:
+        print(error.told, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

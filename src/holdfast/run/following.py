@@ -1,0 +1,253 @@
+"""The heirs on other machines, from the coordinator's side: what each has, and what waits for them to.
+
+Everything that an entry of the estate leads to is held here until a quorum of the electors has the entry
+(succession.py). With nobody but this machine that is at once.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.run import wire
+from holdfast.run.estate import (
+    ClientName,
+    Deed,
+    Deliver,
+    ElectorsChanged,
+    Estate,
+    EstateEntry,
+    OperatorLine,
+    TermBegun,
+)
+from holdfast.run.image import entry_bytes, estate_bytes
+from holdfast.run.serving import ClientConnection
+from holdfast.run.succession import ABSENT_S, ELECTORS_MAX, Candidacy, Electorate, MachinePlace, Reign, Vote
+
+PART_BYTES = 4 << 20
+"""Of the estate, or of entries, in one message."""
+
+
+class _FollowingHeir:
+    """One heir. seen_s: when it last acknowledged anything; None: it was not sent the estate yet."""
+
+    def __init__(self, connection: ClientConnection, came: wire.HeirCame, now_s: float) -> None:
+        self.connection = connection
+        self.place = came.place
+        self.promised = came.promised
+        self.came_s = now_s
+        self.seen_s: float | None = None
+        self.is_sent = False
+
+
+class Following:
+    """Belongs to the thread of the coordinator's loop. own: where this coordinator listens."""
+
+    def __init__(self, estate: Estate, own: MachinePlace, reign: Reign) -> None:
+        self.reign = reign
+        self.own = own
+        self._estate = estate
+        self._heirs: dict[str, _FollowingHeir] = {}
+        self._held: deque[tuple[int, Deed]] = deque()
+        self._unsent: list[bytes] = []
+        self._is_flushing = False
+        self._candidacy: Candidacy | None = None
+        self._votes: dict[str, None] = {}
+        self.quorum_s = asyncio.get_running_loop().time()
+        """When a quorum last had everything, or more than before."""
+        self._seen = 0
+        self.places = {place.machine: place for place in estate.places} | {own.machine: own}
+        """Of all machines that have ever elected."""
+
+    # ---- entries -------------------------------------------------------------------------------------------
+
+    def enter(self, entry: EstateEntry) -> None:
+        """Have it sent. What it leads to is to be held next."""
+        electorate = entry.electorate if isinstance(entry, TermBegun | ElectorsChanged) else None
+        is_change = electorate is not None and electorate != self.reign.mandate.electorate
+        self.reign.enter(electorate if is_change else None)
+        if not self._heirs:
+            return
+        self._unsent.append(entry_bytes(entry))
+        if not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def hold(self, deed: Deed) -> None:
+        self._held.append((self.reign.position, deed))
+
+    def held_for(self, client: ClientName) -> int:
+        """How many frames wait to be sent to the client."""
+        return sum(isinstance(deed, Deliver) and client in deed.clients for _, deed in self._held)
+
+    def may_see(self, line: OperatorLine) -> bool:
+        """Whether it does not wait."""
+        held = next((deed.number for _, deed in self._held if isinstance(deed, OperatorLine)), None)
+        return held is None or line.number < held
+
+    def release(self, carry_out: Callable[[Deed], None]) -> None:
+        """What a quorum has may be seen."""
+        reign = self.reign
+        if reign.committed >= reign.position or reign.committed > self._seen:
+            self._seen, self.quorum_s = reign.committed, asyncio.get_running_loop().time()
+        if not reign.is_established:
+            return
+        while self._held and self._held[0][0] <= reign.committed:
+            carry_out(self._held.popleft()[1])
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        entries, self._unsent = self._unsent, []
+        while entries:
+            size, count = 0, 0
+            while count < len(entries) and (not count or size + len(entries[count]) <= PART_BYTES):
+                size += len(entries[count])
+                count += 1
+            told = wire.frame(wire.EntriesTold(term=self.reign.term, entries=tuple(entries[:count])))
+            del entries[:count]
+            for heir in self._heirs.values():
+                if heir.is_sent:
+                    heir.connection.write(told)
+
+    # ---- heirs ---------------------------------------------------------------------------------------------
+
+    def heard(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
+        """`MalformedFrame` where an heir does not say so."""
+        machine = connection.name
+        now_s = asyncio.get_running_loop().time()
+        match message:
+            case wire.HeirCame(place=place) if place.machine == machine:
+                if (before := self._heirs.get(machine)) is not None:
+                    before.connection.abort()
+                self._heirs[machine] = _FollowingHeir(connection, message, now_s)
+                self.admit()
+            case wire.Followed(term=term, position=position):
+                heir = self._heirs.get(machine)
+                if heir is not None and heir.connection is connection and term == self.reign.term:
+                    heir.seen_s = now_s
+                    self.reign.acknowledged(machine, position)
+            case wire.AskVote(candidacy=candidacy):
+                vote = Vote(is_granted=False, reason="this machine coordinates")
+                connection.send(wire.VoteCast(candidacy=candidacy, vote=vote))
+            case wire.VoteCast(candidacy=candidacy, vote=vote):
+                if vote.is_granted and candidacy == self._candidacy:
+                    self._votes[machine] = None
+            case _:
+                raise wire.MalformedFrame(f"an heir does not send {type(message).__name__}")
+
+    def closed(self, connection: ClientConnection) -> None:
+        heir = self._heirs.get(connection.name)
+        if heir is not None and heir.connection is connection:
+            del self._heirs[connection.name]
+
+    def admit(self) -> None:
+        """Send the estate to those who have come, as far as there is room: first to electors."""
+        electors = self.reign.mandate.electorate.machines
+        for heir in sorted(self._heirs.values(), key=lambda one: one.place.machine not in electors):
+            room = ELECTORS_MAX - 1 - sum(one.is_sent for one in self._heirs.values())
+            if not heir.is_sent and room > 0 and heir.promised <= self.reign.term:
+                self._send_estate(heir)
+
+    def _send_estate(self, heir: _FollowingHeir) -> None:
+        self._flush()  # what it is sent has those entries in it
+        heir.is_sent = True
+        data = estate_bytes(self._estate)
+        for start in range(0, len(data), PART_BYTES):
+            part = data[start : start + PART_BYTES]
+            is_last = start + PART_BYTES >= len(data)
+            heir.connection.send(wire.EstatePart(term=self.reign.term, data=part, is_last=is_last))
+
+    def beat(self) -> None:
+        """Let the heirs hear that this coordinator lives."""
+        told = wire.frame(wire.Reigning(term=self.reign.term))
+        for heir in self._heirs.values():
+            heir.connection.write(told)
+
+    def finish(self) -> None:
+        """The run is over: nobody is to follow."""
+        for heir in self._heirs.values():
+            heir.connection.send(wire.LineOver())
+
+    # ---- who elects ----------------------------------------------------------------------------------------
+
+    def _present(self) -> list[str]:
+        since_s = asyncio.get_running_loop().time() - ABSENT_S
+        return [
+            name for name, heir in self._heirs.items() if heir.seen_s is not None and heir.seen_s > since_s
+        ]
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether there is something that no quorum has."""
+        return self.reign.committed < self.reign.position
+
+    @property
+    def absent(self) -> list[str]:
+        """Electors that have not acknowledged anything for a while."""
+        here = (self.own.machine, *self._present())
+        return [one for one in self.reign.mandate.electorate.machines if one not in here]
+
+    def change(self) -> ElectorsChanged | None:
+        """Who should elect from now on, if that is not who does: one more, or one less."""
+        electorate, own = self.reign.mandate.electorate, self.own.machine
+        if not self.reign.can_change:
+            return None
+        if not electorate.is_quorum((own, *self._present())):
+            return None
+        if absent := self.absent:
+            if electorate.has_arbiter and len(electorate.machines) == 2:
+                return None  # which of the two goes on is the arbiter's to say
+            return self.changed(electorate.without(absent[0], own))
+        joining = [one for one in self._present() if one not in electorate.machines]
+        if joining and len(electorate.machines) < ELECTORS_MAX:
+            return self.changed(electorate.joined_by(joining[0], own))
+        return None
+
+    def changed(self, electorate: Electorate) -> ElectorsChanged:
+        self.places |= {name: heir.place for name, heir in self._heirs.items()}
+        known = tuple(self.places[machine] for machine in electorate.machines if machine in self.places)
+        return ElectorsChanged(electorate=electorate, places=known)
+
+    # ---- another term --------------------------------------------------------------------------------------
+
+    def ask_for_term(self) -> None:
+        """An elector has promised a later term, and heeds this coordinator no more: go on in a later one, if
+        those who follow will have it.
+        """
+        promised = max((heir.promised for heir in self._heirs.values()), default=0)
+        if promised <= self.reign.term:
+            return
+        if self._candidacy is None or self._candidacy.term <= promised:
+            self._votes = {self.own.machine: None}
+            self._candidacy = Candidacy(machine=self.own.machine, term=promised + 1, known=self._estate.known)
+            for heir in self._heirs.values():
+                heir.connection.send(wire.AskVote(candidacy=self._candidacy))
+
+    def term_won(self, now_ns: int) -> TermBegun | None:
+        """The entry that begins the term which they have voted for, if enough have."""
+        candidacy, reign = self._candidacy, self.reign
+        if candidacy is None or not reign.mandate.is_quorum(self._votes, reign.committed):
+            return None
+        self.renew(candidacy.term, is_granted=False)
+        return TermBegun(term=candidacy.term, now_ns=now_ns)
+
+    def renew(self, term: int, *, is_granted: bool) -> None:
+        """The next entry begins this term. Heirs are sent the estate anew, which ends what they had held
+        against the last one.
+        """
+        self._flush()
+        self.reign.renew(term, is_granted=is_granted)
+        self._candidacy = None
+        for heir in self._heirs.values():
+            heir.is_sent, heir.seen_s, heir.promised = False, None, min(heir.promised, term)
+
+
+def first_electorate(machine: str, *, has_arbiter: bool) -> Electorate:
+    return Electorate(machines=(machine,), casting=machine, has_arbiter=has_arbiter)
+
+
+def fewer(electorate: Electorate, machines: tuple[str, ...], casting: str) -> Electorate:
+    """Only these of them, for whom the arbiter has decided."""
+    kept = tuple(one for one in electorate.machines if one in machines)
+    return msgspec.structs.replace(electorate, machines=kept, casting=casting)

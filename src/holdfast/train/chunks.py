@@ -1,0 +1,386 @@
+"""Chunks: the bytes of checkpoints, cut into stretches of a fixed size, each known by the hash of its bytes.
+
+They lie in packs, files that are written once, from beginning to end, and never changed. A pack is durable
+and was read back before anything refers to it; one that nothing refers to any more is removed whole. Which
+chunks make up a checkpoint is said by its manifest, not here.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import queue
+import re
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from holdfast.record.files import sync
+
+CHUNK_BYTES = 1 << 20
+"""Small enough for sparse changes to leave most chunks alone; 16 GB have 16,000 names of them."""
+PACK_BYTES = 64 << 20
+"""A pack is closed once it has so many: while one is written, the one before is synced and read back."""
+NAME_BYTES = 32
+FOLDER = "chunks"
+FINISHERS, PACKS_BEHIND_MAX = 2, 3
+"""Threads that sync packs and read them back, so that one does either while another does the other; and how
+many packs at most wait for that: more would only fill the page cache.
+"""
+HASHERS_MAX, HASHES_AHEAD = 4, 4
+"""Threads that hash, where there are twice as many cores; and chunks that each is given ahead of writing."""
+LOCK_S_MAX, LOCK_LOOK_S = 60.0, 0.01
+"""How long a writer waits for somebody who removes packs."""
+READERS_MAX = 8
+"""Threads that read and compare packs, where there are as many cores: nobody trains then."""
+_BLOCK_BYTES = 128 << 10
+_ROWS = 3
+_PACK = re.compile(r"[0-9a-f]{16}-[0-9]{6}\.pack")
+_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
+
+Memory = memoryview | bytes | bytearray
+Task = TypeVar("Task")
+
+
+class Unsound(Exception):
+    """What is there is no checkpoint, or not all of one, or not as it was written."""
+
+
+class NewerFormat(Unsound):
+    """A newer Holdfast wrote it."""
+
+
+class ChunkPlace(NamedTuple):
+    """Where a chunk is: so many bytes of a pack."""
+
+    pack: str
+    offset: int
+    size_bytes: int
+
+
+class _Crew:
+    """Threads that work through what they are given. Unlike an executor's, they hold up no process that wants
+    to end while storage hangs.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        for _ in range(count):
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, work: Callable[..., Task], *arguments: object) -> "Future[Task]":
+        future: Future[Task] = Future()
+        self._tasks.put((future, partial(work, *arguments)))
+        return future
+
+    def dismiss(self) -> None:
+        """Nothing more is given to them."""
+        for _ in range(self._count):
+            self._tasks.put(None)
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            future, work = task
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(work())
+            except BaseException as error:  # is raised where it is waited for
+                future.set_exception(error)
+            del task, future, work  # they may hold a state
+
+
+# ---- names -----------------------------------------------------------------------------------------------
+
+
+@cache
+def _keys() -> tuple[np.ndarray[Any, np.dtype[np.int64]], ...]:
+    """Fixed for ever, and random enough: whatever hash they come from."""
+    count = _BLOCK_BYTES // 4
+    raw = hashlib.shake_256(b"holdfast chunks").digest(_ROWS * count * 8)
+    return tuple(np.frombuffer(raw, dtype="<i8").astype(np.int64).reshape(_ROWS, count))
+
+
+def name_of(data: Memory) -> bytes:
+    """The hash that a chunk is known by. Two that differ have the same with a probability below 2^-96.
+
+    BLAKE2b of what is left of each block: three sums of its 32-bit words times random 64-bit keys, modulo
+    2^64, each of which is the same for two different blocks with a probability below 2^-32 (multilinear
+    hashing, Lemire and Kaser 2014, arxiv.org/abs/1202.4961). It keeps out errors, not forgers: who can write
+    a pack can write its manifest as well. Why not BLAKE2b of everything: docs/decisions/0023.
+    """
+    found = hashlib.blake2b(len(data).to_bytes(8, "little"), digest_size=NAME_BYTES)
+    view = memoryview(data).cast("B")
+    whole = len(view) - len(view) % 4
+    words = np.frombuffer(view[:whole], dtype="<i4")
+    block = _BLOCK_BYTES // 4
+    wide = np.empty(min(block, len(words)), np.int64)
+    for begin in range(0, len(words), block):
+        count = min(block, len(words) - begin)
+        np.copyto(wide[:count], words[begin : begin + count])
+        for row in _keys():
+            found.update(np.dot(wide[:count], row[:count]).tobytes())
+    found.update(view[whole:])
+    return found.digest()
+
+
+def pieces_of(begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Beginning and end of the chunks that such a stretch is cut into."""
+    return ((at, min(at + CHUNK_BYTES, end)) for at in range(begin, end, CHUNK_BYTES))
+
+
+# ---- writing ---------------------------------------------------------------------------------------------
+
+
+class PackWriter:
+    """Writes chunks into new packs of a folder. Nothing refers to them until `close` has returned."""
+
+    def __init__(self, folder: Path, known: Mapping[bytes, ChunkPlace]) -> None:
+        """known: chunks that are there and may be referred to."""
+        self._folder = folder
+        self._token = secrets.token_hex(8)
+        self._places = dict(known)
+        self._file: Any = None
+        self._at = 0
+        self._written: list[tuple[int, memoryview]] = []
+        self._finishing: list[Future[None]] = []
+        self._finisher = _Crew(FINISHERS, "holdfast packs")
+        hashers = max(1, min(HASHERS_MAX, len(os.sched_getaffinity(0)) // 2))
+        self._hasher = _Crew(hashers, "holdfast hashes")
+        self._ahead = HASHES_AHEAD * hashers
+        self._is_open = True
+        self.packs: dict[str, int] = {}
+        self.written_bytes = 0
+
+    def add_all(self, chunks: Iterable[memoryview]) -> Iterator[tuple[bytes, ChunkPlace]]:
+        """Name and place of each, in their order. What is there already is not written again."""
+        ahead: list[tuple[memoryview, Future[bytes]]] = []
+        for chunk in chunks:
+            ahead.append((chunk, self._hasher.submit(name_of, chunk)))
+            if len(ahead) > self._ahead:
+                yield self._add(*ahead.pop(0))
+        for waiting in ahead:
+            yield self._add(*waiting)
+
+    def _add(self, chunk: memoryview, name: Future[bytes]) -> tuple[bytes, ChunkPlace]:
+        known = self._places.get(found := name.result())
+        if known is None or known.size_bytes != len(chunk):
+            known = self._places[found] = self._append(chunk)
+        return found, known
+
+    def _append(self, chunk: memoryview) -> ChunkPlace:
+        if self._file is None:
+            pack = f"{self._token}-{len(self.packs):06d}.pack"
+            self._file = (self._folder / pack).open("x+b")
+            self.packs[pack] = self._at = 0
+        pack = next(reversed(self.packs))
+        place = ChunkPlace(pack, self._at, len(chunk))
+        self._file.write(chunk)
+        self._written.append((self._at, chunk))
+        self._at += len(chunk)
+        self.packs[pack] = self._at
+        self.written_bytes += len(chunk)
+        if self._at >= PACK_BYTES:
+            self._finish()
+        return place
+
+    def _finish(self) -> None:
+        file, written = self._file, self._written
+        self._file, self._written = None, []
+        self._finishing.append(self._finisher.submit(_finish, file, written))
+        while len(self._finishing) > PACKS_BEHIND_MAX:
+            self._finishing.pop(0).result()
+
+    def close(self) -> None:
+        """See all of it onto the disk; once more does nothing. Raises `OSError` or `Unsound`."""
+        if self._file is not None:
+            self._finish()
+        while self._finishing:
+            self._finishing.pop(0).result()
+        if self.packs and self._is_open:
+            sync(self._folder)
+        self._dismiss()
+
+    def abandon(self) -> None:
+        """It failed: remove what was written."""
+        for finishing in self._finishing:
+            finishing.cancel()
+        self._dismiss()
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+        for pack in self.packs:
+            with contextlib.suppress(OSError):
+                (self._folder / pack).unlink()
+
+    def _dismiss(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._finisher.dismiss()
+            self._hasher.dismiss()
+
+
+def _finish(file: Any, written: Sequence[tuple[int, memoryview]]) -> None:
+    """Onto the disk, and back from there: what is read must not be the pages just written."""
+    with file:
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        back = memoryview(bytearray(max((len(chunk) for _, chunk in written), default=0)))
+        for offset, chunk in written:
+            _read_into(file.fileno(), back[: len(chunk)], offset)
+            if not np.array_equal(
+                np.frombuffer(back[: len(chunk)], np.uint8), np.frombuffer(chunk, np.uint8)
+            ):
+                raise Unsound("the disk gives back other bytes than were written")
+
+
+# ---- reading ---------------------------------------------------------------------------------------------
+
+
+class WantedChunk(NamedTuple):
+    """A chunk by its name, and where its bytes are to go; None: nowhere, it is only looked at."""
+
+    name: bytes
+    place: ChunkPlace
+    into: memoryview | None
+
+
+def read_chunks(folder: Path, wanted: Iterable[WantedChunk]) -> None:
+    """Read and compare them. Raises `Unsound`, or `OSError` for what is there and cannot be read."""
+    by_pack: dict[str, list[WantedChunk]] = {}
+    for one in wanted:
+        by_pack.setdefault(one.place.pack, []).append(one)
+    if len(by_pack) == 1:  # also where chunks are wanted one by one
+        ((pack, chunks),) = by_pack.items()
+        _read_pack(folder / pack, chunks)
+        return
+    readers = _Crew(min(READERS_MAX, len(os.sched_getaffinity(0))), "holdfast chunks")
+    begun = [readers.submit(_read_pack, folder / pack, chunks) for pack, chunks in by_pack.items()]
+    readers.dismiss()
+    try:
+        for reading in begun:
+            reading.result()
+    except BaseException:
+        for reading in begun:
+            reading.cancel()
+        raise
+
+
+def _read_pack(path: Path, wanted: list[WantedChunk]) -> None:
+    wanted.sort(key=lambda one: one.place.offset)
+    scratch = memoryview(
+        bytearray(max((each.place.size_bytes for each in wanted if each.into is None), default=0))
+    )
+    try:
+        with plain_file(path) as descriptor:
+            for name, place, into in wanted:
+                target = scratch[: place.size_bytes] if into is None else into
+                _read_into(descriptor, target, place.offset)
+                if name_of(target) != name:
+                    raise Unsound(f"the hash of its chunk at byte {place.offset} does not agree")
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise  # leads nowhere, such as into a filesystem that is not mounted
+        raise Unsound(f"its chunks in {path.name} are missing") from None
+    except Unsound as error:
+        raise Unsound(f"of its chunks, {path.name} is damaged: {error}") from None
+
+
+def _read_into(descriptor: int, target: memoryview, offset: int) -> None:
+    at = 0
+    while at < len(target):
+        count = os.preadv(descriptor, [target[at:]], offset + at)
+        if count == 0:
+            raise Unsound(f"it ends at byte {offset + at}, inside a chunk")
+        at += count
+
+
+@contextlib.contextmanager
+def plain_file(path: Path) -> Iterator[int]:
+    """A descriptor to read it with. Nothing that somebody put here, such as a pipe, may block."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Unsound("it is not a plain file")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+# ---- the folder ------------------------------------------------------------------------------------------
+
+
+def is_pack(name: str) -> bool:
+    return _PACK.fullmatch(name) is not None
+
+
+def packs_in(folder: Path) -> dict[str, int]:
+    """The packs that there are, and their sizes."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries if is_pack(entry.name)}
+    except FileNotFoundError:
+        return {}
+
+
+Lock = Literal["held", "busy", "none"]
+"""busy: somebody else has it. none: the filesystem has no locks."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, exclusively: bool = False) -> Iterator[Lock]:
+    """While somebody is in here, nobody gets in exclusively, and only who did removes packs. Who wants that
+    does not wait; the others wait for a bounded time. Raises `TimeoutError` after that.
+    """
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        yield _flock(descriptor, fcntl.LOCK_EX) if exclusively else _flock_soon(descriptor)
+    finally:
+        # A child that was forked meanwhile has the descriptor, too, but no right to the lock.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def _flock_soon(descriptor: int) -> Lock:
+    """Who removes packs takes a moment, unless it was paused in it."""
+    until_s = time.monotonic() + LOCK_S_MAX
+    while (found := _flock(descriptor, fcntl.LOCK_SH)) == "busy":
+        if time.monotonic() > until_s:
+            raise TimeoutError(errno.ETIMEDOUT, f"another process has its lock for {LOCK_S_MAX:.0f} s")
+        time.sleep(LOCK_LOOK_S)
+    return found
+
+
+def _flock(descriptor: int, how: int) -> Lock:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "busy"
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return "none"
+    return "held"
+
+
+def remove_packs(folder: Path, doomed: Collection[str]) -> int:
+    """How many bytes that frees. What somebody else has removed, or what stays, does no harm."""
+    freed = 0
+    for pack in doomed:
+        with contextlib.suppress(OSError):
+            size = (folder / pack).stat().st_size
+            (folder / pack).unlink()
+            freed += size
+    return freed

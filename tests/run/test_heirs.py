@@ -1,0 +1,108 @@
+"""Coordinators whose whole machine dies or is cut off: real processes in network namespaces, and SIGKILL."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from networks import NetworkedRun, Way, network
+from quantity import sampled
+from waiting import alone, until
+
+from holdfast.run.estate import OUTLIVES
+
+SLOW_S = 20.0
+"""Longer than anybody waits for a sign of the coordinator."""
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+
+@pytest.fixture
+def site(tmp_path: Path, need: Callable[..., None], request: pytest.FixtureRequest) -> Iterator[NetworkedRun]:
+    need("iproute2", "util-linux")
+    with alone("networks"), network(getattr(request, "param", 3)) as machines:
+        made = NetworkedRun(tmp_path, machines)
+        try:
+            yield made
+        except BaseException:
+            print(made.tell())
+            raise
+        finally:
+            made.close()
+
+
+def test_another_machine_takes_over_from_one_that_dies(site: NetworkedRun) -> None:
+    site.start()
+    site.until_heirs()
+    site.kill(0)
+    site.until_generation("n1.0", "n2.0", among=[1, 2])
+    assert len(site.coordinating()) == 1
+    assert site.finish()[1:] == [0, 0]
+    assert all(len({*launched.pids()}) == 1 for launched in site.launched[1:])  # the same processes
+
+
+def test_a_run_that_is_started_again_where_it_was_lost_joins_the_others(site: NetworkedRun) -> None:
+    site.start()
+    site.until_heirs()
+    site.kill(0)
+    site.until_generation("n1.0", "n2.0", among=[1, 2])
+    site.start_again(0)
+    site.until_generation("n0.0+1", "n1.0", "n2.0", among=[1, 2])
+    assert site.finish()[1:] == [0, 0, 0]
+
+
+def test_a_coordinator_that_is_cut_off_is_replaced_and_its_machine_comes_back(site: NetworkedRun) -> None:
+    site.start()
+    site.until_heirs()
+    site.machines[0].cut("in", "out")
+    site.until_generation("n1.0", "n2.0", among=[1, 2])
+    site.machines[0].heal()
+    site.until_generation("n0.0+1", "n1.0", "n2.0")
+    assert len(site.coordinating()) == 1
+    site.launched[0].until_said("this machine's coordinator ends: another machine coordinates the run now")
+    until(lambda: sum(OUTLIVES in line for line in tuple(site.launched[0].err)) == 2, site.tell)
+    assert site.finish() == [0, 0, 0]
+
+
+def test_a_machine_that_is_cut_off_stops_and_comes_back(site: NetworkedRun) -> None:
+    site.start()
+    site.until_heirs()
+    site.machines[2].cut("in", "out")
+    site.until_generation("n0.0", "n1.0", among=[0, 1])
+    site.machines[2].heal()
+    site.until_generation("n0.0", "n1.0", "n2.0+1")
+    assert site.coordinating() == []
+    assert site.finish() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("way", sampled(["out", "in"], ["out"]))
+def test_a_coordinator_that_is_cut_off_one_way_is_replaced(site: NetworkedRun, way: Way) -> None:
+    site.start()
+    site.until_heirs()
+    site.machines[0].cut(way)
+    site.until_generation("n1.0", "n2.0", among=[1, 2])
+    site.machines[0].heal()
+    site.until_generation("n0.0+1", "n1.0", "n2.0")
+    assert site.finish() == [0, 0, 0]
+
+
+@pytest.mark.soak
+def test_a_slow_link_changes_nothing(site: NetworkedRun) -> None:
+    """Neither the coordinator's nor an heir's: what they say to each other is little."""
+    site.start()
+    site.until_heirs()
+    for machine in site.machines[:2]:
+        machine.slow("500kbit")
+    time.sleep(SLOW_S)
+    assert site.coordinating() == []
+    assert site.finish() == [0, 0, 0]
+    assert all(len({*launched.pids()}) == 1 for launched in site.launched)
+
+
+@pytest.mark.soak
+def test_the_loss_of_two_machines_of_three_stops_the_third(site: NetworkedRun) -> None:
+    site.start()
+    site.until_heirs()
+    for number in (1, 2):
+        site.kill(number)
+    site.launched[0].until_said("this machine's coordinator ends: most of the run's machines")
+    assert site.launched[0].out[-1].endswith("n2.0")  # no generation without them
