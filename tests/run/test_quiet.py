@@ -368,3 +368,12 @@ def test_a_worker_finds_its_environment_as_without_holdfast(
     found = str([str(own), "mine"] if has_path else [None, None])
     assert line.startswith(f"[n0.0] {found} "), line
     assert "startup" not in line
+
+
+def test_a_rank_that_computes_for_hours_is_told_of_and_left_alone() -> None:
+    """It may build an index, and the script may have given torch a time limit to fit."""
+    made = up(2)
+    show(made, in_backward("n0.0"), worker("n0.1", (WORK,), share=1.0))
+    pass_s(made, 5 * IDLE_S_MAX)
+    assert "it may be at work, so all are left alone until torch gives up" in told(made)
+    assert not made.recorded(ActionTaken)

@@ -37,13 +37,14 @@ STOPPED = "stopped"
 
 class JobStand(msgspec.Struct, frozen=True, kw_only=True):
     """How the workers stand. waiting: for other ranks. absent: those who are to blame, if anybody is; left:
-    those whose script has ended. found: what keeps the absent.
+    those whose script has ended. found: what keeps the absent. is_busy: one of the absent computes.
     """
 
     waiting: tuple[str, ...]
     absent: tuple[str, ...]
     left: tuple[str, ...]
     found: Explanation
+    is_busy: bool = False
 
 
 def watch(state: RunState) -> None:
@@ -177,6 +178,7 @@ def _standing(state: RunState, seen: dict[str, Watched]) -> JobStand:
         absent=tuple(suspects),
         left=tuple(name for name, member in state.roster.members.items() if member.has_left),
         found=found,
+        is_busy=any(seen[name].computes for name in suspects),
     )
 
 
@@ -197,7 +199,8 @@ def _odd_ones(seen: dict[str, Watched]) -> list[str]:
 def _bound_s(state: RunState, standing: JobStand) -> float | None:
     """After so long all are started again; None: never, since nobody can tell that anything is wrong."""
     set_s = state.policy.hang_after_s
-    is_held_up = bool(standing.waiting and (standing.absent or standing.left))
+    # Rank 0 may build an index for hours, with a time limit of its own: torch then ends it, or nobody.
+    is_held_up = bool(standing.waiting and (standing.absent or standing.left)) and not standing.is_busy
     if standing.found.is_proven:
         return HUNG_S_MIN if set_s is None else set_s
     if set_s is not None:  # a script that is yet to join may take its time before that
@@ -216,9 +219,8 @@ def _say(state: RunState, stall: Stall, standing: JobStand, bound_s: float | Non
     if stall.said and stall.blamed == blamed:
         return
     stall.said, stall.blamed = _story(stall, standing), blamed
-    then = (
-        "none of them is to blame, so all are left alone until torch gives up; --hang-after S ends it sooner"
-    )
+    why = "it may be at work" if standing.is_busy else "none of them is to blame"
+    then = f"{why}, so all are left alone until torch gives up; --hang-after S ends it sooner"
     if bound_s is not None:
         then = f"all are started again after {bound_s:.0f} s (--hang-after)"
     state.outbox.say(
