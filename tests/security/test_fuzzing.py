@@ -28,6 +28,8 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from holdfast.check import figures
+from holdfast.control import history as control_history
+from holdfast.control import policy as control_policy
 from holdfast.detect import xids
 from holdfast.diagnose import lifecycle
 from holdfast.economics.finance import ownership
@@ -37,6 +39,8 @@ from holdfast.record import events, journal, kernel
 from holdfast.record.errors import HoldfastError
 from holdfast.record.importers import Options, import_file
 from holdfast.run import chaos, estate, image, stacks, state, watching, wire
+from holdfast.schedulers import site
+from holdfast.schedulers import slurm as slurm_scheduler
 from holdfast.signals import flight_dumps, plain_pickle, stack_files, wandb_file
 from holdfast.signals.collectors import kernel_log
 from holdfast.signals.collectors import slurm as slurm_states
@@ -111,6 +115,15 @@ def steps_of(content: bytes) -> object:
 def survey_of_slurm(content: bytes) -> object:
     said = content.decode("utf-8", "replace")
     return slurm.survey(nodes=said, switches=said, jobs=content)
+
+
+def acted(content: bytes) -> object:
+    """As a decision in the record."""
+    told = content.decode("utf-8", "replace")
+    event = events.ControlActed(
+        id="a", occurred_ns=1, action="drain-now", stage="decided", mode="act", decision=told
+    )
+    return control_history.ControlHistory([event]).out
 
 
 def states_of_slurm(content: bytes) -> object:
@@ -248,6 +261,18 @@ DECODERS: dict[str, Decoder] = {
         text(ownership.read), (HoldfastError,), (ownership.template().encode(),)
     ),
     "economics.pricing.prices": Decoder(text(prices.read), (HoldfastError,), (prices.template().encode(),)),
+    "control.policy": Decoder(
+        text(control_policy.read_policy), (HoldfastError,), (control_policy.example().encode(),)
+    ),
+    "control.history": Decoder(acted, (), (b'{"action":"drain-now","target":"n1","price":{}}',)),
+    "schedulers.site": Decoder(
+        lambda content: site.told(site.SiteAnswer(code=1, output=content)),
+        (),
+        (b'{"ok": false, "checks": [{"name": "gpu0.product", "value": 12, "ok": false}]}',),
+    ),
+    "schedulers.slurm": Decoder(
+        text(slurm_scheduler.parse_nodes), (), (sample("topology/scontrol-show-node.txt"),)
+    ),
     "run.wire": Decoder(wire.unframe, (wire.MalformedFrame,), (FRAME,)),
     "run.watching": Decoder(watching.status_of, (wire.MalformedFrame,), (b"\x80",)),
     "run.wire.unpack": Decoder(wire.unpack, (wire.MalformedFrame,), (wire.pack([("n0.0", "seat/0", b"v")]),)),

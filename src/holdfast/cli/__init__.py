@@ -40,6 +40,10 @@ _HOLDFAST = LazyGroup(
             "topology": "Show the cluster as one graph: what depends on what, and whose it is.",
             "collect": "Read what exporters do not give: cooling, kernel log, fabric, GPUs, Slurm.",
         },
+        "Act": {
+            "control": "Decide what to do about incidents, priced; act on the cluster within budgets.",
+            "actions": "List what control did, or would have done, and what came of it.",
+        },
         "Price": {
             "report": "Show where every GPU-second of a run went.",
             "cost": "Price an incident or a run in five layers, and in progress.",

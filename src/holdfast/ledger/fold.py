@@ -469,6 +469,8 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     events.MembersTimed: Fold._timed,
     events.DataMoved: lambda fold, event: fold._count_bytes(event.what, event.size_bytes, event.usd),
     events.IncidentDiagnosed: Fold._nothing,
+    events.ControlActed: Fold._nothing,
+    events.BreakerChanged: Fold._nothing,
     events.Correction: Fold._nothing,
     events.Unknown: Fold._unknown,
 }

@@ -40,6 +40,8 @@ Attention = Literal["full", "causal"]
 Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"]
 DataUse = Literal["dataset", "cold", "egress"]
 IncidentState = Literal["open", "changed", "resolved"]
+ControlMode = Literal["act", "shadow"]
+ControlStage = Literal["decided", "done", "failed", "over"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -332,6 +334,35 @@ class IncidentDiagnosed(Event, frozen=True, kw_only=True, tag_field="kind", tag=
     diagnosis: str
 
 
+class ControlActed(Event, frozen=True, kw_only=True, tag_field="kind", tag="control.acted"):
+    """`holdfast control` decided on an action about `subject`, did it, could not, or saw what came of it.
+
+    stage     decided comes first; what is said later of the same decision names that event as its cause
+    mode      shadow: it says what it would do, and does nothing
+    rule      the mechanism that it was decided for
+    outcome   what the machines answered, what a check found, what it brought
+    decision  the whole of it as JSON, as `holdfast control --json` shows it; where it was decided
+
+    It is about the cluster; the accounts of a run take nothing from it.
+    """
+
+    action: Name
+    stage: ControlStage
+    mode: ControlMode
+    rule: Name = ""
+    outcome: str = ""
+    decision: str = ""
+
+
+class BreakerChanged(Event, frozen=True, kw_only=True, tag_field="kind", tag="breaker.changed"):
+    """Too many nodes looked bad at once, so that `holdfast control` stopped acting (`tripped`); or a person
+    let it act again.
+    """
+
+    tripped: bool
+    reason: str = ""
+
+
 class Correction(Event, frozen=True, kw_only=True, tag_field="kind", tag="correction"):
     """The event `target` was wrong and does not count. What should have stood there is its own event."""
 
@@ -351,7 +382,10 @@ OfStep = StepBegun | StepCommitted | LaneExamined
 OfCheckpoint = CheckpointBegun | CheckpointSaved | CheckpointLoaded | CheckpointFailed | CheckpointVerified
 OfTrouble = PhaseEntered | FaultObserved | ActionTaken
 OfFigures = CostRate | ReferenceDeclared | CollectiveTimed | MembersTimed | DataMoved
-KnownEvent = OfRun | OfStep | OfCheckpoint | OfTrouble | OfFigures | IncidentDiagnosed | Correction
+OfControl = ControlActed | BreakerChanged
+KnownEvent = (
+    OfRun | OfStep | OfCheckpoint | OfTrouble | OfFigures | IncidentDiagnosed | OfControl | Correction
+)
 AnyEvent = KnownEvent | Unknown
 
 

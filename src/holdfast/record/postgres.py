@@ -34,6 +34,8 @@ FETCH_ROWS = 5_000
 
 _PREPARE_LOCK = 0x484F4C44
 """Key of the advisory lock under which the tables are made, so that two processes do not both try."""
+_LEAD_LOCK = 0x484F4C45
+"""Key of the one that the leader holds for as long as its connection lasts."""
 
 # Names compare as bytes (collation C), so that every server orders them as SQLite does.
 _TABLES = (
@@ -142,11 +144,7 @@ class PostgresStore(SqlStore):
         return connection
 
     def _connect(self) -> psycopg.Connection[Any]:
-        named = conninfo_to_dict(self._url)
-        patience: dict[str, Any] = {name: value for name, value in _PATIENCE.items() if not named.get(name)}
-        connection = psycopg.connect(
-            self._url, client_encoding="utf8", autocommit=True, context=_ADAPTERS, **patience
-        )
+        connection = _connected(self._url)
         try:
             connection.execute(_CONFIGURE, [f"{round(self._lock_wait_s * 1000)}ms"])
         except BaseException:
@@ -202,6 +200,43 @@ class PostgresStore(SqlStore):
         except psycopg.Error as error:
             hint = "The server's log tells more." if error.sqlstate else _SERVER_HINT
             raise StoreError(f"{self._name} cannot be used: {_reason(error)}.", hint=hint) from error
+
+
+class PostgresLead:
+    """The lead, by a lock that the server holds for one connection: for processes on any machine. Who loses
+    the connection has lost the lead, and learns of it when asking.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def is_ours(self) -> bool:
+        try:
+            if self._connection is not None:
+                self._connection.execute("SELECT 1")
+                return True
+            connection = _connected(self._url)
+        except psycopg.Error:
+            self.close()
+            return False
+        ((is_taken,),) = connection.execute("SELECT pg_try_advisory_lock(%s)", [_LEAD_LOCK]).fetchall()
+        if is_taken:
+            self._connection = connection
+        else:
+            connection.close()
+        return bool(is_taken)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _connected(url: str) -> psycopg.Connection[Any]:
+    named = conninfo_to_dict(url)
+    patience: dict[str, Any] = {name: value for name, value in _PATIENCE.items() if not named.get(name)}
+    return psycopg.connect(url, client_encoding="utf8", autocommit=True, context=_ADAPTERS, **patience)
 
 
 def _take_once(

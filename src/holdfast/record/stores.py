@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 from holdfast.record.errors import InputError, StoreError
 from holdfast.record.files import make_private_directory
+from holdfast.record.leading import FileLead, Lead
 from holdfast.record.store import Store
 
 DEFAULT_FILE = "record.sqlite"
@@ -42,6 +43,17 @@ def open_store(url: str | None, home: Path, *, must_answer: bool = True) -> Stor
             "The URL of the SQLite store does not name an absolute path of a file.", hint=_URL_HINT
         )
     return _open_sqlite(Path(path))
+
+
+def open_lead(url: str | None, home: Path) -> Lead:
+    """Who leads among the processes that use this store; `open_store` has taken the URL before."""
+    scheme, _, rest = (url or "").partition(":")
+    if scheme in ("postgresql", "postgres"):
+        from holdfast.record.postgres import PostgresLead
+
+        return PostgresLead(url or "")
+    path = unquote(rest.removeprefix("//")) if scheme == "sqlite" else url or home / DEFAULT_FILE
+    return FileLead(Path(f"{path}.lead"))
 
 
 def _open_path(path: str) -> Store:

@@ -21,7 +21,17 @@ _DELIMITERS = ",;\t"
 _LISTS = ("causes", "members", "skipped_lanes")
 """The fields that hold several values: separated by spaces in a cell of CSV."""
 
-_RUNLESS = frozenset({"fault.observed", "action.taken", "cost.rate", "collective.timed", "correction"})
+_RUNLESS = frozenset(
+    {
+        "fault.observed",
+        "action.taken",
+        "cost.rate",
+        "collective.timed",
+        "control.acted",
+        "breaker.changed",
+        "correction",
+    }
+)
 """The kinds that may be about the cluster as a whole; every other kind is about a run."""
 
 _TYPES: dict[str, type[events.KnownEvent]] = dict(zip(events.KINDS, get_args(events.KnownEvent), strict=True))
@@ -144,7 +154,7 @@ _TIE_ORDER: tuple[tuple[str, ...], ...] = (
     ("checkpoint.loaded",),
     ("phase.entered",),
     ("step.begun",),
-    ("checkpoint.begun", "incident.diagnosed", "correction"),
+    ("checkpoint.begun", "incident.diagnosed", "control.acted", "breaker.changed", "correction"),
 )
 _TIE_RANKS = {kind: rank for rank, kinds in enumerate(_TIE_ORDER) for kind in kinds}
 

@@ -56,10 +56,15 @@ def _add_nodes(found: Survey, text: str) -> None:
         if name is None:
             continue
         found.kinds[name[1]] = "node"
-        gres = _GRES.search(block)
-        count = sum(int(gpus) for gpus in _GPUS.findall(gres[1])) if gres else 0
+        count = gpu_count(block)
         if 0 < count <= GPUS_PER_NODE_MAX:
             found.add_gpus(name[1], map(str, range(count)))
+
+
+def gpu_count(node: str) -> int:
+    """Of a node, in what `scontrol show node` prints of it."""
+    gres = _GRES.search(node)
+    return sum(int(gpus) for gpus in _GPUS.findall(gres[1])) if gres else 0
 
 
 def _add_switches(found: Survey, text: str) -> None:

@@ -1,0 +1,19 @@
+#!/bin/bash
+# Slurm's HealthCheckProgram, for idle nodes only (HealthCheckNodeState=IDLE): it is killed after 60 s, and may
+# use Slurm's commands. A node that fails is drained with a reason that `holdfast control` leaves alone.
+#
+#   HealthCheckProgram=/etc/slurm/health-check.sh
+#   HealthCheckInterval=300
+#   HealthCheckNodeState=IDLE
+set -u
+holdfast=${HOLDFAST:-holdfast}
+checks=${HOLDFAST_CHECKS:---skip gpu --skip disk}
+node=${SLURMD_NODENAME:-$(hostname -s)}
+
+# Words of HOLDFAST_CHECKS are options.
+# shellcheck disable=SC2086
+if ! found=$("$holdfast" check $checks --timeout 45 2>&1); then
+  last=$(printf '%s\n' "$found" | grep -m 1 'NOT GOOD' | tr -s ' ' | cut -c 1-100)
+  scontrol update NodeName="$node" State=DRAIN Reason="health check: ${last:-holdfast check failed}"
+fi
+exit 0

@@ -1,0 +1,343 @@
+"""The loop of `holdfast control`: look, decide, write down, do, and see what came of it.
+
+A decision is in the record before it is carried out, so that whoever comes after a crash knows of it; what
+cannot be written down is not done. Nothing is done while the machines cannot be seen, or after another
+process has taken the lead. Actions run in threads of their own: a check may take an hour.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from holdfast import wording
+from holdfast.control.actions import TAKES_OUT, said
+from holdfast.control.cluster import ClusterView, NodeView
+from holdfast.control.deciding import (
+    decisions,
+    drain_reason,
+    is_ours,
+    looks_like_a_bad_detector,
+    needs_long_check,
+)
+from holdfast.control.decision import ControlDecision
+from holdfast.control.history import KINDS, Act, ControlHistory
+from holdfast.control.policy import ControlPolicy
+from holdfast.control.seeing import (
+    ActionOrder,
+    Answered,
+    Machines,
+    MachinesView,
+    open_incidents,
+    run_view,
+    sized,
+)
+from holdfast.diagnose.assess import CLUSTER
+from holdfast.diagnose.incident import Incident
+from holdfast.diagnose.lifecycle import IncidentChange, restored
+from holdfast.diagnose.recorded import KIND as DIAGNOSED
+from holdfast.economics.pricing.prices import Prices
+from holdfast.record.errors import HoldfastError
+from holdfast.record.events import (
+    ActionTaken,
+    AnyEvent,
+    BreakerChanged,
+    ControlActed,
+    ControlStage,
+    IncidentDiagnosed,
+)
+from holdfast.record.journal import event_id
+from holdfast.record.runs import ends_ns
+from holdfast.record.store import Selection, Store
+from holdfast.wording.units import HOUR_NS
+
+AT_ONCE_MAX = 8
+"""Actions that are carried out at the same time."""
+OUTCOME_CHARS_MAX = 2_000
+SOURCE = "control"
+
+
+class ControlSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """token: unique to this process, for the ids of its events. is_leading: asked right before each action.
+    take_in: brings what was recorded on this machine into the store. say: tells whoever runs it, in a
+    sentence.
+    """
+
+    store: Store
+    machines: Machines
+    policy: ControlPolicy
+    prices: Prices
+    token: str
+    is_leading: Callable[[], bool]
+    take_in: Callable[[], None]
+    say: Callable[[str], None]
+
+
+class Controlling:
+    """`turn` is called every few seconds."""
+
+    def __init__(self, setting: ControlSetting, pool: Executor | None = None) -> None:
+        """pool: where actions are carried out; threads of its own unless it is given."""
+        self._setting = setting
+        self.history = ControlHistory()
+        self._incidents: dict[str, IncidentChange] = {}
+        self._cursor = 0
+        self._numbers = count()
+        self._pool = pool or ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="holdfast-control")
+        self._doing: dict[str, Future[Answered]] = {}
+
+    def close(self) -> None:
+        """What is under way is left to whoever comes next, which will see what came of it."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def wait(self, now_ns: int) -> None:
+        """Until all that is under way is done, and written down."""
+        for future in list(self._doing.values()):
+            future.exception()
+        self._collect(now_ns)
+
+    def turn(self, now_ns: int) -> list[ControlDecision]:
+        """What is decided about all that is wrong. Raises `HoldfastError`, and then nothing more is done."""
+        self._setting.take_in()
+        self._read()
+        told = self._setting.machines.look(now_ns)
+        self._collect(now_ns)
+        self._settle(now_ns, told)
+        cluster = self._cluster(now_ns, told)
+        self._mind_breaker(now_ns, cluster)
+        found = []
+        for decision in decisions(now_ns, cluster, self._setting.policy):
+            found.append(decision)
+            self._carry_out(now_ns, decision, cluster)
+        self._judge(now_ns, cluster)
+        return found
+
+    # -- what is known -------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """What is new in the record. What this process wrote comes by here too, and changes nothing."""
+        end = self._setting.store.end()
+        selection = Selection(kinds=(*KINDS, DIAGNOSED))
+        for cursor, event in self._setting.store.since(self._cursor, selection):
+            end = max(end, cursor)
+            if isinstance(event, IncidentDiagnosed):
+                self._incidents |= {change.incident.name: change for change in restored([event])}
+            else:
+                self.history.take(event)
+        self._cursor = end
+
+    def _cluster(self, now_ns: int, told: MachinesView) -> ClusterView:
+        setting = self._setting
+        last = self._incidents.values()
+        runs = {change.incident.run for change in last if change.state != "resolved"}
+        runs |= {act.decision.run for act in self.history.out.values() if act.decision is not None}
+        runs -= {CLUSTER, ""}
+        ended = ends_ns(setting.store, runs, now_ns)
+        prices = setting.prices
+        person_usd = prices.labour_usd_per_hour.value * prices.follow_up_hours.value
+        incidents = open_incidents(last, ended, now_ns)
+        incidents += self._left_behind({incident.name for incident in incidents})
+        gpus = setting.policy.gpus_per_node
+        seen = [
+            sized(run_view(setting.store, run, now_ns, prices, told.jobs), incidents, gpus)
+            for run in runs
+            if run not in ended
+        ]
+        known = {node: NodeView(name=node, gpus=gpus) for run in seen for node in run.nodes}
+        return ClusterView(
+            nodes=told.nodes or known,
+            runs={
+                run.name: msgspec.structs.replace(run, can_move=setting.machines.reaches(run.name))
+                for run in seen
+            },
+            incidents=tuple(incidents),
+            history=self.history,
+            can=setting.machines.can,
+            usd_per_gpu_hour=prices.usd_per_gpu_hour.value,
+            person_usd=person_usd,
+        )
+
+    def _left_behind(self, known: set[str]) -> Iterator[Incident]:
+        """What is over for the run because it has left the node, and not for the node."""
+        for act in self.history.left.values():
+            for name in act.decision.incidents if act.decision else ():
+                if name not in known and name in self._incidents:
+                    yield self._incidents[name].incident
+
+    # -- what is done --------------------------------------------------------------------------------
+
+    def _carry_out(self, now_ns: int, decision: ControlDecision, cluster: ClusterView) -> None:
+        if decision.action == "watch":
+            return
+        if decision.mode == "shadow":
+            self._say_in_shadow(now_ns, decision)
+            return
+        if not self._setting.is_leading():
+            raise HoldfastError("Another process has taken the lead.", hint="This one waits for its turn.")
+        name = self._decided(now_ns, decision)
+        order = ActionOrder(
+            decision=decision,
+            reason=drain_reason(name, decision),
+            node=cluster.nodes.get(decision.target),
+            run=cluster.runs.get(decision.run),
+            is_long_check=needs_long_check(now_ns, decision.target, cluster, self._setting.policy),
+        )
+        self._doing[name] = self._pool.submit(self._do, order)
+
+    def _do(self, order: ActionOrder) -> Answered:
+        try:
+            return self._setting.machines.do(order)
+        except HoldfastError as error:
+            return Answered(ok=False, outcome=error.sentence)
+        except Exception as error:  # a defect of ours must not pass for an action that was done
+            return Answered(ok=False, outcome=f"{type(error).__name__}: {error}")
+
+    def _collect(self, now_ns: int) -> None:
+        for name, future in list(self._doing.items()):
+            if future.done():
+                del self._doing[name]
+                answered = future.result()
+                self._told(
+                    now_ns, self.history.acts[name], "done" if answered.ok else "failed", answered.outcome
+                )
+
+    def _say_in_shadow(self, now_ns: int, decision: ControlDecision) -> None:
+        """Once, until it is another decision."""
+        standing = self.history.standing(decision.target)
+        if standing is not None and standing.action == decision.action:
+            return
+        if standing is not None:
+            self._told(
+                now_ns, standing, "over", f"it would now be to {said(decision.action, decision.target)}"
+            )
+        self._decided(now_ns, decision)
+
+    # -- what came of it -----------------------------------------------------------------------------
+
+    def _settle(self, now_ns: int, told: MachinesView) -> None:
+        """Hold what the record says against what the machines show: after a crash, and where others acted."""
+        out = self.history.out
+        for act in list(self.history.acts.values()):
+            if act.mode != "act" or act.name in self._doing:
+                continue
+            if stage := _seen(act, told, is_holding=out.get(act.target) == act):
+                self._told(now_ns, act, *stage)
+
+    def _judge(self, now_ns: int, cluster: ClusterView) -> None:
+        """What a shadow action would have brought, once the incidents that it was for are over."""
+        open_names = {incident.name for incident in cluster.incidents}
+        for act in list(self.history.shadows()):
+            decision = act.decision
+            if decision is None or open_names & {*decision.incidents} or act.target in self.history.out:
+                continue
+            went_on = decision.rate * (now_ns - act.at_ns) / HOUR_NS
+            self._told(now_ns, act, "over", _brought(went_on, decision.own_gpu_hours))
+
+    def _mind_breaker(self, now_ns: int, cluster: ClusterView) -> None:
+        if self.history.tripped_ns is not None:
+            return
+        if why := looks_like_a_bad_detector(now_ns, cluster, self._setting.policy):
+            self._write(BreakerChanged(**self._envelope(now_ns), tripped=True, reason=why))
+            self._setting.say(
+                f"The breaker has tripped: {why}. `holdfast control --reset-breaker` resets it."
+            )
+
+    # -- the record ----------------------------------------------------------------------------------
+
+    def _decided(self, now_ns: int, decision: ControlDecision) -> str:
+        event = ControlActed(
+            **self._envelope(now_ns),
+            subject=decision.target,
+            action=decision.action,
+            stage="decided",
+            mode=decision.mode,
+            rule=decision.rule,
+            decision=msgspec.json.encode(decision).decode(),
+        )
+        self._write(event)
+        return event.id
+
+    def _told(self, now_ns: int, act: Act, stage: ControlStage, outcome: str) -> None:
+        """The result of an act; and of a node that was drained or restored, what the accounts go by."""
+        outcome = wording.short(outcome, OUTCOME_CHARS_MAX)
+        event = ControlActed(
+            **self._envelope(now_ns),
+            subject=act.target,
+            causes=(act.name,),
+            action=act.action,
+            stage=stage,
+            mode=act.mode,
+            rule=act.rule,
+            outcome=outcome,
+        )
+        self._write(event)
+        if act.mode == "act" and stage == "done" and (act.action in TAKES_OUT or act.action == "restore"):
+            self._write(
+                ActionTaken(
+                    **self._envelope(now_ns),
+                    subject=act.target,
+                    causes=(event.id,),
+                    action="restore" if act.action == "restore" else "drain",
+                    reason=f"holdfast control: {act.rule}",
+                )
+            )
+        shadow = " (shadow)" if act.mode == "shadow" else ""
+        self._setting.say(f"{wording.opening(said(act.action, act.target))}{shadow}: {stage}. {outcome}")
+
+    def _envelope(self, now_ns: int) -> dict[str, Any]:
+        return {
+            "id": event_id(self._setting.token, next(self._numbers)),
+            "occurred_ns": now_ns,
+            "recorded_ns": now_ns,
+            "source": SOURCE,
+        }
+
+    def _write(self, event: AnyEvent) -> None:
+        self._setting.store.ingest([event])
+        self.history.take(event)
+
+
+def _seen(act: Act, told: MachinesView, *, is_holding: bool) -> tuple[ControlStage, str] | None:
+    """What the machines show of an act that nobody here carries out; None: nothing new. is_holding: by the
+    record the node is out by this act.
+    """
+    node = told.nodes.get(act.target)
+    if act.action in TAKES_OUT:
+        is_out = node is not None and is_ours(node, act)
+        if act.stage in ("decided", "failed") and is_out:
+            return "done", "the scheduler shows it"
+        if act.stage == "done" and is_holding and node is not None and not is_out:
+            whose = f"it is out for: {node.reason}" if node.is_out else "somebody else restored it"
+            return "over", whose
+    if act.stage == "decided":
+        return "failed", "control ended before it was known what came of it"
+    return None
+
+
+def _brought(went_on: float, own: float) -> str:
+    saved = went_on - own
+    word = "saved" if saved >= 0 else "cost"
+    return (
+        f"would have {word} {wording.rough(round(abs(saved), 1))} GPU-hours: going on lost "
+        f"{wording.rough(round(went_on, 1))}, the action takes {wording.rough(round(own, 1))}"
+    )
+
+
+def reset_breaker(store: Store, now_ns: int, token: str, reason: str) -> bool:
+    """A person lets control act again. Whether it had stopped."""
+    history = ControlHistory(store.select(Selection(kinds=KINDS)))
+    if history.tripped_ns is None:
+        return False
+    identity = event_id(token, 0)
+    store.ingest(
+        [BreakerChanged(id=identity, occurred_ns=now_ns, recorded_ns=now_ns, tripped=False, reason=reason)]
+    )
+    return True
+
+
+def acts_in(store: Store) -> Iterator[Act]:
+    """All that was done or said, the newest first."""
+    history = ControlHistory(store.select(Selection(kinds=KINDS)))
+    return reversed(history.acts.values())

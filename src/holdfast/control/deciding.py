@@ -1,0 +1,364 @@
+"""The decision: a pure function of the moment, the state and the policy, in the twin as in a real cluster.
+
+What is cheapest is done, if it may be done now. Without confidence or good telemetry only what does no harm
+is left, and a person, whose price is one among the others.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast import wording
+from holdfast.control.actions import ACTIONS, DRASTIC, HARMLESS, TAKES_OUT, ControlAction, said
+from holdfast.control.alternatives import loss_of, priced
+from holdfast.control.cluster import Case, ClusterView, ControlState, NodeView, cases, node_named
+from holdfast.control.decision import ActionPrice, ControlDecision, PricedAction
+from holdfast.control.history import Act
+from holdfast.control.policy import ControlPolicy
+from holdfast.record.events import ControlMode
+from holdfast.wording.units import DAY_NS, HOUR_NS, MINUTE_NS
+
+REASON_PREFIX = "holdfast: "
+EVIDENCE_SHOWN_MAX = 5
+SHOWN_MAX = 4
+"""Alternatives that a sentence has side by side."""
+YOUNG = "the incident is too young"
+COOLING = "the last action on it was a short while ago"
+WAITS = (YOUNG, COOLING)
+"""What keeps an action from being taken and is over by itself."""
+
+
+def drain_reason(name: str, decision: ControlDecision) -> str:
+    """What a scheduler is told, by which we know our own drains again. name: of the act."""
+    return f"{REASON_PREFIX}{wording.short(decision.rule, 60)} ({name})"
+
+
+def is_ours(node: NodeView, act: Act) -> bool:
+    """Whether the node is out by this act and nobody has said otherwise since."""
+    return node.is_out and node.reason.startswith(REASON_PREFIX) and f"({act.name})" in node.reason
+
+
+def decide(now_ns: int, state: ControlState, policy: ControlPolicy) -> ControlDecision:
+    """What to do now about one target."""
+    if state.case is None:
+        return _about_node_out(now_ns, state, policy)
+    return _about_incidents(now_ns, state.case, state.cluster, policy)
+
+
+def decisions(now_ns: int, cluster: ClusterView, policy: ControlPolicy) -> Iterator[ControlDecision]:
+    """One for each target, in the order in which budgets are to be spent. Whoever carries one out takes it
+    into the history before asking for the next.
+    """
+    out = list(cluster.history.out)
+    for case in list(cases(cluster)):
+        if case.target not in out:
+            yield decide(now_ns, ControlState(target=case.target, case=case, cluster=cluster), policy)
+    for target in out:
+        yield decide(now_ns, ControlState(target=target, case=None, cluster=cluster), policy)
+
+
+def looks_like_a_bad_detector(now_ns: int, cluster: ClusterView, policy: ControlPolicy) -> str:
+    """Why the breaker has to trip; empty: it has not to. What was known before a person reset it is known."""
+    since_ns = max(now_ns - round(policy.breaker.within_min * MINUTE_NS), cluster.history.reset_ns)
+    bad = {
+        node.name
+        for incident in cluster.incidents
+        if incident.noticed_ns >= since_ns and (node := node_named(incident, cluster.nodes)) is not None
+    }
+    most = policy.breaker.of(cluster.gpu_nodes)
+    if len(bad) <= most:
+        return ""
+    return (
+        f"{wording.many(len(bad), 'node')} looked bad within {policy.breaker.within_min:g} minutes, "
+        f"more than {most:,}: {wording.listed(sorted(bad), SHOWN_MAX)}"
+    )
+
+
+# ---- incidents -------------------------------------------------------------------------------------------
+
+
+def _about_incidents(now_ns: int, case: Case, cluster: ClusterView, policy: ControlPolicy) -> ControlDecision:
+    offered = [
+        msgspec.structs.replace(one, not_now=_hindrance(one.action, now_ns, case, cluster, policy))
+        for one in priced(case, now_ns, cluster, policy)
+    ]
+    watch = offered[0]
+    held = _held(now_ns, case, cluster, policy)
+    chosen = watch if held else _cheapest(offered, watch, policy)
+    loss = loss_of(case, now_ns, policy)
+    pace = wording.percent(1 - loss.share) if loss.share else "full pace"
+    return ControlDecision(
+        action=chosen.action,
+        target=case.target,
+        run=case.run.name if case.run else "",
+        reason=_sentence(chosen, offered, case.target, pace, loss.horizon_h, held),
+        evidence=_evidence(case),
+        price=chosen.price,
+        alternatives=tuple(offered),
+        mode=_mode(case.rule, policy),
+        rule=case.rule,
+        incidents=tuple(sorted(one.name for one in case.incidents)),
+        rate=loss.rate,
+        member=case.member,
+    )
+
+
+def _cheapest(offered: list[PricedAction], watch: PricedAction, policy: ControlPolicy) -> PricedAction:
+    """Of equal ones the gentlest. To act it must be cheaper by far: prices are estimates."""
+    open_ = [one for one in offered if not one.not_now]
+    waiting = [one.price.usd for one in offered if one.not_now in WAITS]
+    person = next((one for one in open_ if one.action == "call-a-person"), None)
+    if person is not None and min(waiting, default=person.price.usd) < person.price.usd:
+        open_.remove(person)  # what is cheaper only has to wait a little
+    best = min(open_, key=lambda one: (one.price.usd, ACTIONS.index(one.action)), default=watch)
+    return best if best.price.usd * policy.gain <= watch.price.usd else watch
+
+
+def _held(now_ns: int, case: Case, cluster: ClusterView, policy: ControlPolicy) -> str:
+    """Why nothing is done about this target at all; empty: nothing keeps us."""
+    history, node = cluster.history, case.node
+    if history.tripped_ns is not None:
+        return f"the breaker has tripped ({history.trip_reason}), and only a person resets it"
+    if policy.mode_of(case.rule) == "off":
+        return "the policy has this rule off"
+    if any(act.target == case.target for act in history.under_way):
+        return "an action on it is under way"
+    if node is None:
+        return ""
+    if node.maintenance:
+        return f"it is in maintenance ({node.maintenance})"
+    if node.is_out:
+        return f"somebody else took it out ({node.reason or 'no reason given'})"
+    if hands_off := _hands_off(now_ns, case.target, cluster, policy):
+        return hands_off
+    return ""
+
+
+def _hands_off(now_ns: int, target: str, cluster: ClusterView, policy: ControlPolicy) -> str:
+    """A node whose drain somebody else undid is theirs for a while."""
+    since_ns = now_ns - round(policy.waits.hands_off_h * HOUR_NS)
+    for act in cluster.history.of(target):
+        if act.action in TAKES_OUT and act.stage == "over" and act.changed_ns > since_ns:
+            return "somebody else decided about it a short while ago"
+    return ""
+
+
+def _hindrance(
+    action: ControlAction, now_ns: int, case: Case, cluster: ClusterView, policy: ControlPolicy
+) -> str:
+    """Why an action may not be taken now; empty: it may."""
+    if action == "watch":
+        return ""
+    if action not in cluster.can:
+        return "nothing here can do it"
+    surest = case.surest
+    if action in policy.rule(case.rule).never:
+        return "the policy forbids it for this rule"
+    if action == "call-a-person":
+        return _called(now_ns, case.target, cluster, policy)
+    if spent := over_budget(action, now_ns, case.target, _mode(case.rule, policy), cluster, policy):
+        return spent
+    if action in HARMLESS:
+        return _cooling(action, now_ns, case.target, cluster, policy)
+    needed = policy.confidence_drastic if action in DRASTIC else policy.confidence
+    if surest.confidence < needed:
+        return f"the cause is {wording.percent(surest.confidence)} sure, and this needs {needed:.0%}"
+    if surest.quality < policy.quality:
+        return "the telemetry is suspect"
+    if now_ns - surest.noticed_ns < policy.waits.hold_min * MINUTE_NS:
+        return YOUNG
+    return _cooling(None, now_ns, case.target, cluster, policy)
+
+
+def _cooling(
+    action: ControlAction | None, now_ns: int, target: str, cluster: ClusterView, policy: ControlPolicy
+) -> str:
+    """action: None: any that does something to the node."""
+    since_ns = now_ns - round(policy.waits.cool_down_min * MINUTE_NS)
+    for act in cluster.history.of(target):
+        counts = act.action == action if action else act.action not in HARMLESS
+        if counts and max(act.at_ns, act.changed_ns) > since_ns:
+            return COOLING
+    return ""
+
+
+def _called(now_ns: int, target: str, cluster: ClusterView, policy: ControlPolicy) -> str:
+    since_ns = now_ns - round(policy.waits.person_h * HOUR_NS)
+    calls = [act for act in cluster.history.of(target) if act.action == "call-a-person"]
+    if any(act.at_ns > since_ns and act.stage != "failed" for act in calls):
+        return "a person was called already"
+    return _cooling("call-a-person", now_ns, target, cluster, policy)
+
+
+def over_budget(
+    action: ControlAction,
+    now_ns: int,
+    target: str,
+    mode: ControlMode,
+    cluster: ClusterView,
+    policy: ControlPolicy,
+) -> str:
+    """Why there is no room for one more of this action; empty: there is. In shadow mode what would have been
+    done counts, so that no more is said than would be.
+    """
+    history, budget, gpu_nodes = cluster.history, policy.budget(action), cluster.gpu_nodes
+    if history.begun(action, mode, now_ns - DAY_NS, target) >= budget.per_day:
+        return f"it was done {budget.per_day:,} times in 24 hours, which is its budget"
+    if (held := len(history.held({action}, mode, target))) >= (most := budget.of(gpu_nodes)):
+        return f"it holds {held:,} of the {wording.many(most, 'node')} of its budget"
+    if action in TAKES_OUT and (out := len(history.held(TAKES_OUT, mode, target))) >= (
+        most := policy.out.of(gpu_nodes)
+    ):
+        return f"{out:,} of at most {wording.many(most, 'node')} are out"
+    return ""
+
+
+# ---- nodes that we took out ------------------------------------------------------------------------------
+
+
+def _about_node_out(now_ns: int, state: ControlState, policy: ControlPolicy) -> ControlDecision:
+    """Back after a check; rebooted where it fails, and checked longer; and then it is a person's."""
+    cluster, target = state.cluster, state.target
+    act = cluster.history.out[target]
+    node = cluster.nodes.get(target)
+    action, why = _next_step(now_ns, target, node, act, cluster, policy)
+    gpus = node.gpus if node else 0
+    staying = gpus * policy.times.out_h
+    own = gpus * policy.times.check_h if action in ("reboot", "restore") else 0.0
+    prices: dict[ControlAction, float] = {"watch": staying}
+    if action != "watch":
+        prices[action] = own
+    alternatives = tuple(
+        PricedAction(
+            action=one,
+            price=ActionPrice(gpu_hours=hours, usd=hours * cluster.usd_per_gpu_hour),
+            own_gpu_hours=hours,
+        )
+        for one, hours in prices.items()
+    )
+    return ControlDecision(
+        action=action,
+        target=target,
+        run=act.decision.run if act.decision else "",
+        reason=why,
+        evidence=(f"out since {wording.stamp(act.at_ns)} for {act.rule}", *filter(None, (act.outcome,))),
+        price=alternatives[-1].price,
+        alternatives=alternatives,
+        mode=_mode(act.rule, policy),
+        rule=act.rule,
+        incidents=act.decision.incidents if act.decision else (),
+    )
+
+
+def _next_step(
+    now_ns: int,
+    target: str,
+    node: NodeView | None,
+    act: Act,
+    cluster: ClusterView,
+    policy: ControlPolicy,
+) -> tuple[ControlAction, str]:
+    history = cluster.history
+    if history.tripped_ns is not None:
+        return "watch", f"the breaker has tripped ({history.trip_reason}), and only a person resets it"
+    if any(one.target == target for one in history.under_way):
+        return "watch", "an action on it is under way"
+    if node is None or not is_ours(node, act):
+        return "watch", f"{target} is no longer out by us"
+    if node.maintenance:
+        return "watch", f"{target} is in maintenance ({node.maintenance})"
+    if jobs := _jobs_on(node, cluster):
+        return "watch", f"{target} still has {wording.many(len(jobs), 'job')}"
+    if cooling := _cooling(None, now_ns, target, cluster, policy):
+        return "watch", f"{target} stays out: {cooling}"
+    action, why = _repair(now_ns, target, act, cluster, policy)
+    hindered = (
+        _called(now_ns, target, cluster, policy)
+        if action == "call-a-person"
+        else over_budget(action, now_ns, target, _mode(act.rule, policy), cluster, policy)
+    )
+    if action not in cluster.can:
+        return "watch", f"{target} stays out: {why}, and nothing here can do that"
+    return ("watch", f"{target} stays out: {hindered}") if hindered else (action, why)
+
+
+def _jobs_on(node: NodeView, cluster: ClusterView) -> list[str]:
+    """What really runs there: a job that holds the node for a run which has left it does not."""
+    gone = {
+        job
+        for run in cluster.runs.values()
+        if run.is_elastic and node.name not in run.nodes
+        for job in run.jobs
+    }
+    return [job for job in node.jobs if job not in gone]
+
+
+def _repair(
+    now_ns: int, target: str, act: Act, cluster: ClusterView, policy: ControlPolicy
+) -> tuple[ControlAction, str]:
+    history, lemons = cluster.history, policy.lemons
+    times_out = history.times_out(target, now_ns - round(lemons.days * DAY_NS))
+    failed = [one for one in history.since_out(target, "restore") if one.stage == "failed"]
+    rebooted = history.since_out(target, "reboot")
+    if times_out >= lemons.person:
+        return "call-a-person", f"{target} is a lemon: taken out {wording.times(times_out)}"
+    if "restore" not in cluster.can:
+        return "call-a-person", f"{target} is out, and the policy has no command to check it"
+    if failed and not rebooted and "reboot" in cluster.can:
+        return "reboot", f"{target} failed its check: {failed[-1].outcome}"
+    if len(failed) > 1:
+        return (
+            "call-a-person",
+            f"{target} failed its check {wording.times(len(failed))}: {failed[-1].outcome}",
+        )
+    again = f", for the {times_out}. time" if times_out > 1 else ""
+    return "restore", f"{target} was taken out for {act.rule}{again}; it is back if its check passes"
+
+
+def needs_long_check(now_ns: int, target: str, cluster: ClusterView, policy: ControlPolicy) -> bool:
+    """A node that failed before is tried longer."""
+    since_ns = now_ns - round(policy.lemons.days * DAY_NS)
+    is_lemon = cluster.history.times_out(target, since_ns) >= policy.lemons.long_check
+    return is_lemon or any(one.stage == "failed" for one in cluster.history.since_out(target, "restore"))
+
+
+# ---- words -----------------------------------------------------------------------------------------------
+
+
+def _mode(rule: str, policy: ControlPolicy) -> ControlMode:
+    return "act" if policy.mode_of(rule) == "act" else "shadow"
+
+
+def _sentence(
+    chosen: PricedAction,
+    offered: list[PricedAction],
+    target: str,
+    pace: str,
+    horizon_h: float,
+    held: str,
+) -> str:
+    """The chosen one first: `drain n17 now: 3.1 GPU-hours, 12 USD; go on at 88.0 %: 41 GPU-hours, 164 USD in
+    1 d`.
+    """
+    others = sorted((one for one in offered if one.action != chosen.action), key=lambda one: one.price.usd)
+    watch = [one for one in others if one.action == "watch"]
+    shown = [chosen, *watch, *(one for one in others if one.action != "watch")][:SHOWN_MAX]
+    parts = [_told(one, target, pace, horizon_h) for one in shown]
+    return "; ".join([*parts, *([f"nothing is done: {held}"] if held else ())])
+
+
+def _told(one: PricedAction, target: str, pace: str, horizon_h: float) -> str:
+    what = said(one.action, target)
+    hours = f"{wording.rough(round(one.price.gpu_hours, 1))} GPU-hours, {wording.usd(round(one.price.usd))}"
+    if one.action == "watch":
+        return f"{what} at {pace}: {hours} in {wording.lasting(horizon_h * 3_600)}"
+    return f"{what}: {hours}" + (f" (not now: {one.not_now})" if one.not_now else "")
+
+
+def _evidence(case: Case) -> tuple[str, ...]:
+    told = [
+        f"{one.name}: {one.cause.title}, {wording.percent(one.confidence)} sure"
+        for one in sorted(case.incidents, key=lambda one: -one.confidence)
+    ]
+    seen = [one.text for one in case.surest.evidence if one.weight > 0]
+    return tuple([*told, *seen][:EVIDENCE_SHOWN_MAX])

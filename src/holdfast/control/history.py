@@ -1,0 +1,181 @@
+"""What control has done, and what came of it: folded from the record, so that a restart forgets nothing.
+
+Events may come in any number of pieces; the fold of all is the same. Nothing here does I/O.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+
+import msgspec
+
+from holdfast.control.actions import ACTIONS, HARMLESS, TAKES_OUT, ControlAction
+from holdfast.control.decision import ControlDecision
+from holdfast.record.events import (
+    AnyEvent,
+    BreakerChanged,
+    ControlActed,
+    ControlMode,
+    ControlStage,
+)
+from holdfast.record.untrusted import UNDECODABLE
+
+KINDS = ("control.acted", "breaker.changed")
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision over time.
+
+    name      the id of the event that told of it first
+    at_ns     when it was decided; changed_ns: when its stage was last told
+    decision  None where a newer version wrote it in a form that is not known here
+    """
+
+    name: str
+    at_ns: int
+    changed_ns: int
+    action: ControlAction
+    target: str
+    mode: ControlMode
+    rule: str
+    stage: ControlStage
+    outcome: str
+    decision: ControlDecision | None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.mode == "act" and self.stage == "decided"
+
+
+class ControlHistory:
+    """All acts, the breaker, and what they come to."""
+
+    def __init__(self, events: Iterable[AnyEvent] = ()) -> None:
+        self.acts: dict[str, Act] = {}
+        self.tripped_ns: int | None = None
+        self.trip_reason = ""
+        self.reset_ns = 0
+        for event in events:
+            self.take(event)
+
+    def take(self, event: AnyEvent) -> None:
+        if isinstance(event, BreakerChanged):
+            self.tripped_ns = event.occurred_ns if event.tripped else None
+            self.trip_reason = event.reason
+            self.reset_ns = self.reset_ns if event.tripped else event.occurred_ns
+        elif isinstance(event, ControlActed) and event.action in ACTIONS:
+            self._acted(event)
+
+    def _acted(self, event: ControlActed) -> None:
+        if event.id in self.acts:
+            return
+        if event.stage == "decided":
+            self.acts[event.id] = Act(
+                name=event.id,
+                at_ns=event.occurred_ns,
+                changed_ns=event.occurred_ns,
+                action=next(one for one in ACTIONS if one == event.action),
+                target=event.subject,
+                mode=event.mode,
+                rule=event.rule,
+                stage="decided",
+                outcome="",
+                decision=_decision(event.decision),
+            )
+            return
+        for cause in event.causes:
+            if (act := self.acts.get(cause)) is not None:
+                self.acts[cause] = msgspec.structs.replace(
+                    act, stage=event.stage, changed_ns=event.occurred_ns, outcome=event.outcome
+                )
+
+    # -- what it comes to ----------------------------------------------------------------------------
+
+    def of(self, target: str, mode: ControlMode = "act") -> list[Act]:
+        """What was decided about a target, oldest first."""
+        return [act for act in self.acts.values() if act.target == target and act.mode == mode]
+
+    @property
+    def out(self) -> dict[str, Act]:
+        """The nodes that are out because we took them out, by the act that did it. One that failed is
+        counted as long as nobody knows whether it did anything.
+        """
+        found: dict[str, Act] = {}
+        for act in self.acts.values():
+            if act.mode != "act":
+                continue
+            if act.action in TAKES_OUT and act.stage in ("decided", "done"):
+                found[act.target] = act
+            elif act.action == "restore" and act.stage == "done":
+                found.pop(act.target, None)
+        return found
+
+    @property
+    def left(self) -> dict[str, Act]:
+        """The nodes that a run left because of us, and with which nothing was done since: they are as bad as
+        they were, though nobody feels it any more.
+        """
+        last = {
+            act.target: act
+            for act in self.acts.values()
+            if act.mode == "act" and act.action not in HARMLESS and act.stage != "failed"
+        }
+        return {
+            target: act
+            for target, act in last.items()
+            if act.action in ("migrate", "shrink") and act.stage == "done"
+        }
+
+    def since_out(self, target: str, action: ControlAction) -> list[Act]:
+        """What was done with a node since it was last taken out."""
+        taken = self.out.get(target)
+        if taken is None:
+            return []
+        return [act for act in self.of(target) if act.action == action and act.at_ns >= taken.at_ns]
+
+    def times_out(self, target: str, since_ns: int) -> int:
+        """How often a node was taken out, the present time included."""
+        return sum(
+            act.action in TAKES_OUT and act.stage in ("done", "over") and act.at_ns >= since_ns
+            for act in self.of(target)
+        )
+
+    def begun(self, action: ControlAction, mode: ControlMode, since_ns: int, but: str) -> int:
+        """How often an action was begun, whatever came of it. In shadow mode what was only said counts, but
+        for what is said of `but` now.
+        """
+        return sum(
+            act.action == action
+            and act.at_ns >= since_ns
+            and (
+                act.mode == "act" or (mode == "shadow" and not (act.target == but and act.stage == "decided"))
+            )
+            for act in self.acts.values()
+        )
+
+    def held(self, actions: Collection[ControlAction], mode: ControlMode, but: str) -> set[str]:
+        """The targets that these actions have in their hands: nodes that they took out, and what is under
+        way. In shadow mode also what would be, but for `but`.
+        """
+        found = {act.target for act in self.under_way if act.action in actions}
+        found |= {target for target, act in self.out.items() if act.action in actions}
+        if mode == "shadow":
+            found |= {act.target for act in self.shadows() if act.action in actions and act.target != but}
+        return found
+
+    def standing(self, target: str) -> Act | None:
+        """What is said in shadow mode of a target and still holds."""
+        shadows = [act for act in self.of(target, "shadow") if act.stage == "decided"]
+        return shadows[-1] if shadows else None
+
+    def shadows(self) -> Iterator[Act]:
+        return (act for act in self.acts.values() if act.mode == "shadow" and act.stage == "decided")
+
+    @property
+    def under_way(self) -> list[Act]:
+        return [act for act in self.acts.values() if act.is_under_way]
+
+
+def _decision(text: str) -> ControlDecision | None:
+    try:
+        return msgspec.json.decode(text, type=ControlDecision)
+    except UNDECODABLE:
+        return None

@@ -1,0 +1,188 @@
+"""What a site allows control to do: modes, budgets, the breaker, waiting times and its own commands.
+
+The file is TOML, and its keys are the fields of `ControlPolicy`. What it does not say has a default; with no
+file at all nothing is ever done, only told (shadow mode).
+"""
+
+import re
+import shlex
+import tomllib
+from importlib.resources import files
+from typing import Annotated, Literal
+
+import msgspec
+
+from holdfast.control.actions import ControlAction
+from holdfast.diagnose.mechanisms import MECHANISMS
+from holdfast.record.errors import InputError, nearest
+
+RuleMode = Literal["act", "shadow", "off"]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Hours = Annotated[float, msgspec.Meta(ge=0, le=10_000)]
+Minutes = Annotated[float, msgspec.Meta(ge=0, le=100_000)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Nodes = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+NO_RULE = "unknown"
+"""The rule of incidents whose cause nobody could name."""
+PLACEHOLDERS = ("node", "run", "reason", "job")
+_WORD_CHARS = re.compile(r"\{([^{}]*)\}")
+_HINT = "`holdfast control --example-policy` prints one with every key."
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """So many nodes, and so many per cent of those with GPUs: the lower of the two, but at least one node,
+    unless `nodes` is 0.
+    """
+
+    nodes: Nodes = 4
+    percent: Percent = 5.0
+
+    def of(self, gpu_nodes: int) -> int:
+        return min(self.nodes, max(1, int(gpu_nodes * self.percent / 100)))
+
+
+class Budget(Bound, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of one action: nodes that it may hold at once, and how often it may be done in 24 hours."""
+
+    per_day: Nodes = 20
+
+
+class BreakerBound(Bound, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """If more nodes than this look bad within so many minutes, the detector is bad, not the cluster."""
+
+    nodes: Nodes = 8
+    percent: Percent = 10.0
+    within_min: Minutes = 5.0
+
+
+class RulePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of one mechanism. mode: None: as everything else."""
+
+    mode: RuleMode | None = None
+    never: tuple[ControlAction, ...] = ()
+
+
+class SiteCommands(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The site's own ways, each a command without a shell, with {node}, {run}, {job} and {reason} filled in.
+
+    An empty one does not exist. timeout_s: for each, but for the long check.
+    """
+
+    check: str = ""
+    long_check: str = ""
+    reboot: str = ""
+    checkpoint: str = ""
+    person: str = ""
+    timeout_s: Seconds = 120.0
+    long_timeout_s: Seconds = 3_600.0
+
+
+class Waits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """hold_min: an incident is this old before anything drastic is done about it. settle_min: so long the run
+    has to move lanes by itself. cool_down_min: between two actions on a node. hands_off_h: a node that
+    somebody else restored or drained is left alone. person_h: until a person is called again.
+    """
+
+    hold_min: Minutes = 3.0
+    settle_min: Minutes = 10.0
+    cool_down_min: Minutes = 15.0
+    hands_off_h: Hours = 4.0
+    person_h: Hours = 24.0
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What prices rest on. mend_h: until somebody mends what is not acted on: the horizon. out_h: a drained
+    node is out of service. check_h: a check takes. restart_h: from a stop to the next step. regroup_s: a run
+    that goes on by itself stands still. save_s: for a checkpoint. person_h: until somebody who is called
+    has acted.
+    """
+
+    mend_h: Hours = 24.0
+    out_h: Hours = 4.0
+    check_h: Hours = 0.1
+    restart_h: Hours = 0.25
+    regroup_s: Seconds = 5.0
+    save_s: Seconds = 30.0
+    person_h: Hours = 1.0
+
+
+class LemonPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node that was taken out `long_check` times within so many days is tried longer; `person` times, and
+    it stays out until a person restores it.
+    """
+
+    days: Hours = 30.0
+    long_check: Nodes = 2
+    person: Nodes = 3
+
+
+class ControlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """scheduler: through which nodes are drained. confidence: that an action needs which can be undone, and
+    one that is drastic. quality: of the telemetry, for both. gain: an action must be so many times as cheap
+    as to go on. out: nodes that may be out at once by all actions together. gpus_per_node: where the
+    scheduler does not tell.
+    """
+
+    mode: Literal["act", "shadow"] = "shadow"
+    scheduler: Literal["slurm", "none"] = "none"
+    confidence: Share = 0.6
+    confidence_drastic: Share = 0.8
+    quality: Share = 0.5
+    gain: Annotated[float, msgspec.Meta(ge=1, le=1_000)] = 1.5
+    gpus_per_node: Annotated[int, msgspec.Meta(ge=0, le=1_024)] = 8
+    out: Bound = Bound()
+    breaker: BreakerBound = BreakerBound()
+    budgets: dict[ControlAction, Budget] = {}
+    rules: dict[str, RulePolicy] = {}
+    waits: Waits = Waits()
+    times: Times = Times()
+    lemons: LemonPolicy = LemonPolicy()
+    commands: SiteCommands = SiteCommands()
+
+    def budget(self, action: ControlAction) -> Budget:
+        return self.budgets.get(action, Budget())
+
+    def rule(self, mechanism: str) -> RulePolicy:
+        return self.rules.get(mechanism, RulePolicy())
+
+    def mode_of(self, mechanism: str) -> RuleMode:
+        return self.rule(mechanism).mode or self.mode
+
+
+def read_policy(text: str) -> ControlPolicy:
+    """Raises `InputError`: one sentence and a hint."""
+    try:
+        policy = msgspec.convert(tomllib.loads(text), ControlPolicy)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"The policy is not TOML: {error}.", hint=_HINT) from None
+    except msgspec.ValidationError as error:
+        raise InputError(f"The policy cannot be used: {error}.", hint=_HINT) from None
+    known = [*(mechanism.name for mechanism in MECHANISMS), NO_RULE]
+    for rule in policy.rules:
+        if rule not in known:
+            hint = nearest(rule, known, f"Rules are {', '.join(known)}.", quote="`")
+            raise InputError(f"The policy has a rule for {rule!r}, which is not a mechanism.", hint=hint)
+    for name in ("check", "long_check", "reboot", "checkpoint", "person"):
+        _require_command(name, getattr(policy.commands, name))
+    return policy
+
+
+def example() -> str:
+    """A policy file with every key at its default."""
+    return files("holdfast.control").joinpath("policy.toml").read_text("utf-8")
+
+
+def _require_command(name: str, command: str) -> None:
+    try:
+        shlex.split(command)
+    except ValueError as error:
+        raise InputError(
+            f"`commands.{name}` in the policy is not a command: {error}.", hint="Close its quotes."
+        ) from None
+    for place in _WORD_CHARS.findall(command):
+        if place not in PLACEHOLDERS:
+            raise InputError(
+                f"`commands.{name}` in the policy has {{{place}}}, which is not filled in.",
+                hint=f"Known are {', '.join(f'{{{one}}}' for one in PLACEHOLDERS)}.",
+            )

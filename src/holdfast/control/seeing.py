@@ -1,0 +1,190 @@
+"""From the record: which incidents are open, and the figures of the runs that they are about."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from holdfast.control.actions import ControlAction
+from holdfast.control.cluster import NodeView, RunView
+from holdfast.control.decision import ControlDecision
+from holdfast.diagnose.incident import Incident
+from holdfast.diagnose.lifecycle import IncidentChange
+from holdfast.economics.pricing.prices import Prices
+from holdfast.record import events
+from holdfast.record.store import Selection, Store
+from holdfast.wording.units import HOUR_NS
+
+UNTOLD_NS_MAX = HOUR_NS
+UNTOLD_SHARE_MAX = 2.0
+"""An open incident is told again whenever its cost has doubled. One of which nothing was heard for more than
+so many times its age when it was last told, and for longer than an hour, has nobody left who watches it.
+"""
+_KINDS = (
+    *("run.started", "generation.opened", "member.joined", "member.lost", "checkpoint.saved"),
+    "reference.declared",
+)
+
+
+class PlacedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of the scheduler that runs. name: what its owner calls it, which may be that of a run."""
+
+    job: str
+    name: str
+    nodes: tuple[str, ...]
+
+
+class MachinesView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scheduler tells."""
+
+    nodes: Mapping[str, NodeView]
+    jobs: tuple[PlacedJob, ...] = ()
+
+
+class ActionOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What machines are asked to do. reason: ours, by which we know the node again. node: as it was seen."""
+
+    decision: ControlDecision
+    reason: str
+    node: NodeView | None
+    run: RunView | None
+    is_long_check: bool
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """ok: it was done. outcome: what was said to it, in words."""
+
+    ok: bool
+    outcome: str
+
+
+class Machines(Protocol):
+    """How control reaches the cluster. Calls may take minutes; `do` is called from threads."""
+
+    @property
+    def can(self) -> frozenset[ControlAction]:
+        """What may be asked for here at all."""
+
+    def look(self, now_ns: int) -> MachinesView:
+        """Raises `HoldfastError` where nothing can be seen: then nothing is done."""
+
+    def reaches(self, run: str) -> bool:
+        """Whether a live run can be asked to move its members."""
+
+    def do(self, order: ActionOrder) -> Answered:
+        """Carry it out. Raises `HoldfastError`."""
+
+
+def open_incidents(
+    changes: Iterable[IncidentChange], ended: Mapping[str, int], now_ns: int
+) -> list[Incident]:
+    """By the last word on each: neither over, nor of a run that has ended, nor left by whoever watched it."""
+    return [
+        change.incident
+        for change in changes
+        if change.state != "resolved" and change.incident.run not in ended and not _is_left(change, now_ns)
+    ]
+
+
+def _is_left(change: IncidentChange, now_ns: int) -> bool:
+    if change.incident.cost is None:
+        return False
+    age_ns = max(0, change.at_ns - change.incident.began_ns)
+    return now_ns - change.at_ns > max(UNTOLD_NS_MAX, UNTOLD_SHARE_MAX * age_ns)
+
+
+def run_view(store: Store, run: str, now_ns: int, prices: Prices, jobs: Iterable[PlacedJob]) -> RunView:
+    """A run, as its record and the scheduler tell it."""
+    fold = _RunFold()
+    for event in store.select(Selection(run=run, kinds=_KINDS, until_ns=now_ns + 1)):
+        fold.take(event)
+    own = [job for job in jobs if job.name == run or job.job == run]
+    placed = {node for job in own for node in job.nodes}
+    return RunView(
+        name=run,
+        gpus=fold.gpus,
+        nodes=frozenset(fold.nodes or placed),
+        spares=len(fold.spare_nodes),
+        began_ns=fold.began_ns,
+        saved_ns=fold.saved_ns,
+        is_elastic=fold.is_elastic,
+        remaining_h=_remaining_h(store, run, now_ns, prices, fold.step_ns),
+        jobs=tuple(job.job for job in own),
+    )
+
+
+def sized(run: RunView, incidents: Iterable[Incident], gpus_per_node: int) -> RunView:
+    """A run whose record does not tell its GPUs has as many as its incidents were priced with; else those of
+    the nodes that it is known to have.
+    """
+    if run.gpus:
+        return run
+    costs = [one.cost for one in incidents if one.run == run.name and one.cost is not None]
+    priced = [cost.gpu_hours_per_hour / cost.day_share_per_day for cost in costs if cost.day_share_per_day]
+    gpus = round(max(priced, default=0.0)) or max(1, len(run.nodes)) * gpus_per_node
+    return msgspec.structs.replace(run, gpus=gpus)
+
+
+class _RunFold:
+    """Who is in the run now, and where."""
+
+    def __init__(self) -> None:
+        self.began_ns = 0
+        self.saved_ns: int | None = None
+        self.step_ns: int | None = None
+        self.is_elastic = False
+        self._gpus = 0
+        self._members: dict[str, events.MemberJoined] = {}
+        self._generation: tuple[str, ...] = ()
+
+    def take(self, event: events.AnyEvent) -> None:
+        if isinstance(event, events.RunStarted):
+            self.began_ns, self._gpus = event.occurred_ns, event.gpus or self._gpus
+            self.is_elastic = False
+            self._members.clear()
+        elif isinstance(event, events.GenerationOpened):
+            self.is_elastic, self._generation = True, event.members
+            self._gpus = self._gpus if event.gpus is None else event.gpus
+        elif isinstance(event, events.MemberJoined):
+            self._members[event.subject] = event
+        elif isinstance(event, events.MemberLost):
+            self._members.pop(event.subject, None)
+        elif isinstance(event, events.CheckpointSaved):
+            self.saved_ns = event.occurred_ns
+        elif isinstance(event, events.ReferenceDeclared):
+            self.step_ns = event.step_ns or self.step_ns
+
+    @property
+    def _active(self) -> list[events.MemberJoined]:
+        return [one for one in self._members.values() if self._is_active(one)]
+
+    def _is_active(self, member: events.MemberJoined) -> bool:
+        if self._generation:
+            return member.subject in self._generation
+        return member.role == "active"
+
+    @property
+    def gpus(self) -> int:
+        return self._gpus or sum(one.gpus for one in self._active)
+
+    @property
+    def nodes(self) -> set[str]:
+        return {one.node for one in self._active if one.node}
+
+    @property
+    def spare_nodes(self) -> set[str]:
+        """One that is about to leave is told again, without GPUs."""
+        return {one.node for one in self._members.values() if one.node and one.gpus} - self.nodes
+
+
+def _remaining_h(store: Store, run: str, now_ns: int, prices: Prices, step_ns: int | None) -> float | None:
+    """Where the prices file says how many steps the run is to do."""
+    planned = prices.planned_steps.get(run)
+    if planned is None or step_ns is None:
+        return None
+    recent = Selection(run=run, kinds=("step.committed",), since_ns=now_ns - HOUR_NS, until_ns=now_ns + 1)
+    last = deque(store.select(recent), maxlen=1)
+    if not last or not isinstance(last[0], events.StepCommitted):
+        return None
+    return max(0.0, planned.value - last[0].step) * step_ns / HOUR_NS

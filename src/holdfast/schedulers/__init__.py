@@ -1,0 +1,21 @@
+"""How an action reaches machines: Slurm, a site's own commands, and live runs."""
+
+from typing import TYPE_CHECKING
+
+from holdfast.faces import face
+
+if TYPE_CHECKING:
+    from holdfast.schedulers.machines import ClusterMachines
+    from holdfast.schedulers.scheduler import Scheduler
+    from holdfast.schedulers.slurm import SlurmScheduler
+
+__all__ = ["ClusterMachines", "Scheduler", "SlurmScheduler"]
+
+_HOMES = {
+    "machines": {"ClusterMachines"},
+    "scheduler": {"Scheduler"},
+    "slurm": {"SlurmScheduler"},
+}
+
+if not TYPE_CHECKING:
+    __getattr__ = face(__name__, _HOMES)

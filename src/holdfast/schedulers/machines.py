@@ -1,0 +1,143 @@
+"""The cluster as control reaches it: a scheduler, the site's commands and live runs, behind one protocol."""
+
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+from holdfast.control.actions import ControlAction
+from holdfast.control.policy import ControlPolicy
+from holdfast.control.seeing import ActionOrder, Answered, MachinesView
+from holdfast.schedulers.scheduler import NAME, Scheduler
+from holdfast.schedulers.site import filled, run_command, told
+
+NOTHING = MachinesView(nodes={})
+
+
+class RunMoves(Protocol):
+    """What a live run can be asked. Each answers what was done; raises `HoldfastError`."""
+
+    def reaches(self, run: str) -> bool: ...
+
+    def migrate(self, run: str, target: str) -> Answered: ...
+
+    def drain(self, run: str, node: str) -> Answered: ...
+
+    def restore(self, run: str, node: str) -> Answered: ...
+
+
+class ClusterMachines:
+    """scheduler: None where there is none. is_leading: asked before a node is given back after a check, which
+    may have taken an hour.
+    """
+
+    def __init__(
+        self,
+        policy: ControlPolicy,
+        scheduler: Scheduler | None,
+        moves: RunMoves,
+        is_leading: Callable[[], bool],
+    ) -> None:
+        self._policy = policy
+        self._scheduler = scheduler
+        self._moves = moves
+        self._is_leading = is_leading
+
+    @property
+    def can(self) -> frozenset[ControlAction]:
+        commands = self._policy.commands
+        found: set[ControlAction] = {"watch", "rebalance", "call-a-person", "replace", "migrate", "shrink"}
+        if self._scheduler is not None:
+            found |= {"drain-when-done", "drain-now", "requeue"}
+            found |= {"restore"} if commands.check else set()
+        found |= {"reboot"} if commands.reboot else set()
+        found |= {"checkpoint"} if commands.checkpoint else set()
+        return frozenset(found)
+
+    def look(self, now_ns: int) -> MachinesView:
+        return NOTHING if self._scheduler is None else self._scheduler.look(now_ns)
+
+    def reaches(self, run: str) -> bool:
+        return self._moves.reaches(run)
+
+    def do(self, order: ActionOrder) -> Answered:
+        decision, commands = order.decision, self._policy.commands
+        match decision.action:
+            case "watch" | "rebalance":
+                return Answered(ok=True, outcome="the run moves lanes by itself")
+            case "checkpoint":
+                return self._commanded(commands.checkpoint, order)
+            case "replace":
+                return self._moves.migrate(decision.run, decision.member)
+            case "migrate":
+                return self._moves.migrate(decision.run, decision.target)
+            case "shrink":
+                return self._moves.drain(decision.run, decision.target)
+            case "drain-when-done":
+                self._needed.drain(decision.target, order.reason)
+                return Answered(ok=True, outcome="drained; what runs there goes on")
+            case "drain-now":
+                return self._drain_now(order)
+            case "reboot":
+                return self._commanded(commands.reboot, order)
+            case "requeue":
+                return self._requeued(order.run.jobs if order.run else ())
+            case "restore":
+                return self._restored(order)
+            case "call-a-person":
+                if not commands.person:
+                    return Answered(ok=True, outcome="it is in the record; the policy names no command")
+                return self._commanded(commands.person, order)
+        assert_never(decision.action)
+
+    @property
+    def _needed(self) -> Scheduler:
+        assert self._scheduler is not None  # `can` has said so
+        return self._scheduler
+
+    def _drain_now(self, order: ActionOrder) -> Answered:
+        """First no new job comes, then those that are there leave: never the other way round."""
+        target, run = order.decision.target, order.run
+        self._needed.drain(target, order.reason)
+        if run is not None and run.is_elastic and run.can_move:
+            left = self._moves.drain(run.name, target)
+        else:
+            left = self._requeued(order.node.jobs if order.node else ())
+        return Answered(ok=True, outcome=f"drained; {left.outcome}")
+
+    def _requeued(self, jobs: tuple[str, ...]) -> Answered:
+        for job in jobs:
+            self._needed.requeue(job)
+        return Answered(ok=bool(jobs), outcome=f"requeued: {', '.join(jobs) or 'no job was found'}")
+
+    def _restored(self, order: ActionOrder) -> Answered:
+        """Back only after a check that passes; its figures are the outcome."""
+        commands = self._policy.commands
+        is_long = order.is_long_check and bool(commands.long_check)
+        template = commands.long_check if is_long else commands.check
+        checked = self._commanded(template, order, is_long=order.is_long_check)
+        if not checked.ok or order.node is None:
+            return checked
+        if not self._is_leading():
+            return Answered(ok=False, outcome="another process has taken the lead")
+        decision = order.decision
+        self._needed.resume(decision.target, order.node.reason)
+        back = ""
+        if decision.run and self._moves.reaches(decision.run):
+            back = f"; {self._moves.restore(decision.run, decision.target).outcome}"
+        return Answered(ok=True, outcome=f"restored: {checked.outcome}{back}")
+
+    def _commanded(self, template: str, order: ActionOrder, *, is_long: bool = False) -> Answered:
+        commands, decision = self._policy.commands, order.decision
+        values = {
+            "node": _plain(decision.target),
+            "run": _plain(decision.run),
+            "job": order.run.jobs[0] if order.run and order.run.jobs else "",
+            "reason": decision.reason,
+        }
+        timeout_s = commands.long_timeout_s if is_long else commands.timeout_s
+        answer = run_command(filled(template, values), timeout_s)
+        return Answered(ok=answer.code == 0, outcome=told(answer))
+
+
+def _plain(name: str) -> str:
+    """A name that a command cannot take for an option; others are left out."""
+    return name if NAME.fullmatch(name) else ""

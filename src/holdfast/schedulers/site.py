@@ -1,0 +1,98 @@
+"""A site's own commands: filled in, run without a shell, within a time, and what they said."""
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+
+from holdfast.record.errors import HoldfastError
+from holdfast.record.untrusted import UNDECODABLE, printable
+
+OUTPUT_BYTES_MAX = 1 << 20
+SAID_CHARS_MAX = 400
+END_S = 5.0
+"""What a command that was ended has to be gone."""
+FIGURES_SHOWN_MAX = 6
+
+
+class SiteAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command ended. code: None where it took too long, and was ended."""
+
+    code: int | None
+    output: bytes
+
+
+class _Figure(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    value: float | None = None
+    unit: str = ""
+    reference: float | None = None
+    ok: bool = True
+    note: str = ""
+
+
+class _Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What `holdfast check --json` prints."""
+
+    ok: bool
+    checks: tuple[_Figure, ...] = ()
+
+
+def filled(template: str, values: Mapping[str, str]) -> list[str]:
+    """The words of a command. What is filled in stays one word, whatever is in it."""
+    words = shlex.split(template)
+    for name, value in values.items():
+        words = [word.replace(f"{{{name}}}", value) for word in words]
+    return words
+
+
+def run_command(words: list[str], timeout_s: float) -> SiteAnswer:
+    """Its own session, so that nothing of it is left when its time is up."""
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise HoldfastError(
+            f"{words[0]} cannot be run: {error.strerror}.", hint="See [commands] in the policy."
+        ) from None
+    with process:
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=END_S)
+            return SiteAnswer(code=None, output=b"")
+    return SiteAnswer(code=process.returncode, output=output[:OUTPUT_BYTES_MAX])
+
+
+def told(answer: SiteAnswer) -> str:
+    """What a command said, in one line: a check's figures that are not good, or its last line."""
+    if answer.code is None:
+        return "it took too long, and was ended"
+    try:
+        checked = msgspec.json.decode(answer.output, type=_Checked)
+    except UNDECODABLE:
+        last = answer.output.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return printable(f"exit code {answer.code}" + (f": {last[:SAID_CHARS_MAX]}" if last else ""))
+    bad = [one for one in checked.checks if not one.ok]
+    if not bad:
+        return f"all {len(checked.checks)} checks are good"
+    shown = "; ".join(_shown(one) for one in bad[:FIGURES_SHOWN_MAX])
+    return printable(f"{len(bad)} of {len(checked.checks)} checks are not good: {shown}")
+
+
+def _shown(one: _Figure) -> str:
+    value = one.note or "not measured" if one.value is None else f"{one.value:.4g} {one.unit}".rstrip()
+    wanted = "" if one.reference is None else f", wanted {one.reference:.4g}"
+    return f"{one.name} {value}{wanted}"

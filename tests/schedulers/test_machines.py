@@ -1,0 +1,177 @@
+"""The site's commands, and which way each action takes to the machines."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.control.actions import ControlAction
+from holdfast.control.cluster import NodeView, RunView
+from holdfast.control.decision import ActionPrice, ControlDecision
+from holdfast.control.policy import ControlPolicy, SiteCommands
+from holdfast.control.seeing import ActionOrder, Answered, MachinesView
+from holdfast.record.errors import HoldfastError
+from holdfast.schedulers.live_runs import LiveRuns
+from holdfast.schedulers.machines import ClusterMachines
+from holdfast.schedulers.site import SiteAnswer, filled, run_command, told
+
+FREE = ActionPrice(gpu_hours=0, usd=0)
+ELASTIC = RunView(name="pretrain", gpus=8, is_elastic=True, can_move=True, jobs=("7",))
+
+
+class Written:
+    """A scheduler that writes down what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    def look(self, now_ns: int) -> MachinesView:
+        return MachinesView(nodes={})
+
+    def drain(self, node: str, reason: str) -> None:
+        self.asked.append(("drain", node, reason))
+
+    def resume(self, node: str, reason: str) -> None:
+        self.asked.append(("resume", node, reason))
+
+    def requeue(self, job: str) -> None:
+        self.asked.append(("requeue", job))
+
+
+class WrittenMoves:
+    """Live runs, on the same page."""
+
+    def __init__(self, written: Written) -> None:
+        self._asked = written.asked
+
+    def reaches(self, run: str) -> bool:
+        return run == "pretrain"
+
+    def migrate(self, run: str, target: str) -> Answered:
+        return self._moved("migrate", run, target)
+
+    def drain(self, run: str, node: str) -> Answered:
+        return self._moved("leave", run, node)
+
+    def restore(self, run: str, node: str) -> Answered:
+        return self._moved("return", run, node)
+
+    def _moved(self, *words: str) -> Answered:
+        self._asked.append(words)
+        return Answered(ok=True, outcome="moved")
+
+
+def order(action: ControlAction, run: RunView | None = None, **fields: Any) -> ActionOrder:
+    decision = ControlDecision(
+        action=action,
+        target="n17",
+        run="pretrain",
+        reason="go on; $(reboot)",
+        evidence=(),
+        price=FREE,
+        alternatives=(),
+        mode="act",
+        rule="gpu-fault",
+        incidents=(),
+        member="n17.0",
+    )
+    node = NodeView(name="n17", is_out=True, reason="holdfast: mine", jobs=("7", "8"))
+    usual: dict[str, Any] = {"reason": "holdfast: mine", "node": node, "is_long_check": False}
+    return ActionOrder(decision=decision, run=run, **(usual | fields))
+
+
+def machines(written: Written, *, leads: bool = True, **commands: Any) -> ClusterMachines:
+    policy = ControlPolicy(scheduler="slurm", commands=SiteCommands(**commands))
+    return ClusterMachines(policy, written, WrittenMoves(written), lambda: leads)
+
+
+@pytest.mark.parametrize(
+    ("action", "run", "asked"),
+    [
+        ("watch", None, []),
+        ("drain-when-done", None, [("drain", "n17", "holdfast: mine")]),
+        ("drain-now", None, [("drain", "n17", "holdfast: mine"), ("requeue", "7"), ("requeue", "8")]),
+        ("requeue", ELASTIC, [("requeue", "7")]),
+        ("migrate", ELASTIC, [("migrate", "pretrain", "n17")]),
+        ("replace", ELASTIC, [("migrate", "pretrain", "n17.0")]),
+        ("call-a-person", None, []),
+        (
+            "restore",
+            None,
+            [("resume", "n17", "holdfast: mine"), ("return", "pretrain", "n17")],
+        ),
+    ],
+)
+def test_each_action_takes_its_way(
+    action: ControlAction, run: RunView | None, asked: list[tuple[str, ...]]
+) -> None:
+    written = Written()
+    assert machines(written, check="true {node}").do(order(action, run)).ok
+    assert written.asked == asked
+
+
+def test_a_run_that_can_move_leaves_the_node_and_is_not_requeued() -> None:
+    written = Written()
+    answered = machines(written).do(order("drain-now", ELASTIC))
+    assert answered.outcome == "drained; moved"
+    assert [one[0] for one in written.asked] == ["drain", "leave"]
+
+
+def test_a_node_whose_check_fails_or_whose_leader_changed_stays_out() -> None:
+    written = Written()
+    assert not machines(written, check="false {node}").do(order("restore")).ok
+    assert not machines(written, check="true {node}", leads=False).do(order("restore")).ok
+    assert written.asked == []
+
+
+def test_a_node_that_failed_before_is_checked_longer() -> None:
+    for is_long, said in ((False, "short"), (True, "long")):
+        asked = order("restore", is_long_check=is_long)
+        assert said in machines(Written(), check="echo short", long_check="echo long").do(asked).outcome
+
+
+def test_what_cannot_be_done_here_is_not_offered() -> None:
+    bare = ClusterMachines(ControlPolicy(), None, LiveRuns(Path("/nonexistent")), lambda: True)
+    assert not bare.can & {"drain-now", "drain-when-done", "restore", "reboot", "requeue", "checkpoint"}
+    assert not bare.reaches("pretrain")
+    full = machines(Written(), check="x", reboot="x", checkpoint="x")
+    assert full.can >= {"drain-now", "restore", "reboot", "requeue", "checkpoint"}
+
+
+def test_what_is_filled_in_stays_one_word_and_reaches_no_shell(tmp_path: Path) -> None:
+    words = filled("page '{node} is bad' {reason}", {"node": "n17", "reason": "$(touch x); rm -r y"})
+    assert words == ["page", "n17 is bad", "$(touch x); rm -r y"]
+    answered = machines(Written(), person="echo {node} {reason}").do(order("call-a-person"))
+    assert answered.outcome == "exit code 0: n17 go on; $(reboot)"
+
+
+def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    answer = run_command(["bash", "-c", f"sleep 600 & echo $! > {tmp_path}/pid; wait"], 1.0)
+    assert answer.code is None
+    assert told(answer) == "it took too long, and was ended"
+    assert time.monotonic() - begun < 60
+    child = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{child}").exists() or " Z " in Path(f"/proc/{child}/stat").read_text()
+
+
+def test_a_command_that_is_not_there_is_told() -> None:
+    with pytest.raises(HoldfastError, match="cannot be run"):
+        run_command(["/no/such/command"], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("output", "sentence"),
+    [
+        (b'{"ok": true, "checks": [{"name": "a", "ok": true}]}', "all 1 checks are good"),
+        (
+            b'{"ok": false, "checks": [{"name": "clock.error", "note": "nobody keeps it", "ok": false}]}',
+            "1 of 1 checks are not good: clock.error nobody keeps it",
+        ),
+        (b"first\nlast \x1b[31mline\n", "exit code 1: last \\x1b[31mline"),
+        (b"", "exit code 1"),
+    ],
+)
+def test_what_a_check_said_is_one_line(output: bytes, sentence: str) -> None:
+    assert told(SiteAnswer(code=1, output=output)) == sentence
