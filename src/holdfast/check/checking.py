@@ -22,7 +22,7 @@ HOST_SHARE = 0.5
 
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     """gpus: so many must be there; None: as many as are plugged in. folder: on the disk that is tried.
-    most_s: for the whole check. since_s: so far back the kernel log counts. skipped: names, or how they begin.
+    most_s: for all. since_s: so far back the kernel log counts. skipped: names, or how they begin.
     """
 
     gpus: int | None
