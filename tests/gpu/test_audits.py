@@ -24,4 +24,4 @@ def test_a_member_that_is_wrong_is_replaced_before_the_step_is_kept(cluster: Any
     run = cluster.train("plain", members=4, steps=STEPS, audit_rate=1.0, faults=(fault,), pace_s=0.2)
     assert run.ending.outcome == "completed", run.story
     assert run.digest == cluster.train("plain", steps=STEPS).digest
-    assert any("takes the place of n0.1 (silent corruption: " in line for line in run.said), run.story
+    assert any("n0.1 lost (silent corruption: " in line for line in run.said), run.story

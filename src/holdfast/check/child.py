@@ -15,14 +15,14 @@ END_S = 2.0
 """What it has to end once it was killed."""
 
 
-class Written(NamedTuple):
+class ChildOutput(NamedTuple):
     """output: whole lines. note: why there may be no more of it; empty where it ended well."""
 
     output: bytes
     note: str
 
 
-def written_by(command: Iterable[str], until_s: float) -> Written:
+def written_by(command: Iterable[str], until_s: float) -> ChildOutput:
     """until_s: of the monotonic clock. One that is stuck in the kernel cannot be ended, and is left behind:
     to wait for it would be to hang as well.
     """
@@ -39,7 +39,7 @@ def written_by(command: Iterable[str], until_s: float) -> Written:
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(END_S)
         complaints.seek(max(0, complaints.seek(0, os.SEEK_END) - LINE_BYTES_MAX))
-        return Written(output, _note(code, complaints.read(), is_late=is_late))
+        return ChildOutput(output, _note(code, complaints.read(), is_late=is_late))
 
 
 def _read_until(pipe: IO[bytes], until_s: float) -> tuple[bytes, bool]:
