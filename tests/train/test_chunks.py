@@ -189,11 +189,14 @@ def test_a_manifest_that_cannot_be_read_stops_the_removal_of_chunks(tmp_path: Pa
 # ---- damage ----------------------------------------------------------------------------------------------
 
 Damage = Callable[[Path, random.Random], None]
+VERSION_AT = range(16, 20)
+"""In a manifest: a newer format is not passed over, so a flip there ends a run with a sentence."""
 
 
 def flip(path: Path, chance: random.Random) -> None:
     content = bytearray(path.read_bytes())
-    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    places = [at for at in range(len(content)) if path.suffix == ".pack" or at not in VERSION_AT]
+    content[chance.choice(places)] ^= 1 << chance.randrange(8)
     path.write_bytes(content)
 
 

@@ -27,6 +27,7 @@ from holdfast.train.chunks import (
     FOLDER,
     ChunkPlace,
     NewerFormat,
+    OlderFormat,
     PackWriter,
     Unsound,
     locked,
@@ -421,7 +422,9 @@ class DirectoryCheckpoints:
         return self._newest_now(until)
 
     def _newest_now(self, until: Mark | None) -> Loaded | None:
-        """Only what is damaged is passed over: what cannot be read may be sound, and newer than the rest."""
+        """Only what is damaged is passed over: what cannot be read may be sound, and newer than the rest, and
+        so may what another version wrote.
+        """
         found = [each for each in self._candidates() if until is None or each.mark <= until]
         for each in found:
             try:
@@ -430,6 +433,8 @@ class DirectoryCheckpoints:
                 if each not in self._candidates():
                     raise _Gone from error
                 raise  # a link that leads nowhere, such as into a filesystem that is not mounted
+            except (NewerFormat, OlderFormat) as error:
+                raise _foreign(each.place, error) from error
             except Unsound as error:
                 if each not in self._candidates():
                     raise _Gone from error  # with its chunks, while they were read
@@ -515,6 +520,20 @@ class DirectoryCheckpoints:
     def _usable(self, steps: set[int]) -> set[int]:
         """Of these, the steps that can be gone on from, as far as can be seen from here."""
         return steps
+
+
+def _foreign(place: str, error: NewerFormat | OlderFormat) -> StoreError:
+    """It is newer than all that can be read, and was made by another version."""
+    again = (
+        "Go on with the version that wrote it"
+        if isinstance(error, NewerFormat)
+        else "Export it with that version (`holdfast checkpoint export RUN --to all.pt`) and bring it into a "
+        "new directory with this one (`holdfast checkpoint import all.pt --to DIR`)"
+    )
+    return StoreError(
+        f"Cannot go on from {place}: {error}.",
+        hint=f"Nothing was changed there. {again}; to begin anew, give the run another name.",
+    )
 
 
 def _told_of(state: State) -> tuple[str, int]:

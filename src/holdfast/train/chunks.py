@@ -59,6 +59,10 @@ class NewerFormat(Unsound):
     """A newer Holdfast wrote it."""
 
 
+class OlderFormat(Unsound):
+    """An older Holdfast wrote it."""
+
+
 class ChunkPlace(NamedTuple):
     """Where a chunk is: so many bytes of a pack."""
 
