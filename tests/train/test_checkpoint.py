@@ -528,6 +528,9 @@ class SlowCheckpoints:
             step=step, place=f"memory/{step}", size_bytes=1_000 * step, written_bytes=step, digest=""
         )
 
+    def hurry(self, within_s: float) -> None:
+        pass
+
     def newest(self, until: Mark | None = None) -> Loaded | None:
         raise NotImplementedError
 

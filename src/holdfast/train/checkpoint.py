@@ -155,6 +155,9 @@ class Checkpoints(Protocol):
     def steps(self) -> list[int]:
         """Which there seem to be, oldest first."""
 
+    def hurry(self, within_s: float) -> None:
+        """What is being saved is waited for so long; where there is a second place, leave it time."""
+
     @property
     def is_read(self) -> bool:
         """Whether a state that was to be saved may still be read, so that its memory must be left alone."""
@@ -240,6 +243,9 @@ class DirectoryCheckpoints:
     @property
     def _folder(self) -> Path:
         return self._directory / FOLDER
+
+    def hurry(self, within_s: float) -> None:
+        """There is no other place."""
 
     def steps(self) -> list[int]:
         return sorted(self._found(_WHOLE).values())
@@ -769,6 +775,7 @@ class Writer:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+        self._checkpoints.hurry(timeout_s)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
