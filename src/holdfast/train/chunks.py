@@ -331,11 +331,13 @@ def is_pack(name: str) -> bool:
 
 def packs_in(folder: Path) -> dict[str, int]:
     """The packs that there are, and their sizes."""
-    try:
-        with os.scandir(folder) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries if is_pack(entry.name)}
-    except FileNotFoundError:
-        return {}
+    found = {}
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if is_pack(entry.name):
+                with contextlib.suppress(FileNotFoundError):  # that one was removed since, or leads nowhere
+                    found[entry.name] = entry.stat().st_size
+    return found
 
 
 Lock = Literal["held", "busy", "none"]
