@@ -121,7 +121,7 @@ class _Level:
             raise StoreError(
                 f"{self.checkpoints.place} could not be read in {within_s:.0f} s: it hangs. What it holds "
                 "may be the state to go on from.",
-                hint="Nothing was changed there. Look at its filesystem, or leave it out to go on without it.",
+                hint="Nothing was changed there. Look at its filesystem, or leave it out to go on without.",
             )
         return attempt.outcome()
 
