@@ -7,6 +7,7 @@ way. Which member writes, and what the state is made of, is decided elsewhere.
 
 import contextlib
 import copy
+import math
 import os
 import re
 import threading
@@ -30,6 +31,7 @@ from holdfast.train.chunks import (
     OlderFormat,
     PackWriter,
     Unsound,
+    age_s,
     locked,
     packs_in,
     remove_packs,
@@ -489,9 +491,10 @@ class DirectoryCheckpoints:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
-    def remove(self, steps: Collection[int]) -> int:
+    def remove(self, steps: Collection[int], *, unnamed_s: float = math.inf) -> int:
         """Remove checkpoints, and what nothing needs any more; how many bytes of chunks that frees. First
-        goes what names others: a kill in between leaves chunks that the next removal finds.
+        goes what names others: a kill in between leaves chunks that the next removal finds. unnamed_s: see
+        `collect`.
         """
         named: set[str] = set()
         for step in steps:
@@ -500,13 +503,14 @@ class DirectoryCheckpoints:
             with contextlib.suppress(OSError):  # somebody else was quicker, or it stays: no harm
                 self.path(step).unlink()
         with contextlib.suppress(OSError):
-            return self.collect(named)
+            return self.collect(named, unnamed_s=unnamed_s)
         return 0
 
-    def collect(self, named: Collection[str] = ()) -> int:
+    def collect(self, named: Collection[str] = (), *, unnamed_s: float = math.inf) -> int:
         """Remove packs that no manifest names, unless somebody is writing; how many bytes that frees. named:
-        those that were in use before. Without locks, nobody ever uses those of others, so they can go. Raises
-        `OSError` where a manifest cannot be read, and with it what it needs.
+        those that were in use before. Without locks, nobody ever uses those of others, so they can go; what
+        was never named goes if it is this old. Raises `OSError` where a manifest cannot be read, and with it
+        what it needs.
         """
         for part in self._found(_PART):
             if is_left_behind(part):
@@ -516,12 +520,14 @@ class DirectoryCheckpoints:
         with locked(self._folder, exclusively=True) as held:
             if held == "busy":
                 return 0
-            there = packs_in(self._folder) if held == "held" else named
+            there = set(packs_in(self._folder))
+            if held == "none":
+                there = {pack for pack in there if pack in named or age_s(self._folder / pack) > unnamed_s}
             needed = {pack for found in self._manifests().values() for pack, _ in found.packs}
             for share in self._found(_SHARE):
                 with contextlib.suppress(Unsound, FileNotFoundError):
                     needed |= set(dict(read_share(share).packs))
-            return remove_packs(self._folder, set(there) - needed)
+            return remove_packs(self._folder, there - needed)
 
     def _usable(self, steps: set[int]) -> set[int]:
         """Of these, the steps that can be gone on from, as far as can be seen from here."""
