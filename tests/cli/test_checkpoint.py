@@ -240,6 +240,15 @@ def test_prune_keeps_what_can_be_gone_on_from_and_frees_chunks(
     assert kept.steps() == [3, 4, 5]
 
 
+def test_prune_does_not_rely_on_chunks_that_rotted(tmp_path: Path) -> None:
+    kept = keep(tmp_path, 1, 2)
+    (pack, _), *_ = read_manifest(kept.path(2)).packs
+    path = tmp_path / FOLDER / pack
+    path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
+    run(prune.command, tmp_path, "--keep", 1)
+    assert kept.steps() == [1, 2]
+
+
 @pytest.mark.parametrize("form", ["all.pt", "dcp"])
 def test_what_was_exported_is_imported_with_the_same_bits(tmp_path: Path, form: str) -> None:
     keep(tmp_path / "here", 1, 2)

@@ -49,6 +49,8 @@ KILL_AFTER_SAVES_MAX = 2
 """In so many times what one takes: some are done before the kill, and every part of one is hit."""
 WAIT_S_MAX = 60.0
 ELEMENTS = 1 << 18
+VERSION_AT = slice(16, 20)
+"""In a manifest: the number of its format."""
 fork = multiprocessing.get_context("fork")
 
 
@@ -255,6 +257,10 @@ def test_no_damage_is_loaded_and_the_one_before_is(
     sound = target.read_bytes()
     content = damaged(sound, *damage)
     target.write_bytes(content)
+    if target == path and content[VERSION_AT] > sound[VERSION_AT]:
+        with pytest.raises(StoreError, match="a newer Holdfast wrote it"):  # as far as can be seen
+            checkpoints.newest()
+        return
     loaded = checkpoints.newest()
     assert loaded is not None
     assert_whole(loaded)
@@ -287,7 +293,7 @@ def test_what_only_looks_like_a_checkpoint_is_told_of_and_passed_over(
         "inside its header": b"",
         "not a checkpoint": b"#!/bin/sh\n" * 100,
         "of step 1": sound.read_bytes(),
-        "format 1": sound.read_bytes().replace(b"\x1a\0\0\0\2", b"\x1a\0\0\0\1"),
+        "no format": sound.read_bytes().replace(b"\x1a\0\0\0\2", b"\x1a\0\0\0\0"),
     }
     for content in contents.values():
         newer.write_bytes(content)
@@ -303,6 +309,27 @@ def test_what_only_looks_like_a_checkpoint_is_told_of_and_passed_over(
     assert told.kinds() == [("failed", 9)] * (len(contents) + 2)
     for heard, pattern in zip(told, [*contents, "plain file", "plain file"], strict=True):
         assert pattern in heard.reason
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence", "hint"),
+    [
+        (1, "an older Holdfast wrote it", "checkpoint import"),
+        (3, "a newer Holdfast wrote it", "Go on with the"),
+    ],
+)
+def test_what_another_version_wrote_does_not_send_the_run_back(
+    checkpoints: DirectoryCheckpoints, told: Listener, version: int, sentence: str, hint: str
+) -> None:
+    sound = Path(checkpoints.save(1, state_of(1, 10)).place)
+    other = sound.with_name("step-000000000009.checkpoint")
+    other.write_bytes(sound.read_bytes().replace(b"\x1a\0\0\0\2", b"\x1a\0\0\0" + bytes([version])))
+    with pytest.raises(StoreError, match=sentence) as caught:
+        checkpoints.newest()
+    assert str(other) in caught.value.sentence
+    assert hint in caught.value.hint
+    assert told == []
+    assert checkpoints.steps() == [1, 9]
 
 
 def test_other_files_and_a_missing_directory_are_no_checkpoints(tmp_path: Path, told: Listener) -> None:
@@ -500,6 +527,9 @@ class SlowCheckpoints:
         return Saved(
             step=step, place=f"memory/{step}", size_bytes=1_000 * step, written_bytes=step, digest=""
         )
+
+    def hurry(self, within_s: float) -> None:
+        pass
 
     def newest(self, until: Mark | None = None) -> Loaded | None:
         raise NotImplementedError

@@ -27,9 +27,10 @@ from waiting import until
 
 from holdfast.record.errors import StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints, verify
-from holdfast.train.chunks import CHUNK_BYTES, FOLDER, Unsound, name_of, packs_in
+from holdfast.train.chunks import CHUNK_BYTES, FOLDER, Unsound, locked, name_of, packs_in
 from holdfast.train.manifest import read_manifest
 from holdfast.train.opening import load_checkpoint
+from holdfast.train.parts import prune
 
 pytestmark = [
     pytest.mark.slow,
@@ -162,6 +163,32 @@ def test_without_locks_nothing_is_shared_and_what_is_old_still_goes(
     assert_whole(kept.newest())
     assert kept.steps() == [3, 4]
     assert set(packs_in(tmp_path / FOLDER)) == needed_in(tmp_path)
+    # What killed writers have left: one just now, one long ago.
+    new, old = (tmp_path / FOLDER / f"{name * 16}-000000.pack" for name in "ab")
+    for left in (new, old):
+        left.write_bytes(b"left")
+    os.utime(old, (0, 0))
+    kept.collect()
+    assert old.exists()
+    prune(tmp_path, 2)
+    assert set(packs_in(tmp_path / FOLDER)) == needed_in(tmp_path) | {new.name}
+
+
+def test_who_may_write_to_the_folder_may_lock_it(tmp_path: Path) -> None:
+    tmp_path.chmod(0o770)
+    before = os.umask(0o077)
+    try:
+        with locked(tmp_path):
+            assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o660
+    finally:
+        os.umask(before)
+
+
+def test_a_pack_that_leads_nowhere_hides_no_other(tmp_path: Path) -> None:
+    gone, there = (f"{name * 16}-000000.pack" for name in "ab")
+    (tmp_path / gone).symlink_to(tmp_path / "nowhere")
+    (tmp_path / there).write_bytes(b"x")
+    assert packs_in(tmp_path) == {there: 1}
 
 
 def test_a_manifest_that_cannot_be_read_stops_the_removal_of_chunks(tmp_path: Path) -> None:
@@ -189,11 +216,14 @@ def test_a_manifest_that_cannot_be_read_stops_the_removal_of_chunks(tmp_path: Pa
 # ---- damage ----------------------------------------------------------------------------------------------
 
 Damage = Callable[[Path, random.Random], None]
+VERSION_AT = range(16, 20)
+"""In a manifest: a newer format is not passed over, so a flip there ends a run with a sentence."""
 
 
 def flip(path: Path, chance: random.Random) -> None:
     content = bytearray(path.read_bytes())
-    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    places = [at for at in range(len(content)) if path.suffix == ".pack" or at not in VERSION_AT]
+    content[chance.choice(places)] ^= 1 << chance.randrange(8)
     path.write_bytes(content)
 
 

@@ -12,7 +12,7 @@ import torch
 from waiting import until
 
 from holdfast.record.errors import InputError, StoreError
-from holdfast.train.checkpoint import DirectoryCheckpoints, Saved, State, Writer
+from holdfast.train.checkpoint import DirectoryCheckpoints, Mark, Saved, State, Writer
 from holdfast.train.chunks import FOLDER, LOCK_S_MAX
 from holdfast.train.levels import LeveledCheckpoints
 from holdfast.train.manifest import ALL, Share
@@ -140,6 +140,37 @@ def test_storage_that_hangs_is_left_alone_and_so_is_the_state_that_it_reads(tmp_
             found = store.newest((step, 0))
             assert found is not None
             assert torch.equal(found.state["tensor"], torch.arange(100_000) + step)  # type: ignore[arg-type]
+
+
+def test_the_last_checkpoint_goes_to_the_second_place_where_the_first_hangs(tmp_path: Path) -> None:
+    told = Heard()
+    hanging = Hanging(tmp_path / "hangs", told)
+    kept = LeveledCheckpoints([hanging, level(tmp_path / "other", told)], told=told)
+    writer = Writer(kept, told=told, every_steps=1)
+    writer.offer(1, state_of(1))
+    until(lambda: writer.is_busy)
+    assert writer.close(6.0)
+    assert writer.saved == 1
+    assert level(tmp_path / "other", told).steps() == [1]
+    hanging.gate.set()
+    assert hanging.done.wait(WAIT_S_MAX)
+
+
+class Dead(DirectoryCheckpoints):
+    """A mount that answers nothing."""
+
+    def marks(self) -> list[Mark]:
+        threading.Event().wait()
+        raise AssertionError
+
+
+def test_a_place_that_hangs_while_it_is_read_is_named(tmp_path: Path) -> None:
+    told = Heard()
+    sound = level(tmp_path / "sound", told)
+    sound.save(1, state_of(1))
+    kept = LeveledCheckpoints([Dead(tmp_path / "dead", told=told), sound], told=told, hang_s=0.1)
+    with pytest.raises(StoreError, match="dead could not be read"):
+        kept.newest()
 
 
 def hold(lock: Path, ready: Any) -> None:

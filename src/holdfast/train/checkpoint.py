@@ -7,6 +7,7 @@ way. Which member writes, and what the state is made of, is decided elsewhere.
 
 import contextlib
 import copy
+import math
 import os
 import re
 import threading
@@ -27,8 +28,10 @@ from holdfast.train.chunks import (
     FOLDER,
     ChunkPlace,
     NewerFormat,
+    OlderFormat,
     PackWriter,
     Unsound,
+    age_s,
     locked,
     packs_in,
     remove_packs,
@@ -154,6 +157,9 @@ class Checkpoints(Protocol):
     def steps(self) -> list[int]:
         """Which there seem to be, oldest first."""
 
+    def hurry(self, within_s: float) -> None:
+        """What is being saved is waited for so long; where there is a second place, leave it time."""
+
     @property
     def is_read(self) -> bool:
         """Whether a state that was to be saved may still be read, so that its memory must be left alone."""
@@ -239,6 +245,9 @@ class DirectoryCheckpoints:
     @property
     def _folder(self) -> Path:
         return self._directory / FOLDER
+
+    def hurry(self, within_s: float) -> None:
+        """There is no other place."""
 
     def steps(self) -> list[int]:
         return sorted(self._found(_WHOLE).values())
@@ -421,7 +430,9 @@ class DirectoryCheckpoints:
         return self._newest_now(until)
 
     def _newest_now(self, until: Mark | None) -> Loaded | None:
-        """Only what is damaged is passed over: what cannot be read may be sound, and newer than the rest."""
+        """Only what is damaged is passed over: what cannot be read may be sound, and newer than the rest, and
+        so may what another version wrote.
+        """
         found = [each for each in self._candidates() if until is None or each.mark <= until]
         for each in found:
             try:
@@ -430,6 +441,8 @@ class DirectoryCheckpoints:
                 if each not in self._candidates():
                     raise _Gone from error
                 raise  # a link that leads nowhere, such as into a filesystem that is not mounted
+            except (NewerFormat, OlderFormat) as error:
+                raise _foreign(each.place, error) from error
             except Unsound as error:
                 if each not in self._candidates():
                     raise _Gone from error  # with its chunks, while they were read
@@ -478,9 +491,10 @@ class DirectoryCheckpoints:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
-    def remove(self, steps: Collection[int]) -> int:
+    def remove(self, steps: Collection[int], *, unnamed_s: float = math.inf) -> int:
         """Remove checkpoints, and what nothing needs any more; how many bytes of chunks that frees. First
-        goes what names others: a kill in between leaves chunks that the next removal finds.
+        goes what names others: a kill in between leaves chunks that the next removal finds. unnamed_s: see
+        `collect`.
         """
         named: set[str] = set()
         for step in steps:
@@ -489,13 +503,14 @@ class DirectoryCheckpoints:
             with contextlib.suppress(OSError):  # somebody else was quicker, or it stays: no harm
                 self.path(step).unlink()
         with contextlib.suppress(OSError):
-            return self.collect(named)
+            return self.collect(named, unnamed_s=unnamed_s)
         return 0
 
-    def collect(self, named: Collection[str] = ()) -> int:
+    def collect(self, named: Collection[str] = (), *, unnamed_s: float = math.inf) -> int:
         """Remove packs that no manifest names, unless somebody is writing; how many bytes that frees. named:
-        those that were in use before. Without locks, nobody ever uses those of others, so they can go. Raises
-        `OSError` where a manifest cannot be read, and with it what it needs.
+        those that were in use before. Without locks, nobody ever uses those of others, so they can go; what
+        was never named goes if it is this old. Raises `OSError` where a manifest cannot be read, and with it
+        what it needs.
         """
         for part in self._found(_PART):
             if is_left_behind(part):
@@ -505,16 +520,32 @@ class DirectoryCheckpoints:
         with locked(self._folder, exclusively=True) as held:
             if held == "busy":
                 return 0
-            there = packs_in(self._folder) if held == "held" else named
+            there = set(packs_in(self._folder))
+            if held == "none":
+                there = {pack for pack in there if pack in named or age_s(self._folder / pack) > unnamed_s}
             needed = {pack for found in self._manifests().values() for pack, _ in found.packs}
             for share in self._found(_SHARE):
                 with contextlib.suppress(Unsound, FileNotFoundError):
                     needed |= set(dict(read_share(share).packs))
-            return remove_packs(self._folder, set(there) - needed)
+            return remove_packs(self._folder, there - needed)
 
     def _usable(self, steps: set[int]) -> set[int]:
         """Of these, the steps that can be gone on from, as far as can be seen from here."""
         return steps
+
+
+def _foreign(place: str, error: NewerFormat | OlderFormat) -> StoreError:
+    """It is newer than all that can be read, and was made by another version."""
+    again = (
+        "Go on with the version that wrote it"
+        if isinstance(error, NewerFormat)
+        else "Export it with that version (`holdfast checkpoint export RUN --to all.pt`) and bring it into a "
+        "new directory with this one (`holdfast checkpoint import all.pt --to DIR`)"
+    )
+    return StoreError(
+        f"Cannot go on from {place}: {error}.",
+        hint=f"Nothing was changed there. {again}; to begin anew, give the run another name.",
+    )
 
 
 def _told_of(state: State) -> tuple[str, int]:
@@ -750,6 +781,7 @@ class Writer:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+        self._checkpoints.hurry(timeout_s)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()

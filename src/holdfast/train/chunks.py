@@ -59,6 +59,10 @@ class NewerFormat(Unsound):
     """A newer Holdfast wrote it."""
 
 
+class OlderFormat(Unsound):
+    """An older Holdfast wrote it."""
+
+
 class ChunkPlace(NamedTuple):
     """Where a chunk is: so many bytes of a pack."""
 
@@ -325,13 +329,23 @@ def is_pack(name: str) -> bool:
     return _PACK.fullmatch(name) is not None
 
 
+def age_s(pack: Path) -> float:
+    """Since it was last written to; 0 if it is gone."""
+    try:
+        return time.time() - pack.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
 def packs_in(folder: Path) -> dict[str, int]:
     """The packs that there are, and their sizes."""
-    try:
-        with os.scandir(folder) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries if is_pack(entry.name)}
-    except FileNotFoundError:
-        return {}
+    found = {}
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if is_pack(entry.name):
+                with contextlib.suppress(FileNotFoundError):  # that one was removed since, or leads nowhere
+                    found[entry.name] = entry.stat().st_size
+    return found
 
 
 Lock = Literal["held", "busy", "none"]
@@ -343,7 +357,7 @@ def locked(folder: Path, *, exclusively: bool = False) -> Iterator[Lock]:
     """While somebody is in here, nobody gets in exclusively, and only who did removes packs. Who wants that
     does not wait; the others wait for a bounded time. Raises `TimeoutError` after that.
     """
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = _lock_file(folder)
     try:
         yield _flock(descriptor, fcntl.LOCK_EX) if exclusively else _flock_soon(descriptor)
     finally:
@@ -351,6 +365,18 @@ def locked(folder: Path, *, exclusively: bool = False) -> Iterator[Lock]:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
+
+
+def _lock_file(folder: Path) -> int:
+    """Whoever may write to the folder may lock it, whatever the umask of who came first."""
+    how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        descriptor = os.open(folder / ".lock", how | os.O_EXCL, 0o666)
+    except FileExistsError:
+        return os.open(folder / ".lock", how, 0o666)
+    with contextlib.suppress(OSError):
+        os.fchmod(descriptor, stat.S_IMODE(folder.stat().st_mode) & 0o666)
+    return descriptor
 
 
 def _flock_soon(descriptor: int) -> Lock:

@@ -6,7 +6,8 @@ A place may be full, read-only, gone, or hang. Training knows nothing of it; the
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 from holdfast.record.errors import InputError, StoreError
 from holdfast.train.checkpoint import (
@@ -22,23 +23,27 @@ from holdfast.train.manifest import ALL, Share
 
 HANG_S_MIN, HANG_X = 300.0, 4.0
 """A save that takes longer than this, and than so many times what the longest took, counts as hanging."""
+LIST_S_MAX, READ_S_MAX = 60.0, 3600.0
+"""So long a place may take to say what it has, and to give a checkpoint: a dead mount holds up no join."""
+LOOK_S = 0.1
+
+Outcome = TypeVar("Outcome")
 
 
-class _Attempt:
-    """One save in a thread of its own, which may never end."""
+class _Attempt(Generic[Outcome]):
+    """Work on storage in a thread of its own, which may never end."""
 
-    def __init__(self, checkpoints: DirectoryCheckpoints, step: int, state: State, share: Share) -> None:
-        self._saved: Saved | None = None
+    def __init__(self, work: Callable[[], Outcome]) -> None:
+        self._work = work
+        self._done: list[Outcome] = []
         self._error: BaseException | None = None
-        self._begun_s = time.monotonic()
-        self._thread = threading.Thread(
-            target=self._run, args=(checkpoints, step, state, share), name="holdfast save", daemon=True
-        )
+        self.begun_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="holdfast storage", daemon=True)
         self._thread.start()
 
-    def _run(self, checkpoints: DirectoryCheckpoints, step: int, state: State, share: Share) -> None:
+    def _run(self) -> None:
         try:
-            self._saved = checkpoints.save(step, state, share)
+            self._done.append(self._work())
         except BaseException as error:  # is raised where it is waited for
             self._error = error
 
@@ -46,15 +51,17 @@ class _Attempt:
     def is_going_on(self) -> bool:
         return self._thread.is_alive()
 
-    def wait(self, timeout_s: float) -> tuple[Saved, float] | None:
-        """What came of it, and in how many seconds; None: it takes longer. Raises what it raised."""
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            return None
+    def wait(self, until_s: Callable[[], float]) -> bool:
+        """Whether it was done by then, which may change meanwhile."""
+        while self._thread.is_alive() and (left_s := until_s() - time.monotonic()) > 0:
+            self._thread.join(min(left_s, LOOK_S))
+        return not self._thread.is_alive()
+
+    def outcome(self) -> Outcome:
+        """What came of it, once it is done. Raises what it raised."""
         if self._error is not None:
             raise self._error
-        assert self._saved is not None
-        return self._saved, time.monotonic() - self._begun_s
+        return self._done[0]
 
 
 class _Level:
@@ -64,12 +71,17 @@ class _Level:
         self.checkpoints = checkpoints
         self._hang_s = hang_s
         self._longest_s = 0.0
-        self._hanging: _Attempt | None = None
+        self._hanging: _Attempt[Saved] | None = None
+        self._hurry: tuple[float, float] | None = None
 
     @property
     def is_hanging(self) -> bool:
         """Whether a save is still under way that nobody waits for any more."""
         return self._hanging is not None and self._hanging.is_going_on
+
+    def hurry(self, within_s: float) -> None:
+        """From now on, and for a save under way, no more time than this."""
+        self._hurry = time.monotonic(), within_s
 
     def save(self, step: int, state: State, share: Share) -> Saved:
         if self.is_hanging:
@@ -77,17 +89,41 @@ class _Level:
                 f"The checkpoint of step {step} was not written to {self.checkpoints.place}, which hangs.",
                 hint="Look at its filesystem.",
             )
-        self._hanging = attempt = _Attempt(self.checkpoints, step, state, share)
-        limit_s = max(self._hang_s, HANG_X * self._longest_s)
-        if (done := attempt.wait(limit_s)) is None:
+        attempt = _Attempt(lambda: self.checkpoints.save(step, state, share))
+        self._hanging = attempt
+        if not attempt.wait(lambda: self._until_s(attempt.begun_s)):
             raise StoreError(
                 f"The checkpoint of step {step} was not written to {self.checkpoints.place} in "
-                f"{limit_s:.0f} s: it hangs.",
+                f"{time.monotonic() - attempt.begun_s:.0f} s: it hangs.",
                 hint="Look at its filesystem.",
             )
-        saved, took_s = done
-        self._longest_s = max(self._longest_s, took_s)
+        saved = attempt.outcome()
+        self._longest_s = max(self._longest_s, time.monotonic() - attempt.begun_s)
         return saved
+
+    def _until_s(self, begun_s: float) -> float:
+        until_s = begun_s + max(self._hang_s, HANG_X * self._longest_s)
+        if self._hurry is None:
+            return until_s
+        since_s, within_s = self._hurry
+        return min(until_s, max(begun_s, since_s) + within_s)
+
+    def promised(self, until: Mark | None) -> Mark:
+        """The newest that there seems to be."""
+        return self._bounded(lambda: _promised(self.checkpoints, until), min(self._hang_s, LIST_S_MAX))
+
+    def newest(self, until: Mark | None) -> Loaded | None:
+        return self._bounded(lambda: self.checkpoints.newest(until), READ_S_MAX)
+
+    def _bounded(self, work: Callable[[], Outcome], within_s: float) -> Outcome:
+        attempt = _Attempt(work)
+        if not attempt.wait(lambda: attempt.begun_s + within_s):
+            raise StoreError(
+                f"{self.checkpoints.place} could not be read in {within_s:.0f} s: it hangs. What it holds "
+                "may be the state to go on from.",
+                hint="Nothing was changed there. Look at its filesystem, or leave it out to go on without.",
+            )
+        return attempt.outcome()
 
 
 class LeveledCheckpoints:
@@ -110,6 +146,10 @@ class LeveledCheckpoints:
         """Whether a save that hangs may still read a state that it was given."""
         return any(level.is_hanging for level in self._levels)
 
+    def hurry(self, within_s: float) -> None:
+        for level in self._levels[:-1]:  # behind the last there is none to try
+            level.hurry(within_s / (len(self._levels) + 1))
+
     def save(self, step: int, state: State, share: Share = ALL) -> Saved:
         *others, last = self._levels
         for level in others if share.of == 1 else ():  # of a share, the rest is in one place
@@ -122,12 +162,12 @@ class LeveledCheckpoints:
     def newest(self, until: Mark | None = None) -> Loaded | None:
         best: Loaded | None = None
         damaged: AllDamaged | None = None
-        promised = {level: _promised(level.checkpoints, until) for level in self._levels}
+        promised = {level: level.promised(until) for level in self._levels}
         for level in sorted(self._levels, key=lambda one: promised[one], reverse=True):
             if best is not None and promised[level] <= best.mark:
                 continue  # it has nothing newer, and need not be read
             try:
-                found = level.checkpoints.newest(until)
+                found = level.newest(until)
             except AllDamaged as error:
                 damaged = error  # each was told
                 continue

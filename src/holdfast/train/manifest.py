@@ -21,6 +21,7 @@ from holdfast.train.chunks import (
     NAME_BYTES,
     ChunkPlace,
     NewerFormat,
+    OlderFormat,
     PackWriter,
     Unsound,
     WantedChunk,
@@ -339,9 +340,12 @@ def _decoded(path: Path, step: int | None, kind: type[Note]) -> Note:
         magic, version, written_step, payload_bytes, digest = _HEADER.unpack(header)
         if magic != _MAGIC:
             raise Unsound("it is not a checkpoint of Holdfast, or was torn before it was complete")
+        if version > _VERSION:
+            raise NewerFormat(f"a newer Holdfast wrote it: format {version}, and this one reads {_VERSION}")
+        if 0 < version < _VERSION:
+            raise OlderFormat(f"an older Holdfast wrote it: format {version}, and this one reads {_VERSION}")
         if version != _VERSION:
-            kind_of_trouble = NewerFormat if version > _VERSION else Unsound
-            raise kind_of_trouble(f"it has format {version}, and this Holdfast reads format {_VERSION}")
+            raise Unsound("it has no format that there ever was")
         if step is not None and written_step != step:
             raise Unsound(f"it says inside that it is of step {written_step}")
         if size_bytes != _HEADER.size + payload_bytes:

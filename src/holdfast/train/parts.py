@@ -36,6 +36,8 @@ from holdfast.train.shards import Extent, TreePath, Wanted, extent_of, sharded_i
 
 OWN = RANKS_MAX + 1
 """The preference of parts that fit this run's ranks as they are; other runs' have their number of ranks."""
+UNNAMED_S_MAX = 86_400.0
+"""Where there are no locks: packs that no manifest names after so long were left by a writer that died."""
 _FOLDER = re.compile(r"shard-(0|[1-9][0-9]{0,3})-of-([1-9][0-9]{0,3})")
 
 
@@ -153,7 +155,7 @@ def prune(directory: Path, keep: int) -> tuple[list[int], int]:
     none needs: the steps, and how many bytes of chunks that frees. Raises `OSError`.
     """
     every = kept_steps(directory)
-    usable = sorted({kept.step for kept in every if not fault_of(kept)})
+    usable = _usable_steps(every, keep)
     if not usable and every:
         raise InputError(
             f"No checkpoint in {directory} can be gone on from: nothing was removed.",
@@ -165,8 +167,17 @@ def prune(directory: Path, keep: int) -> tuple[list[int], int]:
         steps = {kept.step for kept in doomed if folder in {path.parent for path in kept.paths}}
         store = _kept_in(folder)
         store.forget_shares(usable[-1])
-        freed += store.remove(steps)
+        freed += store.remove(steps, unnamed_s=UNNAMED_S_MAX)
     return sorted({kept.step for kept in doomed}), freed
+
+
+def _usable_steps(every: Sequence[KeptStep], keep: int) -> list[int]:
+    """The newest that can be gone on from, so many at most, oldest first; every chunk of them was read."""
+    found: set[int] = set()
+    for kept in reversed(every):
+        if len(found) < keep and kept.step not in found and not fault_of(kept, is_thorough=True):
+            found.add(kept.step)
+    return sorted(found)
 
 
 def copy_checkpoint(kept: KeptStep, source: Path, target: Path) -> tuple[int, int]:

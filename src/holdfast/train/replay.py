@@ -64,6 +64,9 @@ class Earlier:
     def place(self) -> str:
         return self.kept.place
 
+    def hurry(self, within_s: float) -> None:
+        self.kept.hurry(within_s)
+
     @property
     def is_read(self) -> bool:
         return False
