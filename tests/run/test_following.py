@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 from waiting import free_port
 
-from holdfast.run.distant import HeirOrder
+from holdfast.run import wire
+from holdfast.run.distant import DistantHeir, HeirOrder
+from holdfast.run.estate import Estate
+from holdfast.run.following import Following
 from holdfast.run.heirs import MachineHeir
+from holdfast.run.serving import ClientConnection, Desk
+from holdfast.run.state import RunPolicy
+from holdfast.run.succession import Candidacy, Electorate, MachinePlace, Mandate, Reign, Stand, Vote
 
 TOKEN = "0123456789abcdef"
 WAIT_S = 30.0
@@ -32,7 +38,12 @@ def test_an_heir_that_is_started_again_looks_where_the_coordinator_is_by_now(tmp
     with socket.create_server(("127.0.0.1", 0)) as second:
         places = [("127.0.0.1", free_port()), second.getsockname()]
         heir = MachineHeir(_order(places[0][1], tmp_path), lambda: places.pop(0))
-        called = threading.Thread(target=lambda: (second.accept()[0].close(), second.close()))
+
+        def hang_up() -> None:
+            second.accept()[0].close()
+            second.close()
+
+        called = threading.Thread(target=hang_up)
         called.start()
 
         async def keep() -> None:
@@ -43,3 +54,70 @@ def test_an_heir_that_is_started_again_looks_where_the_coordinator_is_by_now(tmp
         asyncio.run(keep())
         called.join(WAIT_S)
         assert not called.is_alive()
+
+
+class _Told(ClientConnection):
+    """An heir's connection, of which only what it is sent matters."""
+
+    def __init__(self, desk: Desk, machine: str) -> None:
+        super().__init__(desk)
+        self.name, self.told = machine, list[wire.AnyMessage]()
+
+    def write(self, data: bytes) -> None:
+        self.told += wire.FrameBuffer().feed(data)
+
+    def asked(self) -> list[Candidacy]:
+        return [one.candidacy for one in self.told if isinstance(one, wire.AskVote)]
+
+
+def _came(machine: str, promised: int) -> wire.HeirCame:
+    return wire.HeirCame(place=MachinePlace(machine, "127.0.0.1", 1), promised=promised)
+
+
+def test_a_coordinator_asks_for_a_term_until_enough_have_voted(tmp_path: Path) -> None:
+    async def ask() -> None:
+        electorate = Electorate(machines=("a", "b", "c"), casting="a")
+        estate, reign = Estate(RunPolicy(run="r"), 0), Reign("a", 1, Mandate(electorate=electorate), 0)
+        following = Following(estate, MachinePlace("a", "127.0.0.1", 1), reign)
+        with socket.socket() as listener:
+            desk = DistantHeir(_order(1, tmp_path, _memory()), MachinePlace("b", "", 1), listener)
+            early, late = _Told(desk, "b"), _Told(desk, "c")
+            following.heard(early, _came("b", 3))
+            following.ask_for_term()
+            following.heard(late, _came("c", 1))
+            following.ask_for_term()
+            (candidacy,) = {*early.asked(), *late.asked()}
+            assert (candidacy.term, len(early.asked()), len(late.asked())) == (4, 2, 1)
+            following.heard(late, wire.VoteCast(candidacy=candidacy, vote=Vote(is_granted=True)))
+            following.ask_for_term()
+            assert (len(early.asked()), len(late.asked())) == (3, 1)  # it has voted
+            won = following.term_won(1)
+            assert won is not None
+            assert won.term == 4
+
+    asyncio.run(ask())
+
+
+def _memory() -> int:
+    return os.memfd_create("test")
+
+
+def test_an_heir_that_was_elected_votes_no_more(tmp_path: Path) -> None:
+    async def follow() -> None:
+        memory = _memory()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            own = MachinePlace("b", *listener.getsockname())
+            heir = DistantHeir(_order(free_port(), tmp_path, memory), own, listener)
+            following = asyncio.create_task(heir.follow())
+            await asyncio.sleep(0)
+            following.cancel()
+            await asyncio.wait([following])
+            candidacy = Candidacy(machine="c", term=9, known=Stand(8, 8))
+            told = _Told(heir, "c")
+            heir.heard(told, wire.AskVote(candidacy=candidacy))
+            (cast,) = told.told
+            assert isinstance(cast, wire.VoteCast)
+            assert not cast.vote.is_granted
+        assert os.pread(memory, 1, 0) == b""
+
+    asyncio.run(follow())

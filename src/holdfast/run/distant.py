@@ -45,6 +45,11 @@ EVERYWHERE = "0.0.0.0"
 _KEPT = struct.Struct(">QQQ")
 """The term that was promised, and how far the estate is known."""
 
+ALL = (1 << 64) - 1
+"""How far a coordinator knows its term's entries, for one that is started in its place: whatever they were,
+that one lacks some of them, and must not vote for another who does.
+"""
+
 
 class HeirOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What an heir is to follow. address: where others reach this machine; empty: as the way to the
@@ -98,6 +103,8 @@ class DistantHeir:
         self._connections: set[ClientConnection] = set()
         self._accepting: set[asyncio.Task[object]] = set()
         self._places: tuple[Address, ...] = ((order.host, order.port),)
+        self._is_done = False
+        """It coordinates from now on, or nobody does: it has no vote to give."""
 
     async def follow(self) -> Election | None:
         """Until it is elected; None: the run is over, or lost."""
@@ -118,10 +125,12 @@ class DistantHeir:
                 if due_ns is not None and self._clock.now_ns() >= due_ns:
                     election = await self._stand()
                     if election is not None:
+                        self._keeper.keep(Memory(promised=election.term, known=Stand(election.term, ALL)))
                         return election
                 await asyncio.sleep(LOOK_INTERVAL_S)
             return None
         finally:
+            self._is_done = True
             loop.remove_reader(self._listener)
             for connection in list(self._connections):
                 connection.abort()
@@ -173,20 +182,24 @@ class DistantHeir:
         return await dial(host, port, order.token, role=role, name=order.machine, wait_s=SEEK_WAIT_S)
 
     async def _followed(self, coordinator: Connection) -> bool:
-        """Until it falls silent, or has to be left; whether the run is over."""
+        """Until it falls silent, or has to be left; whether the run is over. Not to be heeded is silence."""
+        loop = asyncio.get_running_loop()
         parts = bytearray()
         is_whole = False
+        due_s = loop.time() + HUSH_S
         while True:
             try:
-                async with asyncio.timeout(HUSH_S):
+                async with asyncio.timeout_at(due_s):
                     message = await coordinator.receive()
             except TimeoutError:
                 return False
+            is_heeded = False
             try:
                 match message:
                     case wire.LineOver():
                         return True
                     case wire.EstatePart(term=term, data=data, is_last=is_last) if self._elector.heeds(term):
+                        is_heeded = True
                         self._heard(coordinator, term)
                         parts += data
                         is_whole = is_last
@@ -194,23 +207,28 @@ class DistantHeir:
                             self._estate, parts = estate_of(bytes(parts)), bytearray()
                             self._know(coordinator)
                     case wire.EntriesTold(term=term, entries=entries):
-                        is_whole = is_whole and self._elector.heeds(term)
+                        is_heeded = self._elector.heeds(term)
+                        is_whole = is_whole and is_heeded
                         if is_whole:
                             self._heard(coordinator, term)
                             for entry in entries:
                                 self.estate.take(entry_of(entry))
                             self._know(coordinator)
                     case wire.Reigning(term=term):
-                        if self._elector.heeds(term):
+                        is_heeded = self._elector.heeds(term)
+                        if is_heeded:
                             self._heard(coordinator, term)
                             if is_whole:
                                 self._acknowledge(coordinator)
                     case wire.AskVote(candidacy=candidacy):
-                        coordinator.send(wire.VoteCast(candidacy=candidacy, vote=self._vote(candidacy)))
+                        vote = self._vote(candidacy)
+                        is_heeded = vote.is_granted
+                        coordinator.send(wire.VoteCast(candidacy=candidacy, vote=vote))
                     case _:
                         return False
             except wire.MalformedFrame:
                 return False
+            due_s = loop.time() + HUSH_S if is_heeded else due_s
 
     def _heard(self, coordinator: Connection, term: int) -> None:
         name = next(
@@ -239,6 +257,8 @@ class DistantHeir:
     # ---- votes ---------------------------------------------------------------------------------------------
 
     def _vote(self, candidacy: Candidacy) -> Vote:
+        if self._is_done:
+            return Vote(is_granted=False, reason="this heir follows nobody any more")
         vote = self._elector.vote(candidacy, self._clock.now_ns())
         self._keeper.keep(self._elector.memory)
         return vote
@@ -324,6 +344,8 @@ class DistantHeir:
 
     def opened(self, connection: ClientConnection) -> None:
         self._connections.add(connection)
+        if self._is_done:  # it was accepted just before that
+            connection.abort()
 
     def closed(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
@@ -333,7 +355,7 @@ class DistantHeir:
         return Host(self._order.token, endpoint=endpoint, certificate=certificate)
 
     def refusal(self, proof: wire.Proof) -> wire.Refused | None:
-        if proof.role == "heir" and self._estate is not None:
+        if proof.role == "heir" and self._estate is not None and not self._is_done:
             return None
         return wire.Refused(sentence="The coordinator of this run is on another machine.", is_elsewhere=True)
 
