@@ -13,10 +13,12 @@ from holdfast.run import wire
 from holdfast.run.distant import DistantHeir, HeirOrder
 from holdfast.run.estate import Estate
 from holdfast.run.following import Following
+from holdfast.run.handshake import Host
 from holdfast.run.heirs import MachineHeir
 from holdfast.run.serving import ClientConnection, Desk
 from holdfast.run.state import RunPolicy
 from holdfast.run.succession import Candidacy, Electorate, MachinePlace, Mandate, Reign, Stand, Vote
+from holdfast.run.tls import Identity
 
 TOKEN = "0123456789abcdef"
 WAIT_S = 30.0
@@ -96,6 +98,58 @@ def test_a_coordinator_asks_for_a_term_until_enough_have_voted(tmp_path: Path) -
             assert won.term == 4
 
     asyncio.run(ask())
+
+
+class _HeirDesk:
+    """A coordinator's desk, as far as heirs go."""
+
+    identity: Identity | None = None
+
+    def __init__(self, following: Following) -> None:
+        self._following = following
+
+    def opened(self, connection: ClientConnection) -> None:
+        pass
+
+    def handshake(self, endpoint: str) -> Host:
+        return Host(TOKEN, endpoint=endpoint, certificate=b"")
+
+    def refusal(self, proof: wire.Proof) -> wire.Refused | None:
+        return None
+
+    def accepted(
+        self, connection: ClientConnection, received: int | None
+    ) -> tuple[wire.Accepted, list[bytes]]:
+        return wire.Accepted(run="r", term=1), []
+
+    def closed(self, connection: ClientConnection) -> None:
+        self._following.closed(connection)
+
+    def heard(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
+        self._following.heard(connection, message)
+
+
+def test_an_estate_of_any_size_is_followed(tmp_path: Path) -> None:
+    async def follow() -> None:
+        estate = Estate(RunPolicy(run="r"), 0)
+        estate.notices = [("n0.0", f"k{number}", bytes(1 << 20)) for number in range(48)]
+        reign = Reign("a", 1, Mandate(electorate=Electorate(machines=("a",), casting="a")), 0)
+        following = Following(estate, MachinePlace("a", "127.0.0.1", 1), reign)
+        desk, loop = _HeirDesk(following), asyncio.get_running_loop()
+        server = await loop.create_server(lambda: ClientConnection(desk), "127.0.0.1", 0)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            own = MachinePlace("b", *listener.getsockname())
+            port = server.sockets[0].getsockname()[1]
+            heir = asyncio.create_task(DistantHeir(_order(port, tmp_path, _memory()), own, listener).follow())
+            async with asyncio.timeout(WAIT_S):
+                while following.change() is None:  # it may elect, as it has acknowledged the whole of it
+                    await asyncio.sleep(0.01)
+                following.finish()
+                assert await heir is None
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(follow())
 
 
 def _memory() -> int:

@@ -22,7 +22,7 @@ from holdfast.run.estate import (
     TermBegun,
 )
 from holdfast.run.image import entry_bytes, estate_bytes
-from holdfast.run.serving import ClientConnection
+from holdfast.run.serving import SEND_BUFFER_BYTES_MAX, ClientConnection
 from holdfast.run.succession import (
     ABSENT_S,
     ELECTORS_MAX,
@@ -34,8 +34,8 @@ from holdfast.run.succession import (
     Vote,
 )
 
-PART_BYTES = 4 << 20
-"""Of the estate, or of entries, in one message."""
+PART_BYTES = 256 << 10
+"""Of the estate, or of entries, in one message. On a slow way, too, one comes before the heir gives up."""
 
 
 class _FollowingHeir:
@@ -165,6 +165,7 @@ class Following:
         self._flush()  # what it is sent has those entries in it
         heir.is_sent = True
         data = estate_bytes(self._estate)
+        heir.connection.unread_bytes_max = SEND_BUFFER_BYTES_MAX + len(data)  # all of it goes at once
         for start in range(0, len(data), PART_BYTES):
             part = data[start : start + PART_BYTES]
             is_last = start + PART_BYTES >= len(data)
