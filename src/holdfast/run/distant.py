@@ -99,7 +99,8 @@ class DistantHeir:
         self._keeper = _Keeper(order.memory)
         self._elector = Elector(order.machine, self._keeper.memory, self._clock.now_ns())
         self._estate: Estate | None = None
-        self._ahead_ns = 0
+        self.ahead_ns = 0
+        """How far the coordinator's clock is ahead of this machine's."""
         self._connections: set[ClientConnection] = set()
         self._accepting: set[asyncio.Task[object]] = set()
         self._places: tuple[Address, ...] = ((order.host, order.port),)
@@ -244,7 +245,7 @@ class DistantHeir:
         """The estate has changed: keep how far it is known, and say so."""
         self._elector.follows(self.estate.known, self.estate.mandate.electorate)
         self._keeper.keep(self._elector.memory)
-        self._ahead_ns = self.estate.state.now_ns - self._clock.now_ns()
+        self.ahead_ns = self.estate.state.now_ns - self._clock.now_ns()
         others = ((one.host, one.port) for one in self.estate.places if one.machine != self._own.machine)
         first = (self._order.host, self._order.port)
         self._places = tuple(dict.fromkeys((coordinator.place, *others, first)))
@@ -291,7 +292,6 @@ class DistantHeir:
         return Election(
             term=candidacy.term,
             electorate=fewer(electorate, only, self._own.machine) if only else None,
-            ahead_ns=self._ahead_ns,
         )
 
     async def _votes(self, candidacy: Candidacy) -> list[str]:
@@ -412,6 +412,7 @@ async def _run(order: HeirOrder) -> None:
         is_encrypted=order.is_encrypted,
         machine=order.machine,
         arbiter=order.arbiter,
+        ahead_ns=heir.ahead_ns,
     )
     heir.estate.takeovers += 1
     print(f"holdfast: this machine ({address}) coordinates the run now", file=sys.stderr)
