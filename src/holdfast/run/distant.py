@@ -104,6 +104,8 @@ class DistantHeir:
         self._connections: set[ClientConnection] = set()
         self._accepting: set[asyncio.Task[object]] = set()
         self._places: tuple[Address, ...] = ((order.host, order.port),)
+        self._heard_at: Address | None = None
+        """Where the coordinator was that it last heeded."""
         self._is_done = False
         """It coordinates from now on, or nobody does: it has no vote to give."""
 
@@ -111,7 +113,7 @@ class DistantHeir:
         """Until it is elected; None: the run is over, or lost."""
         loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
-        loop.add_reader(self._listener, self._accept)
+        self._listen()
         found_s = loop.time()
         try:
             while loop.time() - found_s < LOST_S:
@@ -222,6 +224,8 @@ class DistantHeir:
                             if is_whole:
                                 self._acknowledge(coordinator)
                     case wire.AskVote(candidacy=candidacy):
+                        if coordinator.place == self._heard_at:
+                            self._elector.coordinator = candidacy.machine
                         vote = self._vote(candidacy)
                         is_heeded = vote.is_granted
                         coordinator.send(wire.VoteCast(candidacy=candidacy, vote=vote))
@@ -232,14 +236,10 @@ class DistantHeir:
             due_s = loop.time() + HUSH_S if is_heeded else due_s
 
     def _heard(self, coordinator: Connection, term: int) -> None:
-        name = next(
-            (one.machine for one in self._known_places() if (one.host, one.port) == coordinator.place), ""
-        )
-        self._elector.heard(name, term, self._clock.now_ns())
+        """Its name is known when it asks for a vote: a place may be called by more than one."""
+        self._heard_at = coordinator.place
+        self._elector.heard("", term, self._clock.now_ns())
         self._keeper.keep(self._elector.memory)
-
-    def _known_places(self) -> tuple[MachinePlace, ...]:
-        return () if self._estate is None else self._estate.places
 
     def _know(self, coordinator: Connection) -> None:
         """The estate has changed: keep how far it is known, and say so."""
@@ -327,12 +327,20 @@ class DistantHeir:
 
     # ---- the desk ------------------------------------------------------------------------------------------
 
+    def _listen(self) -> None:
+        if not self._is_done:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
     def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTS_MAX):
             try:
                 accepted, _address = self._listener.accept()
-            except OSError:
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError:  # there is no descriptor left: look again in a moment, and not at once
+                loop.remove_reader(self._listener)
+                loop.call_later(LOOK_INTERVAL_S, self._listen)
                 return
             if len(self._connections) + len(self._accepting) >= CONNECTIONS_MAX:
                 accepted.close()
