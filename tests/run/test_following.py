@@ -1,11 +1,14 @@
 """Coordinators and heirs over real connections, a piece at a time; whole machines are in test_heirs.py."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from waiting import free_port
 
@@ -17,7 +20,7 @@ from holdfast.run.handshake import Host
 from holdfast.run.heirs import MachineHeir
 from holdfast.run.serving import ClientConnection, Desk
 from holdfast.run.state import RunPolicy
-from holdfast.run.succession import Candidacy, Electorate, MachinePlace, Mandate, Reign, Stand, Vote
+from holdfast.run.succession import HUSH_S, Candidacy, Electorate, MachinePlace, Mandate, Reign, Stand, Vote
 from holdfast.run.tls import Identity
 
 TOKEN = "0123456789abcdef"
@@ -129,25 +132,50 @@ class _HeirDesk:
         self._following.heard(connection, message)
 
 
+@contextlib.asynccontextmanager
+async def _followed(estate: Estate, home: Path, *electors: str) -> AsyncIterator[Following]:
+    """A coordinator `a` that the heir `b` follows, by the name of its machine."""
+    reign = Reign("a", 1, Mandate(electorate=Electorate(machines=electors, casting="a")), 0)
+    following = Following(estate, MachinePlace("a", "127.0.0.1", 1), reign)
+    desk, loop = _HeirDesk(following), asyncio.get_running_loop()
+    server = await loop.create_server(lambda: ClientConnection(desk), "127.0.0.1", 0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        own = MachinePlace("b", *listener.getsockname())
+        order = _order(server.sockets[0].getsockname()[1], home, _memory())
+        order = msgspec.structs.replace(order, host="localhost")
+        heir = asyncio.create_task(DistantHeir(order, own, listener).follow())
+        async with asyncio.timeout(WAIT_S):
+            while following.change() is None:  # until it has acknowledged the whole estate
+                await asyncio.sleep(0.01)
+            yield following
+            following.finish()
+            assert await heir is None
+    server.close()
+    await server.wait_closed()
+
+
 def test_an_estate_of_any_size_is_followed(tmp_path: Path) -> None:
     async def follow() -> None:
         estate = Estate(RunPolicy(run="r"), 0)
         estate.notices = [("n0.0", f"k{number}", bytes(1 << 20)) for number in range(48)]
-        reign = Reign("a", 1, Mandate(electorate=Electorate(machines=("a",), casting="a")), 0)
-        following = Following(estate, MachinePlace("a", "127.0.0.1", 1), reign)
-        desk, loop = _HeirDesk(following), asyncio.get_running_loop()
-        server = await loop.create_server(lambda: ClientConnection(desk), "127.0.0.1", 0)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            own = MachinePlace("b", *listener.getsockname())
-            port = server.sockets[0].getsockname()[1]
-            heir = asyncio.create_task(DistantHeir(_order(port, tmp_path, _memory()), own, listener).follow())
-            async with asyncio.timeout(WAIT_S):
-                while following.change() is None:  # it may elect, as it has acknowledged the whole of it
+        async with _followed(estate, tmp_path, "a"):
+            pass
+
+    asyncio.run(follow())
+
+
+def test_an_heir_votes_for_the_coordinator_that_it_follows(tmp_path: Path) -> None:
+    """At once, though it has just heard a coordinator."""
+
+    async def follow() -> None:
+        async with _followed(Estate(RunPolicy(run="r"), 0), tmp_path, "a", "b", "c") as following:
+            following.heard(_Told(_HeirDesk(following), "c"), _came("c", 3))
+            following.beat()
+            following.ask_for_term()
+            async with asyncio.timeout(HUSH_S / 2):
+                while (won := following.term_won(1)) is None:
                     await asyncio.sleep(0.01)
-                following.finish()
-                assert await heir is None
-        server.close()
-        await server.wait_closed()
+            assert won.term == 4
 
     asyncio.run(follow())
 
