@@ -1,5 +1,6 @@
 """The rules of succession one by one; what they come to together, the simulation shows."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -7,7 +8,7 @@ from waiting import free_port
 
 from holdfast.record.errors import InputError, StoreError
 from holdfast.record.terms import PostgresTerms
-from holdfast.run.arbiter import Arbiter, arbiter_at
+from holdfast.run.arbiter import Arbiter, arbiter_at, chosen
 from holdfast.run.succession import Candidacy, Elector, Electorate, Mandate, Memory, Reign, Stand
 from holdfast.run.waits import ns
 
@@ -142,6 +143,14 @@ def test_an_arbiter_that_does_not_answer_says_so() -> None:
     arbiter: Arbiter = PostgresTerms(f"postgresql://holdfast@127.0.0.1:{free_port()}/x", "r")
     with pytest.raises(StoreError, match="The arbiter does not answer"):
         arbiter.choose("a", 1, 2)
+
+
+def test_an_arbiter_that_refuses_has_not_chosen(postgres_database: Callable[[], str]) -> None:
+    url = postgres_database()
+    bare: Arbiter = PostgresTerms(url, "r")
+    with pytest.raises(StoreError, match="The arbiter does not answer: relation"):
+        bare.choose("a", 1, 2)  # nobody has made the table
+    assert not asyncio.run(chosen(bare, "a", 1, 2))
 
 
 @pytest.mark.parametrize("url", ["redis://here", "/tmp/record.sqlite", "postgresql://["])

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.record.errors import InputError
-from holdfast.run.endpoint import Endpoint, reserved
+from holdfast.run.endpoint import FILE, Endpoint, lost_runs, reserved, run_directory
 
 
 @contextmanager
@@ -30,3 +31,15 @@ def test_a_full_home_is_named(tmp_path: Path) -> None:
         pytest.raises(InputError, match=r"Cannot write .*endpoint\.json"),
     ):
         reservation.publish(endpoint)
+
+
+@pytest.mark.parametrize(("endpoint", "lost"), [({}, ["r"]), ({"node_name": "other", "boot": "other"}, [])])
+def test_only_its_own_machine_says_that_a_run_is_lost(
+    tmp_path: Path, endpoint: dict[str, str], lost: list[str]
+) -> None:
+    """Others may have the same home, where locks are the machine's alone."""
+    directory = run_directory(tmp_path, "r")
+    directory.mkdir(parents=True)
+    left = msgspec.structs.replace(Endpoint(host="127.0.0.1", port=1, token="t", pid=1), **endpoint)
+    (directory / FILE).write_bytes(msgspec.json.encode(left))
+    assert [one.run for one in lost_runs(tmp_path)] == lost

@@ -79,21 +79,26 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def here(cls, *, token: str, run: str) -> Self:
         host = os.uname().nodename
-        return cls(token=token, source=f"{host}/{os.getpid()}", run=run, host=host, boot_id=_boot_id())
+        return cls(token=token, source=f"{host}/{os.getpid()}", run=run, host=host, boot_id=boot_id())
 
     @property
     def is_of_this_machine(self) -> bool:
         """As it runs now, or as it ran before it was started anew."""
-        return self.boot_id == _boot_id() or self.host == os.uname().nodename
+        return is_this_machine(self.host, self.boot_id)
 
 
 @functools.cache
-def _boot_id() -> str:
+def boot_id() -> str:
     """What tells this run of this kernel from every other one, the same in all its containers."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def is_this_machine(host: str, boot: str) -> bool:
+    """Whether a process that was called so ran here; host: its node name, boot: its `boot_id`."""
+    return boot == boot_id() or host == os.uname().nodename
 
 
 class Drops(msgspec.Struct, frozen=True, kw_only=True):

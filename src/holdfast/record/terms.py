@@ -4,6 +4,9 @@ The table `terms` is in the schema `holdfast`, beside the record. Whoever sets t
 server compares and sets in one statement.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import psycopg
 
 from holdfast.record.errors import InputError, StoreError
@@ -43,25 +46,34 @@ class PostgresTerms:
         self._run = run
 
     def prepare(self) -> None:
-        """Make the table, if it is not there. `StoreError` where the server does not answer."""
-        with self._connected() as connection:
+        """Make the table, if it is not there. `StoreError` where the server does not answer, or refuses."""
+        with _told(), self._connected() as connection:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_MAKE_LOCK])
             for statement in _MAKE:
                 connection.execute(statement)
 
     def choose(self, machine: str, known: int, term: int) -> bool:
-        """Whether the machine may coordinate in this term, that knows of no later one than `known`."""
+        """Whether the machine may coordinate in this term, that knows of no later one than `known`. Errors as
+        of `prepare`.
+        """
         asked = {"run": self._run, "machine": machine, "known": known, "term": term}
-        with self._connected() as connection:
+        with _told(), self._connected() as connection:
             return connection.execute(_SET, asked).fetchone() is not None
 
     def _connected(self) -> psycopg.Connection[tuple[object, ...]]:
-        try:
-            return psycopg.connect(
-                self._url,
-                connect_timeout=CONNECT_WAIT_S,
-                options=f"-c statement_timeout={STATEMENT_WAIT_MS}",
-                tcp_user_timeout=STATEMENT_WAIT_MS,
-            )
-        except psycopg.Error as error:
-            raise StoreError(f"The arbiter does not answer: {str(error).splitlines()[0]}.") from None
+        return psycopg.connect(
+            self._url,
+            connect_timeout=CONNECT_WAIT_S,
+            options=f"-c statement_timeout={STATEMENT_WAIT_MS}",
+            tcp_user_timeout=STATEMENT_WAIT_MS,
+        )
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the server or the way to it does: it may be a copy that takes no writes, or hang in between."""
+    try:
+        yield
+    except psycopg.Error as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise StoreError(f"The arbiter does not answer: {reason}.") from None

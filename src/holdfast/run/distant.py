@@ -45,6 +45,11 @@ EVERYWHERE = "0.0.0.0"
 _KEPT = struct.Struct(">QQQ")
 """The term that was promised, and how far the estate is known."""
 
+ALL = (1 << 64) - 1
+"""How far a coordinator knows its term's entries, for one that is started in its place: whatever they were,
+that one lacks some of them, and must not vote for another who does.
+"""
+
 
 class HeirOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What an heir is to follow. address: where others reach this machine; empty: as the way to the
@@ -94,16 +99,21 @@ class DistantHeir:
         self._keeper = _Keeper(order.memory)
         self._elector = Elector(order.machine, self._keeper.memory, self._clock.now_ns())
         self._estate: Estate | None = None
-        self._ahead_ns = 0
+        self.ahead_ns = 0
+        """How far the coordinator's clock is ahead of this machine's."""
         self._connections: set[ClientConnection] = set()
         self._accepting: set[asyncio.Task[object]] = set()
         self._places: tuple[Address, ...] = ((order.host, order.port),)
+        self._heard_at: Address | None = None
+        """Where the coordinator was that it last heeded."""
+        self._is_done = False
+        """It coordinates from now on, or nobody does: it has no vote to give."""
 
     async def follow(self) -> Election | None:
         """Until it is elected; None: the run is over, or lost."""
         loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
-        loop.add_reader(self._listener, self._accept)
+        self._listen()
         found_s = loop.time()
         try:
             while loop.time() - found_s < LOST_S:
@@ -118,10 +128,12 @@ class DistantHeir:
                 if due_ns is not None and self._clock.now_ns() >= due_ns:
                     election = await self._stand()
                     if election is not None:
+                        self._keeper.keep(Memory(promised=election.term, known=Stand(election.term, ALL)))
                         return election
                 await asyncio.sleep(LOOK_INTERVAL_S)
             return None
         finally:
+            self._is_done = True
             loop.remove_reader(self._listener)
             for connection in list(self._connections):
                 connection.abort()
@@ -173,20 +185,24 @@ class DistantHeir:
         return await dial(host, port, order.token, role=role, name=order.machine, wait_s=SEEK_WAIT_S)
 
     async def _followed(self, coordinator: Connection) -> bool:
-        """Until it falls silent, or has to be left; whether the run is over."""
+        """Until it falls silent, or has to be left; whether the run is over. Not to be heeded is silence."""
+        loop = asyncio.get_running_loop()
         parts = bytearray()
         is_whole = False
+        due_s = loop.time() + HUSH_S
         while True:
             try:
-                async with asyncio.timeout(HUSH_S):
+                async with asyncio.timeout_at(due_s):
                     message = await coordinator.receive()
             except TimeoutError:
                 return False
+            is_heeded = False
             try:
                 match message:
                     case wire.LineOver():
                         return True
                     case wire.EstatePart(term=term, data=data, is_last=is_last) if self._elector.heeds(term):
+                        is_heeded = True
                         self._heard(coordinator, term)
                         parts += data
                         is_whole = is_last
@@ -194,39 +210,42 @@ class DistantHeir:
                             self._estate, parts = estate_of(bytes(parts)), bytearray()
                             self._know(coordinator)
                     case wire.EntriesTold(term=term, entries=entries):
-                        is_whole = is_whole and self._elector.heeds(term)
+                        is_heeded = self._elector.heeds(term)
+                        is_whole = is_whole and is_heeded
                         if is_whole:
                             self._heard(coordinator, term)
                             for entry in entries:
                                 self.estate.take(entry_of(entry))
                             self._know(coordinator)
                     case wire.Reigning(term=term):
-                        if self._elector.heeds(term):
+                        is_heeded = self._elector.heeds(term)
+                        if is_heeded:
                             self._heard(coordinator, term)
                             if is_whole:
                                 self._acknowledge(coordinator)
                     case wire.AskVote(candidacy=candidacy):
-                        coordinator.send(wire.VoteCast(candidacy=candidacy, vote=self._vote(candidacy)))
+                        if coordinator.place == self._heard_at:
+                            self._elector.coordinator = candidacy.machine
+                        vote = self._vote(candidacy)
+                        is_heeded = vote.is_granted
+                        coordinator.send(wire.VoteCast(candidacy=candidacy, vote=vote))
                     case _:
                         return False
             except wire.MalformedFrame:
                 return False
+            due_s = loop.time() + HUSH_S if is_heeded else due_s
 
     def _heard(self, coordinator: Connection, term: int) -> None:
-        name = next(
-            (one.machine for one in self._known_places() if (one.host, one.port) == coordinator.place), ""
-        )
-        self._elector.heard(name, term, self._clock.now_ns())
+        """Its name is known when it asks for a vote: a place may be called by more than one."""
+        self._heard_at = coordinator.place
+        self._elector.heard("", term, self._clock.now_ns())
         self._keeper.keep(self._elector.memory)
-
-    def _known_places(self) -> tuple[MachinePlace, ...]:
-        return () if self._estate is None else self._estate.places
 
     def _know(self, coordinator: Connection) -> None:
         """The estate has changed: keep how far it is known, and say so."""
         self._elector.follows(self.estate.known, self.estate.mandate.electorate)
         self._keeper.keep(self._elector.memory)
-        self._ahead_ns = self.estate.state.now_ns - self._clock.now_ns()
+        self.ahead_ns = self.estate.state.now_ns - self._clock.now_ns()
         others = ((one.host, one.port) for one in self.estate.places if one.machine != self._own.machine)
         first = (self._order.host, self._order.port)
         self._places = tuple(dict.fromkeys((coordinator.place, *others, first)))
@@ -239,6 +258,8 @@ class DistantHeir:
     # ---- votes ---------------------------------------------------------------------------------------------
 
     def _vote(self, candidacy: Candidacy) -> Vote:
+        if self._is_done:
+            return Vote(is_granted=False, reason="this heir follows nobody any more")
         vote = self._elector.vote(candidacy, self._clock.now_ns())
         self._keeper.keep(self._elector.memory)
         return vote
@@ -271,7 +292,6 @@ class DistantHeir:
         return Election(
             term=candidacy.term,
             electorate=fewer(electorate, only, self._own.machine) if only else None,
-            ahead_ns=self._ahead_ns,
         )
 
     async def _votes(self, candidacy: Candidacy) -> list[str]:
@@ -307,12 +327,20 @@ class DistantHeir:
 
     # ---- the desk ------------------------------------------------------------------------------------------
 
+    def _listen(self) -> None:
+        if not self._is_done:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
     def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTS_MAX):
             try:
                 accepted, _address = self._listener.accept()
-            except OSError:
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError:  # there is no descriptor left: look again in a moment, and not at once
+                loop.remove_reader(self._listener)
+                loop.call_later(LOOK_INTERVAL_S, self._listen)
                 return
             if len(self._connections) + len(self._accepting) >= CONNECTIONS_MAX:
                 accepted.close()
@@ -324,6 +352,8 @@ class DistantHeir:
 
     def opened(self, connection: ClientConnection) -> None:
         self._connections.add(connection)
+        if self._is_done:  # it was accepted just before that
+            connection.abort()
 
     def closed(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
@@ -333,7 +363,7 @@ class DistantHeir:
         return Host(self._order.token, endpoint=endpoint, certificate=certificate)
 
     def refusal(self, proof: wire.Proof) -> wire.Refused | None:
-        if proof.role == "heir" and self._estate is not None:
+        if proof.role == "heir" and self._estate is not None and not self._is_done:
             return None
         return wire.Refused(sentence="The coordinator of this run is on another machine.", is_elsewhere=True)
 
@@ -390,6 +420,7 @@ async def _run(order: HeirOrder) -> None:
         is_encrypted=order.is_encrypted,
         machine=order.machine,
         arbiter=order.arbiter,
+        ahead_ns=heir.ahead_ns,
     )
     heir.estate.takeovers += 1
     print(f"holdfast: this machine ({address}) coordinates the run now", file=sys.stderr)

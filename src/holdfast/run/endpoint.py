@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.files import make_private_directory
+from holdfast.record.spool import boot_id, is_this_machine
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run.lines import LINES_FILE
 from holdfast.run.seeking import Address
@@ -31,7 +32,8 @@ OPEN_ATTEMPTS_MAX = 10
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach a coordinator. pid: of its process; launcher: of the one that the run was started by;
-    successor: of the one that would take its place at this moment, 0: none.
+    successor: of the one that would take its place at this moment, 0: none. node_name, boot: of the machine
+    that they run on, whose locks alone count: other machines may have the same home.
     """
 
     host: str
@@ -40,6 +42,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     launcher: int = 0
     successor: int = 0
+    node_name: str = msgspec.field(default_factory=lambda: os.uname().nodename)
+    boot: str = msgspec.field(default_factory=boot_id)
 
 
 class LostRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +65,10 @@ class Reservation:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.descriptor = descriptor
         self._path = path
+
+    @property
+    def name(self) -> str:
+        return self._path.parent.name
 
     def publish(self, endpoint: Endpoint) -> None:
         """Tell operators on this machine where the coordinator is. In one piece, as long as any before."""
@@ -193,6 +201,8 @@ def _lost(path: Path) -> LostRun | None:
             seen_ns = os.fstat(file.fileno()).st_mtime_ns
     except (OSError, *UNDECODABLE):  # its coordinator holds it, or there never was one
         return None
+    if not is_this_machine(endpoint.node_name, endpoint.boot):
+        return None  # that machine's to judge
     if _is_holdfasts(endpoint.launcher):
         return None  # it has not noticed yet
     if (path.parent / LINE_FILE).exists():

@@ -22,11 +22,20 @@ from holdfast.run.estate import (
     TermBegun,
 )
 from holdfast.run.image import entry_bytes, estate_bytes
-from holdfast.run.serving import ClientConnection
-from holdfast.run.succession import ABSENT_S, ELECTORS_MAX, Candidacy, Electorate, MachinePlace, Reign, Vote
+from holdfast.run.serving import SEND_BUFFER_BYTES_MAX, ClientConnection
+from holdfast.run.succession import (
+    ABSENT_S,
+    ELECTORS_MAX,
+    HUSH_S,
+    Candidacy,
+    Electorate,
+    MachinePlace,
+    Reign,
+    Vote,
+)
 
-PART_BYTES = 4 << 20
-"""Of the estate, or of entries, in one message."""
+PART_BYTES = 256 << 10
+"""Of the estate, or of entries, in one message. On a slow way, too, one comes before the heir gives up."""
 
 
 class _FollowingHeir:
@@ -54,6 +63,7 @@ class Following:
         self._is_flushing = False
         self._candidacy: Candidacy | None = None
         self._votes: dict[str, None] = {}
+        self._asked_s = 0.0
         self.quorum_s = asyncio.get_running_loop().time()
         """When a quorum last had everything, or more than before."""
         self._seen = 0
@@ -117,6 +127,8 @@ class Following:
         machine = connection.name
         now_s = asyncio.get_running_loop().time()
         match message:
+            case wire.HeirCame() if machine == self.own.machine:
+                connection.end()  # its launcher takes this coordinator for dead: it has a successor
             case wire.HeirCame(place=place) if place.machine == machine:
                 if (before := self._heirs.get(machine)) is not None:
                     before.connection.abort()
@@ -153,6 +165,7 @@ class Following:
         self._flush()  # what it is sent has those entries in it
         heir.is_sent = True
         data = estate_bytes(self._estate)
+        heir.connection.unread_bytes_max = SEND_BUFFER_BYTES_MAX + len(data)  # all of it goes at once
         for start in range(0, len(data), PART_BYTES):
             part = data[start : start + PART_BYTES]
             is_last = start + PART_BYTES >= len(data)
@@ -213,15 +226,20 @@ class Following:
 
     def ask_for_term(self) -> None:
         """An elector has promised a later term, and heeds this coordinator no more: go on in a later one, if
-        those who follow will have it.
+        those who follow will have it. Who has not voted for that is asked each time, and all of them for
+        another term after a while: an answer may be lost, or the estate have grown.
         """
         promised = max((heir.promised for heir in self._heirs.values()), default=0)
         if promised <= self.reign.term:
             return
-        if self._candidacy is None or self._candidacy.term <= promised:
-            self._votes = {self.own.machine: None}
-            self._candidacy = Candidacy(machine=self.own.machine, term=promised + 1, known=self._estate.known)
-            for heir in self._heirs.values():
+        now_s, last = asyncio.get_running_loop().time(), self._candidacy
+        if last is None or last.term <= promised or now_s - self._asked_s > HUSH_S:
+            term = max(promised, last.term if last is not None else 0) + 1
+            self._votes, self._asked_s = {self.own.machine: None}, now_s
+            self._candidacy = Candidacy(machine=self.own.machine, term=term, known=self._estate.known)
+        assert self._candidacy is not None
+        for name, heir in self._heirs.items():
+            if name not in self._votes:  # it came later, or would not vote a moment ago
                 heir.connection.send(wire.AskVote(candidacy=self._candidacy))
 
     def term_won(self, now_ns: int) -> TermBegun | None:

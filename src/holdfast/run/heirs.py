@@ -7,15 +7,17 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 
 from holdfast.run import kin
 from holdfast.run.distant import HeirOrder
+from holdfast.run.seeking import Address
 
 AGAIN_INTERVAL_S, AGAIN_INTERVAL_S_MAX = 1.0, 60.0
-"""Between the end of one and the start of the next; twice as long each time."""
+"""Between the end of one and the start of the next; twice as long each time, unless it has lived for long."""
 
 
 def machine_name() -> str:
@@ -30,19 +32,26 @@ class MachineHeir:
     process alone holds, in memory.
     """
 
-    def __init__(self, order: HeirOrder) -> None:
+    def __init__(self, order: HeirOrder, place: Callable[[], Address]) -> None:
+        """place: is asked where the coordinator is by now."""
         self._memory = os.memfd_create("holdfast-heir")
         self._order = msgspec.structs.replace(order, memory=self._memory)
+        self._place = place
         self._process: asyncio.subprocess.Process | None = None
 
     async def keep(self) -> None:
         """Have one until the run is over for it."""
-        pause_s = AGAIN_INTERVAL_S
+        loop, pause_s = asyncio.get_running_loop(), AGAIN_INTERVAL_S
+        started_s = loop.time()
         while await self._run() != 0:
+            if loop.time() - started_s > AGAIN_INTERVAL_S_MAX:
+                pause_s = AGAIN_INTERVAL_S
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, AGAIN_INTERVAL_S_MAX)
+            pause_s, started_s = min(2 * pause_s, AGAIN_INTERVAL_S_MAX), loop.time()
 
     async def _run(self) -> int:
+        host, port = self._place()
+        order = msgspec.structs.replace(self._order, host=host, port=port)
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "holdfast.run.distant"),
             stdin=asyncio.subprocess.PIPE,
@@ -50,7 +59,7 @@ class MachineHeir:
             start_new_session=True,
         )
         with suppress(ConnectionError):  # it was killed before it could read
-            await self._process.communicate(json.dumps(msgspec.to_builtins(self._order)).encode())
+            await self._process.communicate(json.dumps(msgspec.to_builtins(order)).encode())
         return await self._process.wait()
 
     async def finish(self, wait_s: float) -> None:

@@ -56,7 +56,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class HubOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What a coordinator is to do. launcher: the process to end with; 0: none. metrics: the address and port
     to serve them at. storm_per_min: faults a minute, from `seed`. machine: what other machines call this one.
-    arbiter: the URL of the one that decides between two machines; empty: there is none.
+    arbiter: the URL of the one that decides between two machines; empty: there is none. For the successor of
+    one that was elected: ahead_ns: how far the first coordinator's clock was ahead of this machine's. name:
+    that the run has in this home; empty: its own.
     """
 
     policy: RunPolicy
@@ -70,6 +72,8 @@ class HubOrder(msgspec.Struct, frozen=True, kw_only=True):
     metrics: tuple[str, int] | None = None
     machine: str = "here"
     arbiter: str = ""
+    ahead_ns: int = 0
+    name: str = ""
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,12 +98,11 @@ class Legacy(msgspec.Struct, frozen=True, kw_only=True):
 
 class Election(msgspec.Struct, frozen=True, kw_only=True):
     """How an heir has come to coordinate. electorate: who elects from now on, if the arbiter has decided;
-    None: who did. ahead_ns: how far the last coordinator's clock was ahead of this machine's.
+    None: who did.
     """
 
     term: int
     electorate: Electorate | None = None
-    ahead_ns: int = 0
 
 
 class _ShiftedClock:
@@ -132,8 +135,7 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
     begun.
     """
     home, run = Path(charge.home), charge.policy.run
-    election = None if legacy is None else legacy.election
-    clock: Clock = SystemClock() if election is None else _ShiftedClock(election.ahead_ns)
+    clock: Clock = _ShiftedClock(charge.ahead_ns) if charge.ahead_ns else SystemClock()
     watch = _HomeWatch(home)
     identity = make_identity() if charge.is_encrypted else None
     with (
@@ -171,7 +173,7 @@ def _place(charge: HubOrder, legacy: Legacy | None) -> Iterator[Reservation]:
     """The run's name on this machine."""
     home, run = Path(charge.home), charge.policy.run
     if legacy is not None and legacy.reservation is not None:
-        with inherited(home, run, legacy.reservation) as reservation:
+        with inherited(home, charge.name or run, legacy.reservation) as reservation:
             yield reservation
         return
     with ExitStack() as stack:
@@ -234,7 +236,8 @@ async def _coordinate(
     arbiter: Arbiter | None,
 ) -> None:
     """Have a successor ready, and tell operators where we are, until the run ends and its agents are gone."""
-    charge = msgspec.structs.replace(charge, site=msgspec.structs.replace(charge.site, port=hub.endpoint[1]))
+    site = msgspec.structs.replace(charge.site, port=hub.endpoint[1])
+    charge = msgspec.structs.replace(charge, site=site, name=reservation.name)
     heir = Heir(encoded(charge), hub, reservation.descriptor, partial(_publish_later, charge, reservation))
     hub.follow = heir.follow
     if hub.estate.takeovers:

@@ -191,8 +191,7 @@ async def _follow_in_turn(order: Order, site: Site, hub: "_HubProcess", viewer: 
     await hub.process.wait()
     while viewer.place == (site.host, site.port):  # as long as nobody has taken over
         await asyncio.sleep(TURN_INTERVAL_S)
-    place = msgspec.structs.replace(site, host=viewer.place[0], port=viewer.place[1])
-    heir = MachineHeir(_heir_order(order, place))
+    heir = MachineHeir(_heir_order(order, site), lambda: viewer.place)
     try:
         await heir.keep()
     finally:
@@ -388,7 +387,7 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
         NodeAgent(one, LineOutlet(), _away_s, voice.say, lambda: viewer.place)
         for one in _assignments(order, site, run, names)
     ]
-    heir = MachineHeir(_heir_order(order, site))
+    heir = MachineHeir(_heir_order(order, site), lambda: viewer.place)
     chores = [asyncio.create_task(work) for work in (viewer.follow(), heir.keep())]
     received: list[signal.Signals] = []
 

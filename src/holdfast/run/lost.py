@@ -21,7 +21,7 @@ REASON = "lost: its coordinator died, and no successor took its place"
 def write_end(home: Path, lost: LostRun, last_ns: int) -> None:
     """Record that the run is over. last_ns: of its last event. Two who do so at once do it once."""
     directory = run_directory(home, lost.run)
-    with suppress(OSError), (directory / FILE).open("rb") as file:
+    with suppress(OSError), (directory / FILE).open("r+b") as file:  # NFS locks no other file alone
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not (directory / FILE).exists():
             return

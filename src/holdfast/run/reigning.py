@@ -24,25 +24,34 @@ async def tend(hub: Coordinator, heirs: Following, token: str, arbiter: Arbiter 
     """Until this coordinator may not go on; returns why."""
     loop = asyncio.get_running_loop()
     asking: asyncio.Task[bool] | None = None
+    halving: asyncio.Task[None] | None = None  # an arbiter may take seconds, and the heirs want to hear us
     beats = 0
-    while True:
-        await asyncio.sleep(BEAT_INTERVAL_S)
-        heirs.beat()
-        beats += 1
-        if beats % 2:
-            hub.reign()
-        _keep_electors(hub, heirs)
-        if arbiter is not None:
-            await _halved(hub, heirs, arbiter)
-        silent_s = loop.time() - heirs.quorum_s if heirs.is_doubtful else 0.0
-        if asking is not None and asking.done():
-            if asking.result():
-                return "another machine coordinates the run now"
-            asking = None
-        if silent_s > QUORUM_WAIT_S:
-            return f"most of the run's machines could not be reached for {QUORUM_WAIT_S:g} s"
-        if silent_s > DOUBT_S and asking is None:
-            asking = asyncio.create_task(_is_deposed(heirs, token))
+    try:
+        while True:
+            await asyncio.sleep(BEAT_INTERVAL_S)
+            heirs.beat()
+            beats += 1
+            if beats % 2:
+                hub.reign()
+            _keep_electors(hub, heirs)
+            if halving is not None and halving.done():
+                halving.result()
+                halving = None
+            if arbiter is not None and halving is None and _is_halved(heirs):
+                halving = asyncio.create_task(_halved(hub, heirs, arbiter))
+            silent_s = loop.time() - heirs.quorum_s if heirs.is_doubtful else 0.0
+            if asking is not None and asking.done():
+                if asking.result():
+                    return "another machine coordinates the run now"
+                asking = None
+            if silent_s > QUORUM_WAIT_S:
+                return f"most of the run's machines could not be reached for {QUORUM_WAIT_S:g} s"
+            if silent_s > DOUBT_S and asking is None:
+                asking = asyncio.create_task(_is_deposed(heirs, token))
+    finally:
+        for task in (asking, halving):
+            if task is not None:
+                task.cancel()
 
 
 def _keep_electors(hub: Coordinator, heirs: Following) -> None:
@@ -56,15 +65,20 @@ def _keep_electors(hub: Coordinator, heirs: Following) -> None:
 
 async def _halved(hub: Coordinator, heirs: Following, arbiter: Arbiter) -> None:
     """The other one of two is gone: the arbiter says which of them goes on."""
-    reign, electorate = heirs.reign, heirs.reign.mandate.electorate
-    absent = heirs.absent
-    if not (electorate.has_arbiter and len(electorate.machines) == 2 and absent and reign.can_change):
-        return
-    term = reign.term + 1
-    if await chosen(arbiter, heirs.own.machine, reign.term, term):
+    reign = heirs.reign
+    known, electorate = reign.term, reign.mandate.electorate
+    term = known + 1
+    is_chosen = await chosen(arbiter, heirs.own.machine, known, term)
+    if is_chosen and reign.term == known and reign.mandate.electorate == electorate and reign.can_change:
         heirs.renew(term, is_granted=True)
         own = heirs.own.machine
         hub.enter(TermBegun(term=term, electorate=fewer(electorate, (own,), own), now_ns=hub.now_ns()))
+
+
+def _is_halved(heirs: Following) -> bool:
+    electorate = heirs.reign.mandate.electorate
+    is_pair = electorate.has_arbiter and len(electorate.machines) == 2
+    return is_pair and bool(heirs.absent) and heirs.reign.can_change
 
 
 async def _is_deposed(heirs: Following, token: str) -> bool:

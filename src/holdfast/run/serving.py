@@ -48,6 +48,7 @@ class ClientConnection(asyncio.Protocol):
         self.role: wire.Role = "operator"
         self.name = ""
         self.closed = asyncio.Event()
+        self.unread_bytes_max = SEND_BUFFER_BYTES_MAX
         self._desk = desk
         self._host: Host | None = None
         self._channel = Channel()
@@ -98,7 +99,7 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Hand over to the kernel, or keep for it; a client that does not read is given up."""
         assert self._transport is not None
-        if self._transport.get_write_buffer_size() + len(data) > SEND_BUFFER_BYTES_MAX:
+        if self._transport.get_write_buffer_size() + len(data) > self.unread_bytes_max:
             self.abort()
         elif not self._transport.is_closing():
             self._transport.write(self._channel.seal(data))

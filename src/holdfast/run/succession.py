@@ -102,8 +102,7 @@ class Reign:
     it in this term. is_granted: the arbiter chose it, which counts until the electors are fewer.
     """
 
-    def __init__(self, machine: str, term: int, mandate: Mandate, position: int, committed: int = 0) -> None:
-        """committed: what it knows that a quorum has, of an earlier term."""
+    def __init__(self, machine: str, term: int, mandate: Mandate, position: int) -> None:
         self.machine = machine
         self.term = term
         self.mandate = mandate
@@ -185,7 +184,7 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Elector:
-    """The rules of one elector that does not coordinate. machine: its name. known_ns: when it last heard a
+    """The rules of one elector that does not coordinate. machine: its name. heard_ns: when it last heard a
     coordinator. has_estate: it could go on with it; one that was started again cannot.
     """
 

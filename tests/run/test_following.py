@@ -1,0 +1,205 @@
+"""Coordinators and heirs over real connections, a piece at a time; whole machines are in test_heirs.py."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from waiting import free_port
+
+from holdfast.run import wire
+from holdfast.run.distant import DistantHeir, HeirOrder
+from holdfast.run.estate import Estate
+from holdfast.run.following import Following
+from holdfast.run.handshake import Host
+from holdfast.run.heirs import MachineHeir
+from holdfast.run.serving import ClientConnection, Desk
+from holdfast.run.state import RunPolicy
+from holdfast.run.succession import HUSH_S, Candidacy, Electorate, MachinePlace, Mandate, Reign, Stand, Vote
+from holdfast.run.tls import Identity
+
+TOKEN = "0123456789abcdef"
+WAIT_S = 30.0
+
+
+def _order(port: int, home: Path, memory: int = 0) -> HeirOrder:
+    return HeirOrder(
+        host="127.0.0.1",
+        port=port,
+        token=TOKEN,
+        machine="b",
+        home=str(home),
+        memory=memory,
+        launcher=os.getpid(),
+    )
+
+
+def test_an_heir_that_is_started_again_looks_where_the_coordinator_is_by_now(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as second:
+        places = [("127.0.0.1", free_port()), second.getsockname()]
+        heir = MachineHeir(_order(places[0][1], tmp_path), lambda: places.pop(0))
+
+        def hang_up() -> None:
+            second.accept()[0].close()
+            second.close()
+
+        called = threading.Thread(target=hang_up)
+        called.start()
+
+        async def keep() -> None:
+            with pytest.raises(IndexError):  # nobody asks a third time
+                await heir.keep()
+            await heir.finish(0.0)
+
+        asyncio.run(keep())
+        called.join(WAIT_S)
+        assert not called.is_alive()
+
+
+class _Told(ClientConnection):
+    """An heir's connection, of which only what it is sent matters."""
+
+    def __init__(self, desk: Desk, machine: str) -> None:
+        super().__init__(desk)
+        self.name, self.told = machine, list[wire.AnyMessage]()
+
+    def write(self, data: bytes) -> None:
+        self.told += wire.FrameBuffer().feed(data)
+
+    def asked(self) -> list[Candidacy]:
+        return [one.candidacy for one in self.told if isinstance(one, wire.AskVote)]
+
+
+def _came(machine: str, promised: int) -> wire.HeirCame:
+    return wire.HeirCame(place=MachinePlace(machine, "127.0.0.1", 1), promised=promised)
+
+
+def test_a_coordinator_asks_for_a_term_until_enough_have_voted(tmp_path: Path) -> None:
+    async def ask() -> None:
+        electorate = Electorate(machines=("a", "b", "c"), casting="a")
+        estate, reign = Estate(RunPolicy(run="r"), 0), Reign("a", 1, Mandate(electorate=electorate), 0)
+        following = Following(estate, MachinePlace("a", "127.0.0.1", 1), reign)
+        with socket.socket() as listener:
+            desk = DistantHeir(_order(1, tmp_path, _memory()), MachinePlace("b", "", 1), listener)
+            early, late = _Told(desk, "b"), _Told(desk, "c")
+            following.heard(early, _came("b", 3))
+            following.ask_for_term()
+            following.heard(late, _came("c", 1))
+            following.ask_for_term()
+            (candidacy,) = {*early.asked(), *late.asked()}
+            assert (candidacy.term, len(early.asked()), len(late.asked())) == (4, 2, 1)
+            following.heard(late, wire.VoteCast(candidacy=candidacy, vote=Vote(is_granted=True)))
+            following.ask_for_term()
+            assert (len(early.asked()), len(late.asked())) == (3, 1)  # it has voted
+            won = following.term_won(1)
+            assert won is not None
+            assert won.term == 4
+
+    asyncio.run(ask())
+
+
+class _HeirDesk:
+    """A coordinator's desk, as far as heirs go."""
+
+    identity: Identity | None = None
+
+    def __init__(self, following: Following) -> None:
+        self._following = following
+
+    def opened(self, connection: ClientConnection) -> None:
+        pass
+
+    def handshake(self, endpoint: str) -> Host:
+        return Host(TOKEN, endpoint=endpoint, certificate=b"")
+
+    def refusal(self, proof: wire.Proof) -> wire.Refused | None:
+        return None
+
+    def accepted(
+        self, connection: ClientConnection, received: int | None
+    ) -> tuple[wire.Accepted, list[bytes]]:
+        return wire.Accepted(run="r", term=1), []
+
+    def closed(self, connection: ClientConnection) -> None:
+        self._following.closed(connection)
+
+    def heard(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
+        self._following.heard(connection, message)
+
+
+@contextlib.asynccontextmanager
+async def _followed(estate: Estate, home: Path, *electors: str) -> AsyncIterator[Following]:
+    """A coordinator `a` that the heir `b` follows, by the name of its machine."""
+    reign = Reign("a", 1, Mandate(electorate=Electorate(machines=electors, casting="a")), 0)
+    following = Following(estate, MachinePlace("a", "127.0.0.1", 1), reign)
+    desk, loop = _HeirDesk(following), asyncio.get_running_loop()
+    server = await loop.create_server(lambda: ClientConnection(desk), "127.0.0.1", 0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        own = MachinePlace("b", *listener.getsockname())
+        order = _order(server.sockets[0].getsockname()[1], home, _memory())
+        order = msgspec.structs.replace(order, host="localhost")
+        heir = asyncio.create_task(DistantHeir(order, own, listener).follow())
+        async with asyncio.timeout(WAIT_S):
+            while following.change() is None:  # until it has acknowledged the whole estate
+                await asyncio.sleep(0.01)
+            yield following
+            following.finish()
+            assert await heir is None
+    server.close()
+    await server.wait_closed()
+
+
+def test_an_estate_of_any_size_is_followed(tmp_path: Path) -> None:
+    async def follow() -> None:
+        estate = Estate(RunPolicy(run="r"), 0)
+        estate.notices = [("n0.0", f"k{number}", bytes(1 << 20)) for number in range(48)]
+        async with _followed(estate, tmp_path, "a"):
+            pass
+
+    asyncio.run(follow())
+
+
+def test_an_heir_votes_for_the_coordinator_that_it_follows(tmp_path: Path) -> None:
+    """At once, though it has just heard a coordinator."""
+
+    async def follow() -> None:
+        async with _followed(Estate(RunPolicy(run="r"), 0), tmp_path, "a", "b", "c") as following:
+            following.heard(_Told(_HeirDesk(following), "c"), _came("c", 3))
+            following.beat()
+            following.ask_for_term()
+            async with asyncio.timeout(HUSH_S / 2):
+                while (won := following.term_won(1)) is None:
+                    await asyncio.sleep(0.01)
+            assert won.term == 4
+
+    asyncio.run(follow())
+
+
+def _memory() -> int:
+    return os.memfd_create("test")
+
+
+def test_an_heir_that_was_elected_votes_no_more(tmp_path: Path) -> None:
+    async def follow() -> None:
+        memory = _memory()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            own = MachinePlace("b", *listener.getsockname())
+            heir = DistantHeir(_order(free_port(), tmp_path, memory), own, listener)
+            following = asyncio.create_task(heir.follow())
+            await asyncio.sleep(0)
+            following.cancel()
+            await asyncio.wait([following])
+            candidacy = Candidacy(machine="c", term=9, known=Stand(8, 8))
+            told = _Told(heir, "c")
+            heir.heard(told, wire.AskVote(candidacy=candidacy))
+            (cast,) = told.told
+            assert isinstance(cast, wire.VoteCast)
+            assert not cast.vote.is_granted
+        assert os.pread(memory, 1, 0) == b""
+
+    asyncio.run(follow())
