@@ -116,7 +116,7 @@ class Hanging(DirectoryCheckpoints):
 def test_storage_that_hangs_is_left_alone_and_so_is_the_state_that_it_reads(tmp_path: Path) -> None:
     told = Heard()
     hanging = Hanging(tmp_path / "hangs", told)
-    kept = LeveledCheckpoints([hanging, level(tmp_path / "other", told)], told=told, hang_s=0.1)
+    kept = LeveledCheckpoints([hanging, level(tmp_path / "other", told)], told=told, hang_s=2.0)
     tensor = torch.arange(100_000)
     with Writer(kept, told=told, every_steps=1) as writer:
         for step in (1, 2, 3):
@@ -168,7 +168,7 @@ def test_a_place_that_hangs_while_it_is_read_is_named(tmp_path: Path) -> None:
     told = Heard()
     sound = level(tmp_path / "sound", told)
     sound.save(1, state_of(1))
-    kept = LeveledCheckpoints([Dead(tmp_path / "dead", told=told), sound], told=told, hang_s=0.1)
+    kept = LeveledCheckpoints([Dead(tmp_path / "dead", told=told), sound], told=told, hang_s=2.0)
     with pytest.raises(StoreError, match="dead could not be read"):
         kept.newest()
 

@@ -28,10 +28,9 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         type=click.IntRange(0, 64),
         metavar="N",
     )
-    directory: Path = option(
+    directory: Path | None = option(
         "On the disk to try.  [default: the temporary directory]",
         type=click.Path(path_type=Path),
-        default=Path(tempfile.gettempdir()),
         metavar="DIR",
     )
     reference: Path | None = option(
@@ -79,7 +78,7 @@ def command(given: _Flags) -> int:
         raise InputError(f"{given.write_reference} exists already.", hint="Name another file.")
     plan = CheckPlan(
         gpus=given.gpus,
-        folder=given.directory,
+        folder=given.directory or Path(tempfile.gettempdir()),
         most_s=given.most_s,
         since_s=given.since_s,
         skipped=given.skip,

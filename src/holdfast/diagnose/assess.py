@@ -172,9 +172,10 @@ class _Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
-    incidents: list[Incident] = []
-    for left in _parted(own_signs(_concerning(findings, desk.topology, desk.scene)), desk.window_ns[0]):
-        incidents += _told(left, desk, INCIDENTS_MAX - len(incidents))
+    now, before = _parted(own_signs(_concerning(findings, desk.topology, desk.scene)), desk.window_ns[0])
+    incidents = _told(now, desk, INCIDENTS_MAX)
+    earlier = _told(before, desk, INCIDENTS_MAX - len(incidents))
+    incidents += [one for one in earlier if one.verdict != "unknown"]  # of the rest nobody can tell any more
     # What slows the run now comes first, and what has not done any harm yet last.
     incidents.sort(key=lambda each: (each.ended_ns is not None, -each.slowdown))
     return [
