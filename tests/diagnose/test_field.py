@@ -265,6 +265,15 @@ def test_an_evaluation_that_nobody_has_seen_before_is_no_hang_while_the_gpus_wor
     assert answers(field.look(DEFAULT_ON)) == []
 
 
+def test_what_gpus_did_before_the_last_step_says_nothing_of_now() -> None:
+    """They are scraped once a minute, and were at work when it was last their turn."""
+    field = Field()
+    field.values[STEP][-3:] = field.values[STEP][-4]
+    for metric in (TENSOR, POWER):
+        field.values[metric][-3:] = np.nan
+    assert [mechanism for mechanism, _ in answers(field.look(DEFAULT_ON))] == ["hang"]
+
+
 def test_long_steps_that_come_far_more_often_than_before_are_slowness_and_no_pauses() -> None:
     """Every seventh step waits for a name to be looked up; each of them alone looks like an evaluation."""
     field = Field()

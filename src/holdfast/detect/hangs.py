@@ -69,7 +69,7 @@ def _hung(look: Look) -> Iterator[Finding]:
         or _is_broken(look, scene.run, last_ns)
         or _stands_in_step(look, scene.run)
     )
-    working = 0.0 if is_broken else _working_share(look, scene.run)
+    working = 0.0 if is_broken else _working_share(look, scene.run, last_ns)
     least_s = _patience_s(pace, scene, working, look.panels.window_ns)
     is_usual = held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
     if elapsed_s < least_s or is_usual:
@@ -188,11 +188,14 @@ def _stands_in_step(look: Look, run: str) -> bool:
     return bool((waits & steps).any() and (~waits & steps).any())
 
 
-def _working_share(look: Look, run: str) -> float | None:
-    """How much of their usual work the run's GPUs do at the last readings; None where nobody knows."""
+def _working_share(look: Look, run: str, since_ns: int) -> float | None:
+    """How much of their usual work the run's GPUs do at the last readings; None where nobody knows. since_ns:
+    what they did before the last step says nothing of what they do now.
+    """
     for metric in ACTIVITY:
         if (share := _shares(look, metric, run)) is not None:
-            last = _last_known(share[1])
+            times_ns, shares = share
+            last = _last_known(shares[times_ns > since_ns]) if (times_ns > since_ns).any() else shares[:0]
             if np.isfinite(last).any():
                 return float(np.nanmedian(last))
     return None
