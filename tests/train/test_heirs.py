@@ -25,6 +25,7 @@ MOMENTS_S = 3.0
 SEEDS = range(10)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("fault", "seed"), sampled([*(("kill", seed) for seed in SEEDS), ("cut", 0), ("cut", 1)], [("kill", 0)])
 )
