@@ -34,6 +34,7 @@ LANE_S = 0.008
 """Of `lopsided`, what a lane takes a member that is not slow."""
 SLEPT_S = 0.04
 """What a lane takes a member of a script that has a slow one: see `dawdle`."""
+LATE_POLLS, LATE_POLL_INTERVAL_S = 3000, 0.02
 WIDE_ROWS = 256
 """Of `wide`: on a GPU its gradients are several buckets."""
 AUTOCAST = {"plain": torch.bfloat16, "scaled_half": torch.float16, "autocast": torch.bfloat16}
@@ -561,7 +562,7 @@ def train(
     """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
     pace_s: how long every step lasts at least. hold_s: for so long the first members, `holders` of them, keep
     the interpreter after step 4, so that no other thread of theirs runs. meets, deaths: see `Meets`; then
-    the steps are in two loops. does: what else it does; see `leave`, `dawdle` and `spoilt`.
+    the steps are in two loops. does: what else it does; see `tarry`, `leave`, `dawdle` and `spoilt`.
     """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = checkpoints
@@ -571,6 +572,7 @@ def train(
     path = Path(folder) / f"{os.environ['HOLDFAST_MEMBER']}.json"
     traced = Trace(path.with_suffix(".trace")) if trace else None
     warm = rehearsal(Path(folder)) if build == "rehearsed" else None
+    tarry(does, os.environ["HOLDFAST_MEMBER"], Path(folder))
     with hf.join(warm=warm) as run:
         with run.device:
             meshed = SHARDED.get(build) or PIPED.get(build)
@@ -623,6 +625,21 @@ def train(
         text = json.dumps({"digest": digest, "losses": losses, "scale": scale, "ranks": ranks, "met": met})
         path.with_suffix(".part").write_text(text)
         path.with_suffix(".part").rename(path)
+
+
+def tarry(does: str, member: str, folder: Path) -> None:
+    """`late n0.3 3`: when that member begins anew, it joins no sooner than three steps are logged."""
+    if does.startswith("late "):
+        import stuck  # of bench/workers, which only the members of a cluster have on their path
+
+        late, lines = does.split()[1:]
+        log = folder / "log.jsonl"
+        if member != late or stuck.is_first(folder, member):
+            return
+        for _ in range(LATE_POLLS):
+            if log.exists() and len(log.read_text().splitlines()) >= int(lines):
+                return
+            time.sleep(LATE_POLL_INTERVAL_S)
 
 
 def dawdle(does: str, member: str, step: int) -> None:

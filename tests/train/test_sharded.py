@@ -124,6 +124,7 @@ def test_a_rank_that_is_shelved_in_shared_work_is_not_left_with_a_wrong_result(c
         warm=0,
         meets=True,
         deaths=[("n0.3", "1 item 5")],
+        does="late n0.3 3",
         pace_s=PACE_S,
     )
     assert disturbed.ending.outcome == "completed", disturbed.story

@@ -21,7 +21,7 @@ HANG_AFTER_S = 3.0
 LONG_STEPS = 160
 POLL_INTERVAL_S = 0.02
 KINDS = {
-    "loop": ("endless loop", ("n0.1",), "computes at stuck.py:", "`count += 1`"),
+    "loop": ("endless loop", ("n0.1",), "computes at stuck.py:", "in endless_loop()"),
     "loader": (
         "data loader stuck",
         ("n0.1",),
