@@ -163,6 +163,10 @@ class Dead(DirectoryCheckpoints):
         threading.Event().wait()
         raise AssertionError
 
+    def steps(self) -> list[int]:
+        threading.Event().wait()
+        raise AssertionError
+
 
 def test_a_place_that_hangs_while_it_is_read_is_named(tmp_path: Path) -> None:
     told = Heard()
@@ -171,6 +175,8 @@ def test_a_place_that_hangs_while_it_is_read_is_named(tmp_path: Path) -> None:
     kept = LeveledCheckpoints([Dead(tmp_path / "dead", told=told), sound], told=told, hang_s=2.0)
     with pytest.raises(StoreError, match="dead could not be read"):
         kept.newest()
+    with pytest.raises(StoreError, match="dead could not be read"):
+        kept.steps()
 
 
 def hold(lock: Path, ready: Any) -> None:

@@ -110,7 +110,13 @@ class _Level:
 
     def promised(self, until: Mark | None) -> Mark:
         """The newest that there seems to be."""
-        return self._bounded(lambda: _promised(self.checkpoints, until), min(self._hang_s, LIST_S_MAX))
+        return self._listed(lambda: _promised(self.checkpoints, until))
+
+    def steps(self) -> list[int]:
+        return self._listed(self.checkpoints.steps)
+
+    def _listed(self, work: Callable[[], Outcome]) -> Outcome:
+        return self._bounded(work, min(self._hang_s, LIST_S_MAX))
 
     def newest(self, until: Mark | None) -> Loaded | None:
         return self._bounded(lambda: self.checkpoints.newest(until), READ_S_MAX)
@@ -178,7 +184,7 @@ class LeveledCheckpoints:
         return best
 
     def steps(self) -> list[int]:
-        return sorted({step for level in self._levels for step in level.checkpoints.steps()})
+        return sorted({step for level in self._levels for step in level.steps()})
 
 
 def _promised(checkpoints: DirectoryCheckpoints, until: Mark | None) -> Mark:

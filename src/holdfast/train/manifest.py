@@ -36,8 +36,10 @@ from holdfast.train.skeleton import MalformedSkeleton, is_dense, places_of, put_
 INLINE_BYTES = 1 << 10
 """Tensors up to this size are in the manifest itself: counters and the like."""
 _MAGIC = b"holdfast.ckpt\r\n\x1a"  # a transfer that mends line ends breaks it, and shows
-_VERSION = 2
-_HEADER = struct.Struct(">16sIQQ32s")  # magic, version, step, bytes and BLAKE2b-256 of what follows
+_VERSION = 3
+_HEADER = struct.Struct(
+    ">16sIQQ32s"
+)  # magic, version, step, bytes that follow, BLAKE2b-256 of all but itself
 
 
 class StoredTensor(msgspec.Struct, frozen=True, array_like=True):
@@ -294,7 +296,14 @@ def _blake2b(data: bytes) -> bytes:
 def encoded(note: Manifest | ShareNote) -> bytes:
     """As a file."""
     payload = msgspec.msgpack.encode(note)
-    return _HEADER.pack(_MAGIC, _VERSION, note.step, len(payload), _blake2b(payload)) + payload
+    return _HEADER.pack(_MAGIC, _VERSION, note.step, len(payload), _seal(note.step, payload)) + payload
+
+
+def _seal(step: int, payload: bytes) -> bytes:
+    """Over the format as well: a file that agrees with this one but for its format number is damaged, and not
+    another version's.
+    """
+    return _blake2b(_HEADER.pack(_MAGIC, _VERSION, step, len(payload), b"") + payload)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------
@@ -340,18 +349,16 @@ def _decoded(path: Path, step: int | None, kind: type[Note]) -> Note:
         magic, version, written_step, payload_bytes, digest = _HEADER.unpack(header)
         if magic != _MAGIC:
             raise Unsound("it is not a checkpoint of Holdfast, or was torn before it was complete")
-        if version > _VERSION:
-            raise NewerFormat(f"a newer Holdfast wrote it: format {version}, and this one reads {_VERSION}")
-        if 0 < version < _VERSION:
-            raise OlderFormat(f"an older Holdfast wrote it: format {version}, and this one reads {_VERSION}")
-        if version != _VERSION:
-            raise Unsound("it has no format that there ever was")
-        if step is not None and written_step != step:
-            raise Unsound(f"it says inside that it is of step {written_step}")
-        if size_bytes != _HEADER.size + payload_bytes:
-            raise Unsound(f"it has {size_bytes} bytes instead of {_HEADER.size + payload_bytes}")
-        payload = _all_of(descriptor, payload_bytes)
-    if _blake2b(payload) != digest:
+        is_all_there = size_bytes == _HEADER.size + payload_bytes
+        payload = _all_of(descriptor, payload_bytes) if is_all_there else b""
+        is_as_written = is_all_there and _seal(written_step, payload) == digest
+    if version != _VERSION:
+        raise _other_format(version, is_as_written)
+    if step is not None and written_step != step:
+        raise Unsound(f"it says inside that it is of step {written_step}")
+    if not is_all_there:
+        raise Unsound(f"it has {size_bytes} bytes instead of {_HEADER.size + payload_bytes}")
+    if not is_as_written:
         raise Unsound("its hash does not agree: it is not what was written")
     try:
         found = msgspec.msgpack.decode(payload, type=kind)
@@ -360,6 +367,17 @@ def _decoded(path: Path, step: int | None, kind: type[Note]) -> Note:
     if found.step != written_step:
         raise Unsound(f"it says inside that it is of step {found.step}")
     return found
+
+
+def _other_format(version: int, is_of_this: bool) -> Unsound:
+    """is_of_this: all but the number is as this version would have written it."""
+    if is_of_this:
+        return Unsound(f"its format number is damaged: it says {version}, and all else is of {_VERSION}")
+    if version > _VERSION:
+        return NewerFormat(f"a newer Holdfast wrote it: format {version}, and this one reads {_VERSION}")
+    if version > 0:
+        return OlderFormat(f"an older Holdfast wrote it: format {version}, and this one reads {_VERSION}")
+    return Unsound("it has no format that there ever was")
 
 
 def _all_of(descriptor: int, size_bytes: int) -> bytes:

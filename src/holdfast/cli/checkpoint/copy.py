@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.checkpoint.options import directory_option, step_option
 from holdfast.cli.checkpoint.place import located
 from holdfast.cli.checkpoint.rows import amount
 from holdfast.cli.terminal import printable
@@ -12,15 +13,8 @@ from holdfast.record.errors import InputError
 
 @click.command("copy")
 @click.argument("run_or_path")
-@click.option(
-    "--to",
-    "target",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="DIR",
-    help="Where to: the --checkpoints directory of a run that is to go on from it.",
-)
-@click.option("--step", type=click.IntRange(min=0), help="Of the checkpoints kept; if not given, the newest.")
+@directory_option
+@step_option
 def command(run_or_path: str, target: Path, step: int | None) -> None:
     """Keep a checkpoint of RUN_OR_PATH in another directory as well: the newest sound one, or that of --step.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from holdfast.cli.checkpoint.options import step_option, target_option
 from holdfast.cli.checkpoint.place import located, run_of
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
@@ -14,21 +15,14 @@ SUFFIXES = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".bi
 
 @click.command("export")
 @click.argument("run_or_path")
-@click.option(
-    "--to",
-    "target",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="What to write: model.safetensors, model.pt, or a directory for dcp.",
-)
+@target_option("FILE", "What to write: model.safetensors, model.pt, or a directory for dcp.")
 @click.option(
     "--format",
     "format_",
     type=click.Choice(["safetensors", "torch", "dcp"]),
     help="If FILE's suffix does not tell.",
 )
-@click.option("--step", type=click.IntRange(min=0), help="Of the checkpoints kept; if not given, the newest.")
+@step_option
 @click.option(
     "--part",
     help="What of it: model, average, optimizer, ...  [default: the model to safetensors, all to torch]",

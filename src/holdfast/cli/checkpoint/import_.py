@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from holdfast.cli.checkpoint.export import SUFFIXES
+from holdfast.cli.checkpoint.options import directory_option
 from holdfast.cli.checkpoint.place import located
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
@@ -12,14 +13,7 @@ from holdfast.record.errors import InputError
 
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--to",
-    "target",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="DIR",
-    help="Where to: the --checkpoints directory of a run that is to go on from it.",
-)
+@directory_option
 @click.option(
     "--like",
     metavar="RUN_OR_PATH",
