@@ -1,9 +1,8 @@
 """`holdfast replay`: compute one lane of one step of a run again, and hold it against what was recorded."""
 
 import os
-import subprocess
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -12,13 +11,12 @@ import msgspec
 from holdfast.cli.record import home, json_option, open_record
 from holdfast.cli.terminal import print_json
 from holdfast.record.errors import InputError
-from holdfast.record.events import GenerationOpened, LaneExamined, StepCommitted
+from holdfast.record.events import LaneExamined, StepCommitted
 from holdfast.record.runs import find_run
-from holdfast.record.store import Selection
+from holdfast.record.store import Selection, Store
 from holdfast.run.endpoint import run_directory
 from holdfast.run.launcher import CHECKPOINTS_DIRECTORY
-from holdfast.run.replaying import VARIABLE, Replayed, ReplayOrder
-from holdfast.run.skipped import skipped_in
+from holdfast.run.replaying import Replayed, ReplayOrder, compute
 
 
 class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,28 +68,18 @@ def command(
     """
     with open_record(os.environ.get("HOLDFAST_STORE")) as store:
         run = find_run(store, run)
-        committed = list(store.select(Selection(run=run, kinds=("step.committed",))))
-        skipped = skipped_in(committed)
-        opened = store.select(Selection(run=run, kinds=("generation.opened",)))
-        setup = next((one for one in opened if isinstance(one, GenerationOpened) and one.lanes), None)
+        last = max((event.step for event in _committed(store, run)), default=0)
+        order = ReplayOrder(step=step, lane=lane, result="").told_of(store, run)
         examined = [
             event
             for event in store.select(Selection(run=run, kinds=("lane.examined",)))
             if isinstance(event, LaneExamined) and (event.step, event.lane) == (step, lane)
         ]
-    _check_step(run, step, [event.step for event in committed if isinstance(event, StepCommitted)])
+    _check_step(run, step, last)
     place = checkpoints or run_directory(home(), run) / CHECKPOINTS_DIRECTORY
     with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as directory:
-        order = ReplayOrder(
-            step=step,
-            lane=lane,
-            result=f"{directory}/result.json",
-            skipped=skipped,
-            lanes=None if setup is None else setup.lanes,
-            seed=None if setup is None else setup.seed,
-            model="" if setup is None else setup.model,
-        )
-        found = _compute(order, place, (script, *arguments))
+        order = msgspec.structs.replace(order, result=f"{directory}/result.json")
+        found = compute(order, place, (script, *arguments), Replayed)
     result = _compare(run, order, found, examined[-1] if examined else None)
     if as_json:
         print_json(result)
@@ -100,33 +88,21 @@ def command(
     return 0 if result.is_same is not False and result.is_steady else 1
 
 
-def _check_step(run: str, step: int, committed: list[int]) -> None:
+def _committed(store: Store, run: str) -> Iterator[StepCommitted]:
+    found = store.select(Selection(run=run, kinds=("step.committed",)))
+    return (event for event in found if isinstance(event, StepCommitted))
+
+
+def _check_step(run: str, step: int, last: int) -> None:
     """The one after the last may have been begun, and be why the run ended."""
-    last = max(committed, default=0)
     if last and step > last + 1:
         raise InputError(
             f"The run {run} has no step {step}: it came to step {last}.", hint="Name one it has."
         )
 
 
-def _compute(order: ReplayOrder, checkpoints: Path, words: tuple[str, ...]) -> Replayed:
-    environment = {**os.environ, VARIABLE: order.text, "HOLDFAST_CHECKPOINTS": str(checkpoints.absolute())}
-    environment.pop("HOLDFAST_COORDINATOR", None)
-    # What the script prints is not what this command was asked for.
-    code = subprocess.run(
-        (sys.executable, *words), env=environment, stdout=sys.stderr, check=False
-    ).returncode
-    try:
-        return msgspec.json.decode(Path(order.result).read_bytes(), type=Replayed)
-    except FileNotFoundError:
-        raise InputError(
-            f"{words[0]} ended with exit code {code} before it had computed lane {order.lane} of step "
-            f"{order.step}.",
-            hint="Give it the arguments that the run was started with.",
-        ) from None
-
-
 def _compare(run: str, order: ReplayOrder, found: Replayed, recorded: LaneExamined | None) -> ReplayResult:
+    assert order.lane is not None
     first, second = found.prints
     return ReplayResult(
         run=run,

@@ -460,6 +460,7 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     events.CheckpointFailed: Fold._checkpoint_failed,
     events.CheckpointVerified: Fold._nothing,
     events.LaneExamined: Fold._nothing,
+    events.StepWitnessed: Fold._nothing,
     events.PhaseEntered: Fold._phase,
     events.FaultObserved: Fold._fault,
     events.ActionTaken: Fold._action,

@@ -173,6 +173,19 @@ class LaneExamined(Event, frozen=True, kw_only=True, tag_field="kind", tag="lane
     print: str = ""
 
 
+class StepWitnessed(Event, frozen=True, kw_only=True, tag_field="kind", tag="step.witnessed"):
+    """What the step after a checkpoint came to, as a member has it that did not write all of that checkpoint,
+    where there is one. Whoever loads the checkpoint and computes the step must come to the same.
+
+    loss: of the step, as text, since it may be no number. print: 64 bits of weights, buffers and what
+    optimizers keep after the step, in hexadecimal digits.
+    """
+
+    step: StepNumber
+    loss: str = ""
+    print: str = ""
+
+
 class CheckpointBegun(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.begun"):
     """A checkpoint of this step is being written; `blocking` while training waits for it."""
 
@@ -213,7 +226,9 @@ class CheckpointFailed(Event, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class CheckpointVerified(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.verified"):
-    """A check whether a run can restart from a checkpoint."""
+    """A check whether a run can restart from a checkpoint: it was loaded, a step was computed, and the result
+    compared with what the run had computed. reason: how it was compared, or what was found instead.
+    """
 
     step: StepNumber
     sound: bool
@@ -378,7 +393,7 @@ class Unknown(Event, frozen=True, kw_only=True, gc=False):
 
 
 OfRun = RunSubmitted | RunStarted | RunEnded | GenerationOpened | MemberJoined | MemberLost
-OfStep = StepBegun | StepCommitted | LaneExamined
+OfStep = StepBegun | StepCommitted | LaneExamined | StepWitnessed
 OfCheckpoint = CheckpointBegun | CheckpointSaved | CheckpointLoaded | CheckpointFailed | CheckpointVerified
 OfTrouble = PhaseEntered | FaultObserved | ActionTaken
 OfFigures = CostRate | ReferenceDeclared | CollectiveTimed | MembersTimed | DataMoved

@@ -46,7 +46,7 @@ from holdfast.run.happenings import (
     TookOver,
 )
 from holdfast.run.history import gist
-from holdfast.run.recording import checkpoint_event
+from holdfast.run.recording import checkpoint_event, witness_event
 from holdfast.run.state import Launch, Member, Node, RunPolicy, RunState
 from holdfast.run.waits import LATE_S, ns
 from holdfast.run.wire import (
@@ -76,6 +76,7 @@ from holdfast.run.wire import (
     StrikeNode,
     StrikeWorker,
     Struck,
+    Witnessed,
     WorkerExited,
     WorkerJoined,
     WorkerReady,
@@ -320,6 +321,9 @@ def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
             return False  # between the members alone: the coordinator passes it on
         case Checkpointed():
             _checkpointed(state, member, message)
+            return False
+        case Witnessed():
+            state.outbox.record(witness_event(message, state.now_ns))
             return False
         case Struck():
             _struck(state, member, message)

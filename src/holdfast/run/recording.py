@@ -8,9 +8,10 @@ from holdfast.record.events import (
     CheckpointLoaded,
     CheckpointSaved,
     KnownEvent,
+    StepWitnessed,
 )
 from holdfast.record.recorder import Recorder
-from holdfast.run.wire import Checkpointed
+from holdfast.run.wire import Checkpointed, Witnessed
 
 _FILLED_IN = ("id", "recorded_ns", "source", "run", "schema", "causes")
 
@@ -44,3 +45,15 @@ def checkpoint_event(message: Checkpointed, occurred_ns: int) -> KnownEvent:
             return CheckpointFailed(id="", occurred_ns=occurred_ns, step=step, place=place, reason=reason)
         case "loaded":
             return CheckpointLoaded(id="", occurred_ns=occurred_ns, step=step, place=place)
+
+
+def witness_event(message: Witnessed, occurred_ns: int) -> KnownEvent:
+    """What a step came to that follows a checkpoint."""
+    return StepWitnessed(
+        id="",
+        occurred_ns=occurred_ns,
+        subject=message.member,
+        step=message.step,
+        loss=message.loss,
+        print=message.print,
+    )

@@ -1,28 +1,49 @@
-"""What a script is told that is to compute one lane of one step again, and what it found. Without torch."""
+"""What a script is told that is to compute a step of a run again, or one lane, and what it found."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
+from holdfast.record.errors import InputError
+from holdfast.record.events import GenerationOpened
+from holdfast.record.store import Selection, Store
+from holdfast.run.skipped import skipped_in
 from holdfast.run.wire import SkippedLanes
 
 VARIABLE = "HOLDFAST_REPLAY"
+PROOF_STEPS_MAX = 100
+"""So many steps are computed at most to come to a checkpoint from the one before, unless told otherwise."""
 
 
 class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The lane, and where to write what was found. skipped: lanes that nobody computed in earlier steps.
-    lanes, seed, model: what the run had of these, as far as the record tells.
+    """The lane, or all of the step, and where to write what was found. skipped: lanes that nobody computed in
+    earlier steps. lanes, seed, model: what the run had of these, as far as the record tells. begins: the step
+    of the checkpoint that it must go on from, 0 for the run's beginning; None: any before the step.
     """
 
     step: int
-    lane: int
+    lane: int | None
     result: str
     skipped: tuple[SkippedLanes, ...] = ()
     lanes: int | None = None
     seed: int | None = None
     model: str = ""
+    begins: int | None = None
+
+    def told_of(self, store: Store, run: str) -> Self:
+        """With what the record says of a run."""
+        skipped = skipped_in(store.select(Selection(run=run, kinds=("step.committed",))))
+        opened = store.select(Selection(run=run, kinds=("generation.opened",)))
+        setup = next((one for one in opened if isinstance(one, GenerationOpened) and one.lanes), None)
+        told = msgspec.structs.replace(self, skipped=skipped)
+        if setup is None:
+            return told
+        return msgspec.structs.replace(told, lanes=setup.lanes, seed=setup.seed, model=setup.model)
 
     @classmethod
     def given(cls, environment: Mapping[str, str]) -> Self | None:
@@ -47,3 +68,40 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, path: Path) -> None:
         path.write_bytes(msgspec.json.encode(self))
+
+
+class Recomputed(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a whole step. begun: as in `Replayed`. print: of the state after it. digest: of all that
+    is protected, after it. All are empty where it did not begin where it was to. kept: the digest of the
+    checkpoint of this step, as it was loaded; empty: none was.
+    """
+
+    begun: int
+    loss: str = ""
+    print: str = ""
+    digest: str = ""
+    kept: str = ""
+
+    def write(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.encode(self))
+
+
+Found = TypeVar("Found", Replayed, Recomputed)
+
+
+def compute(order: ReplayOrder, checkpoints: Path, words: tuple[str, ...], kind: type[Found]) -> Found:
+    """Have a script, with its arguments, do that in a process of its own. Raises `InputError`."""
+    environment = {**os.environ, VARIABLE: order.text, "HOLDFAST_CHECKPOINTS": str(checkpoints.absolute())}
+    environment.pop("HOLDFAST_COORDINATOR", None)
+    # What the script prints is not what the command was asked for.
+    code = subprocess.run(
+        (sys.executable, *words), env=environment, stdout=sys.stderr, check=False
+    ).returncode
+    try:
+        return msgspec.json.decode(Path(order.result).read_bytes(), type=kind)
+    except FileNotFoundError:
+        what = f"step {order.step}" if order.lane is None else f"lane {order.lane} of step {order.step}"
+        raise InputError(
+            f"{words[0]} ended with exit code {code} before it had computed {what}.",
+            hint="Give it the arguments that the run was started with.",
+        ) from None

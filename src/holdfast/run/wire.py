@@ -494,6 +494,14 @@ class Checkpointed(MemberMessage, frozen=True, kw_only=True, tag=True):
     written_bytes: int | None = None
 
 
+class Witnessed(MemberMessage, frozen=True, kw_only=True, tag=True):
+    """What the step after a checkpoint came to, for the record: see `StepWitnessed`."""
+
+    step: int
+    loss: str
+    print: str
+
+
 class Struck(MemberMessage, frozen=True, kw_only=True, tag=True):
     """A planned fault is about to strike the member that sends this: its last words. `fault` is its id."""
 
@@ -738,7 +746,8 @@ FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located
 ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | Locate | EndNode
 OfRegrouping = Published | Regrouped | Dealt | Broken | PartLost | LeftBehind
 OfMembership = WorkerJoined | WorkerReady | OfRegrouping | DeviceFailed | Finished
-OfProgress = Planned | Committed | Balanced | Audited | Working | MemberBeat | Checkpointed | Struck
+OfCheckpoints = Checkpointed | Witnessed
+OfProgress = Planned | Committed | Balanced | Audited | Working | MemberBeat | OfCheckpoints | Struck
 FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed
 Move = Migrate | Drain | Restore

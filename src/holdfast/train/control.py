@@ -19,7 +19,7 @@ from holdfast.record.errors import HoldfastError
 from holdfast.record.recorder import Recorder
 from holdfast.run import wire
 from holdfast.run.link import Link
-from holdfast.run.recording import checkpoint_event, write_down
+from holdfast.run.recording import checkpoint_event, witness_event, write_down
 from holdfast.train.group import Superseded
 
 FLUSH_S = 2.0
@@ -353,6 +353,8 @@ class Alone:
             )
         elif isinstance(message, wire.Checkpointed):
             write_down(self._recorder, checkpoint_event(message, self._clock.now_ns()))
+        elif isinstance(message, wire.Witnessed):
+            write_down(self._recorder, witness_event(message, self._clock.now_ns()))
 
     def at(self, step: int, stage: wire.Stage) -> None:
         """Nobody watches."""

@@ -258,6 +258,7 @@ class Run:
         checkpoints, writer = self._checkpoints(state)
         sharding = self._sharding
         order = self._control.order if isinstance(self._control, Replaying) else None
+        kept = checkpoints
         if order is not None:
             checkpoints, writer = self._earlier(checkpoints, order), None
         gradients = Gradients(state, lanes, accumulate, sharding)
@@ -275,7 +276,7 @@ class Run:
             _maker(torch.device("cpu")) if state.device.type == "cuda" else None,
         )
         settings = ProtectSettings(lanes=lanes, seed=seed, clip_norm=clip_norm, on_commit=on_commit)
-        replay = LaneReplay(order, state, lanes)
+        replay = LaneReplay(order, state, lanes, kept)
         self._loop = Loop(self._control, state, settings, gradients, self._seat, writer, replay)
         self._control.ready(setup)
         return State(state, self._loop, self._seat)

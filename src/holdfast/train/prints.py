@@ -85,6 +85,11 @@ def number_of(parts: Sequence[float]) -> int | None:
     return sum((int(part) - 1) << (place * PART_BITS) for place, part in enumerate(parts))
 
 
+def text_of(number: torch.Tensor) -> str:
+    """A print as the record has it."""
+    return f"{number_of(parts_of(number).tolist()):016x}"
+
+
 def print_of_state(state: Protected) -> torch.Tensor:
     """Of parameters, buffers and what optimizers keep: the same on all members between two commits."""
     tensors: list[torch.Tensor] = [parameter for model in state.models for parameter in model.parameters()]

@@ -1,19 +1,21 @@
-"""A process that computes one lane of one step of a run again: alone, from a checkpoint, without a record."""
+"""A process that computes a step of a run again, or one lane: alone, from a checkpoint, without a record."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
+import msgspec
 import torch
 
 from holdfast.record.errors import InputError
 from holdfast.run import wire
-from holdfast.run.replaying import Replayed, ReplayOrder
+from holdfast.run.replaying import Recomputed, Replayed, ReplayOrder
 from holdfast.train.checkpoint import Checkpoints, Loaded, Mark, Saved, State
 from holdfast.train.control import Alone
 from holdfast.train.gradients import Computed
 from holdfast.train.manifest import ALL, Share
-from holdfast.train.prints import number_of
+from holdfast.train.prints import number_of, print_of_state, text_of
 from holdfast.train.protected import Protected
 
 SAME = "Give the script, arguments and versions that the run was started with."
@@ -38,9 +40,9 @@ class Replaying(Alone):
                 raise InputError(f"The run had {what}={was}, this script has {what}={is_now}.", hint=SAME)
         if order.model not in ("", setup.model):
             raise InputError("This script builds another model than the run had.", hint=SAME)
-        if self.order.lane >= setup.lanes:
+        if order.lane is not None and order.lane >= setup.lanes:
             raise InputError(
-                f"There is no lane {self.order.lane}: the run has {setup.lanes}.", hint="Lanes count from 0."
+                f"There is no lane {order.lane}: the run has {setup.lanes}.", hint="Lanes count from 0."
             )
 
     def say(self, message: wire.FromWorker) -> None:
@@ -87,16 +89,44 @@ class Earlier:
 class LaneReplay:
     """What a loop over steps does when it comes to the step. Off where there is no order."""
 
-    def __init__(self, order: ReplayOrder | None, state: Protected, lanes: int) -> None:
+    def __init__(
+        self, order: ReplayOrder | None, state: Protected, lanes: int, kept: Checkpoints | None = None
+    ) -> None:
+        """kept: all checkpoints of the run."""
         self._order = order
+        self._kept = kept
         self._state = state
         self._lanes = lanes
-        self.begun = 0
+        self._begun = 0
+
+    def begin(self, version: int) -> None:
+        """The state is that of this step now."""
+        self._begun = version
+        if self._order is not None and self._order.begins not in (None, version):
+            Recomputed(begun=version).write(Path(self._order.result))
+            raise SystemExit(0)
 
     def lane(self, step: int) -> int | None:
         """The lane that is wanted of this step."""
         order = self._order
         return order.lane if order is not None and order.step == step else None
+
+    def committed(self, step: int, loss: float) -> None:
+        """Where all of this step is wanted: write down what it came to, and what its checkpoint holds."""
+        order, state = self._order, self._state
+        if order is None or order.lane is not None or order.step != step:
+            return
+        found = Recomputed(
+            begun=self._begun, loss=repr(loss), print=text_of(print_of_state(state)), digest=state.digest()
+        )
+        loaded = None
+        if self._kept is not None and step in self._kept.steps():
+            loaded = self._kept.newest((step, LAST_PREFERENCE))
+        if loaded is not None and loaded.step == step:
+            state.put_back(cast(list[dict[str, Any]], loaded.state["state"]))
+            found = msgspec.structs.replace(found, kept=state.digest())
+        found.write(Path(order.result))
+        raise SystemExit(0)
 
     def conclude(self, found: Sequence[Computed]) -> None:
         """Write down what was found. The gradients of the last are still where parameters have theirs."""
@@ -108,7 +138,7 @@ class LaneReplay:
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(one) for one in gradients]))
         scale = 1.0 if self._state.scaler is None else self._state.scaler.get_scale()
         Replayed(
-            begun=self.begun,
+            begun=self._begun,
             loss=repr(float(found[0].loss)),
             norm=f"{float(norm) * self._lanes / scale:.6g}",
             prints=(f"{first:016x}", f"{second:016x}"),

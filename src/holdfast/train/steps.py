@@ -32,6 +32,7 @@ from holdfast.train.log import Log
 from holdfast.train.manifest import ALL, size_of
 from holdfast.train.measures import FETCHING, Collections, CudaWatch, HostWatch, Measures
 from holdfast.train.meeting import Meeting
+from holdfast.train.prints import print_of_state, text_of
 from holdfast.train.protected import Protected
 from holdfast.train.replay import LaneReplay
 from holdfast.train.replica import Agreed, agree
@@ -190,6 +191,7 @@ class Loop:
         self._leaving_code: int | None = None
         self._norm: float | None = None
         self._is_due = self._is_troubled = False
+        self._followed = -1  # the last step that a checkpoint was made of
         seat.on_apply = self.apply
         watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
         self._corruption = Corruption(state)
@@ -520,6 +522,21 @@ class Loop:
                 at_ns=time.monotonic_ns(),
             )
         )
+        self._witness(step)
+        self._replay.committed(step.number, step.loss)
+
+    def _witness(self, step: Step) -> None:
+        """After a checkpoint, say what the next step came to: who loads the checkpoint must come to the same.
+        The last member does, and the first writes: where there are two, it is not one about itself.
+        """
+        seat = self._seat
+        if step.number == self._followed + 1 and seat.sharding is None and seat.rank == seat.size - 1:
+            print_ = text_of(print_of_state(self._state))
+            self._control.say(
+                wire.Witnessed(
+                    member=self._control.member, step=step.number, loss=repr(step.loss), print=print_
+                )
+            )
 
     def _keep_durably(self) -> None:
         """Where a checkpoint is due. After what the script does behind a step, so that whoever goes on from
@@ -530,6 +547,7 @@ class Loop:
         is_due = self._writes_now(seat.version) if is_alone else self._is_due
         if is_due:
             self._is_due = False
+            self._followed = seat.version
             # After trouble one member writes all of it, wherever it can.
             self.keep(is_shared=seat.sharding is None and not self._is_troubled)
 
@@ -614,7 +632,7 @@ class Loop:
     def _take_seat(self) -> None:
         if self._seat.number == 0:
             self._regroup()
-            self._replay.begun = self._seat.version
+            self._replay.begin(self._seat.version)
             self._control.at(self._seat.version, "script")
 
     def _regroup(self) -> None:

@@ -7,6 +7,7 @@ command = LazyGroup(
     {
         "Commands": {
             "list": "The checkpoints of a run, and which can be gone on from.",
+            "prove": "Load the newest checkpoint, compute a step, and compare it with the run's.",
             "verify": "Read every byte of a run's checkpoints, and compare it with its hash.",
             "copy": "A checkpoint in another directory as well, verified on the way.",
             "export": "A checkpoint as a safetensors file, or one that torch or its DCP opens.",

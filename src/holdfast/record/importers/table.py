@@ -137,6 +137,7 @@ _TIE_ORDER: tuple[tuple[str, ...], ...] = (
     ("checkpoint.saved",),
     (
         "lane.examined",
+        "step.witnessed",
         "checkpoint.failed",
         "checkpoint.verified",
         "collective.timed",

@@ -1,0 +1,122 @@
+"""Whether a run can really go on from a checkpoint: a fresh process loads it, computes what the run has
+computed, and comes to the same.
+
+Hashes tell whether bytes are what was written. They do not tell whether what was written was right.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, assert_never
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.record.events import StepWitnessed
+from holdfast.run.replaying import Recomputed
+from holdfast.train.parts import KeptStep, kept_steps
+
+Way = Literal["after", "before"]
+"""after: the step after it is computed, of which the record has the result. before: the steps that led to it
+are computed again, from the checkpoint before or from the run's beginning.
+"""
+
+
+class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a checkpoint is proven. computed: the last step that is computed. begun: the step that this begins
+    from; 0: the run's beginning.
+    """
+
+    step: int
+    place: str
+    way: Way
+    begun: int
+    computed: int
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it. reason: a sentence, also where it is proven."""
+
+    step: int
+    place: str
+    way: Way
+    is_proven: bool
+    reason: str
+
+
+def plan_proof(root: Path, witnessed: Mapping[int, StepWitnessed], steps_max: int) -> ProofPlan:
+    """Of the newest checkpoint that can be proven in so many steps. Raises `InputError`, or `OSError`."""
+    kept = [one for one in kept_steps(root) if one.is_complete]
+    if not kept:
+        raise InputError(
+            f"There is no checkpoint in {root}.", hint="A run keeps them where its --checkpoints says."
+        )
+    if kept[-1].ranks > 1:
+        raise InputError(
+            "The checkpoint of a sharded model cannot be proven.", hint="Prove is for models that are whole."
+        )
+    whole = [one for one in kept if one.ranks == 1]
+    plans = (_plan(number, whole, witnessed, steps_max) for number in range(len(whole) - 1, -1, -1))
+    found = next((plan for plan in plans if plan is not None), None)
+    if found is None:
+        raise InputError(
+            f"The record has nothing that was computed from the checkpoints in {root}, and the one before is "
+            f"more than {steps_max} steps away.",
+            hint="Wait for the run's next step, or allow more steps with --steps-max.",
+        )
+    return found
+
+
+def _plan(
+    number: int, kept: list[KeptStep], witnessed: Mapping[int, StepWitnessed], steps_max: int
+) -> ProofPlan | None:
+    step, place = kept[number].step, kept[number].place
+    if step + 1 in witnessed:
+        return ProofPlan(step=step, place=place, way="after", begun=step, computed=step + 1)
+    before = kept[number - 1].step if number else 0
+    if 0 < step - before <= steps_max:
+        return ProofPlan(step=step, place=place, way="before", begun=before, computed=step)
+    return None
+
+
+def judge_proof(plan: ProofPlan, found: Recomputed, witness: StepWitnessed | None) -> Proof:
+    """witness: what the record says of the step that was computed."""
+    reason = _difference(plan, found, witness)
+    if not reason:
+        match plan.way:
+            case "after":
+                said = f"step {plan.computed}, computed from it, has the loss and the state that the run had"
+            case "before":
+                origin = f"step {plan.begun}" if plan.begun else "the beginning"
+                said = f"the steps from {origin} up to it, computed again, lead to the state that it holds"
+            case _:
+                assert_never(plan.way)
+    return Proof(step=plan.step, place=plan.place, way=plan.way, is_proven=not reason, reason=reason or said)
+
+
+def _difference(plan: ProofPlan, found: Recomputed, witness: StepWitnessed | None) -> str:
+    """What is not as it should be; empty: nothing."""
+    if found.begun != plan.begun:
+        what = f"step {plan.begun} could not be loaded" if plan.begun else "step 0 could not be begun with"
+        return f"{what}: the script went on from step {found.begun}"
+    match plan.way:
+        case "after":
+            assert witness is not None
+            if found.loss != witness.loss:
+                return (
+                    f"step {plan.computed}, computed from it, has the loss {found.loss}; the run had "
+                    f"{witness.loss}"
+                )
+            if found.print != witness.print:
+                return (
+                    f"step {plan.computed}, computed from it, leads to another state (print {found.print}) "
+                    f"than the run had ({witness.print})"
+                )
+        case "before":
+            if not found.kept:
+                return "it could not be loaded: it is damaged, or was removed meanwhile"
+            if found.kept != found.digest:
+                origin = f"step {plan.begun}" if plan.begun else "the beginning"
+                return f"the steps from {origin} up to it, computed again, lead to another state"
+        case _:
+            assert_never(plan.way)
+    return ""
