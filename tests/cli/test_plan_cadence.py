@@ -168,17 +168,19 @@ def test_a_run_of_our_own_tells_stall_writing_and_price(holdfast: Holdfast, tmp_
     with Recorder(tmp_path / "home" / "journal", run="own", clock=clock) as recorder:
         recorder.record(events.RunStarted, gpus=16)
         recorder.record(events.CostRate, usd_per_gpu_hour=2.5)
+        recorder.record(events.CheckpointLoaded, step=0, restore_ns=2 * 10**9)
         for step in range(1, 102):
             clock.advance_ns(10**9)
             recorder.record(events.StepCommitted, step=step)
             if step % 25 == 0:
                 recorder.record(events.CheckpointBegun, step=step, blocking=False)
                 clock.advance_ns(4 * 10**9)
-                recorder.record(events.CheckpointSaved, step=step, stall_ns=10**9)
+                recorder.record(events.CheckpointSaved, step=step, stall_ns=10**9, write_ns=3 * 10**9)
         recorder.record(events.RunEnded, outcome="completed")
     known = inputs(holdfast("plan", "cadence", "--run", "own", "--json").json)
     assert known["stall"]["value"] == pytest.approx(1)
-    assert known["write"]["value"] == pytest.approx(4)
+    assert known["write"]["value"] == pytest.approx(3)  # by the writer's own clock
+    assert (known["restore"]["value"], known["restore"]["source"]) == (2, "recorded in the run")
     assert known["GPU-hour"]["value"] == 2.5
     assert known["step"]["value"] == pytest.approx(1, rel=0.2)
     assert known["present interval"]["value"] == pytest.approx(26, rel=0.2)

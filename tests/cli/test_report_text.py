@@ -9,7 +9,13 @@ from holdfast.cli.report_text import show
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import Ended, IncidentReport, MeasuredFigure, Report
 from holdfast.ledger.reporting import report
-from holdfast.record.events import CheckpointLoaded, RunStarted, StepCommitted
+from holdfast.record.events import (
+    CheckpointLoaded,
+    CheckpointSaved,
+    CheckpointVerified,
+    RunStarted,
+    StepCommitted,
+)
 
 NOON_NS = 1_743_595_200 * 10**9
 """2 April 2025, 12:00 UTC."""
@@ -94,6 +100,27 @@ def test_one_is_not_many(shown: Shown) -> None:
     lines = shown(report("r", ledger.fold))
     assert "2 Apr 2025, 12:00:00 to 12:00:09 UTC, 9 s, 1 GPU" in lines
     assert "Counts     1 step kept, 1 restart, 1 load, 0 saves, 0 members lost" in lines
+
+
+def test_what_checkpoints_cost_and_which_was_proven(shown: Shown) -> None:
+    ledger = Ledger()
+    at_ns = NOON_NS + 9 * 10**9
+    cost = {"size_bytes": 16_000_000_000, "written_bytes": 4_000_000, "stall_ns": 5 * 10**7}
+    saved = {"step": 1, "write_ns": 3 * 10**9, "exposed_ns": 40 * 10**9, **cost}
+    ledger.add(
+        [
+            RunStarted(id="a-1", occurred_ns=NOON_NS, run="r", gpus=1),
+            StepCommitted(id="a-2", occurred_ns=at_ns, run="r", step=1),
+            msgspec.convert({"id": "a-3", "occurred_ns": at_ns, "run": "r", **saved}, CheckpointSaved),
+        ]
+    )
+    said = " ".join(" ".join(shown(report("r", ledger.fold))).split())
+    assert "Checkpoints 16.0 GB each, 4.0 MB of it new; training waited 0.05 s, durable 3 s later;" in said
+    assert "at most 40 s of work at stake; 0 steps since the last; none was ever proven" in said
+    ledger.add([CheckpointVerified(id="a-4", occurred_ns=at_ns + 1, run="r", step=1, sound=True)])
+    said = " ".join(" ".join(shown(report("r", ledger.fold))).split())
+    assert "step 1 proven 2025-04-02 12:00:09Z" in said
+    assert "none was ever" not in said
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.ledger.report import Report
+from holdfast.ledger.report import CheckpointCosts, Report
 from holdfast.record.events import (
+    CheckpointLoaded,
     CheckpointSaved,
+    CheckpointVerified,
     CostRate,
     FaultObserved,
     MembersTimed,
@@ -118,6 +120,23 @@ def test_how_far_checkpoints_reach(story: Any) -> None:
     saved = story.steps(41, 44, 5).report().saved
     assert (saved.last_step, saved.since_steps) == (40, 4)
     assert (saved.between_steps_mean, saved.between_steps_max) == (15, 20)
+
+
+def test_what_checkpoints_cost_and_which_was_proven(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    assert story.steps(1, 10, 5).report().saved.costs is None
+    cost = {"size_bytes": 10, "written_bytes": 4, "stall_ns": S}
+    story.tell(CheckpointSaved, step=10, write_ns=2 * S, exposed_ns=50 * S, **cost)
+    story.steps(11, 20, 5).tell(CheckpointSaved, step=20, write_ns=4 * S, exposed_ns=30 * S, **cost)
+    story.tell(CheckpointVerified, step=10, sound=False)
+    story.tell(CheckpointVerified, step=20, sound=True)
+    story.tell(CheckpointLoaded, step=20, restore_ns=3 * S)
+    saved = story.steps(21, 30, 5).report().saved
+    assert saved.costs == CheckpointCosts(
+        saves=2, size_bytes=10, written_bytes=4, stall_s=1.0, write_s=3.0, exposed_s_max=50.0
+    )
+    assert (saved.restore_s_mean, saved.since_steps) == (3.0, 10)
+    assert (saved.proven_step, saved.refuted_step) == (20, 10)
 
 
 def test_the_price_is_the_mean_over_what_it_holds_for(story: Any) -> None:

@@ -61,6 +61,8 @@ class Heard(NamedTuple):
     stall_ns: int | None
     size_bytes: int | None
     written_bytes: int | None
+    write_ns: int | None
+    exposed_ns: int | None
 
 
 class Listener(list[Heard]):
@@ -76,8 +78,11 @@ class Listener(list[Heard]):
         stall_ns: int | None = None,
         size_bytes: int | None = None,
         written_bytes: int | None = None,
+        write_ns: int | None = None,
+        exposed_ns: int | None = None,
     ) -> None:
-        self.append(Heard(happened, step, place, reason, stall_ns, size_bytes, written_bytes))
+        sizes = size_bytes, written_bytes
+        self.append(Heard(happened, step, place, reason, stall_ns, *sizes, write_ns, exposed_ns))
 
     def kinds(self) -> list[tuple[str, int]]:
         return [(heard.happened, heard.step) for heard in self]
@@ -554,6 +559,23 @@ def writer(slow: SlowCheckpoints, clock: ManualClock, told: Listener) -> Iterato
 
 def wait_for_news(told: Listener, count: int) -> None:
     until(lambda: len(told) == count)
+
+
+def test_what_a_save_took_and_what_was_at_stake_until_then_are_told(
+    writer: Writer, slow: SlowCheckpoints, clock: ManualClock, told: Listener
+) -> None:
+    slow.took_ns = 7
+    for number, error in enumerate((None, StoreError("full", hint=""), None), 1):
+        slow.error = error
+        clock.advance_ns(100)
+        writer.offer(number, {"tensor": torch.ones(1)})
+        slow.gate.release()
+        wait_for_news(told, 2 * number)
+    assert [(one.happened, one.write_ns, one.exposed_ns) for one in told if one.happened != "begun"] == [
+        ("saved", 7, 107),  # since the writer was there
+        ("failed", None, None),
+        ("saved", 7, 7 + 100 + 7 + 100 + 7),  # since the state of the first was copied
+    ]
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(

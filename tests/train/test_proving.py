@@ -18,7 +18,7 @@ from holdfast.record.journal import read_directory
 from holdfast.run.replaying import PROOF_STEPS_MAX, VARIABLE, Recomputed, ReplayOrder
 from holdfast.run.wire import PlannedFault
 from holdfast.train.checkpoint import DirectoryCheckpoints, read
-from holdfast.train.proving import Proof, judge_proof, plan_proof
+from holdfast.train.proving import CheckpointProof, judge_proof, plan_proof
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ def prove(
     *,
     known: dict[int, StepWitnessed],
     script: Callable[[], None] = train,
-) -> Proof:
+) -> CheckpointProof:
     plan = plan_proof(folder, known, PROOF_STEPS_MAX)
     path = folder.parent / "result.json"
     order = ReplayOrder(step=plan.computed, lane=None, result=str(path), begins=plan.begun)
@@ -182,7 +182,9 @@ def test_a_checkpoint_by_a_member_with_a_corrupted_weight_is_not_proven(
     assert proof_by_cluster(sound.folder, monkeypatch, known).is_proven
 
 
-def proof_by_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, known: dict[int, StepWitnessed]) -> Proof:
+def proof_by_cluster(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, known: dict[int, StepWitnessed]
+) -> CheckpointProof:
     """Of a run of the cluster's script."""
     monkeypatch.setenv("HOLDFAST_MEMBER", "n0.0")
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(folder / "checkpoints"))

@@ -11,7 +11,7 @@ from holdfast.cli.tables import GAP_CHARS, figure, table, word
 from holdfast.cli.terminal import printable
 from holdfast.ledger.categories import Category
 from holdfast.ledger.opinions import SLOWER_RATIO_MIN
-from holdfast.ledger.report import IncidentReport, Report, StepReference
+from holdfast.ledger.report import CheckpointReach, IncidentReport, Report, StepReference
 
 INCIDENTS_SHOWN_MAX = 8
 BAR_CELLS_MAX = 100
@@ -150,6 +150,7 @@ def _ratios(console: Console, told: Report) -> None:
         ("ETTR", _ettr(told)),
         *((("Reference", _reference(told.reference)),) if told.reference is not None else ()),
         ("Counts", _counts(told)),
+        *((("Checkpoints", said),) if (said := _checkpoints(told.saved)) else ()),
         ("MFU", _mfu(told)),
         ("Bandwidth", printable(bandwidth)),
     ]
@@ -195,6 +196,38 @@ def _counts(told: Report) -> str:
             *([wording.many(counts.takeovers, "takeover")] if counts.takeovers else ()),
         )
     )
+
+
+def _checkpoints(saved: CheckpointReach) -> str:
+    """What they cost and what they are worth; empty where nothing of that was recorded."""
+    costs, said = saved.costs, []
+    if costs is not None:
+        said.append(
+            f"{_size(costs.size_bytes)} each, {_size(costs.written_bytes)} of it new; training waited "
+            f"{_seconds(costs.stall_s)}, durable {_seconds(costs.write_s)} later; at most "
+            f"{_seconds(costs.exposed_s_max)} of work at stake"
+        )
+    if saved.restore_s_mean is not None:
+        said.append(f"a restore took {_seconds(saved.restore_s_mean)}")
+    if said or saved.proven_ns is not None:
+        said.append(f"{wording.many(saved.since_steps, 'step')} since the last")
+    for verdict, step, at_ns in (
+        ("proven", saved.proven_step, saved.proven_ns),
+        ("found wrong", saved.refuted_step, saved.refuted_ns),
+    ):
+        if step is not None and at_ns is not None:
+            said.append(f"step {step} {verdict} {wording.stamp(at_ns)}")
+    if said and saved.proven_ns is None:
+        said.append("none was ever proven")
+    return "; ".join(said)
+
+
+def _seconds(seconds: float) -> str:
+    return wording.duration(round(seconds * 1e9))
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:,.1f} MB"
 
 
 def _mfu(told: Report) -> str:

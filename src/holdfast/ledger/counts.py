@@ -6,7 +6,15 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from holdfast.ledger.copies import copied
-from holdfast.record.events import Attention, Outcome, Precision, ReferenceDeclared
+from holdfast.record.events import (
+    Attention,
+    CheckpointLoaded,
+    CheckpointSaved,
+    CheckpointVerified,
+    Outcome,
+    Precision,
+    ReferenceDeclared,
+)
 
 MovedFor = Literal["checkpoints_saved", "checkpoints_loaded", "dataset", "cold", "egress"]
 """What bytes were moved for: the checkpoints' own events tell of theirs, `data.moved` of the others."""
@@ -81,12 +89,25 @@ class Saves(msgspec.Struct):
     """The checkpoints that brought the run further: first and last step, how many, and how far apart.
 
     One of a step that was saved before, or of an earlier one, does not count: it protects nothing new.
+    measured: of how many the costs were recorded, whose sums follow; loads, restore_ns: the same of loads.
+    proven: step and moment of the last that was loaded and computed with; refuted: of the last such that was
+    wrong.
     """
 
     first_step: int | None = None
     last_step: int | None = None
     count: int = 0
     gap_steps_max: int = 0
+    measured: int = 0
+    size_bytes: int = 0
+    written_bytes: int = 0
+    stall_ns: int = 0
+    write_ns: int = 0
+    exposed_ns_max: int = 0
+    loads: int = 0
+    restore_ns: int = 0
+    proven: tuple[int, int] | None = None
+    refuted: tuple[int, int] | None = None
 
     def add(self, step: int) -> None:
         if self.last_step is None:
@@ -97,6 +118,28 @@ class Saves(msgspec.Struct):
             self.gap_steps_max = max(self.gap_steps_max, step - self.last_step)
         self.last_step = step
         self.count += 1
+
+    def measure(self, event: CheckpointSaved) -> None:
+        """What it cost, where that was recorded."""
+        if event.write_ns is not None:
+            self.measured += 1
+            self.size_bytes += event.size_bytes or 0
+            self.written_bytes += event.written_bytes or 0
+            self.stall_ns += event.stall_ns or 0
+            self.write_ns += event.write_ns
+            self.exposed_ns_max = max(self.exposed_ns_max, event.exposed_ns or 0)
+
+    def measure_load(self, event: CheckpointLoaded) -> None:
+        if event.restore_ns is not None:
+            self.loads += 1
+            self.restore_ns += event.restore_ns
+
+    def verified(self, event: CheckpointVerified) -> None:
+        found = event.step, event.occurred_ns
+        if event.sound:
+            self.proven = found
+        else:
+            self.refuted = found
 
 
 class Traffic(msgspec.Struct):

@@ -65,5 +65,6 @@ def write_s(store: Store, run: str) -> float | None:
         if isinstance(event, CheckpointBegun) and not event.blocking:
             begun_ns[event.step] = event.occurred_ns
         elif isinstance(event, CheckpointSaved) and event.step in begun_ns:
-            took_ns.append(max(0, event.occurred_ns - begun_ns.pop(event.step)))
+            told_ns = max(0, event.occurred_ns - begun_ns.pop(event.step))
+            took_ns.append(told_ns if event.write_ns is None else event.write_ns)
     return fmean(took_ns) / 1e9 if took_ns else None

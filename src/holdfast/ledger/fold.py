@@ -303,6 +303,7 @@ class Fold(Attempts):
         self.counts.saves += 1
         self._count_bytes("checkpoints_saved", event.size_bytes)
         self.saves.add(event.step)
+        self.saves.measure(event)
         now_ns = self.accounts.now_ns
         if event.stall_ns:
             self.accounts.stall(now_ns - event.stall_ns, now_ns)
@@ -333,6 +334,7 @@ class Fold(Attempts):
         self.disorder.forget()
         self.counts.loads += 1
         self._count_bytes("checkpoints_loaded", event.size_bytes)
+        self.saves.measure_load(event)
         known = self.loaded_step_min
         self.loaded_step_min = event.step if known is None else min(event.step, known)
         self._resume_after(event.step, event)
@@ -442,7 +444,7 @@ class Fold(Attempts):
         self.counts.unknown_events += 1
 
     def _nothing(self, event: AnyEvent) -> None:
-        """Kept in the record, and no matter of time: a check of a checkpoint, or an opinion."""
+        """Kept in the record, and no matter of time: a lane that was computed again, or an opinion."""
 
 
 _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
@@ -458,7 +460,7 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     events.CheckpointSaved: Fold._checkpoint_saved,
     events.CheckpointLoaded: Fold._checkpoint_loaded,
     events.CheckpointFailed: Fold._checkpoint_failed,
-    events.CheckpointVerified: Fold._nothing,
+    events.CheckpointVerified: lambda fold, event: fold.saves.verified(event),
     events.LaneExamined: Fold._nothing,
     events.StepWitnessed: Fold._nothing,
     events.PhaseEntered: Fold._phase,

@@ -197,12 +197,33 @@ class CheckpointReach(msgspec.Struct, frozen=True, kw_only=True):
     """How far checkpoints reach. since_steps: what the run has and no checkpoint does.
 
     between_steps_mean, between_steps_max: from one checkpoint that brought the run further to the next.
+    costs: None where none were recorded. proven_step, proven_ns: the last that was loaded and computed with,
+    and when; refuted_step, refuted_ns: the last such that was wrong.
     """
 
     last_step: int | None
     since_steps: int
     between_steps_mean: float | None
     between_steps_max: int | None
+    costs: "CheckpointCosts | None" = None
+    restore_s_mean: float | None = None
+    proven_step: int | None = None
+    proven_ns: int | None = None
+    refuted_step: int | None = None
+    refuted_ns: int | None = None
+
+
+class CheckpointCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the saves whose costs were recorded, the means. written_bytes: what was not there yet.
+    exposed_s_max: the most work that the loss of all members would have cost.
+    """
+
+    saves: int
+    size_bytes: int
+    written_bytes: int
+    stall_s: float
+    write_s: float
+    exposed_s_max: float
 
 
 class Course(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,13 +11,14 @@ import msgspec
 from holdfast.ledger import references
 from holdfast.ledger.accounts import LedgerIncident
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
-from holdfast.ledger.counts import Declared
+from holdfast.ledger.counts import Declared, Saves
 from holdfast.ledger.division import Division, summed
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.references import bus_bytes_per_s
 from holdfast.ledger.remarks import remarks
 from holdfast.ledger.report import (
+    CheckpointCosts,
     CheckpointReach,
     Counted,
     Course,
@@ -240,6 +241,12 @@ class _Reader:
             since_steps=progress.kept() if last is None else max(0, (progress.position or 0) - last),
             between_steps_mean=((last or 0) - (saves.first_step or 0)) / gaps if gaps > 0 else None,
             between_steps_max=saves.gap_steps_max if gaps > 0 else None,
+            costs=_costs(saves),
+            restore_s_mean=saves.restore_ns / saves.loads / 1e9 if saves.loads else None,
+            proven_step=saves.proven[0] if saves.proven else None,
+            proven_ns=saves.proven[1] if saves.proven else None,
+            refuted_step=saves.refuted[0] if saves.refuted else None,
+            refuted_ns=saves.refuted[1] if saves.refuted else None,
         )
 
     def _useful_parts(self) -> UsefulParts | None:
@@ -538,6 +545,20 @@ def _chip(declared: Declared) -> Chip | None:
         return None if declared.chip is None else chip_named(declared.chip)
     except InputError:
         return None  # whoever recorded it knows a chip that we do not: then there is no reference
+
+
+def _costs(saves: Saves) -> CheckpointCosts | None:
+    count = saves.measured
+    if not count:
+        return None
+    return CheckpointCosts(
+        saves=count,
+        size_bytes=round(saves.size_bytes / count),
+        written_bytes=round(saves.written_bytes / count),
+        stall_s=saves.stall_ns / count / 1e9,
+        write_s=saves.write_ns / count / 1e9,
+        exposed_s_max=saves.exposed_ns_max / 1e9,
+    )
 
 
 def _peak_flops_per_s(declared: Declared) -> float | None:

@@ -197,7 +197,8 @@ class CheckpointBegun(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
 class CheckpointSaved(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.saved"):
     """A checkpoint of this step is durable. stall_ns: how long training stood still for it, where
     measured. size_bytes: how large it is, all of its parts together. written_bytes: how much of it was not
-    there yet.
+    there yet. write_ns: from the end of that stall until it was durable. exposed_ns: the work that a loss of
+    all members just before would have cost: since the state was copied that was durable until then.
     """
 
     step: StepNumber
@@ -205,16 +206,20 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
     place: str = ""
     size_bytes: Count | None = None
     written_bytes: Count | None = None
+    write_ns: Nanoseconds | None = None
+    exposed_ns: Nanoseconds | None = None
 
 
 class CheckpointLoaded(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.loaded"):
     """The run goes on from this step; what was committed after it is rolled back. size_bytes: how much was
-    read for that, by all members together.
+    read for that, by all members together. restore_ns: how long the slowest member took to read, compare and
+    put it back.
     """
 
     step: StepNumber
     place: str = ""
     size_bytes: Count | None = None
+    restore_ns: Nanoseconds | None = None
 
 
 class CheckpointFailed(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.failed"):

@@ -294,10 +294,21 @@ def _record_loaded(state: RunState, generation: Generation, version: int) -> Non
     """A checkpoint matters to the run only if the generation goes on from it, rather than from a peer."""
     if state.generations.formed is not None and version >= state.progress.step:
         return
-    loaded = (state.roster.members[name].loaded for name in generation.members)
-    place = next((known[1] for known in loaded if known is not None and known[0] == version), None)
-    if place is not None:
-        state.outbox.record(CheckpointLoaded(id="", occurred_ns=state.now_ns, step=version, place=place))
+    members = [state.roster.members[name] for name in generation.members]
+    loaders = [one for one in members if one.loaded is not None and one.loaded[0] == version]
+    if not loaders:
+        return
+    assert loaders[0].loaded is not None
+    took_ns = [one.restore_ns for one in loaders if one.restore_ns is not None]
+    state.outbox.record(
+        CheckpointLoaded(
+            id="",
+            occurred_ns=state.now_ns,
+            step=version,
+            place=loaders[0].loaded[1],
+            restore_ns=max(took_ns, default=None),
+        )
+    )
 
 
 def _record_opened(state: RunState, generation: Generation, version: int) -> None:

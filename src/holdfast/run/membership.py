@@ -436,6 +436,7 @@ def _exited_at_the_end(state: RunState, member: Member, message: WorkerExited) -
 def _checkpointed(state: RunState, member: Member, message: Checkpointed) -> None:
     if message.happened == "loaded":
         member.loaded = (message.step, message.place)  # recorded if the generation goes on from it
+        member.restore_ns = message.restore_ns
         return
     if message.happened == "failed" and gist(message.reason) != gist(state.progress.checkpointing.failure):
         said = message.reason

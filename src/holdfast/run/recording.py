@@ -39,12 +39,16 @@ def checkpoint_event(message: Checkpointed, occurred_ns: int) -> KnownEvent:
                 stall_ns=message.stall_ns,
                 size_bytes=message.size_bytes,
                 written_bytes=message.written_bytes,
+                write_ns=message.write_ns,
+                exposed_ns=message.exposed_ns,
             )
         case "failed":
             reason = message.reason
             return CheckpointFailed(id="", occurred_ns=occurred_ns, step=step, place=place, reason=reason)
         case "loaded":
-            return CheckpointLoaded(id="", occurred_ns=occurred_ns, step=step, place=place)
+            return CheckpointLoaded(
+                id="", occurred_ns=occurred_ns, step=step, place=place, restore_ns=message.restore_ns
+            )
 
 
 def witness_event(message: Witnessed, occurred_ns: int) -> KnownEvent:

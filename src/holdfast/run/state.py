@@ -91,7 +91,8 @@ class Member(msgspec.Struct, kw_only=True):
     replaces: whose place it takes. is_lost: it does not count any more, whether or not its exit is known.
     has_left: it ended well, though nobody released it. is_stopped: we ended it. is_muted: what it prints
     before `join()` is not shown. reported: generation and step of its last commit. version: the last step
-    whose result it is known to have; 0: none. loaded: step and place of the checkpoint it has begun with.
+    whose result it is known to have; 0: none. loaded: step and place of the checkpoint it has begun with;
+    restore_ns: how long that took.
     struck_ns: when a fault was last aimed at it. recorded_as: the role it has joined with, as far as the
     record knows. finished, finished_ns: how its script came to its end, and when. spent: where its time went,
     by its last report, and by the one before. since_generation: the first generation that it was in; 0: none
@@ -119,6 +120,7 @@ class Member(msgspec.Struct, kw_only=True):
     finished: Finished | None = None
     finished_ns: int = 0
     loaded: tuple[int, str] | None = None
+    restore_ns: int | None = None
     is_muted: bool = False
     reported: tuple[int, int] = (0, 0)
     version: int = 0

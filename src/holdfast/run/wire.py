@@ -483,7 +483,7 @@ class Finished(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Checkpointed(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """What happened to a durable checkpoint, for the record."""
+    """What happened to a durable checkpoint, for the record: see `CheckpointSaved`, `CheckpointLoaded`."""
 
     happened: Literal["begun", "saved", "loaded", "failed"]
     step: int
@@ -492,6 +492,9 @@ class Checkpointed(MemberMessage, frozen=True, kw_only=True, tag=True):
     stall_ns: int | None = None
     size_bytes: int | None = None
     written_bytes: int | None = None
+    write_ns: int | None = None
+    exposed_ns: int | None = None
+    restore_ns: int | None = None
 
 
 class Witnessed(MemberMessage, frozen=True, kw_only=True, tag=True):

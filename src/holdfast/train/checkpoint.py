@@ -99,6 +99,8 @@ class CheckpointListener(Protocol):
         stall_ns: int | None = None,
         size_bytes: int | None = None,
         written_bytes: int | None = None,
+        write_ns: int | None = None,
+        exposed_ns: int | None = None,
     ) -> None: ...
 
 
@@ -716,6 +718,7 @@ class Writer:
         self._spare: Snapshot | None = None
         self._opened_ns = self._began_ns = self._clock.now_ns()
         self._cost_ns: int | None = None
+        self._safe_ns = self._opened_ns  # when the state was copied that is durable
         self.saved = 0  # the last step that is durable
         self.is_troubled = False  # the last one failed
         self._thread = threading.Thread(target=self._run, name="holdfast checkpoints", daemon=True)
@@ -793,10 +796,13 @@ class Writer:
                 self._told("begun", offer.step, self._checkpoints.place)
             saved, reason = self._save(offer)
             happened: Happened = "failed" if saved is None else "saved"
+            now_ns = self._clock.now_ns()
+            took_ns, exposed_ns = now_ns - offer.began_ns, now_ns - self._safe_ns
+            if saved is not None:
+                self._safe_ns = offer.began_ns
             with self._changed:
                 self._spare = None if self._checkpoints.is_read else offer.snapshot
                 # Where a GPU trains, this thread takes no time from it; else it takes training's own cores.
-                took_ns = self._clock.now_ns() - offer.began_ns
                 self._cost_ns = offer.stall_ns if offer.snapshot.is_of_gpu else took_ns
                 self._writing = False
                 self.saved = offer.step if happened == "saved" else self.saved
@@ -810,6 +816,8 @@ class Writer:
                     stall_ns=offer.stall_ns,
                     size_bytes=None if saved is None else saved.size_bytes,
                     written_bytes=None if saved is None else saved.written_bytes,
+                    write_ns=None if saved is None else took_ns - offer.stall_ns,
+                    exposed_ns=None if saved is None else exposed_ns,
                 )
 
     def _next(self) -> _Offer | None:

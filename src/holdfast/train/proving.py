@@ -33,7 +33,7 @@ class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
     computed: int
 
 
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointProof(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it. reason: a sentence, also where it is proven."""
 
     step: int
@@ -78,7 +78,7 @@ def _plan(
     return None
 
 
-def judge_proof(plan: ProofPlan, found: Recomputed, witness: StepWitnessed | None) -> Proof:
+def judge_proof(plan: ProofPlan, found: Recomputed, witness: StepWitnessed | None) -> CheckpointProof:
     """witness: what the record says of the step that was computed."""
     reason = _difference(plan, found, witness)
     if not reason:
@@ -90,7 +90,9 @@ def judge_proof(plan: ProofPlan, found: Recomputed, witness: StepWitnessed | Non
                 said = f"the steps from {origin} up to it, computed again, lead to the state that it holds"
             case _:
                 assert_never(plan.way)
-    return Proof(step=plan.step, place=plan.place, way=plan.way, is_proven=not reason, reason=reason or said)
+    return CheckpointProof(
+        step=plan.step, place=plan.place, way=plan.way, is_proven=not reason, reason=reason or said
+    )
 
 
 def _difference(plan: ProofPlan, found: Recomputed, witness: StepWitnessed | None) -> str:

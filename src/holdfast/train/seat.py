@@ -123,6 +123,7 @@ class Seat:
         self.sharding = sharding
         self.settled = False
         self.whole = 0
+        self._restore_ns = 0
         self._history = StateHistory()
         self.on_apply: Callable[[Numbers], None] | None = None
         self.replica: Group | None = None
@@ -424,8 +425,11 @@ class Seat:
         store = self._checkpoints
         until: Mark | None = None
         whole, common = 0, set[str]()
+        self._restore_ns = 0
         for number in range(LOOKS_MAX):
+            begun_ns = time.monotonic_ns()
             loaded = store.newest(until) if store is not None else None
+            self._restore_ns += time.monotonic_ns() - begun_ns
             found = (
                 Found(NOTHING, "", 0) if loaded is None else Found(loaded.mark, loaded.history, loaded.whole)
             )
@@ -501,6 +505,7 @@ class Seat:
 
     def _put_back(self, found: Loaded) -> None:
         """Go on from this checkpoint."""
+        begun_ns = time.monotonic_ns()
         kept: dict[str, Any] = dict(found.state)
         numbers = (*self._identity, "version")
         missing = [name for name in (*numbers, "loss", "state") if name not in kept]
@@ -527,7 +532,11 @@ class Seat:
         self._adopt(kept["version"], Numbers(loss=kept["loss"]))
         self._control.say(
             wire.Checkpointed(
-                member=self._control.member, happened="loaded", step=self.version, place=found.place
+                member=self._control.member,
+                happened="loaded",
+                step=self.version,
+                place=found.place,
+                restore_ns=self._restore_ns + time.monotonic_ns() - begun_ns,
             )
         )
 

@@ -49,7 +49,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """What the record of a run says; None for what it does not.
 
     failures: in up_s, in which the run was up; None without a record. repair_s: from a failure to the next
-    commit. work_s: between two checkpoints.
+    commit. restore_s: of that, what it takes to load a checkpoint. work_s: between two checkpoints.
     """
 
     gpus: int | None = None
@@ -58,6 +58,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float | None = None
     write_s: float | None = None
     repair_s: float | None = None
+    restore_s: float | None = None
     step_s: float | None = None
     step_source: str = RECORDED
     work_s: float | None = None
@@ -158,17 +159,19 @@ def _mtbf_s(given: CadenceInputs, recorded: Recorded, gpus: int, book: _Book) ->
 
 
 def _costs(given: CadenceInputs, recorded: Recorded, book: _Book) -> Costs:
-    """Where the stall is known and the writing is not, training is taken to wait for all of it."""
+    """Where the stall is known and the writing is not, training is taken to wait for all of it. A recorded
+    repair has the restore in it.
+    """
     if given.stall_s is None and recorded.stall_s is None:
         write = SAVE_S - STALL_S, BYTECHECKPOINT
     else:
         write = 0.0, WAITED_FOR
-    return Costs(
-        stall_s=book.time("stall", given.stall_s, recorded.stall_s, (STALL_S, BYTECHECKPOINT)),
-        write_s=book.time("write", given.write_s, recorded.write_s, write),
-        restore_s=book.time("restore", given.restore_s, None, (0.0, "counted as downtime")),
-        downtime_s=book.time("downtime", given.downtime_s, recorded.repair_s, (DOWNTIME_S, _KOKOLIS_RESTART)),
-    )
+    stall_s = book.time("stall", given.stall_s, recorded.stall_s, (STALL_S, BYTECHECKPOINT))
+    write_s = book.time("write", given.write_s, recorded.write_s, write)
+    restore_s = book.time("restore", given.restore_s, recorded.restore_s, (0.0, "counted as downtime"))
+    repair_s = None if recorded.repair_s is None else max(0.0, recorded.repair_s - restore_s)
+    downtime_s = book.time("downtime", given.downtime_s, repair_s, (DOWNTIME_S, _KOKOLIS_RESTART))
+    return Costs(stall_s=stall_s, write_s=write_s, restore_s=restore_s, downtime_s=downtime_s)
 
 
 # ---- from the record -------------------------------------------------------------------------------------
@@ -187,6 +190,7 @@ def read_run(store: Store, run: str) -> Recorded:
         stall_s=stall_s(told),
         write_s=write_s(store, run),
         repair_s=failed.repair_s_mean,
+        restore_s=told.saved.restore_s_mean,
         step_s=step_s,
         step_source=f"{told.basis} from its own steps" if told.basis else RECORDED,
         work_s=between_steps * step_s if between_steps and step_s else None,
