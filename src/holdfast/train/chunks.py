@@ -243,10 +243,15 @@ def _finish(file: Any, written: Sequence[tuple[int, memoryview]]) -> None:
         back = memoryview(bytearray(max((len(chunk) for _, chunk in written), default=0)))
         for offset, chunk in written:
             _read_into(file.fileno(), back[: len(chunk)], offset)
-            if not np.array_equal(
-                np.frombuffer(back[: len(chunk)], np.uint8), np.frombuffer(chunk, np.uint8)
-            ):
+            if not _are_same(back[: len(chunk)], chunk):
                 raise Unsound("the disk gives back other bytes than were written")
+
+
+def _are_same(one: memoryview, other: memoryview) -> bool:
+    """Word by word, which takes an eighth of what it takes byte by byte."""
+    whole = len(one) - len(one) % 8
+    words = (np.frombuffer(each[:whole], np.uint64) for each in (one, other))
+    return np.array_equal(*words) and one[whole:] == other[whole:]
 
 
 # ---- reading ---------------------------------------------------------------------------------------------
