@@ -277,7 +277,7 @@ def is_of_newest(sound: Path, broken: Path, name: Path) -> bool:
 
 # ---- kills -----------------------------------------------------------------------------------------------
 
-WATCHED = ("chunks.py", "manifest.py", "checkpoint.py", "whole_file.py")
+WATCHED = ("chunks.py", "pack_file.py", "manifest.py", "checkpoint.py", "whole_file.py")
 
 
 def die_at(moment: int, reached: ctypes.c_longlong) -> None:

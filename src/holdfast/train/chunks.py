@@ -16,7 +16,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import cache, partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from holdfast.record.files import sync
+from holdfast.train.pack_file import PackFile, ReadBack
 
 CHUNK_BYTES = 1 << 20
 """Small enough for sparse changes to leave most chunks alone; 16 GB have 16,000 names of them."""
@@ -154,9 +155,7 @@ class PackWriter:
         self._folder = folder
         self._token = secrets.token_hex(8)
         self._places = dict(known)
-        self._file: Any = None
-        self._at = 0
-        self._written: list[tuple[int, memoryview]] = []
+        self._file: PackFile | None = None
         self._finishing: list[Future[None]] = []
         self._finisher = _Crew(FINISHERS, "holdfast packs")
         hashers = max(1, min(HASHERS_MAX, len(os.sched_getaffinity(0)) // 2))
@@ -185,30 +184,27 @@ class PackWriter:
     def _append(self, chunk: memoryview) -> ChunkPlace:
         if self._file is None:
             pack = f"{self._token}-{len(self.packs):06d}.pack"
-            self._file = (self._folder / pack).open("x+b")
-            self.packs[pack] = self._at = 0
+            self._file = PackFile(self._folder / pack)
+            self.packs[pack] = 0
         pack = next(reversed(self.packs))
-        place = ChunkPlace(pack, self._at, len(chunk))
+        place = ChunkPlace(pack, self._file.size_bytes, len(chunk))
         self._file.write(chunk)
-        self._written.append((self._at, chunk))
-        self._at += len(chunk)
-        self.packs[pack] = self._at
+        self.packs[pack] = self._file.size_bytes
         self.written_bytes += len(chunk)
-        if self._at >= PACK_BYTES:
-            self._finish()
+        if self._file.size_bytes >= PACK_BYTES:
+            self._finish(self._file)
         return place
 
-    def _finish(self) -> None:
-        file, written = self._file, self._written
-        self._file, self._written = None, []
-        self._finishing.append(self._finisher.submit(_finish, file, written))
+    def _finish(self, file: PackFile) -> None:
+        self._file = None
+        self._finishing.append(self._finisher.submit(_finish, file))
         while len(self._finishing) > PACKS_BEHIND_MAX:
             self._finishing.pop(0).result()
 
     def close(self) -> None:
         """See all of it onto the disk; once more does nothing. Raises `OSError` or `Unsound`."""
         if self._file is not None:
-            self._finish()
+            self._finish(self._file)
         while self._finishing:
             self._finishing.pop(0).result()
         if self.packs and self._is_open:
@@ -234,24 +230,11 @@ class PackWriter:
             self._hasher.dismiss()
 
 
-def _finish(file: Any, written: Sequence[tuple[int, memoryview]]) -> None:
-    """Onto the disk, and back from there: what is read must not be the pages just written."""
-    with file:
-        file.flush()
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        back = memoryview(bytearray(max((len(chunk) for _, chunk in written), default=0)))
-        for offset, chunk in written:
-            _read_into(file.fileno(), back[: len(chunk)], offset)
-            if not _are_same(back[: len(chunk)], chunk):
-                raise Unsound("the disk gives back other bytes than were written")
-
-
-def _are_same(one: memoryview, other: memoryview) -> bool:
-    """Word by word, which takes an eighth of what it takes byte by byte."""
-    whole = len(one) - len(one) % 8
-    words = (np.frombuffer(each[:whole], np.uint64) for each in (one, other))
-    return np.array_equal(*words) and one[whole:] == other[whole:]
+def _finish(file: PackFile) -> None:
+    try:
+        file.finish()
+    except ReadBack as error:
+        raise Unsound(str(error)) from None
 
 
 # ---- reading ---------------------------------------------------------------------------------------------

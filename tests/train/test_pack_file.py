@@ -1,0 +1,60 @@
+"""Packs on real filesystems: with a way past the page cache and without, whatever the sizes of chunks."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.train.pack_file import ALIGNED_BYTES, BUFFER_BYTES, PackFile, ReadBack
+
+SIZES = [
+    [],
+    [1],
+    [ALIGNED_BYTES],
+    [ALIGNED_BYTES - 1, 2, ALIGNED_BYTES],
+    [BUFFER_BYTES],
+    [BUFFER_BYTES - 3, 7, 2 * BUFFER_BYTES + 5],
+]
+SHARED_MEMORY = Path("/dev/shm")
+"""Has no way past the page cache, or only pretends to."""
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("is_shared_memory", [False, True])
+def test_what_is_written_is_there(tmp_path: Path, sizes: list[int], is_shared_memory: bool) -> None:
+    if is_shared_memory and not SHARED_MEMORY.is_dir():
+        pytest.skip("this system has no /dev/shm")
+    path = (SHARED_MEMORY / f"holdfast-{os.getpid()}.pack") if is_shared_memory else tmp_path / "new.pack"
+    chunks = [os.urandom(size) for size in sizes]
+    try:
+        file = PackFile(path)
+        for chunk in chunks:
+            file.write(memoryview(chunk))
+        assert file.size_bytes == sum(sizes)
+        file.finish()
+        assert path.read_bytes() == b"".join(chunks)
+        with pytest.raises(FileExistsError):
+            PackFile(path)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("at", [0, ALIGNED_BYTES + 1, BUFFER_BYTES + 1, 2 * BUFFER_BYTES - 1])
+def test_what_the_disk_gives_back_is_compared(tmp_path: Path, at: int) -> None:
+    """A chunk that changes behind the file's back stands for a disk that does not keep what it was given."""
+    chunks = [bytearray(os.urandom(BUFFER_BYTES)) for _ in range(2)]
+    file = PackFile(tmp_path / "new.pack")
+    for chunk in chunks:
+        file.write(memoryview(chunk))
+    chunks[at // BUFFER_BYTES][at % BUFFER_BYTES] ^= 1
+    with pytest.raises(ReadBack, match="other bytes"):
+        file.finish()
+
+
+def test_a_file_that_is_given_up_is_closed(tmp_path: Path) -> None:
+    before = set(Path("/proc/self/fd").iterdir())
+    file = PackFile(tmp_path / "new.pack")
+    file.write(memoryview(b"begun"))
+    file.close()
+    file.close()
+    assert set(Path("/proc/self/fd").iterdir()) == before
