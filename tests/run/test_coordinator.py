@@ -52,6 +52,7 @@ from holdfast.run.wire import (
     Released,
     Setup,
     StartWorker,
+    Stop,
     StopWorker,
     Strike,
     StrikeWorker,
@@ -419,6 +420,30 @@ def test_stop_ends_everybody_with_the_signals_code(tmp_path: Path) -> None:
 
 
 # ---- who may come in -------------------------------------------------------------------------------------
+
+
+def test_a_wish_that_is_sent_again_over_another_connection_counts_once(tmp_path: Path) -> None:
+    async def whole() -> None:
+        async with listening(tmp_path, slots=1) as site:
+            agent = await site.dial("agent", "n0")
+            agent.send(AgentJoined(node="n0", slots=1, address="127.0.0.1", port=29500))
+            start = await agent.receive()
+            assert isinstance(start, StartWorker)
+            agent.send(WorkerStarted(member=start.member, pid=1))
+
+            async def patience_after(number: int) -> str:
+                operator = await site.dial("operator")
+                operator.send(Stop(reason="SIGINT", asker="a", number=number))
+                assert await operator.receive() == Answer(ok=True, sentence="the run is ending")
+                await operator.close()
+                closing = site.coordinator.estate.state.ending.closing
+                assert closing is not None
+                return closing.patience
+
+            assert [await patience_after(number) for number in (1, 1, 2)] == ["term", "term", "kill"]
+            await agent.close()
+
+    asyncio.run(whole())
 
 
 def test_a_wrong_token_is_refused_with_a_sentence(tmp_path: Path) -> None:

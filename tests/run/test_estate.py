@@ -13,6 +13,7 @@ from quantity import examples
 
 from holdfast.run import happenings, wire
 from holdfast.run.estate import (
+    ASKERS_MAX,
     Advanced,
     ClientCame,
     ClientName,
@@ -21,7 +22,10 @@ from holdfast.run.estate import (
     EstateEntry,
     HandedOut,
     OperatorLine,
+    StopWished,
     Told,
+    Wishes,
+    WishHeard,
     Written,
 )
 from holdfast.run.image import entry_bytes, entry_of, estate_bytes, estate_of
@@ -297,6 +301,35 @@ def test_whenever_coordinators_die_nothing_is_lost_and_nothing_comes_twice(
         generations += world.leader.state.generations.number
     assert takeovers > examples(20)
     assert generations > examples(20)
+
+
+@pytest.mark.parametrize("copied", [pickled, sent])
+def test_a_wish_to_end_the_run_counts_once_whoever_coordinates(copied: Callable[[Estate], Estate]) -> None:
+    world = World(0, copied)
+    while not world.leader.state.roster.running:
+        world.turn()
+    estate, now_ns = world.leader, world.now_ns
+
+    def patience_after(wish: tuple[str, int] | None) -> str:
+        nonlocal estate
+        request = happenings.StopRequested("SIGINT", 130)
+        deeds = estate.take(StopWished(request=request, now_ns=now_ns, wish=wish))
+        assert wish is None or deeds[-1] == WishHeard(wish)  # also if it is heard again
+        estate.take(Written({}))
+        estate = copied(estate)
+        assert estate.state.ending.closing is not None
+        return estate.state.ending.closing.patience
+
+    assert [patience_after(wish) for wish in (("a", 1), None, ("a", 1), ("b", 1))] == [*["term"] * 3, "kill"]
+
+
+def test_wishes_are_remembered_up_to_a_bound() -> None:
+    wishes = Wishes()
+    assert [wishes.count((f"asker {number}", 1)) for number in range(ASKERS_MAX + 1)] == [True] * (
+        ASKERS_MAX + 1
+    )
+    assert len(wishes.last) == ASKERS_MAX
+    assert not wishes.count((f"asker {ASKERS_MAX}", 1))
 
 
 def test_frames_are_kept_up_to_a_bound() -> None:

@@ -27,6 +27,8 @@ RATE_STEPS = 32
 """Over how many of the last steps the rate is taken."""
 KEYS_MAX = 4096
 """How many of the latest events can be named as causes."""
+ASKERS_MAX = 256
+"""Of so many of those who last asked for the end of the run, the wishes are remembered."""
 
 FIND_S = 3.0
 """What nodes may take to find a coordinator on another machine."""
@@ -70,6 +72,16 @@ class Written(msgspec.Struct, frozen=True, tag=True):
     ids: dict[str, str]
 
 
+class StopWished(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Somebody wants the run to end. wish: an operator's, by its asker and number; None: a signal to the
+    coordinator's own process.
+    """
+
+    request: happenings.StopRequested
+    now_ns: int
+    wish: tuple[str, int] | None = None
+
+
 class TermBegun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A coordinator begins its term. electorate: who elects from now on, if that changes with it. Nodes have
     a moment more than their lease to find it.
@@ -87,7 +99,9 @@ class ElectorsChanged(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     places: tuple[MachinePlace, ...]
 
 
-EstateEntry = Advanced | ClientCame | HandedOut | Told | Written | TermBegun | ElectorsChanged
+EstateEntry = (
+    Advanced | ClientCame | HandedOut | Told | Written | StopWished | TermBegun | ElectorsChanged
+)  # fmt: skip
 
 # ---- what it leads to --------------------------------------------------------------------------------------
 
@@ -113,10 +127,46 @@ class LineTold(msgspec.Struct, frozen=True):
     line: wire.LineOfSuccession
 
 
+class WishHeard(msgspec.Struct, frozen=True):
+    """Tell who asked for the end of the run that this wish will not be forgotten."""
+
+    wish: tuple[str, int]
+
+
 Deed = (
-    Deliver | LineTold | OperatorLine | happenings.Close | happenings.Record | happenings.Expect
+    Deliver | LineTold | OperatorLine | WishHeard | happenings.Close | happenings.Record | happenings.Expect
     | happenings.Reply | happenings.Ending
 )  # fmt: skip
+
+
+class Wishes(msgspec.Struct, kw_only=True):
+    """How often the run was asked to end. last: the last wish of each asker.
+
+    A signal to all processes of a job reaches the launcher, which passes it on, and the coordinator's
+    process: that is one wish, so only the second one of either way is the second.
+    """
+
+    operators: int = 0
+    signals: int = 0
+    last: dict[str, int] = {}
+
+    def count(self, wish: tuple[str, int] | None) -> bool:
+        """Whether there is one more than before. None: a signal to the coordinator's process."""
+        before = max(self.operators, self.signals)
+        if wish is None:
+            self.signals += 1
+        elif self._is_new(*wish):
+            self.operators += 1
+        return max(self.operators, self.signals) > before
+
+    def _is_new(self, asker: str, number: int) -> bool:
+        if number <= self.last.get(asker, 0):
+            return False
+        self.last.pop(asker, None)
+        self.last[asker] = number
+        if len(self.last) > ASKERS_MAX:
+            del self.last[next(iter(self.last))]
+        return True
 
 
 class ClientSession:
@@ -141,6 +191,7 @@ class Estate:
         self.lines: deque[OperatorLine] = deque(maxlen=LINES_MAX)
         self.commits: deque[tuple[int, int]] = deque(maxlen=RATE_STEPS)
         self.notices: list[wire.Notice] = []
+        self.wishes = Wishes()
         self.takeovers = 0
         self.known = Stand()
         """How many entries it has taken, and in which term the last one was made."""
@@ -172,6 +223,11 @@ class Estate:
                 self._tell(text, now_ns, severity)
             case Written(ids):
                 self._name(ids)
+            case StopWished(request=request, now_ns=now_ns, wish=wish):
+                if self.wishes.count(wish):
+                    self._advance(request, now_ns)
+                if wish is not None:
+                    self._deeds.append(WishHeard(wish))
             case TermBegun(electorate=electorate, now_ns=now_ns):
                 for node in self.state.roster.nodes.values():
                     node.seen_ns = max(node.seen_ns, now_ns + ns(FIND_S))

@@ -374,7 +374,7 @@ def _signals(hub: Coordinator) -> Iterator[None]:
     """Whoever signals this process, and not the launcher, means the same."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, partial(hub.stop, number.name, by="signal"))
+        loop.add_signal_handler(number, hub.stop, number.name)
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run import wire
-from holdfast.run.estate import ClientName, ClientSession, Estate, EstateEntry, OperatorLine
+from holdfast.run.estate import ClientName, ClientSession, Estate, EstateEntry, OperatorLine, Wishes
 from holdfast.run.happenings import Expect, Record
 from holdfast.run.sent import SentFrames
 from holdfast.run.state import LOSS_VALUES_MAX, Generation, RunState
@@ -45,6 +45,7 @@ class EstateImage(msgspec.Struct, frozen=True, kw_only=True):
     lines: list[OperatorLine]
     commits: list[tuple[int, int]]
     notices: list[wire.Notice]
+    wishes: Wishes
     takeovers: int
     line_number: int
     addressees: int
@@ -103,6 +104,7 @@ def estate_bytes(estate: Estate) -> bytes:
         lines=list(estate.lines),
         commits=list(estate.commits),
         notices=estate.notices,
+        wishes=estate.wishes,
         takeovers=estate.takeovers,
         line_number=estate.line_number,
         addressees=0 if estate.addressees is None else estate.addressees.number,
@@ -138,6 +140,7 @@ def _estate(image: EstateImage) -> Estate:
     estate.lines.extend(image.lines)
     estate.commits.extend(image.commits)
     estate.take_notices(image.notices, _generation(image.state, image.addressees))
+    estate.wishes = image.wishes
     estate.takeovers, estate.line_number = image.takeovers, image.line_number
     estate.known, estate.mandate, estate.places = image.known, image.mandate, image.places
     return estate

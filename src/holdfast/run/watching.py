@@ -57,7 +57,10 @@ class Viewer:
         self._show = show
         self._seen = seen
         self._connection: Connection | None = None
+        self._asker = wire.fresh_asker()
+        self._wishes = 0
         self._stops: list[wire.Stop] = []
+        """Those that no coordinator has answered yet."""
         self._status: Status | None = None
         self._status_came = asyncio.Event()
         self._over: asyncio.Future[wire.RunClosed | None] = asyncio.get_running_loop().create_future()
@@ -120,7 +123,8 @@ class Viewer:
 
     def stop(self, reason: str) -> None:
         """Have the run end: by this coordinator, or by the next one."""
-        stop = wire.Stop(reason=reason)
+        self._wishes += 1
+        stop = wire.Stop(reason=reason, asker=self._asker, number=self._wishes)
         self._stops.append(stop)
         if self._connection is not None:
             self._connection.send(stop)
