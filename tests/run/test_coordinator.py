@@ -28,11 +28,14 @@ from holdfast.record.journal import read_directory
 from holdfast.record.recorder import Recorder
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.dial import Connection, dial
+from holdfast.run.estate import HandedOut
+from holdfast.run.following import Following
 from holdfast.run.handshake import HandshakeClient, Rejected, Stranger, endpoint_of
 from holdfast.run.happenings import Disconnected
 from holdfast.run.link import Link
 from holdfast.run.serving import SEND_BUFFER_BYTES_MAX
 from holdfast.run.state import RunPolicy
+from holdfast.run.succession import Electorate, MachinePlace, Mandate, Reign
 from holdfast.run.waits import LEASE_S_MIN
 from holdfast.run.wire import (
     Admitted,
@@ -388,6 +391,42 @@ def test_a_node_that_hangs_up_takes_its_members_with_it(tmp_path: Path) -> None:
     assert [(event.subject, event.fault) for event in site.recorded(FaultObserved)][:1] == [
         ("n1", "node lost")
     ]
+
+
+def test_what_waits_for_a_quorum_does_not_reach_another_client_of_the_same_name(tmp_path: Path) -> None:
+    joined = AgentJoined(node="n0", slots=1, address="127.0.0.1", port=29500)
+
+    async def whole() -> None:
+        async with listening(tmp_path, slots=1) as site:
+            hub = site.coordinator
+            mandate = Mandate(electorate=Electorate(machines=("a", "b"), casting="b"))
+            reign = Reign("a", 1, mandate, hub.estate.known.position)
+            heirs = hub.heirs = Following(hub.estate, MachinePlace("a", *hub.endpoint), reign)
+
+            def agree() -> None:
+                reign.acknowledged("b", reign.position)
+                hub.enter(HandedOut())
+
+            agree()
+            first = await site.dial("agent", "n0")
+            session = hub.estate.sessions["agent", "n0"].number
+            first.send(joined)
+            await until(lambda: heirs.held_for(session) > 0)
+            await first.close()
+            await until(lambda: ("agent", "n0") not in hub.estate.sessions)
+            second = await site.dial("agent", "n0")
+            receiving = asyncio.create_task(second.receive())
+            agree()  # to all that was meant for the first
+            second.send(joined)
+            session = hub.estate.sessions["agent", "n0"].number
+            await until(lambda: heirs.held_for(session) > 0)
+            agree()
+            start = await receiving
+            assert isinstance(start, StartWorker)
+            assert start.member == "n0.0+1"
+            await second.close()
+
+    asyncio.run(whole())
 
 
 def test_an_operator_strikes_and_is_answered(tmp_path: Path) -> None:

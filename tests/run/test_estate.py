@@ -18,6 +18,7 @@ from holdfast.run.estate import (
     ClientCame,
     ClientName,
     Deliver,
+    EndSession,
     Estate,
     EstateEntry,
     HandedOut,
@@ -128,12 +129,12 @@ class World:
         self.log.append(entry)
         for deed in self.leader.take(entry):
             match deed:
-                case Deliver(clients, data):
-                    for name in clients:
-                        if (client := self.clients.get(name)) is not None:
+                case Deliver(sessions, data):
+                    for session in sessions:
+                        if (client := self.clients.get(self._name(session))) is not None:
                             client.coming.append(data)
-                case happenings.Close(role, name):
-                    self.disconnect((role, name))
+                case EndSession(session):
+                    self.disconnect(self._name(session))
                 case OperatorLine(number=number):
                     self.lines.append(number)
         if self.leader.unwritten:
@@ -142,6 +143,9 @@ class World:
                 for one in self.leader.unwritten
             }
             self.enter(Written(ids))
+
+    def _name(self, session: int) -> ClientName:
+        return next(name for name, one in self.leader.sessions.items() if one.number == session)
 
     def advance(self, event: happenings.Happening) -> None:
         self.now_ns += self.chance.randrange(50_000_000)
@@ -250,19 +254,20 @@ def played_again(world: World) -> tuple[dict[ClientName, list[bytes]], dict[Clie
     estate = Estate(policy, 0, FRAMES_MAX)
     heard: dict[ClientName, list[bytes]] = {}
     said: dict[ClientName, list[bytes]] = {}
+    clients: dict[int, ClientName] = {}
     for entry in world.log:
         match entry:
             case ClientCame(client):
                 heard[client], said[client] = [], []
+                clients[estate.known.position + 1] = client
             case Advanced(happenings.FromNode(name, message)):
                 said["agent", name].append(wire.frame(message))
             case Advanced(happenings.FromMember(name, message)):
                 said["worker", name].append(wire.frame(message))
         for deed in estate.take(entry):
             if isinstance(deed, Deliver):
-                for client in deed.clients:
-                    if client in estate.sessions:
-                        heard[client].append(deed.data)
+                for session in deed.sessions:
+                    heard[clients[session]].append(deed.data)
     assert fingerprint(estate) == fingerprint(world.leader)
     return heard, said
 

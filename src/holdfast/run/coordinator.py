@@ -25,6 +25,7 @@ from holdfast.run.estate import (
     ClientCame,
     Deed,
     Deliver,
+    EndSession,
     Estate,
     EstateEntry,
     HandedOut,
@@ -107,6 +108,8 @@ class Coordinator:
         self._unproven: dict[ClientConnection, float] = {}
         self._accepting: set[asyncio.Task[object]] = set()
         self._named: dict[tuple[str, str], ClientConnection] = {}
+        self._sessions: dict[int, ClientConnection] = {}
+        """The same connections, by their sessions."""
         self._viewers: set[ClientConnection] = set()
         self._is_handing_out = False
         self._due_ns: int | None = None
@@ -395,11 +398,12 @@ class Coordinator:
         self._named[client] = connection
         if received is None:
             self._enter(ClientCame(client))
-            return accepted, []
         session = self.estate.sessions[client]
-        missed = session.sent.after(received) or []
+        connection.session = session.number
+        self._sessions[session.number] = connection
+        missed = session.sent.after(received or 0) or []
         if self.heirs is not None:  # what nobody may see yet comes when it may be
-            missed = missed[: max(0, len(missed) - self.heirs.held_for(client))]
+            missed = missed[: max(0, len(missed) - self.heirs.held_for(session.number))]
         return msgspec.structs.replace(accepted, received=session.received), missed
 
     def closed(self, connection: ClientConnection) -> None:
@@ -413,6 +417,7 @@ class Coordinator:
                 self.heirs.closed(connection)
         elif role != "operator" and self._named.get((role, name)) is connection:
             del self._named[role, name]
+            del self._sessions[connection.session]
             self.happened(happenings.Disconnected(role, name))
 
     def heard(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
@@ -522,17 +527,17 @@ class Coordinator:
 
     def _carry_out(self, deed: Deed) -> None:
         match deed:
-            case Deliver(clients, data):
-                for client in clients:
-                    if (connection := self._named.get(client)) is not None:
+            case Deliver(sessions, data):
+                for session in sessions:
+                    if (connection := self._sessions.get(session)) is not None:
                         connection.write(data)
             case LineTold(line):
                 self._line = line.places
                 self.on_line(line.places)
                 for viewer in self._viewers:
                     viewer.send(line)
-            case happenings.Close(role, name):
-                if (connection := self._named.get((role, name))) is not None:
+            case EndSession(session):
+                if (connection := self._sessions.get(session)) is not None:
                     connection.abort()  # it may not read, and must not keep its name for as long as that
             case OperatorLine(member=member, text=text):
                 if member:

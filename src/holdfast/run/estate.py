@@ -107,10 +107,18 @@ EstateEntry = (
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Send the frame to these clients, as far as they are connected."""
+    """Send the frame to the clients of these sessions, as far as they are connected. Not to names: while this
+    waits for a quorum, a client may go, and another one come by its name.
+    """
 
-    clients: tuple[ClientName, ...]
+    sessions: tuple[int, ...]
     data: bytes
+
+
+class EndSession(msgspec.Struct, frozen=True):
+    """End the connection of this session: its other end was given up."""
+
+    session: int
 
 
 class OperatorLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +142,7 @@ class WishHeard(msgspec.Struct, frozen=True):
 
 
 Deed = (
-    Deliver | LineTold | OperatorLine | WishHeard | happenings.Close | happenings.Record | happenings.Expect
+    Deliver | EndSession | LineTold | OperatorLine | WishHeard | happenings.Record | happenings.Expect
     | happenings.Reply | happenings.Ending
 )  # fmt: skip
 
@@ -170,9 +178,12 @@ class Wishes(msgspec.Struct, kw_only=True):
 
 
 class ClientSession:
-    """What has passed between the coordinator and one client, whichever connections it passed over."""
+    """What has passed between the coordinator and one client, whichever connections it passed over. number:
+    no other session of the run has it.
+    """
 
-    def __init__(self, frames_max: int) -> None:
+    def __init__(self, number: int, frames_max: int) -> None:
+        self.number = number
         self.received = 0
         self.sent = SentFrames(frames_max)
         self.is_given_up = False
@@ -211,7 +222,7 @@ class Estate:
             case Advanced(event, now_ns):
                 self._advance(event, now_ns)
             case ClientCame(client):
-                self.sessions[client] = ClientSession(self.frames_max)
+                self.sessions[client] = ClientSession(self.known.position, self.frames_max)
                 role, name = client
                 if role == "agent":
                     self.nodes[name] = None
@@ -295,7 +306,7 @@ class Estate:
             case happenings.Close(role, name):
                 if (session := self.sessions.get((role, name))) is not None:
                     session.is_given_up = True
-                self._deeds.append(effect)
+                    self._deeds.append(EndSession(session.number))
             case happenings.Record() | happenings.Expect():
                 if isinstance(effect, happenings.Record) and isinstance(effect.event, StepCommitted):
                     self.commits.append((effect.event.occurred_ns, effect.event.step))
@@ -305,10 +316,10 @@ class Estate:
                 self._deeds.append(effect)
 
     def _deliver(self, clients: tuple[ClientName, ...], data: bytes) -> None:
-        for client in clients:
-            if (session := self.sessions.get(client)) is not None:
-                session.sent.add(data)
-        self._deeds.append(Deliver(clients, data))
+        sessions = [session for client in clients if (session := self.sessions.get(client)) is not None]
+        for session in sessions:
+            session.sent.add(data)
+        self._deeds.append(Deliver(tuple(session.number for session in sessions), data))
 
     def _tell(self, text: str, now_ns: int, severity: Severity | None) -> None:
         if severity is not None:

@@ -23,6 +23,7 @@ class SessionImage(msgspec.Struct, frozen=True, array_like=True):
     """What has passed between the coordinator and one client. kept: which frames of the image."""
 
     client: ClientName
+    number: int
     received: int
     sent: int
     kept: tuple[int, ...]
@@ -90,7 +91,9 @@ def estate_bytes(estate: Estate) -> bytes:
         kept = session.sent.kept
         places = tuple(frames.setdefault(id(frame), (len(frames), frame))[0] for frame in kept)
         sessions.append(
-            SessionImage(client, session.received, session.sent.count, places, session.is_given_up)
+            SessionImage(
+                client, session.number, session.received, session.sent.count, places, session.is_given_up
+            )
         )
     image = EstateImage(
         state=estate.state,
@@ -129,7 +132,7 @@ def _estate(image: EstateImage) -> Estate:
     estate.state = image.state
     _make_one(image.state)
     for one in image.sessions:
-        session = ClientSession(image.frames_max)
+        session = ClientSession(one.number, image.frames_max)
         session.received, session.is_given_up = one.received, one.is_given_up
         frames = [image.frames[place] for place in one.kept]
         session.sent = SentFrames.restored(image.frames_max, one.sent, frames)
