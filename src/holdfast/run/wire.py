@@ -411,8 +411,8 @@ class Committed(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The member holds version `step` now. loss: the step's, where the script's losses are numbers.
 
     took_s: from when the script asked for the step's first lane until here; None: not known. skipped: the
-    lanes that nobody computed. at_ns: when that was, by the member's own monotonic clock: a coordinator that
-    was held up hears of it later.
+    lanes that nobody computed. at_ns: when that was, by the member's own clock, which goes on while its
+    machine is suspended: a coordinator that was held up hears of it later.
     """
 
     generation: int
