@@ -130,9 +130,9 @@ def decoded(data: bytes) -> HubOrder:
 # ---- the run -----------------------------------------------------------------------------------------------
 
 
-async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Legacy | None = None) -> None:
-    """The run to its end, or for as long as this coordinator may go on. `HoldfastError` where it cannot be
-    begun.
+async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Legacy | None = None) -> bool:
+    """The run to its end, or for as long as this coordinator may go on. Whether the run is over.
+    `HoldfastError` where it cannot be begun.
     """
     home, run = Path(charge.home), charge.policy.run
     clock: Clock = _ShiftedClock(charge.ahead_ns) if charge.ahead_ns else SystemClock()
@@ -161,9 +161,10 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
                     _introduce(charge, hub, page)
                 else:
                     _succeed(charge, hub, legacy)
-                await _coordinate(charge, hub, reservation, begun, arbiter)
+                is_over = await _coordinate(charge, hub, reservation, begun, arbiter)
             await asyncio.to_thread(recorder.close)
             await asyncio.sleep(0)  # what that had to say
+            return is_over
         finally:
             await hub.close()
 
@@ -234,8 +235,10 @@ async def _coordinate(
     reservation: Reservation,
     begun: Callable[[Readiness], None],
     arbiter: Arbiter | None,
-) -> None:
-    """Have a successor ready, and tell operators where we are, until the run ends and its agents are gone."""
+) -> bool:
+    """Have a successor ready, and tell operators where we are, until the run ends and its agents are gone.
+    False: this coordinator may not go on, though the run may.
+    """
     site = msgspec.structs.replace(charge.site, port=hub.endpoint[1])
     charge = msgspec.structs.replace(charge, site=site, name=reservation.name)
     heir = Heir(encoded(charge), hub, reservation.descriptor, partial(_publish_later, charge, reservation))
@@ -261,6 +264,7 @@ async def _coordinate(
                 keep_line(Path(charge.home), charge.policy.run, ())
             else:
                 print(f"holdfast: this machine's coordinator ends: {reigning.result()}", file=sys.stderr)
+            return ended.done()
         finally:
             for chore in chores:
                 chore.cancel()
