@@ -114,8 +114,11 @@ class NetworkedRun:
     def __init__(self, folder: Path, machines: list[NetworkedMachine]) -> None:
         self.folder, self.machines = folder, machines
         self.launched: list[Launched] = []
+        self._flags: tuple[str, ...] = ()
 
-    def start(self, script: str = JOINS) -> None:
+    def start(self, *flags: str, script: str = JOINS) -> None:
+        """flags: of all machines."""
+        self._flags = flags
         for machine in self.machines:
             (self.folder / str(machine.number)).mkdir()
             self.start_again(machine.number, script)
@@ -130,7 +133,7 @@ class NetworkedRun:
         self.launched.append(
             start(
                 *("--nnodes", nodes, "--warm", "0", "--coordinator", place, "--run", "r", "--wait", "120"),
-                *("--node-rank", str(number)),
+                *("--node-rank", str(number), *self._flags),
                 script=enough,
                 token=TOKEN,
             )

@@ -177,6 +177,19 @@ class Wishes(msgspec.Struct, kw_only=True):
         return True
 
 
+class Duties(msgspec.Struct, frozen=True, kw_only=True):
+    """What a coordinator does beside coordinating, and after it the next one, wherever that is. metrics: the
+    address and port to serve them at; None: nowhere. storm_per_min: faults a minute, from `seed`.
+    """
+
+    metrics: tuple[str, int] | None = None
+    storm_per_min: float = 0.0
+    seed: int = 0
+
+
+NO_DUTIES = Duties()
+
+
 class ClientSession:
     """What has passed between the coordinator and one client, whichever connections it passed over. number:
     no other session of the run has it.
@@ -192,7 +205,9 @@ class ClientSession:
 class Estate:
     """One run's. frames_max: so many frames are kept of each client, to be sent again by a successor."""
 
-    def __init__(self, policy: RunPolicy, now_ns: int, frames_max: int = 0) -> None:
+    def __init__(
+        self, policy: RunPolicy, now_ns: int, frames_max: int = 0, duties: Duties = NO_DUTIES
+    ) -> None:
         self.state = membership.initial(policy, now_ns)
         self.sessions: dict[ClientName, ClientSession] = {}
         self.nodes: dict[str, None] = {}
@@ -209,6 +224,7 @@ class Estate:
         self.mandate = Mandate(electorate=Electorate(machines=()))
         self.places: tuple[MachinePlace, ...] = ()
         self.frames_max = frames_max
+        self.duties = duties
         self.line_number = 0
         self._notice_bytes = 0
         self.addressees: Generation | None = None

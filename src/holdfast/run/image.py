@@ -11,7 +11,15 @@ import msgspec
 
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run import wire
-from holdfast.run.estate import ClientName, ClientSession, Estate, EstateEntry, OperatorLine, Wishes
+from holdfast.run.estate import (
+    ClientName,
+    ClientSession,
+    Duties,
+    Estate,
+    EstateEntry,
+    OperatorLine,
+    Wishes,
+)
 from holdfast.run.happenings import Expect, Record
 from holdfast.run.sent import SentFrames
 from holdfast.run.state import LOSS_VALUES_MAX, Generation, RunState
@@ -37,6 +45,7 @@ class EstateImage(msgspec.Struct, frozen=True, kw_only=True):
 
     state: RunState
     frames_max: int
+    duties: Duties
     frames: tuple[bytes, ...]
     sessions: tuple[SessionImage, ...]
     nodes: tuple[str, ...]
@@ -98,6 +107,7 @@ def estate_bytes(estate: Estate) -> bytes:
     image = EstateImage(
         state=estate.state,
         frames_max=estate.frames_max,
+        duties=estate.duties,
         frames=tuple(frame for _, frame in frames.values()),
         sessions=tuple(sessions),
         nodes=tuple(estate.nodes),
@@ -128,7 +138,7 @@ def estate_of(data: bytes) -> Estate:
 
 
 def _estate(image: EstateImage) -> Estate:
-    estate = Estate(image.state.policy, image.state.started_ns, image.frames_max)
+    estate = Estate(image.state.policy, image.state.started_ns, image.frames_max, image.duties)
     estate.state = image.state
     _make_one(image.state)
     for one in image.sessions:
