@@ -59,6 +59,7 @@ def test_what_goes_with_the_coordinator_goes_on_elsewhere(site: NetworkedRun) ->
         [*there.prefix, sys.executable, "-c", read], capture_output=True, text=True, check=True
     )
     assert 'holdfast_run_members{run="r"} 2.0' in page.stdout
+    assert site.is_encrypted(number)
     lost = Start(site.folder / "0", site.machines[1].prefix)  # the home of the machine that is dead
     unable = lost.verb("stop", "r")
     assert unable.returncode == EXIT_MISTAKE
@@ -85,7 +86,7 @@ def test_a_run_that_is_started_again_where_it_was_lost_joins_the_others(site: Ne
 
 
 def test_a_coordinator_that_is_cut_off_is_replaced_and_its_machine_comes_back(site: NetworkedRun) -> None:
-    site.start()
+    site.start("--tls")
     site.until_heirs()
     site.machines[0].cut("in", "out")
     site.until_generation("n1.0", "n2.0", among=[1, 2])

@@ -428,7 +428,7 @@ async def _run(order: HeirOrder) -> int:
     )
     heir.estate.takeovers += 1
     print(f"holdfast: this machine ({address}) coordinates the run now", file=sys.stderr)
-    legacy = Legacy(estate=heir.estate, listener=listener, election=election)
+    legacy = Legacy(estate=heir.estate, listener=listener, election=election, identity=heir.identity)
     return 0 if await serve(charge, _begun, legacy) else EXIT_DEPOSED
 
 

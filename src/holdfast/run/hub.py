@@ -39,7 +39,7 @@ from holdfast.run.sent import FRAMES_MAX
 from holdfast.run.site import Site, is_here
 from holdfast.run.state import RunPolicy
 from holdfast.run.succession import Electorate, MachinePlace, Mandate, Reign
-from holdfast.run.tls import make_identity
+from holdfast.run.tls import Identity, make_identity
 from holdfast.run.wire import FaultKind, Strike, Struck
 
 END_WAIT_S = 10.0
@@ -85,13 +85,15 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 class Legacy(msgspec.Struct, frozen=True, kw_only=True):
     """What a dead coordinator leaves to its successor. reservation: a descriptor; None: the successor is on
-    another machine, where it has to be made. election: what that machine was elected with.
+    another machine, where it has to be made. election: what that machine was elected with. identity: what it
+    has shown of itself at that listener so far; None: it has to be made, if one is needed.
     """
 
     estate: Estate
     listener: socket.socket
     reservation: int | None = None
     election: "Election | None" = None
+    identity: Identity | None = None
 
 
 class Election(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +137,9 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
     home, run = Path(charge.home), charge.policy.run
     clock: Clock = _ShiftedClock(charge.ahead_ns) if charge.ahead_ns else SystemClock()
     watch = _HomeWatch(home)
-    identity = make_identity() if charge.is_encrypted else None
+    identity = None if legacy is None else legacy.identity
+    if identity is None and charge.is_encrypted:
+        identity = make_identity()
     with (
         _place(charge, legacy) as reservation,
         Recorder(home / JOURNAL_DIRECTORY, run=run, clock=clock, listener=watch) as recorder,
