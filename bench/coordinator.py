@@ -24,7 +24,7 @@ from rich.table import Table
 
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
-from holdfast.record.errors import InputError
+from holdfast.record.errors import HoldfastError, InputError
 from holdfast.run import wire
 from holdfast.run.handshake import Entry, HandshakeClient
 from holdfast.run.link import beat_interval_s
@@ -118,7 +118,13 @@ class _Hub:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{what} {number}\n".encode())
-        at_s, cpu_s, memory_bytes = (await self.process.stdout.readline()).split()
+        told = (await self.process.stdout.readline()).split()
+        if not told:
+            raise HoldfastError(
+                "The coordinator was silent for so long that an heir took over, and was not measured.",
+                hint="Measure on a machine that has less to do, or with --heirs 0.",
+            )
+        at_s, cpu_s, memory_bytes = told
         return float(at_s), float(cpu_s), int(memory_bytes)
 
     async def end(self) -> None:

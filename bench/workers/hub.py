@@ -76,16 +76,13 @@ async def followed(hub: Watched, order: HubOrder, heirs: int) -> AsyncIterator[N
             MachineHeir(_heir_order(order, hub, f"heir-{number}"), lambda: hub.endpoint)
             for number in range(heirs)
         ]
-        chores: Sequence[asyncio.Task[object]] = [
-            asyncio.create_task(successor.keep()),
-            asyncio.create_task(tend(hub, following, order.site.token, None)),
-        ]
+        reigning = asyncio.create_task(tend(hub, following, order.site.token, None))
+        reigning.add_done_callback(_deposed)
+        chores: Sequence[asyncio.Task[object]] = [asyncio.create_task(successor.keep()), reigning]
         keeping = [asyncio.create_task(machine.keep()) for machine in machines]
         async with asyncio.timeout(FOLLOW_WAIT_S):
             await is_followed.wait()
             while len(hub.estate.mandate.electorate.machines) <= heirs:
-                if ended := [chore for chore in chores if chore.done()]:
-                    raise RuntimeError(f"the coordinator is not followed: {ended}")
                 await asyncio.sleep(POLL_S)
         try:
             yield
@@ -99,6 +96,12 @@ async def followed(hub: Watched, order: HubOrder, heirs: int) -> AsyncIterator[N
             for machine in machines:
                 await machine.finish(0.0)
             await successor.finish()
+
+
+def _deposed(reigning: asyncio.Task[str]) -> None:
+    """Another one of these processes coordinates: this one has nothing to answer any more."""
+    if not reigning.cancelled():
+        os._exit(1)
 
 
 def _heir_order(order: HubOrder, hub: Watched, machine: str) -> HeirOrder:
