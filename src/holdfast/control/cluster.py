@@ -10,6 +10,8 @@ from holdfast.control.policy import NO_RULE
 from holdfast.diagnose.incident import Incident
 from holdfast.topology.names import node_of_port
 
+FAILS_A_DAY = {"gpu-fault": 0.5, "memory-errors": 0.3, "nvlink": 0.3, "node-power": 0.3}
+"""The chance that a node with this goes down within a day. Assumed: nobody publishes it by mechanism."""
 NODE_KINDS = frozenset({"node", "gpu", "port"})
 """Kinds of causes that are gone when the node is. What is beneath several nodes is not mended by draining
 one of them.
@@ -75,6 +77,14 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
         """Of which budgets are a share; all nodes where nobody tells of GPUs."""
         return sum(node.gpus > 0 for node in self.nodes.values()) or len(self.nodes)
 
+    def has_free_node(self, gpus: int) -> bool:
+        """Whether a job that is started again finds a node in the place of one that was taken out."""
+        taken = {name for run in self.runs.values() for name in run.nodes}
+        return any(
+            node.gpus >= gpus and not (node.is_out or node.jobs or node.maintenance or node.name in taken)
+            for node in self.nodes.values()
+        )
+
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """All that is wrong with one target. node: None where it is not a single node's. run: the one that feels
@@ -88,23 +98,30 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     left_rate: float = 0.0
 
     @property
-    def surest(self) -> Incident:
-        """The one that speaks for the case."""
-        return max(self.incidents, key=lambda one: (one.confidence, one.slowdown, one.name))
+    def gravest(self) -> Incident:
+        """The one that speaks for the case: by what it costs, as far as it is sure. Its own confidence and
+        telemetry count, not those of a surer one that costs nothing.
+        """
+        return max(self.incidents, key=lambda one: (one.confidence * _harm(one), one.confidence, one.name))
 
     @property
     def member(self) -> str:
         """The only one that is affected; empty where there are others."""
-        affected = self.surest.affected
-        return affected[0].removeprefix(f"{self.surest.run}/") if len(affected) == 1 else ""
+        affected = self.gravest.affected
+        return affected[0].removeprefix(f"{self.gravest.run}/") if len(affected) == 1 else ""
 
     @property
     def slowdown(self) -> float:
-        return max(1.0, *(one.slowdown for one in self.incidents))
+        return max(1.0, self.gravest.slowdown)
 
     @property
     def rule(self) -> str:
-        return NO_RULE if self.surest.verdict == "unknown" else self.surest.cause.mechanism
+        return NO_RULE if self.gravest.verdict == "unknown" else self.gravest.cause.mechanism
+
+
+def _harm(incident: Incident) -> float:
+    """The share of a day's work that is lost to it."""
+    return 1.0 - 1.0 / max(1.0, incident.slowdown) + FAILS_A_DAY.get(incident.cause.mechanism, 0.0)
 
 
 class ControlState(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +171,7 @@ def _case(cluster: ClusterView, target: str, incidents: list[Incident]) -> Case:
     left = cluster.history.left.get(target)
     if node is not None:
         # A run of which nobody knows where it is, is where its incident is.
-        there = [run for run in cluster.runs.values() if node.name in run.nodes]
+        there = [run for run in (*named, *cluster.runs.values()) if node.name in run.nodes]
         named = there or [run for run in named if not run.nodes]
     return Case(
         target=target,

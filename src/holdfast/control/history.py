@@ -41,6 +41,11 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     decision: ControlDecision | None
 
     @property
+    def is_unsettled(self) -> bool:
+        """Whether machines may still show something else than its stage."""
+        return self.stage == "decided" or (self.action in TAKES_OUT and self.stage in ("done", "failed"))
+
+    @property
     def is_under_way(self) -> bool:
         return self.mode == "act" and self.stage == "decided"
 
@@ -152,11 +157,13 @@ class ControlHistory:
         )
 
     def held(self, actions: Collection[ControlAction], mode: ControlMode, but: str) -> set[str]:
-        """The targets that these actions have in their hands: nodes that they took out, and what is under
-        way. In shadow mode also what would be, but for `but`.
+        """The targets that these actions have in their hands: nodes that they took out or that a run went
+        on without, and what is under way. In shadow mode also what would be, but for `but`.
         """
         found = {act.target for act in self.under_way if act.action in actions}
         found |= {target for target, act in self.out.items() if act.action in actions}
+        if "shrink" in actions:  # where a run was migrated a spare has the place: nothing is held
+            found |= {target for target, act in self.left.items() if act.action == "shrink"}
         if mode == "shadow":
             found |= {act.target for act in self.shadows() if act.action in actions and act.target != but}
         return found
