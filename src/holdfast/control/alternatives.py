@@ -23,6 +23,8 @@ MENDS: dict[str, dict[ControlAction, float]] = {"hang": {"replace": 0.5, "requeu
 """What ends a mechanism that is not a node's, and in what share of cases. Assumed."""
 
 MINUTES_PER_HOUR = 60
+STANDS_STILL_SHARE = 0.9
+"""A run that loses more than this is not slow: nothing of use comes of it, and lanes do not mend that."""
 SHORTEST_H = 1e-9
 """A run that is over has no horizon."""
 
@@ -149,7 +151,7 @@ def _effect(
             return _Effect()
         case "rebalance":
             is_young = now_ns - case.gravest.began_ns < policy.waits.settle_min * MINUTE_NS
-            if node is None or not is_elastic or not is_young:
+            if node is None or not is_elastic or not is_young or loss.share > STANDS_STILL_SHARE:
                 return None
             return _Effect(mends=1.0, left=loss.share * node_gpus * loss.horizon_h, right=1.0)
         case "checkpoint":
@@ -181,7 +183,7 @@ def _effect(
             if can_move:
                 return _Effect(own=out + regroup, mends=1.0)
             # A job that needs all of its nodes waits for this one, unless there is another.
-            waiting = 0.0 if cluster.has_free_node(node_gpus) else max(0, run.gpus - node_gpus) * out_h
+            waiting = 0.0 if cluster.free_node_gpus >= node_gpus else max(0, run.gpus - node_gpus) * out_h
             return _Effect(own=out + waiting + _stop(case, now_ns, times), mends=1.0)
         case "requeue":
             if run is None or is_elastic or action not in mends:

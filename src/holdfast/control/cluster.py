@@ -1,6 +1,7 @@
 """The cluster as control sees it at one moment: nodes, runs, open incidents, and what is wrong with whom."""
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 import msgspec
 
@@ -59,7 +60,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[str, ...] = ()
 
 
-class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """incidents: open ones, and those of nodes that a run has left for them. can: what may be done here at
     all. person_usd: what a call costs in people's time.
     """
@@ -72,21 +73,24 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_gpu_hour: float
     person_usd: float
 
-    @property
+    @cached_property
     def gpu_nodes(self) -> int:
         """Of which budgets are a share; all nodes where nobody tells of GPUs."""
         return sum(node.gpus > 0 for node in self.nodes.values()) or len(self.nodes)
 
-    def has_free_node(self, gpus: int) -> bool:
-        """Whether a job that is started again finds a node in the place of one that was taken out."""
-        taken = {name for run in self.runs.values() for name in run.nodes}
-        return any(
-            node.gpus >= gpus and not (node.is_out or node.jobs or node.maintenance or node.name in taken)
-            for node in self.nodes.values()
+    @cached_property
+    def free_node_gpus(self) -> int:
+        """Of the largest node that nobody uses: whether a job that is started again finds one in the place of
+        a node that was taken out.
+        """
+        free = self.nodes.keys() - {name for run in self.runs.values() for name in run.nodes}
+        nodes = (self.nodes[name] for name in free)
+        return max(
+            (node.gpus for node in nodes if not (node.is_out or node.jobs or node.maintenance)), default=0
         )
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class Case(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """All that is wrong with one target. node: None where it is not a single node's. run: the one that feels
     it, or is on the node; None: none. left_rate: GPU-hours an hour that a run lost which has left the node.
     """
@@ -97,7 +101,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     incidents: tuple[Incident, ...]
     left_rate: float = 0.0
 
-    @property
+    @cached_property
     def gravest(self) -> Incident:
         """The one that speaks for the case: by what it costs, as far as it is sure. Its own confidence and
         telemetry count, not those of a surer one that costs nothing.

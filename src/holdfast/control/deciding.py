@@ -9,7 +9,16 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast import wording
-from holdfast.control.actions import ACTIONS, DRASTIC, HARMLESS, LESS, TAKES_OUT, ControlAction, said
+from holdfast.control.actions import (
+    ACTIONS,
+    DRASTIC,
+    HARMLESS,
+    LESS,
+    TAKES_OUT,
+    TRIALS,
+    ControlAction,
+    said,
+)
 from holdfast.control.alternatives import loss_of, priced
 from holdfast.control.cluster import Case, ClusterView, ControlState, NodeView, cases, node_named
 from holdfast.control.decision import ActionPrice, ControlDecision, PricedAction
@@ -97,14 +106,14 @@ def looks_like_a_bad_detector(now_ns: int, cluster: ClusterView, policy: Control
 
 
 def _about_incidents(now_ns: int, case: Case, cluster: ClusterView, policy: ControlPolicy) -> ControlDecision:
+    loss = loss_of(case, now_ns, policy)
     offered = [
-        msgspec.structs.replace(one, not_now=_hindrance(one.action, now_ns, case, cluster, policy))
+        msgspec.structs.replace(one, not_now=_hindrance(one, loss.rate, now_ns, case, cluster, policy))
         for one in priced(case, now_ns, cluster, policy)
     ]
     watch = offered[0]  # the gentlest always makes sense
     held = _held(now_ns, case, cluster, policy)
     chosen = watch if held else _cheapest(offered, watch, policy)
-    loss = loss_of(case, now_ns, policy)
     pace = wording.percent(1 - loss.share) if loss.share else "full pace"
     return ControlDecision(
         action=chosen.action,
@@ -168,9 +177,15 @@ def _hands_off(now_ns: int, target: str, cluster: ClusterView, policy: ControlPo
 
 
 def _hindrance(
-    action: ControlAction, now_ns: int, case: Case, cluster: ClusterView, policy: ControlPolicy
+    offer: PricedAction,
+    rate: float,
+    now_ns: int,
+    case: Case,
+    cluster: ClusterView,
+    policy: ControlPolicy,
 ) -> str:
-    """Why an action may not be taken now; empty: it may."""
+    """Why an action may not be taken now; empty: it may. rate: GPU-hours lost in an hour."""
+    action = offer.action
     if action == "watch":
         return ""
     if action not in cluster.can:
@@ -188,14 +203,25 @@ def _hindrance(
         return spent
     if action in HARMLESS:
         return _cooling(action, now_ns, case.target, cluster, policy)
-    needed = policy.confidence_drastic if action in DRASTIC else policy.confidence
+    needed = _confidence_needed(action, case, policy)
     if told.confidence < needed:
         return f"the cause is {wording.percent(told.confidence)} sure, and this needs {needed:.0%}"
     if told.quality < policy.quality:
         return "the telemetry is suspect"
     if now_ns - told.noticed_ns < policy.waits.hold_min * MINUTE_NS:
-        return YOUNG
+        waiting = rate * policy.waits.hold_min * MINUTE_NS / HOUR_NS
+        if action not in TRIALS or waiting <= offer.own_gpu_hours:  # to wait has its price, too
+            return YOUNG
     return _cooling(None, now_ns, case.target, cluster, policy)
+
+
+def _confidence_needed(action: ControlAction, case: Case, policy: ControlPolicy) -> float:
+    """Being wrong has its price already. Where that is seconds of a run, or a check of a node that its run
+    has left, nothing more is asked for.
+    """
+    if action in TRIALS or (action == "drain-when-done" and case.left_rate):
+        return 0.0
+    return policy.confidence_drastic if action in DRASTIC else policy.confidence
 
 
 def _jobs_of_others(case: Case) -> list[str]:
