@@ -81,6 +81,25 @@ def test_without_a_spare_the_node_is_drained_and_the_run_shrinks(
     assert decision.action == "shrink"
 
 
+def test_to_move_to_a_spare_prices_are_enough(incident: MakeIncident, cluster: MakeCluster) -> None:
+    """A wrong move costs seconds; what is drained for it afterwards is checked, and back."""
+    unsure = incident(confidence=0.3)
+    spare = {**ELASTIC, "spares": 1}
+    assert only(cluster(unsure, run=spare)).action == "migrate"
+    suspect = only(cluster(incident(confidence=0.3, quality=0.2), run=spare))
+    assert suspect.action != "migrate"
+
+
+def test_to_wait_has_its_price_where_nothing_of_use_is_computed(
+    incident: MakeIncident, cluster: MakeCluster
+) -> None:
+    fresh = {"began_ns": NOW_NS - MINUTE_NS, "noticed_ns": NOW_NS}
+    spare = {**ELASTIC, "spares": 1}
+    still = only(cluster(incident(mechanism="gpu-fault", slowdown=1e9, **fresh), run=spare))
+    assert still.action == "migrate"  # not `rebalance`: no lane mends that
+    assert only(cluster(incident(slowdown=1.01, **fresh), run=spare)).action != "migrate"
+
+
 def test_a_young_incident_is_left_to_the_run_that_moves_lanes(
     incident: MakeIncident, cluster: MakeCluster
 ) -> None:

@@ -19,7 +19,7 @@ from holdfast.control.actions import (
     ControlAction,
     said,
 )
-from holdfast.control.alternatives import loss_of, priced
+from holdfast.control.alternatives import STANDS_STILL_SHARE, CaseLoss, loss_of, priced
 from holdfast.control.cluster import Case, ClusterView, ControlState, NodeView, cases, node_named
 from holdfast.control.decision import ActionPrice, ControlDecision, PricedAction
 from holdfast.control.history import Act
@@ -108,7 +108,7 @@ def looks_like_a_bad_detector(now_ns: int, cluster: ClusterView, policy: Control
 def _about_incidents(now_ns: int, case: Case, cluster: ClusterView, policy: ControlPolicy) -> ControlDecision:
     loss = loss_of(case, now_ns, policy)
     offered = [
-        msgspec.structs.replace(one, not_now=_hindrance(one, loss.rate, now_ns, case, cluster, policy))
+        msgspec.structs.replace(one, not_now=_hindrance(one.action, loss, now_ns, case, cluster, policy))
         for one in priced(case, now_ns, cluster, policy)
     ]
     watch = offered[0]  # the gentlest always makes sense
@@ -177,15 +177,14 @@ def _hands_off(now_ns: int, target: str, cluster: ClusterView, policy: ControlPo
 
 
 def _hindrance(
-    offer: PricedAction,
-    rate: float,
+    action: ControlAction,
+    loss: CaseLoss,
     now_ns: int,
     case: Case,
     cluster: ClusterView,
     policy: ControlPolicy,
 ) -> str:
-    """Why an action may not be taken now; empty: it may. rate: GPU-hours lost in an hour."""
-    action = offer.action
+    """Why an action may not be taken now; empty: it may."""
     if action == "watch":
         return ""
     if action not in cluster.can:
@@ -208,10 +207,9 @@ def _hindrance(
         return f"the cause is {wording.percent(told.confidence)} sure, and this needs {needed:.0%}"
     if told.quality < policy.quality:
         return "the telemetry is suspect"
-    if now_ns - told.noticed_ns < policy.waits.hold_min * MINUTE_NS:
-        waiting = rate * policy.waits.hold_min * MINUTE_NS / HOUR_NS
-        if action not in TRIALS or waiting <= offer.own_gpu_hours:  # to wait has its price, too
-            return YOUNG
+    is_trial = action in TRIALS and loss.share > STANDS_STILL_SHARE  # to wait costs more than to try
+    if not is_trial and now_ns - told.noticed_ns < policy.waits.hold_min * MINUTE_NS:
+        return YOUNG
     return _cooling(None, now_ns, case.target, cluster, policy)
 
 
