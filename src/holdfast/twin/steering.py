@@ -139,7 +139,7 @@ class Ailment(msgspec.Struct, kw_only=True):
     is_missed: bool = False
 
 
-class Alarm(msgspec.Struct, kw_only=True):
+class RaisedAlarm(msgspec.Struct, kw_only=True):
     """What a detector says. ailment: what it is about; None: nothing."""
 
     incident: Incident
@@ -184,7 +184,7 @@ class _Steered:
         self.free = dict.fromkeys(names[places:])
         self.places = places
         self.ailments: dict[str, Ailment] = {}
-        self.alarms: dict[str, Alarm] = {}
+        self.alarms: dict[str, RaisedAlarm] = {}
         self.incidents: dict[str, Incident] = {}  # all that was ever told
         self._planned: set[int] = set()  # looks
         self.history = ControlHistory()
@@ -416,7 +416,7 @@ class _Steered:
         began_ns = at_ns if ailment is None else START_NS + ailment.began_ns
         incident = _incident(name, node, mechanism, sure, slowdown, began_ns, at_ns)
         self.incidents[name] = incident
-        self.alarms[name] = Alarm(incident=incident, ailment=ailment)
+        self.alarms[name] = RaisedAlarm(incident=incident, ailment=ailment)
         if self.way == "first-error":
             self._rule_drains(name, now_ns)
         elif self.way == "sure-error" and sure >= SURE:
