@@ -11,6 +11,7 @@ command = LazyGroup(
         "Commands": {
             "audits": "Flip bits in live runs: what audits find, how often, false alarms, cost.",
             "checkpoint": "Write and read checkpoints: against a plain file, torch.save and DCP.",
+            "control": "Simulate gray failures under no action, fixed rules, shadow and control.",
             "coordinator": "Hold thousands of members in one coordinator: commits, regroups, memory.",
             "diagnose": "Diagnose hundreds of simulated incidents: precision, recall, time, alarms, cost.",
             "faultkit": "Sit a rival's exam: faults of lm-resiliency's kit, on it and on Holdfast.",

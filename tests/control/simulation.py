@@ -244,13 +244,14 @@ class Simulation:
                 self._closes,
                 self._many_open,
                 self._person_drains,
+                self._person_annotates,
                 self._person_restores,
                 self._imaged,
                 self._maintained,
                 self._restarted,
                 self._reset,
             ],
-            [8, 4, 0.5, 2, 2, 1, 1, 1, 1],
+            [8, 4, 0.5, 2, 1, 2, 1, 1, 1, 1],
         )[0]
         what(node)
 
@@ -309,6 +310,12 @@ class Simulation:
             node, is_out=True, reason=self.random.choice(("fan, jane", "", "holdfast is wrong"))
         )
         self.machines.ours.pop(node, None)
+
+    def _person_annotates(self, node: str) -> None:
+        """A word more in the reason, and the node is theirs."""
+        if self.machines.nodes[node].is_out:
+            self.machines.set(node, reason=f"{self.machines.nodes[node].reason}; wait, jane")
+            self.machines.ours.pop(node, None)
 
     def _person_restores(self, node: str) -> None:
         self.machines.set(node, is_out=False, reason="")

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from holdfast.control.cluster import NodeView
 from holdfast.control.controlling import Controlling, ControlSetting, acts_in, reset_breaker
 from holdfast.control.history import Act
 from holdfast.control.policy import BreakerBound, ControlPolicy
-from holdfast.control.seeing import ActionOrder, Answered, MachinesView, PlacedJob, run_view
+from holdfast.control.seeing import ActionOrder, Answered, MachinesView, PlacedJob, in_maintenance, run_view
 from holdfast.diagnose.assess import price
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import diagnosis
@@ -23,6 +24,7 @@ from holdfast.record import events
 from holdfast.record.errors import HoldfastError
 from holdfast.record.store import Selection, Store
 from holdfast.record.stores import open_store
+from holdfast.topology import file
 from holdfast.wording.units import HOUR_NS, MINUTE_NS
 
 from .conftest import NOW_NS
@@ -81,9 +83,10 @@ class Desk:
         self.machines = machines
         self.said: list[str] = []
         self.leads = True
+        self.planned: dict[str, str] = {}
         self._starts = 0
 
-    def start(self, policy: ControlPolicy = POLICY) -> Controlling:
+    def start(self, policy: ControlPolicy = POLICY, pool: Executor | None = None) -> Controlling:
         self._starts += 1
         return Controlling(
             ControlSetting(
@@ -95,7 +98,9 @@ class Desk:
                 is_leading=lambda: self.leads,
                 take_in=lambda: None,
                 say=self.said.append,
-            )
+                maintenance=lambda now_ns, nodes: self.planned,
+            ),
+            pool,
         )
 
     def tell(self, incident: Incident, state: events.IncidentState = "open", at_ns: int = NOW_NS) -> None:
@@ -264,6 +269,127 @@ def test_incidents_of_a_run_that_ended_or_that_nobody_watches_do_not_count(
     assert settled(desk.start()) == []
     desk.tell(priced, "changed", NOW_NS - MINUTE_NS)
     assert [one.target for one in settled(desk.start())] == ["n17"]
+
+
+def test_incidents_without_a_price_are_forgotten_after_a_day(desk: Desk, incident: MakeIncident) -> None:
+    free = incident("n18", mechanism="gpu-fault", run="cluster", name="cluster/s1")
+    desk.tell(free, at_ns=NOW_NS - 25 * HOUR_NS)
+    assert settled(desk.start()) == []
+    desk.tell(free, "changed", NOW_NS - 23 * HOUR_NS)
+    assert [one.target for one in settled(desk.start())] == ["n18"]
+
+
+def test_incidents_from_before_a_run_was_started_again_do_not_count(
+    desk: Desk, incident: MakeIncident
+) -> None:
+    desk.tell(incident(), at_ns=NOW_NS - 10 * MINUTE_NS)
+    end = events.RunEnded(
+        id="end", occurred_ns=NOW_NS - 9 * MINUTE_NS, run="pretrain", outcome="stopped", reason=""
+    )
+    again = events.RunStarted(id="again", occurred_ns=NOW_NS - 8 * MINUTE_NS, run="pretrain", gpus=128)
+    desk.store.ingest([end, again])
+    assert settled(desk.start()) == []
+    desk.tell(incident(), "changed", NOW_NS - MINUTE_NS)
+    assert [one.target for one in settled(desk.start())] == ["n17"]
+
+
+def test_a_restore_that_was_done_before_a_crash_is_ours(
+    desk: Desk, machines: Machines, incident: MakeIncident
+) -> None:
+    desk.tell(incident())
+    settled(desk.start())
+    machines.gate.clear()
+    desk.start().turn(NOW_NS + HOUR_NS)  # and it is never heard of again
+    until(lambda: len(machines.orders) == 2, lambda: "nothing was asked for")
+    machines.set("n17", is_out=False, reason="")
+    desk.start().turn(NOW_NS + HOUR_NS + MINUTE_NS)
+    assert desk.acts()[-2:] == [("restore", "n17", "act", "done"), ("drain-now", "n17", "act", "done")]
+
+
+def test_a_node_that_the_scheduler_forgot_holds_no_budget(
+    desk: Desk, machines: Machines, incident: MakeIncident
+) -> None:
+    desk.tell(incident())
+    control = desk.start()
+    settled(control)
+    del machines.nodes["n17"]
+    settled(control, NOW_NS + HOUR_NS)
+    (first, *_) = reversed([*acts_in(desk.store)])
+    assert (first.stage, first.outcome) == ("over", "the scheduler does not know it any more")
+    assert control.history.out == {}
+
+
+class Late(Executor):
+    """Begins nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        self.waiting.append(lambda: future.set_result(fn(*args, **kwargs)))
+        return future
+
+
+@pytest.mark.parametrize("what", ["lead", "breaker"])
+def test_what_had_to_wait_is_not_begun_after_the_lead_or_the_breaker_changed(
+    desk: Desk, machines: Machines, incident: MakeIncident, what: str
+) -> None:
+    late = Late()
+    desk.tell(incident())
+    control = desk.start(pool=late)
+    control.turn(NOW_NS)
+    if what == "lead":
+        desk.leads = False
+    else:
+        trip = events.BreakerChanged(id="b", occurred_ns=NOW_NS, tripped=True, reason="5 nodes")
+        desk.store.ingest([trip])
+        control.turn(NOW_NS + 1)
+    for begin in late.waiting:
+        begin()
+    control.wait(NOW_NS + 2)
+    assert machines.orders == []
+    assert desk.newest.stage == "failed"
+    assert "before it was begun" in desk.newest.outcome
+
+
+def test_planned_work_of_the_topology_is_respected(
+    desk: Desk, machines: Machines, incident: MakeIncident
+) -> None:
+    desk.tell(incident())
+    desk.planned = {"n17": "new fans"}
+    (decision,) = settled(desk.start())
+    assert "it is in maintenance (new fans)" in decision.reason
+    assert machines.orders == []
+
+
+def test_who_is_in_maintenance_by_the_topology_file() -> None:
+    text = (Path(file.__file__).parent / "example.yaml").read_text()
+    page = file.read(text, source="example.yaml")
+    described = page.described(page.survey)
+    begin_ns = described.maintenance[0].from_ns
+    nodes = [f"n{number:05}" for number in range(64)]
+    found = in_maintenance(described, begin_ns, nodes)
+    assert sorted(found) == nodes[32:]
+    assert set(found.values()) == {"filter change"}
+    assert in_maintenance(described, begin_ns - 1, nodes) == {}
+
+
+def test_a_run_that_has_a_node_again_holds_it_out_no_more(
+    desk: Desk, machines: Machines, incident: MakeIncident
+) -> None:
+    told: dict[str, Any] = {"occurred_ns": NOW_NS - HOUR_NS, "run": "pretrain"}
+    members = [
+        events.MemberJoined(id=f"m{number}", subject=f"m{number}", node=f"n{number}", **told)
+        for number in (17, 18, 19)
+    ]
+    desk.store.ingest([*members, events.GenerationOpened(id="g1", members=("m17", "m18"), **told)])
+    machines.moves = True
+    desk.tell(incident())
+    control = desk.start()
+    assert [one.action for one in settled(control)] == ["migrate"]
+    settled(control, NOW_NS + 20 * MINUTE_NS)
+    assert ("migrate", "n17", "act", "over") in desk.acts()
 
 
 def test_a_node_that_a_run_was_moved_off_is_drained_though_the_run_is_well_again(

@@ -81,6 +81,25 @@ def test_without_a_spare_the_node_is_drained_and_the_run_shrinks(
     assert decision.action == "shrink"
 
 
+def test_to_move_to_a_spare_prices_are_enough(incident: MakeIncident, cluster: MakeCluster) -> None:
+    """A wrong move costs seconds; what is drained for it afterwards is checked, and back."""
+    unsure = incident(confidence=0.3)
+    spare = {**ELASTIC, "spares": 1}
+    assert only(cluster(unsure, run=spare)).action == "migrate"
+    suspect = only(cluster(incident(confidence=0.3, quality=0.2), run=spare))
+    assert suspect.action != "migrate"
+
+
+def test_to_wait_has_its_price_where_nothing_of_use_is_computed(
+    incident: MakeIncident, cluster: MakeCluster
+) -> None:
+    fresh = {"began_ns": NOW_NS - MINUTE_NS, "noticed_ns": NOW_NS}
+    spare = {**ELASTIC, "spares": 1}
+    still = only(cluster(incident(mechanism="gpu-fault", slowdown=1e9, **fresh), run=spare))
+    assert still.action == "migrate"  # not `rebalance`: no lane mends that
+    assert only(cluster(incident(slowdown=1.01, **fresh), run=spare)).action != "migrate"
+
+
 def test_a_young_incident_is_left_to_the_run_that_moves_lanes(
     incident: MakeIncident, cluster: MakeCluster
 ) -> None:
@@ -167,6 +186,57 @@ def test_a_node_that_a_run_has_left_is_drained_for_what_it_cost_that_run(
     assert decision.rate == pytest.approx(0.12 * 128)
 
 
+def test_a_sure_incident_that_costs_nothing_lends_its_confidence_to_no_other(
+    incident: MakeIncident, cluster: MakeCluster
+) -> None:
+    sure = incident(name="pretrain/s1", slowdown=1.0, confidence=0.99)
+    grave = incident(name="pretrain/s2", mechanism="slow-node", slowdown=3.0, confidence=0.3, quality=0.2)
+    decision = only(cluster(sure, grave))
+    assert (decision.action, decision.rule) == ("call-a-person", "slow-node")
+    assert decision.incidents == ("pretrain/s1", "pretrain/s2")
+    refused = {one.action: one.not_now for one in decision.alternatives}
+    assert "30.0 % sure" in refused["drain-now"]
+
+
+def test_a_job_that_needs_all_nodes_waits_for_the_one_that_is_out(
+    incident: MakeIncident, cluster: MakeCluster
+) -> None:
+    """Without a free node 128 GPUs stand still for the four hours that a repair takes."""
+    members = frozenset(f"n{number}" for number in range(10, 26))
+    free = cluster(incident(slowdown=1.2), run={"saved_ns": NOW_NS})
+    full = cluster(
+        incident(slowdown=1.2),
+        run={"saved_ns": NOW_NS},
+        nodes={name: NodeView(name=name) for name in members},
+    )
+    out_h = 0.95 * 4 + 0.05 * 0.1
+    extra = prices(only(full))["drain-now"] - prices(only(free))["drain-now"]
+    assert extra == pytest.approx(120 * out_h)
+    assert only(free).action == "drain-now"
+    assert only(full).action != "drain-now"
+
+
+def test_jobs_of_others_are_not_requeued_with_the_run(incident: MakeIncident, cluster: MakeCluster) -> None:
+    shared = NodeView(name="n17", jobs=("7", "8"))
+    decision = only(cluster(incident(), changed=[shared], run={"jobs": ("7",)}))
+    refused = {one.action: one.not_now for one in decision.alternatives}
+    assert refused["drain-now"] == "a job of which control knows nothing runs there (8)"
+    assert decision.action != "drain-now"
+    own = msgspec.structs.replace(shared, jobs=("7",))
+    assert only(cluster(incident(), changed=[own], run={"jobs": ("7",)})).action == "drain-now"
+
+
+def test_a_run_that_stays_on_a_node_that_is_out_is_decided_about(
+    incident: MakeIncident, cluster: MakeCluster
+) -> None:
+    """It refused to leave; the node is drained already, and nobody waits for a repair under a run."""
+    view = cluster(incident(), run={**ELASTIC, "spares": 1}, history=ControlHistory(OUT), changed=[OURS])
+    decision = only(view)
+    assert decision.action == "migrate"
+    refused = {one.action: one.not_now for one in decision.alternatives}
+    assert refused["drain-now"] == "it is out already"
+
+
 def test_jobs_of_which_nothing_is_known_are_not_ended(incident: MakeIncident, cluster: MakeCluster) -> None:
     strange = NodeView(name="n40", jobs=("7",))
     decision = only(cluster(incident("n40", mechanism="gpu-fault"), changed=[strange]))
@@ -243,6 +313,30 @@ def out_elsewhere(count: int) -> ControlHistory:
     )
 
 
+def test_nodes_that_runs_go_on_without_count_as_out(incident: MakeIncident, cluster: MakeCluster) -> None:
+    """Without a scheduler a run could otherwise be shrunk node by node to nothing."""
+    shrunk = ControlHistory(
+        event for number in (20, 21) for event in acted("shrink", f"n{number}", ago_ns=HOUR_NS)
+    )
+    policy = ControlPolicy(mode="act", out=Bound(nodes=2, percent=100))
+    decision = only(cluster(incident(slowdown=2.0), run=ELASTIC, history=shrunk), policy)
+    refused = {one.action: one.not_now for one in decision.alternatives}
+    assert refused["shrink"] == refused["drain-now"] == "2 of at most 2 nodes are out"
+    # The node itself may be drained after its run went on without it: it is not one more.
+    left = cluster(
+        incident("n20"), run={**ELASTIC, "nodes": frozenset({"n10"})}, history=shrunk, usd_per_gpu_hour=40.0
+    )
+    assert not {one.action: one.not_now for one in only(left, policy).alternatives}["drain-when-done"]
+
+
+def test_people_have_a_budget_too(incident: MakeIncident, cluster: MakeCluster) -> None:
+    called = ControlHistory(acted("call-a-person", "n40", ago_ns=HOUR_NS))
+    policy = ControlPolicy(mode="act", budgets={"call-a-person": Budget(per_day=1)})
+    decision = only(cluster(incident(confidence=0.3), history=called), policy)
+    assert decision.action == "watch"
+    assert "it was done 1 times in 24 hours" in decision.reason
+
+
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
@@ -286,6 +380,7 @@ def test_shadow_says_no_more_than_would_be_done(incident: MakeIncident, cluster:
 def test_a_bound_is_the_lower_of_two_and_at_least_one_node() -> None:
     assert [Bound(nodes=4, percent=5).of(nodes) for nodes in (4, 20, 60, 1000)] == [1, 1, 3, 4]
     assert Bound(nodes=0).of(1000) == 0
+    assert Bound(percent=0).of(1000) == 0
 
 
 def test_the_breaker_trips_when_too_many_look_bad_and_a_person_resets_it(
@@ -304,6 +399,25 @@ def test_the_breaker_trips_when_too_many_look_bad_and_a_person_resets_it(
     reset = BreakerChanged(id="b2", occurred_ns=NOW_NS, tripped=False, reason="jane")
     again = msgspec.structs.replace(many, history=ControlHistory([trip, reset]))
     assert looks_like_a_bad_detector(NOW_NS, again, policy) == ""
+
+
+def test_the_breaker_counts_what_came_while_nobody_looked(
+    incident: MakeIncident, cluster: MakeCluster
+) -> None:
+    policy = ControlPolicy(mode="act", breaker=BreakerBound(nodes=3, percent=100))
+
+    def noticed(ago_min: int, *numbers: int) -> list[Incident]:
+        ago_ns = ago_min * MINUTE_NS
+        return [incident(f"n{number}", noticed_ns=NOW_NS - ago_ns - number) for number in numbers]
+
+    burst = cluster(*noticed(90, 1, 2, 3, 4))
+    assert looks_like_a_bad_detector(NOW_NS, burst, policy).startswith("4 nodes looked bad within 5 minutes")
+    slowly = cluster(*noticed(90, 1), *noticed(60, 2), *noticed(30, 3), *noticed(1, 4))
+    assert looks_like_a_bad_detector(NOW_NS, slowly, policy) == ""
+    one_node = cluster(
+        *(msgspec.structs.replace(one, name=f"pretrain/s{at}") for at in range(9) for one in noticed(1, 1))
+    )
+    assert looks_like_a_bad_detector(NOW_NS, one_node, policy) == ""
 
 
 # ---- nodes that we took out ------------------------------------------------------------------------------
@@ -328,6 +442,7 @@ def test_a_node_comes_back_by_a_check(cluster: MakeCluster) -> None:
         (msgspec.structs.replace(OURS, reason="mine now, jane"), "no longer out by us"),
         (msgspec.structs.replace(OURS, reason="holdfast: gpu-throttle (act-other)"), "no longer out by us"),
         (msgspec.structs.replace(OURS, is_out=False, reason=""), "no longer out by us"),
+        (msgspec.structs.replace(OURS, reason=f"{OURS.reason}; wait, jane"), "no longer out by us"),
         (msgspec.structs.replace(OURS, jobs=("7",)), "still has 1 job"),
         (msgspec.structs.replace(OURS, maintenance="firmware"), "in maintenance"),
     ],

@@ -38,6 +38,12 @@ def test_what_is_said_holds() -> None:
         ("[budgets.explode]\nnodes = 1", "explode", "--example-policy"),
         ("[rules.gpu-throtle]\n", "'gpu-throtle', which is not a mechanism", "Did you mean `gpu-throttle`?"),
         ('[commands]\ncheck = "ssh {host} x"', "{host}, which is not filled in", "{node}"),
+        (
+            '[commands]\nreboot = "{node} down"',
+            "`commands.reboot` in the policy names no program",
+            "first word",
+        ),
+        ('[commands]\ncheck = "  "', "`commands.check` in the policy names no program", "leave the key out"),
         ('[commands]\nreboot = "ssh \'x"', "No closing quotation", "Close its quotes."),
     ],
 )

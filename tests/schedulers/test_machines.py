@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from waiting import is_alive, until
 
@@ -18,6 +19,7 @@ from holdfast.schedulers.machines import ClusterMachines
 from holdfast.schedulers.site import SiteAnswer, filled, run_command, told
 
 FREE = ActionPrice(gpu_hours=0, usd=0)
+RIGID = RunView(name="pretrain", gpus=8, jobs=("7",))
 ELASTIC = RunView(name="pretrain", gpus=8, is_elastic=True, can_move=True, jobs=("7",))
 
 
@@ -92,7 +94,8 @@ def machines(written: Written, *, leads: bool = True, **commands: Any) -> Cluste
     [
         ("watch", None, []),
         ("drain-when-done", None, [("drain", "n17", "holdfast: mine")]),
-        ("drain-now", None, [("drain", "n17", "holdfast: mine"), ("requeue", "7"), ("requeue", "8")]),
+        ("drain-now", RIGID, [("drain", "n17", "holdfast: mine"), ("requeue", "7")]),
+        ("drain-now", ELASTIC, [("drain", "n17", "holdfast: mine"), ("leave", "pretrain", "n17")]),
         ("requeue", ELASTIC, [("requeue", "7")]),
         ("migrate", ELASTIC, [("migrate", "pretrain", "n17")]),
         ("replace", ELASTIC, [("migrate", "pretrain", "n17.0")]),
@@ -176,3 +179,26 @@ def test_a_command_that_is_not_there_is_told() -> None:
 )
 def test_what_a_check_said_is_one_line(output: bytes, sentence: str) -> None:
     assert told(SiteAnswer(code=1, output=output)) == sentence
+
+
+def test_a_name_that_is_an_option_reaches_no_command_that_does_something(tmp_path: Path) -> None:
+    strange = order("reboot")
+    strange = msgspec.structs.replace(
+        strange, decision=msgspec.structs.replace(strange.decision, target="-rf {run}")
+    )
+    done = machines(Written(), reboot=f"touch {tmp_path}/done {{node}}").do(strange)
+    assert not done.ok
+    assert "'-rf {run}' is not a name" in done.outcome
+    assert not (tmp_path / "done").exists()
+
+
+def test_a_node_is_back_though_its_run_does_not_answer() -> None:
+    class Deaf(WrittenMoves):
+        def restore(self, run: str, node: str) -> Answered:
+            raise HoldfastError("Nobody answers.")
+
+    written = Written()
+    policy = ControlPolicy(scheduler="slurm", commands=SiteCommands(check="true {node}"))
+    done = ClusterMachines(policy, written, Deaf(written), lambda: True).do(order("restore"))
+    assert done.ok
+    assert done.outcome.endswith("the run did not take it: Nobody answers.")

@@ -14,11 +14,13 @@ from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, home_journal, json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.topology_sources import TOPOLOGY_FILE, load_topology, topology_option
 from holdfast.cli.values import some_seconds
 from holdfast.control.actions import said
 from holdfast.control.controlling import Controlling, ControlSetting, reset_breaker
 from holdfast.control.decision import ControlDecision
 from holdfast.control.policy import ControlPolicy, example, read_policy
+from holdfast.control.seeing import in_maintenance
 from holdfast.diagnose.watching import go_on
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import HoldfastError, InputError, complaint
@@ -29,6 +31,7 @@ from holdfast.record.stores import open_lead, open_store
 from holdfast.schedulers.live_runs import LiveRuns
 from holdfast.schedulers.machines import ClusterMachines
 from holdfast.schedulers.slurm import SlurmScheduler
+from holdfast.topology.file import Described
 
 POLICY_FILE = "control.toml"
 EXIT_NOT_DONE = 1
@@ -51,6 +54,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "Let control act again after its breaker has tripped; WHY goes to the record.", metavar="WHY"
     )
     example_policy: bool = option("Print a policy with every key, and end.", is_flag=True)
+    topology_path: Path | None = shared(topology_option)
     prices_path: Path | None = shared(prices_option)
     store_url: str | None = shared(store_option)
     as_json: bool = shared(json_option)
@@ -112,8 +116,40 @@ def _controlling(given: _Flags, store: Store, lead: Lead, policy: ControlPolicy)
             is_leading=lead.is_ours,
             take_in=home_journal(store).take_in,
             say=_say,
+            maintenance=PlannedWindows(given.topology_path),
         )
     )
+
+
+class PlannedWindows:
+    """Maintenance in the topology file, read again when the file has changed. Without a file there is none.
+
+    A file that cannot be read raises `InputError`: who does not know what is planned does nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._stamp: tuple[int, int] | None = None
+        self._described: Described | None = None
+        self._refresh()
+
+    def __call__(self, now_ns: int, nodes: tuple[str, ...]) -> dict[str, str]:
+        self._refresh()
+        return {} if self._described is None else in_maintenance(self._described, now_ns, nodes)
+
+    def _refresh(self) -> None:
+        path = self._path or home() / TOPOLOGY_FILE
+        if self._path is None and not is_there(path):
+            self._stamp = self._described = None
+            return
+        try:
+            status = path.stat()
+            stamp = status.st_mtime_ns, status.st_size
+        except OSError:
+            stamp = 0, 0  # reading it says in a sentence what is wrong
+        if stamp != self._stamp:
+            self._described = load_topology(path)
+            self._stamp = stamp
 
 
 def _decide_once(controlling: Controlling, lead: Lead, *, as_json: bool) -> int:

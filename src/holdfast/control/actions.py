@@ -22,8 +22,12 @@ ACTIONS: tuple[ControlAction, ...] = get_args(ControlAction)
 
 TAKES_OUT: frozenset[ControlAction] = frozenset({"drain-when-done", "drain-now"})
 """The node gets no more work until it is restored."""
+LESS: frozenset[ControlAction] = TAKES_OUT | {"shrink"}
+"""There is less to compute with afterwards: `[out]` of the policy bounds all of these together."""
 HARMLESS: frozenset[ControlAction] = frozenset({"watch", "rebalance", "checkpoint", "call-a-person"})
 """No machine leaves and no process ends: neither confidence nor a cool-down is asked for."""
+TRIALS: frozenset[ControlAction] = frozenset({"replace", "migrate"})
+"""Afterwards the run is as large as before and has lost seconds: prices decide, however unsure the cause."""
 DRASTIC: frozenset[ControlAction] = frozenset({"shrink", "drain-now", "reboot", "requeue"})
 """What a run feels and nobody gives back: for those who are nearly sure. The rest is easily undone."""
 

@@ -14,17 +14,17 @@ from typing import assert_never
 import msgspec
 
 from holdfast.control.actions import ACTIONS, HARMLESS, ControlAction
-from holdfast.control.cluster import Case, ClusterView
+from holdfast.control.cluster import FAILS_A_DAY, Case, ClusterView
 from holdfast.control.decision import ActionPrice, PricedAction
 from holdfast.control.policy import ControlPolicy, Times
 from holdfast.wording.units import HOUR_NS, HOUR_S, HOURS_PER_DAY, MINUTE_NS
 
-FAILS_A_DAY = {"gpu-fault": 0.5, "memory-errors": 0.3, "nvlink": 0.3, "node-power": 0.3}
-"""The chance that a node with this goes down within a day. Assumed: nobody publishes it by mechanism."""
 MENDS: dict[str, dict[ControlAction, float]] = {"hang": {"replace": 0.5, "requeue": 0.9}}
 """What ends a mechanism that is not a node's, and in what share of cases. Assumed."""
 
 MINUTES_PER_HOUR = 60
+STANDS_STILL_SHARE = 0.9
+"""A run that loses more than this is not slow: nothing of use comes of it, and lanes do not mend that."""
 SHORTEST_H = 1e-9
 """A run that is over has no horizon."""
 
@@ -53,8 +53,9 @@ def loss_of(case: Case, now_ns: int, policy: ControlPolicy) -> CaseLoss:
     share = 1.0 - 1.0 / case.slowdown
     horizon_h = min(times.mend_h, run.remaining_h if run and run.remaining_h is not None else times.mend_h)
     node_gpus = case.node.gpus if case.node else 0
-    fails = max(FAILS_A_DAY.get(one.cause.mechanism, 0.0) for one in case.incidents)
-    right = case.surest.confidence
+    told = case.gravest
+    fails = FAILS_A_DAY.get(told.cause.mechanism, 0.0)
+    right = told.confidence
     if run is None:
         # Nobody is on it now. Whoever comes next loses as much on its GPUs, or all when it fails; or as much
         # as the run that has left it.
@@ -70,8 +71,7 @@ def loss_of(case: Case, now_ns: int, policy: ControlPolicy) -> CaseLoss:
         )
     stop = times.regroup_s / HOUR_S * run.gpus if run.is_elastic else _stop(case, now_ns, times)
     risk = min(1.0, fails * horizon_h / HOURS_PER_DAY)
-    told = [one.cost.gpu_hours_per_hour for one in case.incidents if one.cost is not None]
-    rate = max(told, default=share * run.gpus)
+    rate = share * run.gpus if told.cost is None else told.cost.gpu_hours_per_hour
     return CaseLoss(
         rate=rate,
         horizon_h=horizon_h,
@@ -104,7 +104,7 @@ def priced(case: Case, now_ns: int, cluster: ClusterView, policy: ControlPolicy)
     """Every action that would make sense here, the gentlest first."""
     loss = loss_of(case, now_ns, policy)
     for action in ACTIONS:
-        effect = _effect(action, case, loss, now_ns, policy)
+        effect = _effect(action, case, loss, now_ns, cluster, policy)
         if effect is None:
             continue
         mended = (loss.right if effect.right is None else effect.right) * effect.mends
@@ -129,7 +129,12 @@ def _in_vain(loss: CaseLoss, cluster: ClusterView, policy: ControlPolicy) -> tup
 
 
 def _effect(
-    action: ControlAction, case: Case, loss: CaseLoss, now_ns: int, policy: ControlPolicy
+    action: ControlAction,
+    case: Case,
+    loss: CaseLoss,
+    now_ns: int,
+    cluster: ClusterView,
+    policy: ControlPolicy,
 ) -> _Effect | None:
     """None: it makes no sense here."""
     run, node, times = case.run, case.node, policy.times
@@ -138,14 +143,15 @@ def _effect(
     can_move = run is not None and run.is_elastic and run.can_move
     regroup = times.regroup_s / HOUR_S * run.gpus if run else 0.0
     # A node that was taken out wrongly passes its check and is back.
-    out = node_gpus * (loss.right * times.out_h + (1 - loss.right) * times.check_h)
-    mends = MENDS.get(case.surest.cause.mechanism, {})
+    out_h = loss.right * times.out_h + (1 - loss.right) * times.check_h
+    out = node_gpus * out_h
+    mends = MENDS.get(case.gravest.cause.mechanism, {})
     match action:
         case "watch":
             return _Effect()
         case "rebalance":
-            is_young = now_ns - case.surest.began_ns < policy.waits.settle_min * MINUTE_NS
-            if node is None or not is_elastic or not is_young:
+            is_young = now_ns - case.gravest.began_ns < policy.waits.settle_min * MINUTE_NS
+            if node is None or not is_elastic or not is_young or loss.share > STANDS_STILL_SHARE:
                 return None
             return _Effect(mends=1.0, left=loss.share * node_gpus * loss.horizon_h, right=1.0)
         case "checkpoint":
@@ -174,7 +180,11 @@ def _effect(
         case "drain-now":
             if node is None or run is None:  # what other jobs would lose is not known: they are left alone
                 return None
-            return _Effect(own=out + (regroup if can_move else _stop(case, now_ns, times)), mends=1.0)
+            if can_move:
+                return _Effect(own=out + regroup, mends=1.0)
+            # A job that needs all of its nodes waits for this one, unless there is another.
+            waiting = 0.0 if cluster.free_node_gpus >= node_gpus else max(0, run.gpus - node_gpus) * out_h
+            return _Effect(own=out + waiting + _stop(case, now_ns, times), mends=1.0)
         case "requeue":
             if run is None or is_elastic or action not in mends:
                 return None

@@ -1,6 +1,7 @@
 """The cluster as control sees it at one moment: nodes, runs, open incidents, and what is wrong with whom."""
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 import msgspec
 
@@ -10,6 +11,8 @@ from holdfast.control.policy import NO_RULE
 from holdfast.diagnose.incident import Incident
 from holdfast.topology.names import node_of_port
 
+FAILS_A_DAY = {"gpu-fault": 0.5, "memory-errors": 0.3, "nvlink": 0.3, "node-power": 0.3}
+"""The chance that a node with this goes down within a day. Assumed: nobody publishes it by mechanism."""
 NODE_KINDS = frozenset({"node", "gpu", "port"})
 """Kinds of causes that are gone when the node is. What is beneath several nodes is not mended by draining
 one of them.
@@ -57,7 +60,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[str, ...] = ()
 
 
-class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """incidents: open ones, and those of nodes that a run has left for them. can: what may be done here at
     all. person_usd: what a call costs in people's time.
     """
@@ -70,13 +73,24 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_gpu_hour: float
     person_usd: float
 
-    @property
+    @cached_property
     def gpu_nodes(self) -> int:
         """Of which budgets are a share; all nodes where nobody tells of GPUs."""
         return sum(node.gpus > 0 for node in self.nodes.values()) or len(self.nodes)
 
+    @cached_property
+    def free_node_gpus(self) -> int:
+        """Of the largest node that nobody uses: whether a job that is started again finds one in the place of
+        a node that was taken out.
+        """
+        free = self.nodes.keys() - {name for run in self.runs.values() for name in run.nodes}
+        nodes = (self.nodes[name] for name in free)
+        return max(
+            (node.gpus for node in nodes if not (node.is_out or node.jobs or node.maintenance)), default=0
+        )
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+
+class Case(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """All that is wrong with one target. node: None where it is not a single node's. run: the one that feels
     it, or is on the node; None: none. left_rate: GPU-hours an hour that a run lost which has left the node.
     """
@@ -87,24 +101,31 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     incidents: tuple[Incident, ...]
     left_rate: float = 0.0
 
-    @property
-    def surest(self) -> Incident:
-        """The one that speaks for the case."""
-        return max(self.incidents, key=lambda one: (one.confidence, one.slowdown, one.name))
+    @cached_property
+    def gravest(self) -> Incident:
+        """The one that speaks for the case: by what it costs, as far as it is sure. Its own confidence and
+        telemetry count, not those of a surer one that costs nothing.
+        """
+        return max(self.incidents, key=lambda one: (one.confidence * _harm(one), one.confidence, one.name))
 
     @property
     def member(self) -> str:
         """The only one that is affected; empty where there are others."""
-        affected = self.surest.affected
-        return affected[0].removeprefix(f"{self.surest.run}/") if len(affected) == 1 else ""
+        affected = self.gravest.affected
+        return affected[0].removeprefix(f"{self.gravest.run}/") if len(affected) == 1 else ""
 
     @property
     def slowdown(self) -> float:
-        return max(1.0, *(one.slowdown for one in self.incidents))
+        return max(1.0, self.gravest.slowdown)
 
     @property
     def rule(self) -> str:
-        return NO_RULE if self.surest.verdict == "unknown" else self.surest.cause.mechanism
+        return NO_RULE if self.gravest.verdict == "unknown" else self.gravest.cause.mechanism
+
+
+def _harm(incident: Incident) -> float:
+    """The share of a day's work that is lost to it."""
+    return 1.0 - 1.0 / max(1.0, incident.slowdown) + FAILS_A_DAY.get(incident.cause.mechanism, 0.0)
 
 
 class ControlState(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +175,7 @@ def _case(cluster: ClusterView, target: str, incidents: list[Incident]) -> Case:
     left = cluster.history.left.get(target)
     if node is not None:
         # A run of which nobody knows where it is, is where its incident is.
-        there = [run for run in cluster.runs.values() if node.name in run.nodes]
+        there = [run for run in (*named, *cluster.runs.values()) if node.name in run.nodes]
         named = there or [run for run in named if not run.nodes]
     return Case(
         target=target,

@@ -5,7 +5,7 @@ cannot be written down is not done. Nothing is done while the machines cannot be
 process has taken the lead. Actions run in threads of their own: a check may take an hour.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import count
 from typing import Any
@@ -49,9 +49,9 @@ from holdfast.record.events import (
     IncidentDiagnosed,
 )
 from holdfast.record.journal import event_id
-from holdfast.record.runs import ends_ns
+from holdfast.record.runs import begins_ns, ends_ns
 from holdfast.record.store import Selection, Store
-from holdfast.wording.units import HOUR_NS
+from holdfast.wording.units import HOUR_NS, MINUTE_NS
 
 AT_ONCE_MAX = 8
 """Actions that are carried out at the same time."""
@@ -62,7 +62,7 @@ SOURCE = "control"
 class ControlSetting(msgspec.Struct, frozen=True, kw_only=True):
     """token: unique to this process, for the ids of its events. is_leading: asked right before each action.
     take_in: brings what was recorded on this machine into the store. say: tells whoever runs it, in a
-    sentence.
+    sentence. maintenance: which of these nodes have planned work at a moment, and why.
     """
 
     store: Store
@@ -73,6 +73,7 @@ class ControlSetting(msgspec.Struct, frozen=True, kw_only=True):
     is_leading: Callable[[], bool]
     take_in: Callable[[], None]
     say: Callable[[str], None]
+    maintenance: Callable[[int, tuple[str, ...]], Mapping[str, str]] = lambda now_ns, nodes: {}
 
 
 class Controlling:
@@ -104,8 +105,10 @@ class Controlling:
         self._read()
         told = self._setting.machines.look(now_ns)
         self._collect(now_ns)
+        told = self._with_maintenance(now_ns, told)
         self._settle(now_ns, told)
         cluster = self._cluster(now_ns, told)
+        self._notice_returns(now_ns, cluster)
         self._mind_breaker(now_ns, cluster)
         found = []
         for decision in decisions(now_ns, cluster, self._setting.policy):
@@ -137,7 +140,8 @@ class Controlling:
         ended = ends_ns(setting.store, runs, now_ns)
         prices = setting.prices
         person_usd = prices.labour_usd_per_hour.value * prices.follow_up_hours.value
-        incidents = open_incidents(last, ended, now_ns)
+        begun = begins_ns(setting.store, runs - ended.keys(), now_ns)
+        incidents = open_incidents(last, ended, begun, now_ns)
         incidents += self._left_behind({incident.name for incident in incidents})
         gpus = setting.policy.gpus_per_node
         seen = [
@@ -166,6 +170,15 @@ class Controlling:
                 if name not in known and name in self._incidents:
                     yield self._incidents[name].incident
 
+    def _with_maintenance(self, now_ns: int, told: MachinesView) -> MachinesView:
+        """With what the topology file has planned for now."""
+        planned = self._setting.maintenance(now_ns, tuple(told.nodes))
+        nodes = {
+            name: msgspec.structs.replace(node, maintenance=node.maintenance or planned.get(name, ""))
+            for name, node in told.nodes.items()
+        }
+        return msgspec.structs.replace(told, nodes=nodes) if planned else told
+
     # -- what is done --------------------------------------------------------------------------------
 
     def _carry_out(self, now_ns: int, decision: ControlDecision, cluster: ClusterView) -> None:
@@ -179,7 +192,7 @@ class Controlling:
         name = self._decided(now_ns, decision)
         order = ActionOrder(
             decision=decision,
-            reason=drain_reason(name, decision),
+            reason=drain_reason(name, decision.rule),
             node=cluster.nodes.get(decision.target),
             run=cluster.runs.get(decision.run),
             is_long_check=needs_long_check(now_ns, decision.target, cluster, self._setting.policy),
@@ -187,6 +200,11 @@ class Controlling:
         self._doing[name] = self._pool.submit(self._do, order)
 
     def _do(self, order: ActionOrder) -> Answered:
+        """It may have waited for others that took their time: much may have happened since."""
+        if self.history.tripped_ns is not None:
+            return Answered(ok=False, outcome="the breaker tripped before it was begun")
+        if not self._setting.is_leading():
+            return Answered(ok=False, outcome="another process took the lead before it was begun")
         try:
             return self._setting.machines.do(order)
         except HoldfastError as error:
@@ -218,12 +236,26 @@ class Controlling:
 
     def _settle(self, now_ns: int, told: MachinesView) -> None:
         """Hold what the record says against what the machines show: after a crash, and where others acted."""
-        out = self.history.out
-        for act in list(self.history.acts.values()):
-            if act.mode != "act" or act.name in self._doing:
+        # Restores first: a node that one of them gave back was not taken from us.
+        acts = [act for act in self.history.acts.values() if act.mode == "act" and act.is_unsettled]
+        for act in sorted(acts, key=lambda one: one.action != "restore"):
+            if act.name in self._doing:
                 continue
-            if stage := _seen(act, told, is_holding=out.get(act.target) == act):
+            taken_by = self.history.out.get(act.target)
+            if stage := _seen(act, told, taken_by):
                 self._told(now_ns, act, *stage)
+
+    def _notice_returns(self, now_ns: int, cluster: ClusterView) -> None:
+        """A run has a node again that it was moved off: somebody brought it back."""
+        since_ns = now_ns - round(self._setting.policy.waits.cool_down_min * MINUTE_NS)
+        for target, act in list(self.history.left.items()):
+            has_it = any(target in run.nodes for run in cluster.runs.values())
+            if has_it and act.changed_ns < since_ns and act.target not in self._busy:
+                self._told(now_ns, act, "over", "the run has it again")
+
+    @property
+    def _busy(self) -> set[str]:
+        return {act.target for act in self.history.under_way}
 
     def _judge(self, now_ns: int, cluster: ClusterView) -> None:
         """What a shadow action would have brought, once the incidents that it was for are over."""
@@ -299,19 +331,23 @@ class Controlling:
         self.history.take(event)
 
 
-def _seen(act: Act, told: MachinesView, *, is_holding: bool) -> tuple[ControlStage, str] | None:
-    """What the machines show of an act that nobody here carries out; None: nothing new. is_holding: by the
-    record the node is out by this act.
+def _seen(act: Act, told: MachinesView, taken_by: Act | None) -> tuple[ControlStage, str] | None:
+    """What the machines show of an act that nobody here carries out; None: nothing new. taken_by: the act by
+    which the node is out, by the record.
     """
     node = told.nodes.get(act.target)
     if act.action in TAKES_OUT:
         is_out = node is not None and is_ours(node, act)
         if act.stage in ("decided", "failed") and is_out:
             return "done", "the scheduler shows it"
-        if act.stage == "done" and is_holding and node is not None and not is_out:
+        if act.stage == "done" and taken_by == act and not is_out and told.nodes:
+            if node is None:
+                return "over", "the scheduler does not know it any more"
             whose = f"it is out for: {node.reason}" if node.is_out else "somebody else restored it"
             return "over", whose
     if act.stage == "decided":
+        if act.action == "restore" and taken_by is not None and node is not None and not node.is_out:
+            return "done", "the scheduler shows it"
         return "failed", "control ended before it was known what came of it"
     return None
 

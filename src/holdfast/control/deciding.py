@@ -9,8 +9,17 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast import wording
-from holdfast.control.actions import ACTIONS, DRASTIC, HARMLESS, TAKES_OUT, ControlAction, said
-from holdfast.control.alternatives import loss_of, priced
+from holdfast.control.actions import (
+    ACTIONS,
+    DRASTIC,
+    HARMLESS,
+    LESS,
+    TAKES_OUT,
+    TRIALS,
+    ControlAction,
+    said,
+)
+from holdfast.control.alternatives import STANDS_STILL_SHARE, CaseLoss, loss_of, priced
 from holdfast.control.cluster import Case, ClusterView, ControlState, NodeView, cases, node_named
 from holdfast.control.decision import ActionPrice, ControlDecision, PricedAction
 from holdfast.control.history import Act
@@ -28,14 +37,14 @@ WAITS = (YOUNG, COOLING)
 """What keeps an action from being taken and is over by itself."""
 
 
-def drain_reason(name: str, decision: ControlDecision) -> str:
+def drain_reason(name: str, rule: str) -> str:
     """What a scheduler is told, by which we know our own drains again. name: of the act."""
-    return f"{REASON_PREFIX}{wording.short(decision.rule, 60)} ({name})"
+    return f"{REASON_PREFIX}{wording.short(rule, 60)} ({name})"
 
 
 def is_ours(node: NodeView, act: Act) -> bool:
-    """Whether the node is out by this act and nobody has said otherwise since."""
-    return node.is_out and node.reason.startswith(REASON_PREFIX) and f"({act.name})" in node.reason
+    """Whether the node is out by this act and nobody has said a word to it since."""
+    return node.is_out and node.reason == drain_reason(act.name, act.rule)
 
 
 def decide(now_ns: int, state: ControlState, policy: ControlPolicy) -> ControlDecision:
@@ -49,24 +58,43 @@ def decisions(now_ns: int, cluster: ClusterView, policy: ControlPolicy) -> Itera
     """One for each target, in the order in which budgets are to be spent. Whoever carries one out takes it
     into the history before asking for the next.
     """
-    out = list(cluster.history.out)
+    out = dict(cluster.history.out)
+    staying = set()
     for case in list(cases(cluster)):
-        if case.target not in out:
+        if case.target not in out or _is_still_felt(case, out[case.target]):
+            staying.add(case.target)
             yield decide(now_ns, ControlState(target=case.target, case=case, cluster=cluster), policy)
     for target in out:
-        yield decide(now_ns, ControlState(target=target, case=None, cluster=cluster), policy)
+        if target not in staying:
+            yield decide(now_ns, ControlState(target=target, case=None, cluster=cluster), policy)
+
+
+def _is_still_felt(case: Case, act: Act) -> bool:
+    """Whether a run has stayed on a node that we took out: it goes on losing, and so do the decisions."""
+    is_there = case.run is not None and case.target in case.run.nodes
+    return is_there and act.stage == "done" and case.node is not None and is_ours(case.node, act)
 
 
 def looks_like_a_bad_detector(now_ns: int, cluster: ClusterView, policy: ControlPolicy) -> str:
-    """Why the breaker has to trip; empty: it has not to. What was known before a person reset it is known."""
-    since_ns = max(now_ns - round(policy.breaker.within_min * MINUTE_NS), cluster.history.reset_ns)
-    bad = {
-        node.name
+    """Why the breaker has to trip; empty: it has not to. What was known before a person reset it is known.
+    All that is open counts, however long control did not look.
+    """
+    noticed = sorted(
+        (incident.noticed_ns, node.name)
         for incident in cluster.incidents
-        if incident.noticed_ns >= since_ns and (node := node_named(incident, cluster.nodes)) is not None
-    }
-    most = policy.breaker.of(cluster.gpu_nodes)
-    if len(bad) <= most:
+        if cluster.history.reset_ns <= incident.noticed_ns <= now_ns
+        and (node := node_named(incident, cluster.nodes)) is not None
+    )
+    most, within_ns = policy.breaker.of(cluster.gpu_nodes), round(policy.breaker.within_min * MINUTE_NS)
+    bad: set[str] = set()
+    first = 0
+    for at, (noticed_ns, _) in enumerate(noticed):
+        while noticed[first][0] < noticed_ns - within_ns:
+            first += 1
+        bad = {name for _, name in noticed[first : at + 1]}
+        if len(bad) > most:
+            break
+    else:
         return ""
     return (
         f"{wording.many(len(bad), 'node')} looked bad within {policy.breaker.within_min:g} minutes, "
@@ -78,14 +106,14 @@ def looks_like_a_bad_detector(now_ns: int, cluster: ClusterView, policy: Control
 
 
 def _about_incidents(now_ns: int, case: Case, cluster: ClusterView, policy: ControlPolicy) -> ControlDecision:
+    loss = loss_of(case, now_ns, policy)
     offered = [
-        msgspec.structs.replace(one, not_now=_hindrance(one.action, now_ns, case, cluster, policy))
+        msgspec.structs.replace(one, not_now=_hindrance(one.action, loss, now_ns, case, cluster, policy))
         for one in priced(case, now_ns, cluster, policy)
     ]
-    watch = offered[0]
+    watch = offered[0]  # the gentlest always makes sense
     held = _held(now_ns, case, cluster, policy)
     chosen = watch if held else _cheapest(offered, watch, policy)
-    loss = loss_of(case, now_ns, policy)
     pace = wording.percent(1 - loss.share) if loss.share else "full pace"
     return ControlDecision(
         action=chosen.action,
@@ -127,11 +155,16 @@ def _held(now_ns: int, case: Case, cluster: ClusterView, policy: ControlPolicy) 
         return ""
     if node.maintenance:
         return f"it is in maintenance ({node.maintenance})"
-    if node.is_out:
+    if node.is_out and not _is_out_by_us(node, cluster):
         return f"somebody else took it out ({node.reason or 'no reason given'})"
     if hands_off := _hands_off(now_ns, case.target, cluster, policy):
         return hands_off
     return ""
+
+
+def _is_out_by_us(node: NodeView, cluster: ClusterView) -> bool:
+    act = cluster.history.out.get(node.name)
+    return act is not None and is_ours(node, act)
 
 
 def _hands_off(now_ns: int, target: str, cluster: ClusterView, policy: ControlPolicy) -> str:
@@ -144,30 +177,56 @@ def _hands_off(now_ns: int, target: str, cluster: ClusterView, policy: ControlPo
 
 
 def _hindrance(
-    action: ControlAction, now_ns: int, case: Case, cluster: ClusterView, policy: ControlPolicy
+    action: ControlAction,
+    loss: CaseLoss,
+    now_ns: int,
+    case: Case,
+    cluster: ClusterView,
+    policy: ControlPolicy,
 ) -> str:
     """Why an action may not be taken now; empty: it may."""
     if action == "watch":
         return ""
     if action not in cluster.can:
         return "nothing here can do it"
-    surest = case.surest
+    told, node = case.gravest, case.node
     if action in policy.rule(case.rule).never:
         return "the policy forbids it for this rule"
     if action == "call-a-person":
-        return _called(now_ns, case.target, cluster, policy)
+        return _called(now_ns, case.target, _mode(case.rule, policy), cluster, policy)
+    if action in TAKES_OUT and node is not None and node.is_out:
+        return "it is out already"
+    if action == "drain-now" and (others := _jobs_of_others(case)):
+        return f"a job of which control knows nothing runs there ({', '.join(others)})"
     if spent := over_budget(action, now_ns, case.target, _mode(case.rule, policy), cluster, policy):
         return spent
     if action in HARMLESS:
         return _cooling(action, now_ns, case.target, cluster, policy)
-    needed = policy.confidence_drastic if action in DRASTIC else policy.confidence
-    if surest.confidence < needed:
-        return f"the cause is {wording.percent(surest.confidence)} sure, and this needs {needed:.0%}"
-    if surest.quality < policy.quality:
+    needed = _confidence_needed(action, case, policy)
+    if told.confidence < needed:
+        return f"the cause is {wording.percent(told.confidence)} sure, and this needs {needed:.0%}"
+    if told.quality < policy.quality:
         return "the telemetry is suspect"
-    if now_ns - surest.noticed_ns < policy.waits.hold_min * MINUTE_NS:
+    is_trial = action in TRIALS and loss.share > STANDS_STILL_SHARE  # to wait costs more than to try
+    if not is_trial and now_ns - told.noticed_ns < policy.waits.hold_min * MINUTE_NS:
         return YOUNG
     return _cooling(None, now_ns, case.target, cluster, policy)
+
+
+def _confidence_needed(action: ControlAction, case: Case, policy: ControlPolicy) -> float:
+    """Being wrong has its price already. Where that is seconds of a run, or a check of a node that its run
+    has left, nothing more is asked for.
+    """
+    if action in TRIALS or (action == "drain-when-done" and case.left_rate):
+        return 0.0
+    return policy.confidence_drastic if action in DRASTIC else policy.confidence
+
+
+def _jobs_of_others(case: Case) -> list[str]:
+    """What would be requeued with the run, and priced by nobody. A run that moves by itself leaves them."""
+    if case.node is None or case.run is None or (case.run.is_elastic and case.run.can_move):
+        return []
+    return [job for job in case.node.jobs if job not in case.run.jobs]
 
 
 def _cooling(
@@ -182,11 +241,13 @@ def _cooling(
     return ""
 
 
-def _called(now_ns: int, target: str, cluster: ClusterView, policy: ControlPolicy) -> str:
+def _called(now_ns: int, target: str, mode: ControlMode, cluster: ClusterView, policy: ControlPolicy) -> str:
     since_ns = now_ns - round(policy.waits.person_h * HOUR_NS)
     calls = [act for act in cluster.history.of(target) if act.action == "call-a-person"]
     if any(act.at_ns > since_ns and act.stage != "failed" for act in calls):
         return "a person was called already"
+    if spent := over_budget("call-a-person", now_ns, target, mode, cluster, policy):
+        return spent
     return _cooling("call-a-person", now_ns, target, cluster, policy)
 
 
@@ -206,7 +267,7 @@ def over_budget(
         return f"it was done {budget.per_day:,} times in 24 hours, which is its budget"
     if (held := len(history.held({action}, mode, target))) >= (most := budget.of(gpu_nodes)):
         return f"it holds {held:,} of the {wording.many(most, 'node')} of its budget"
-    if action in TAKES_OUT and (out := len(history.held(TAKES_OUT, mode, target))) >= (
+    if action in LESS and (out := len(history.held(LESS, mode, target) - {target})) >= (
         most := policy.out.of(gpu_nodes)
     ):
         return f"{out:,} of at most {wording.many(most, 'node')} are out"
@@ -273,7 +334,7 @@ def _next_step(
         return "watch", f"{target} stays out: {cooling}"
     action, why = _repair(now_ns, target, act, cluster, policy)
     hindered = (
-        _called(now_ns, target, cluster, policy)
+        _called(now_ns, target, _mode(act.rule, policy), cluster, policy)
         if action == "call-a-person"
         else over_budget(action, now_ns, target, _mode(act.rule, policy), cluster, policy)
     )
@@ -360,5 +421,5 @@ def _evidence(case: Case) -> tuple[str, ...]:
         f"{one.name}: {one.cause.title}, {wording.percent(one.confidence)} sure"
         for one in sorted(case.incidents, key=lambda one: -one.confidence)
     ]
-    seen = [one.text for one in case.surest.evidence if one.weight > 0]
+    seen = [one.text for one in case.gravest.evidence if one.weight > 0]
     return tuple([*told, *seen][:EVIDENCE_SHOWN_MAX])

@@ -3,7 +3,7 @@
 Events may come in any number of pieces; the fold of all is the same. Nothing here does I/O.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -17,8 +17,11 @@ from holdfast.record.events import (
     ControlStage,
 )
 from holdfast.record.untrusted import UNDECODABLE
+from holdfast.wording.units import DAY_NS
 
 KINDS = ("control.acted", "breaker.changed")
+CLOCKS_APART_NS_MAX = DAY_NS
+"""Acts are in the order in which they were written, by machines whose clocks are no further apart."""
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +44,11 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     decision: ControlDecision | None
 
     @property
+    def is_unsettled(self) -> bool:
+        """Whether machines may still show something else than its stage."""
+        return self.stage == "decided" or (self.action in TAKES_OUT and self.stage in ("done", "failed"))
+
+    @property
     def is_under_way(self) -> bool:
         return self.mode == "act" and self.stage == "decided"
 
@@ -50,6 +58,11 @@ class ControlHistory:
 
     def __init__(self, events: Iterable[AnyEvent] = ()) -> None:
         self.acts: dict[str, Act] = {}
+        self._names: dict[str, list[str]] = {}  # of the acts on a target
+        self._out: dict[str, Act] | None = None  # as of now; None: something has changed
+        self._left: dict[str, Act] | None = None
+        self._under_way: list[Act] | None = None
+        self._shadows: list[Act] | None = None
         self.tripped_ns: int | None = None
         self.trip_reason = ""
         self.reset_ns = 0
@@ -67,6 +80,7 @@ class ControlHistory:
     def _acted(self, event: ControlActed) -> None:
         if event.id in self.acts:
             return
+        self._out = self._left = self._under_way = self._shadows = None
         if event.stage == "decided":
             self.acts[event.id] = Act(
                 name=event.id,
@@ -80,6 +94,7 @@ class ControlHistory:
                 outcome="",
                 decision=_decision(event.decision),
             )
+            self._names.setdefault(event.subject, []).append(event.id)
             return
         for cause in event.causes:
             if (act := self.acts.get(cause)) is not None:
@@ -91,13 +106,19 @@ class ControlHistory:
 
     def of(self, target: str, mode: ControlMode = "act") -> list[Act]:
         """What was decided about a target, oldest first."""
-        return [act for act in self.acts.values() if act.target == target and act.mode == mode]
+        acts = (self.acts[name] for name in self._names.get(target, ()))
+        return [act for act in acts if act.mode == mode]
 
     @property
     def out(self) -> dict[str, Act]:
         """The nodes that are out because we took them out, by the act that did it. One that failed is
         counted as long as nobody knows whether it did anything.
         """
+        if self._out is None:
+            self._out = self._taken_out()
+        return self._out
+
+    def _taken_out(self) -> dict[str, Act]:
         found: dict[str, Act] = {}
         for act in self.acts.values():
             if act.mode != "act":
@@ -113,6 +134,11 @@ class ControlHistory:
         """The nodes that a run left because of us, and with which nothing was done since: they are as bad as
         they were, though nobody feels it any more.
         """
+        if self._left is None:
+            self._left = self._left_behind()
+        return self._left
+
+    def _left_behind(self) -> dict[str, Act]:
         last = {
             act.target: act
             for act in self.acts.values()
@@ -142,21 +168,23 @@ class ControlHistory:
         """How often an action was begun, whatever came of it. In shadow mode what was only said counts, but
         for what is said of `but` now.
         """
-        return sum(
-            act.action == action
-            and act.at_ns >= since_ns
-            and (
-                act.mode == "act" or (mode == "shadow" and not (act.target == but and act.stage == "decided"))
-            )
-            for act in self.acts.values()
-        )
+        found = 0
+        for act in reversed(self.acts.values()):
+            if act.at_ns < since_ns - CLOCKS_APART_NS_MAX:
+                break
+            if act.action == action and act.at_ns >= since_ns:
+                is_standing = act.target == but and act.stage == "decided"
+                found += act.mode == "act" or (mode == "shadow" and not is_standing)
+        return found
 
     def held(self, actions: Collection[ControlAction], mode: ControlMode, but: str) -> set[str]:
-        """The targets that these actions have in their hands: nodes that they took out, and what is under
-        way. In shadow mode also what would be, but for `but`.
+        """The targets that these actions have in their hands: nodes that they took out or that a run went
+        on without, and what is under way. In shadow mode also what would be, but for `but`.
         """
         found = {act.target for act in self.under_way if act.action in actions}
         found |= {target for target, act in self.out.items() if act.action in actions}
+        if "shrink" in actions:  # where a run was migrated a spare has the place: nothing is held
+            found |= {target for target, act in self.left.items() if act.action == "shrink"}
         if mode == "shadow":
             found |= {act.target for act in self.shadows() if act.action in actions and act.target != but}
         return found
@@ -166,12 +194,19 @@ class ControlHistory:
         shadows = [act for act in self.of(target, "shadow") if act.stage == "decided"]
         return shadows[-1] if shadows else None
 
-    def shadows(self) -> Iterator[Act]:
-        return (act for act in self.acts.values() if act.mode == "shadow" and act.stage == "decided")
+    def shadows(self) -> list[Act]:
+        """What is said in shadow mode and still holds."""
+        if self._shadows is None:
+            self._shadows = [
+                act for act in self.acts.values() if act.mode == "shadow" and act.stage == "decided"
+            ]
+        return self._shadows
 
     @property
     def under_way(self) -> list[Act]:
-        return [act for act in self.acts.values() if act.is_under_way]
+        if self._under_way is None:
+            self._under_way = [act for act in self.acts.values() if act.is_under_way]
+        return self._under_way
 
 
 def _decision(text: str) -> ControlDecision | None:

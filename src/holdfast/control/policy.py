@@ -32,14 +32,14 @@ _HINT = "`holdfast control --example-policy` prints one with every key."
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """So many nodes, and so many per cent of those with GPUs: the lower of the two, but at least one node,
-    unless `nodes` is 0.
+    unless one of them is 0.
     """
 
     nodes: Nodes = 4
     percent: Percent = 5.0
 
     def of(self, gpu_nodes: int) -> int:
-        return min(self.nodes, max(1, int(gpu_nodes * self.percent / 100)))
+        return min(self.nodes, max(1, int(gpu_nodes * self.percent / 100))) if self.percent else 0
 
 
 class Budget(Bound, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -175,11 +175,16 @@ def example() -> str:
 
 def _require_command(name: str, command: str) -> None:
     try:
-        shlex.split(command)
+        words = shlex.split(command)
     except ValueError as error:
         raise InputError(
             f"`commands.{name}` in the policy is not a command: {error}.", hint="Close its quotes."
         ) from None
+    if command and (not words or _WORD_CHARS.search(words[0])):
+        raise InputError(
+            f"`commands.{name}` in the policy names no program.",
+            hint="Its first word is the program, and is not filled in; leave the key out to have no command.",
+        )
     for place in _WORD_CHARS.findall(command):
         if place not in PLACEHOLDERS:
             raise InputError(

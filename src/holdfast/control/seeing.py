@@ -14,6 +14,7 @@ from holdfast.diagnose.lifecycle import IncidentChange
 from holdfast.economics.pricing.prices import Prices
 from holdfast.record import events
 from holdfast.record.store import Selection, Store
+from holdfast.topology.file import Described
 from holdfast.wording.units import HOUR_NS
 
 UNTOLD_NS_MAX = HOUR_NS
@@ -21,6 +22,8 @@ UNTOLD_SHARE_MAX = 2.0
 """An open incident is told again whenever its cost has doubled. One of which nothing was heard for more than
 so many times its age when it was last told, and for longer than an hour, has nobody left who watches it.
 """
+UNTOLD_UNPRICED_NS_MAX = 24 * HOUR_NS
+"""One that costs no run anything is told once. After a day nobody knows whether it is still so."""
 _KINDS = (
     *("run.started", "generation.opened", "member.joined", "member.lost", "checkpoint.saved"),
     "reference.declared",
@@ -77,21 +80,38 @@ class Machines(Protocol):
 
 
 def open_incidents(
-    changes: Iterable[IncidentChange], ended: Mapping[str, int], now_ns: int
+    changes: Iterable[IncidentChange], ended: Mapping[str, int], begun: Mapping[str, int], now_ns: int
 ) -> list[Incident]:
-    """By the last word on each: neither over, nor of a run that has ended, nor left by whoever watched it."""
+    """By the last word on each: neither over, nor of a run that has ended, nor left by whoever watched it.
+    begun: when runs began anew that had ended before; what was last told before then is of that time.
+    """
     return [
         change.incident
         for change in changes
-        if change.state != "resolved" and change.incident.run not in ended and not _is_left(change, now_ns)
+        if change.state != "resolved"
+        and change.incident.run not in ended
+        and change.at_ns >= begun.get(change.incident.run, 0)
+        and not _is_left(change, now_ns)
     ]
 
 
 def _is_left(change: IncidentChange, now_ns: int) -> bool:
     if change.incident.cost is None:
-        return False
+        return now_ns - change.at_ns > UNTOLD_UNPRICED_NS_MAX
     age_ns = max(0, change.at_ns - change.incident.began_ns)
     return now_ns - change.at_ns > max(UNTOLD_NS_MAX, UNTOLD_SHARE_MAX * age_ns)
+
+
+def in_maintenance(described: Described, now_ns: int, nodes: Iterable[str]) -> dict[str, str]:
+    """Which of these nodes have planned work now, by themselves or by what they depend on, and why."""
+    reasons: dict[str, str] = {}
+    for window in described.maintenance:
+        if window.from_ns <= now_ns < window.to_ns:
+            for subject in window.subjects:
+                reached = described.topology.blast_radius(subject, "node")
+                reasons |= dict.fromkeys((subject, *reached), window.reason or "planned")
+    named = {node: reasons.get(described.hosts.node(node) or node, "") for node in nodes} if reasons else {}
+    return {node: reason for node, reason in named.items() if reason}
 
 
 def run_view(store: Store, run: str, now_ns: int, prices: Prices, jobs: Iterable[PlacedJob]) -> RunView:

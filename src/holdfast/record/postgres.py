@@ -217,10 +217,10 @@ class PostgresLead:
                 self._connection.execute("SELECT 1")
                 return True
             connection = _connected(self._url)
+            ((is_taken,),) = connection.execute("SELECT pg_try_advisory_lock(%s)", [_LEAD_LOCK]).fetchall()
         except psycopg.Error:
             self.close()
             return False
-        ((is_taken,),) = connection.execute("SELECT pg_try_advisory_lock(%s)", [_LEAD_LOCK]).fetchall()
         if is_taken:
             self._connection = connection
         else:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from holdfast.record.errors import InputError, nearest
-from holdfast.record.events import RunEnded
+from holdfast.record.events import RunEnded, RunStarted
 from holdfast.record.store import Selection, Store
 from holdfast.wording.units import DAY_NS
 
@@ -42,6 +42,17 @@ def recent_runs(store: Store, at_ns: int) -> frozenset[str]:
         for summary in store.runs()
         if summary.events and summary.first_ns <= at_ns <= summary.last_ns + LIVE_NS_MAX
     )
+
+
+def begins_ns(store: Store, runs: Iterable[str], at_ns: int) -> dict[str, int]:
+    """When those of the runs began again that had ended before, as the record says."""
+    found = {}
+    for run in runs:
+        selection = Selection(run=run, kinds=("run.started", "run.ended"), until_ns=at_ns + 1)
+        last = deque(store.select(selection), maxlen=2)
+        if len(last) == 2 and isinstance(last[0], RunEnded) and isinstance(last[1], RunStarted):
+            found[run] = last[1].occurred_ns
+    return found
 
 
 def ends_ns(store: Store, runs: Iterable[str], at_ns: int) -> dict[str, int]:

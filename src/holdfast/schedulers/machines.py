@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
-from holdfast.control.actions import ControlAction
+from holdfast.control.actions import HARMLESS, ControlAction
 from holdfast.control.policy import ControlPolicy
 from holdfast.control.seeing import ActionOrder, Answered, MachinesView
+from holdfast.record.errors import HoldfastError
 from holdfast.schedulers.scheduler import NAME, Scheduler
 from holdfast.schedulers.site import filled, run_command, told
 
@@ -100,7 +101,7 @@ class ClusterMachines:
         if run is not None and run.is_elastic and run.can_move:
             left = self._moves.drain(run.name, target)
         else:
-            left = self._requeued(order.node.jobs if order.node else ())
+            left = self._requeued(run.jobs if run is not None else ())
         return Answered(ok=True, outcome=f"drained; {left.outcome}")
 
     def _requeued(self, jobs: tuple[str, ...]) -> Answered:
@@ -122,11 +123,16 @@ class ClusterMachines:
         self._needed.resume(decision.target, order.node.reason)
         back = ""
         if decision.run and self._moves.reaches(decision.run):
-            back = f"; {self._moves.restore(decision.run, decision.target).outcome}"
+            try:
+                back = f"; {self._moves.restore(decision.run, decision.target).outcome}"
+            except HoldfastError as error:  # the node is back all the same
+                back = f"; the run did not take it: {error.sentence}"
         return Answered(ok=True, outcome=f"restored: {checked.outcome}{back}")
 
     def _commanded(self, template: str, order: ActionOrder, *, is_long: bool = False) -> Answered:
         commands, decision = self._policy.commands, order.decision
+        if decision.action not in HARMLESS and not NAME.fullmatch(decision.target):
+            return Answered(ok=False, outcome=f"{decision.target!r} is not a name that a command is given")
         values = {
             "node": _plain(decision.target),
             "run": _plain(decision.run),
