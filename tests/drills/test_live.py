@@ -325,3 +325,32 @@ def test_a_link_is_shaped_and_put_back(tmp_path: Path) -> None:
 def queues(prefix: tuple[str, ...]) -> str:
     done = subprocess.run([*prefix, "tc", "qdisc", "show"], check=True, capture_output=True, timeout=WAIT_S)
     return re.sub(r"\s+", " ", done.stdout.decode())
+
+
+# ---- at random -------------------------------------------------------------------------------------------
+
+
+def test_the_monkey_says_what_it_would_do_and_stops_when_told(start: Start) -> None:
+    words = ("drill", "monkey", "--run", RUN, "--seed", "5", "--weekends")
+    told = start.verb(*words, "--list", "--json")
+    assert told.returncode == 0, told.stderr
+    due = msgspec.json.decode(told.stdout)
+    assert len(due) == 20
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *words],
+        env={**os.environ, "HOLDFAST_HOME": str(start.home)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as monkey:
+        assert monkey.stderr is not None
+        assert "Seed 5" in monkey.stderr.readline()
+        until(lambda: is_handling(monkey.pid, signal.SIGTERM))
+        monkey.terminate()
+        assert "Stopped" in monkey.stderr.read()
+    assert monkey.returncode == 0
+
+
+def is_handling(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    (caught,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
+    return bool(int(caught, 16) >> (number - 1) & 1)

@@ -8,6 +8,7 @@ command = LazyGroup(
         "Commands": {
             "list": "List the scenarios.",
             "live": "Make a real fault in a run that goes on, and judge what came of it.",
+            "monkey": "Make such faults at random moments, unannounced, within budgets.",
             "play": "Play a scenario and show what an operator would see.",
             "reveal": "Show the same, and the truth below it.",
         }

@@ -3,6 +3,7 @@
 import re
 import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -15,6 +16,11 @@ from holdfast.cli.terminal import print_json, printable
 from holdfast.cli.values import some_seconds
 from holdfast.record.errors import InputError
 from holdfast.record.store import Store
+from holdfast.wording.units import HOUR_S
+
+if TYPE_CHECKING:
+    from holdfast.drills.live.judging import LiveVerdict
+    from holdfast.drills.live.playing import LiveDrill
 
 EXIT_NOT_RIGHT = 1
 END_S_MAX = 7 * 86_400.0
@@ -57,8 +63,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 def command(given: _Flags) -> int:
     """Make the fault of SCENARIO in a run that goes on, and judge by the record what came of it.
 
-    Without SCENARIO: list them. Exit code 0: all that could be judged is right; 1: something is not; 2: it is
-    refused, and nothing was struck.
+    `holdfast drill list --live` names them. Exit code 0: all that could be judged is right; 1: something is
+    not; 2: it is refused, and nothing was struck.
     """
     if given.abort:
         return _abort(given.run)
@@ -85,39 +91,48 @@ def _abort(run: str) -> int:
     return 0
 
 
-def _play(given: _Flags, store: Store) -> int:
+def drill_of(store: Store, run: str, wait_s: float, prices_path: Path | None = None) -> "LiveDrill":
     from holdfast.drills.live.playing import DrillSetting, LiveDrill
-    from holdfast.drills.live.scenarios import live_scenario
 
     setting = DrillSetting(
         home=home(),
         store=store,
         take_in=home_journal(store).take_in,
-        usd_per_gpu_hour=load_prices(given.prices_path).usd_per_gpu_hour.value,
-        wait_s=given.wait_s,
+        usd_per_gpu_hour=load_prices(prices_path).usd_per_gpu_hour.value,
+        wait_s=wait_s,
         end_s=END_S_MAX,
     )
-    drill = LiveDrill(setting, given.run)
+    return LiveDrill(setting, run)
+
+
+def _play(given: _Flags, store: Store) -> int:
+    from holdfast.drills.live.scenarios import live_scenario
+
+    scenario = live_scenario(given.scenario)
+    drill = drill_of(store, given.run, given.wait_s, given.prices_path)
     seed = secrets.randbits(32) if given.seed is None else given.seed
-    plan = drill.planned(live_scenario(given.scenario), target=given.target, for_s=given.for_s, seed=seed)
-    scenario = plan.scenario
+    plan = drill.planned(scenario, target=given.target, for_s=given.for_s, seed=seed)
     _say(f"{scenario.name}: {scenario.title}; target {plan.target}, seed {seed}.")
     _say(f"Hypothesis: {scenario.hypothesis} It touches {scenario.radius}.")
-    _say(f"Forecast: {plan.forecast.gpu_hours * 3_600:,.1f} GPU-seconds lost.")
+    _say(f"Forecast: {plan.forecast.gpu_hours * HOUR_S:,.1f} GPU-seconds lost.")
     verdict = drill.played(plan, reference=given.reference, say=_say)
     if given.html_path is not None:
         from holdfast.dashboard.drill_page import render
 
         write_page(render(verdict), given.html_path)
     if given.as_json:
-        right, judged = verdict.score
-        print_json({**msgspec.to_builtins(verdict), "score": right, "judged": judged})
+        print_json(as_data(verdict))
     else:
         from holdfast.cli.drill.live_text import show
 
         show(verdict)
     right, judged = verdict.score
     return 0 if right == judged else EXIT_NOT_RIGHT
+
+
+def as_data(verdict: "LiveVerdict") -> dict[str, object]:
+    right, judged = verdict.score
+    return {**msgspec.to_builtins(verdict), "score": right, "judged": judged}
 
 
 def _say(sentence: str) -> None:

@@ -230,9 +230,8 @@ def _causes(since: Sequence[events.AnyEvent]) -> list[str]:
             case events.ActionTaken(action=events.TAKE_OVER):
                 found.append("the coordinator was lost")
             case events.IncidentDiagnosed():
-                (change,) = restored([one])
-                cause = change.incident.cause
-                found.append(f"diagnosis: {cause.subject}: {cause.mechanism}")
+                causes = [change.incident.cause for change in restored([one])]
+                found += [f"diagnosis: {cause.subject}: {cause.mechanism}" for cause in causes]
     return found
 
 
