@@ -5,7 +5,7 @@ cannot be written down is not done. Nothing is done while the machines cannot be
 process has taken the lead. Actions run in threads of their own: a check may take an hour.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import count
 from typing import Any
@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import wording
 from holdfast.control.actions import TAKES_OUT, said
-from holdfast.control.cluster import ClusterView, NodeView
+from holdfast.control.cluster import ClusterView, NodeView, node_named
 from holdfast.control.deciding import (
     decisions,
     drain_reason,
@@ -83,6 +83,8 @@ class Controlling:
         self._setting = setting
         self.history = ControlHistory()
         self._incidents: dict[str, IncidentChange] = {}
+        self._blamed: dict[str, dict[str, Incident]] = {}
+        """What an incident said when it last named a subject, though it may name another by now."""
         self._cursor = 0
         self._numbers = count()
         self._pool = pool or ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="holdfast-control")
@@ -102,8 +104,8 @@ class Controlling:
         """What is decided about all that is wrong. Raises `HoldfastError`, and then nothing more is done."""
         self._setting.take_in()
         self._read()
+        self._collect(now_ns)  # before the look: what is done by then is seen
         told = self._setting.machines.look(now_ns)
-        self._collect(now_ns)
         self._settle(now_ns, told)
         cluster = self._cluster(now_ns, told)
         self._mind_breaker(now_ns, cluster)
@@ -123,7 +125,11 @@ class Controlling:
         for cursor, event in self._setting.store.since(self._cursor, selection):
             end = max(end, cursor)
             if isinstance(event, IncidentDiagnosed):
-                self._incidents |= {change.incident.name: change for change in restored([event])}
+                for change in restored([event]):
+                    incident = change.incident
+                    self._incidents[incident.name] = change
+                    if incident.verdict == "cause":
+                        self._blamed.setdefault(incident.name, {})[incident.cause.subject] = incident
             else:
                 self.history.take(event)
         self._cursor = end
@@ -138,7 +144,7 @@ class Controlling:
         prices = setting.prices
         person_usd = prices.labour_usd_per_hour.value * prices.follow_up_hours.value
         incidents = open_incidents(last, ended, now_ns)
-        incidents += self._left_behind({incident.name for incident in incidents})
+        incidents += list(self._left_behind(incidents, told.nodes))
         gpus = setting.policy.gpus_per_node
         seen = [
             sized(run_view(setting.store, run, now_ns, prices, told.jobs), incidents, gpus)
@@ -159,11 +165,18 @@ class Controlling:
             person_usd=person_usd,
         )
 
-    def _left_behind(self, known: set[str]) -> Iterator[Incident]:
-        """What is over for the run because it has left the node, and not for the node."""
-        for act in self.history.left.values():
+    def _left_behind(self, known: list[Incident], nodes: Mapping[str, NodeView]) -> Iterator[Incident]:
+        """What is over for the run because it has left the node, or is about another one by now, and is not
+        over for the node.
+        """
+        names = {one.name for one in known}
+        blamed = {node.name for one in known if (node := node_named(one, nodes)) is not None}
+        for target, act in self.history.left.items():
             for name in act.decision.incidents if act.decision else ():
-                if name not in known and name in self._incidents:
+                then = [one for one in self._blamed.get(name, {}).values() if _is_about(one, target, nodes)]
+                if then and target not in blamed:
+                    yield then[-1]
+                elif name not in names and name in self._incidents:
                     yield self._incidents[name].incident
 
     # -- what is done --------------------------------------------------------------------------------
@@ -297,6 +310,11 @@ class Controlling:
     def _write(self, event: AnyEvent) -> None:
         self._setting.store.ingest([event])
         self.history.take(event)
+
+
+def _is_about(incident: Incident, target: str, nodes: Mapping[str, NodeView]) -> bool:
+    node = node_named(incident, nodes)
+    return node is not None and node.name == target
 
 
 def _seen(act: Act, told: MachinesView, *, is_holding: bool) -> tuple[ControlStage, str] | None:
