@@ -11,6 +11,7 @@ command = LazyGroup(
             "monkey": "Make such faults at random moments, unannounced, within budgets.",
             "play": "Play a scenario and show what an operator would see.",
             "reveal": "Show the same, and the truth below it.",
+            "sheet": "Make the page of a tabletop: roles, injects, questions, a score sheet.",
         }
     },
     name="drill",
