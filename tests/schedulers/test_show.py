@@ -24,6 +24,7 @@ from waiting import answers, free_port, until
 from holdfast.control.controlling import acts_in
 from holdfast.control.history import Act
 from holdfast.dashboard.story_page import StoryMark, render
+from holdfast.diagnose.lifecycle import restored
 from holdfast.record.home import HomeJournal
 from holdfast.record.store import Selection, Store
 from holdfast.record.stores import open_store
@@ -347,10 +348,15 @@ def reference(show: Show, steps: int) -> str:
 
 
 def picture(show: Show, node: str) -> str:
-    marks = [*show.marks, *map(acted, show.acts())]
+    marks = [*show.marks, *(acted(act) for act in show.acts() if is_first(act, show.acts()))]
     marks += [
-        StoryMark(at_ns=one.occurred_ns, what=f"diagnosis {one.incident} is {one.state}", kind="noticed")
-        for one in show.events("incident.diagnosed")
+        StoryMark(
+            at_ns=one.at_ns,
+            what=f"diagnosis {one.incident.name} is {one.state}: {one.incident.cause.subject}",
+            detail=one.incident.cause.title,
+            kind="noticed",
+        )
+        for one in restored(show.events("incident.diagnosed"))
     ]
     marks += [
         StoryMark(
@@ -375,7 +381,14 @@ def picture(show: Show, node: str) -> str:
         "nothing happened."
     )
     commits = [one.occurred_ns for one in show.events("step.committed")]
-    return render("A slow node, and nobody there", lede, commits, marks)
+    shown = [one for one in marks if one.at_ns <= max(commits)]
+    return render("A slow node, and nobody there", lede, commits, shown)
+
+
+def is_first(act: Act, acts: list[Act]) -> bool:
+    """Not the same once more: lanes are left to the run again and again while it has them to move."""
+    before = [one for one in acts if one.at_ns < act.at_ns and one.target == act.target]
+    return act.action != "rebalance" or not [one for one in before if one.action == "rebalance"]
 
 
 def acted(act: Act) -> StoryMark:

@@ -16,7 +16,7 @@ from holdfast.wording.units import SECOND_NS
 CELLS = 120
 PLOT_WIDTH, PLOT_HEIGHT = 1_000, 200
 MARK_HEIGHT = 22
-LEVELS = 3
+LEVELS = 5
 """Numbers that stand close to each other are on so many levels."""
 CLOSE = 0.022
 """Of the width, that a number needs."""
