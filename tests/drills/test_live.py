@@ -148,11 +148,12 @@ def note_of(sleeper: "subprocess.Popen[bytes]", file: Path, lasts_s: float) -> D
 
 
 KEPT = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
+import msgspec
 from holdfast.drills.live.keeping import kept, read_note
 path = Path(sys.argv[1])
-kept(path, read_note(path))
+kept(path, msgspec.structs.replace(read_note(path), due_ns=time.time_ns() + 15 * 10**9))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -162,7 +163,7 @@ def test_a_fault_ends_by_itself_after_whoever_made_it_was_killed(
 ) -> None:
     file, path = tmp_path / "fills", note_path(tmp_path, RUN)
     file.write_text("the disk", encoding="ascii")
-    write_note(path, note_of(sleeper, file, 12.0))
+    write_note(path, note_of(sleeper, file, 0.0))
     done = subprocess.run([sys.executable, "-c", KEPT, str(path)], check=False, timeout=WAIT_S)
     assert done.returncode == -signal.SIGKILL
     until(lambda: is_stopped(sleeper.pid))
