@@ -28,11 +28,14 @@ from holdfast.record.journal import read_directory
 from holdfast.record.recorder import Recorder
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.dial import Connection, dial
+from holdfast.run.estate import HandedOut
+from holdfast.run.following import Following
 from holdfast.run.handshake import HandshakeClient, Rejected, Stranger, endpoint_of
 from holdfast.run.happenings import Disconnected
 from holdfast.run.link import Link
 from holdfast.run.serving import SEND_BUFFER_BYTES_MAX
 from holdfast.run.state import RunPolicy
+from holdfast.run.succession import Electorate, MachinePlace, Mandate, Reign
 from holdfast.run.waits import LEASE_S_MIN
 from holdfast.run.wire import (
     Admitted,
@@ -52,6 +55,7 @@ from holdfast.run.wire import (
     Released,
     Setup,
     StartWorker,
+    Stop,
     StopWorker,
     Strike,
     StrikeWorker,
@@ -389,6 +393,42 @@ def test_a_node_that_hangs_up_takes_its_members_with_it(tmp_path: Path) -> None:
     ]
 
 
+def test_what_waits_for_a_quorum_does_not_reach_another_client_of_the_same_name(tmp_path: Path) -> None:
+    joined = AgentJoined(node="n0", slots=1, address="127.0.0.1", port=29500)
+
+    async def whole() -> None:
+        async with listening(tmp_path, slots=1) as site:
+            hub = site.coordinator
+            mandate = Mandate(electorate=Electorate(machines=("a", "b"), casting="b"))
+            reign = Reign("a", 1, mandate, hub.estate.known.position)
+            heirs = hub.heirs = Following(hub.estate, MachinePlace("a", *hub.endpoint), reign)
+
+            def agree() -> None:
+                reign.acknowledged("b", reign.position)
+                hub.enter(HandedOut())
+
+            agree()
+            first = await site.dial("agent", "n0")
+            session = hub.estate.sessions["agent", "n0"].number
+            first.send(joined)
+            await until(lambda: heirs.held_for(session) > 0)
+            await first.close()
+            await until(lambda: ("agent", "n0") not in hub.estate.sessions)
+            second = await site.dial("agent", "n0")
+            receiving = asyncio.create_task(second.receive())
+            agree()  # to all that was meant for the first
+            second.send(joined)
+            session = hub.estate.sessions["agent", "n0"].number
+            await until(lambda: heirs.held_for(session) > 0)
+            agree()
+            start = await receiving
+            assert isinstance(start, StartWorker)
+            assert start.member == "n0.0+1"
+            await second.close()
+
+    asyncio.run(whole())
+
+
 def test_an_operator_strikes_and_is_answered(tmp_path: Path) -> None:
     async def story(site: Site, node: PlayedNode) -> None:
         await until_stepping(node, 1, 2)
@@ -419,6 +459,30 @@ def test_stop_ends_everybody_with_the_signals_code(tmp_path: Path) -> None:
 
 
 # ---- who may come in -------------------------------------------------------------------------------------
+
+
+def test_a_wish_that_is_sent_again_over_another_connection_counts_once(tmp_path: Path) -> None:
+    async def whole() -> None:
+        async with listening(tmp_path, slots=1) as site:
+            agent = await site.dial("agent", "n0")
+            agent.send(AgentJoined(node="n0", slots=1, address="127.0.0.1", port=29500))
+            start = await agent.receive()
+            assert isinstance(start, StartWorker)
+            agent.send(WorkerStarted(member=start.member, pid=1))
+
+            async def patience_after(number: int) -> str:
+                operator = await site.dial("operator")
+                operator.send(Stop(reason="SIGINT", asker="a", number=number))
+                assert await operator.receive() == Answer(ok=True, sentence="the run is ending")
+                await operator.close()
+                closing = site.coordinator.estate.state.ending.closing
+                assert closing is not None
+                return closing.patience
+
+            assert [await patience_after(number) for number in (1, 1, 2)] == ["term", "term", "kill"]
+            await agent.close()
+
+    asyncio.run(whole())
 
 
 def test_a_wrong_token_is_refused_with_a_sentence(tmp_path: Path) -> None:

@@ -13,15 +13,20 @@ from quantity import examples
 
 from holdfast.run import happenings, wire
 from holdfast.run.estate import (
+    ASKERS_MAX,
     Advanced,
     ClientCame,
     ClientName,
     Deliver,
+    EndSession,
     Estate,
     EstateEntry,
     HandedOut,
     OperatorLine,
+    StopWished,
     Told,
+    Wishes,
+    WishHeard,
     Written,
 )
 from holdfast.run.image import entry_bytes, entry_of, estate_bytes, estate_of
@@ -124,12 +129,12 @@ class World:
         self.log.append(entry)
         for deed in self.leader.take(entry):
             match deed:
-                case Deliver(clients, data):
-                    for name in clients:
-                        if (client := self.clients.get(name)) is not None:
+                case Deliver(sessions, data):
+                    for session in sessions:
+                        if (client := self.clients.get(self._name(session))) is not None:
                             client.coming.append(data)
-                case happenings.Close(role, name):
-                    self.disconnect((role, name))
+                case EndSession(session):
+                    self.disconnect(self._name(session))
                 case OperatorLine(number=number):
                     self.lines.append(number)
         if self.leader.unwritten:
@@ -138,6 +143,9 @@ class World:
                 for one in self.leader.unwritten
             }
             self.enter(Written(ids))
+
+    def _name(self, session: int) -> ClientName:
+        return next(name for name, one in self.leader.sessions.items() if one.number == session)
 
     def advance(self, event: happenings.Happening) -> None:
         self.now_ns += self.chance.randrange(50_000_000)
@@ -246,19 +254,20 @@ def played_again(world: World) -> tuple[dict[ClientName, list[bytes]], dict[Clie
     estate = Estate(policy, 0, FRAMES_MAX)
     heard: dict[ClientName, list[bytes]] = {}
     said: dict[ClientName, list[bytes]] = {}
+    clients: dict[int, ClientName] = {}
     for entry in world.log:
         match entry:
             case ClientCame(client):
                 heard[client], said[client] = [], []
+                clients[estate.known.position + 1] = client
             case Advanced(happenings.FromNode(name, message)):
                 said["agent", name].append(wire.frame(message))
             case Advanced(happenings.FromMember(name, message)):
                 said["worker", name].append(wire.frame(message))
         for deed in estate.take(entry):
             if isinstance(deed, Deliver):
-                for client in deed.clients:
-                    if client in estate.sessions:
-                        heard[client].append(deed.data)
+                for session in deed.sessions:
+                    heard[clients[session]].append(deed.data)
     assert fingerprint(estate) == fingerprint(world.leader)
     return heard, said
 
@@ -297,6 +306,35 @@ def test_whenever_coordinators_die_nothing_is_lost_and_nothing_comes_twice(
         generations += world.leader.state.generations.number
     assert takeovers > examples(20)
     assert generations > examples(20)
+
+
+@pytest.mark.parametrize("copied", [pickled, sent])
+def test_a_wish_to_end_the_run_counts_once_whoever_coordinates(copied: Callable[[Estate], Estate]) -> None:
+    world = World(0, copied)
+    while not world.leader.state.roster.running:
+        world.turn()
+    estate, now_ns = world.leader, world.now_ns
+
+    def patience_after(wish: tuple[str, int] | None) -> str:
+        nonlocal estate
+        request = happenings.StopRequested("SIGINT", 130)
+        deeds = estate.take(StopWished(request=request, now_ns=now_ns, wish=wish))
+        assert wish is None or deeds[-1] == WishHeard(wish)  # also if it is heard again
+        estate.take(Written({}))
+        estate = copied(estate)
+        assert estate.state.ending.closing is not None
+        return estate.state.ending.closing.patience
+
+    assert [patience_after(wish) for wish in (("a", 1), None, ("a", 1), ("b", 1))] == [*["term"] * 3, "kill"]
+
+
+def test_wishes_are_remembered_up_to_a_bound() -> None:
+    wishes = Wishes()
+    assert [wishes.count((f"asker {number}", 1)) for number in range(ASKERS_MAX + 1)] == [True] * (
+        ASKERS_MAX + 1
+    )
+    assert len(wishes.last) == ASKERS_MAX
+    assert not wishes.count((f"asker {ASKERS_MAX}", 1))
 
 
 def test_frames_are_kept_up_to_a_bound() -> None:

@@ -180,6 +180,68 @@ def test_an_heir_votes_for_the_coordinator_that_it_follows(tmp_path: Path) -> No
     asyncio.run(follow())
 
 
+class _Rival(_HeirDesk):
+    """A coordinator that falls silent, an heir that votes, and who coordinates in a later term: all at one
+    place. came: what heirs have said when they came.
+    """
+
+    def __init__(self, following: Following) -> None:
+        super().__init__(following)
+        self.came: list[wire.HeirCame] = []
+        self.is_silent = False
+
+    def accepted(
+        self, connection: ClientConnection, received: int | None
+    ) -> tuple[wire.Accepted, list[bytes]]:
+        term = 9 if connection.role == "operator" else 0 if self.is_silent else 1
+        return wire.Accepted(run="r", term=term), []
+
+    def heard(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
+        if isinstance(message, wire.AskVote):
+            vote = Vote(is_granted=True)
+            connection.send(wire.VoteCast(candidacy=message.candidacy, vote=vote))
+            return
+        if isinstance(message, wire.HeirCame):
+            self.came.append(message)
+        super().heard(connection, message)
+        if isinstance(message, wire.Followed) and not self.is_silent:
+            self.is_silent = True
+            connection.abort()
+
+
+def test_an_heir_that_was_elected_and_deposed_follows_again(tmp_path: Path) -> None:
+    async def follow() -> None:
+        estate = Estate(RunPolicy(run="r"), 0)
+        estate.mandate = Mandate(electorate=Electorate(machines=("a", "b", "c"), casting="a"))
+        following = Following(estate, MachinePlace("a", "", 1), Reign("a", 1, estate.mandate, 0))
+        desk, loop = _Rival(following), asyncio.get_running_loop()
+        server = await loop.create_server(lambda: ClientConnection(desk), "127.0.0.1", 0)
+        place = server.sockets[0].getsockname()
+        estate.places = (MachinePlace("a", *place), MachinePlace("c", *place))
+        heir = MachineHeir(_order(place[1], tmp_path), lambda: place)
+        keeping = asyncio.create_task(heir.keep())
+        try:
+            async with asyncio.timeout(2 * WAIT_S):
+                while not desk.came:
+                    await asyncio.sleep(0.01)
+                while not (tmp_path / "runs").exists():  # it coordinates
+                    await asyncio.sleep(0.01)
+                desk.is_silent = False
+                while len(desk.came) < 2:
+                    await asyncio.sleep(0.01)
+            first, second = desk.came[:2]
+            assert first.promised < second.promised
+            assert first.place != second.place  # another process
+            following.finish()
+            await asyncio.wait_for(keeping, WAIT_S)
+        finally:
+            await heir.finish(0.0)
+            keeping.cancel()
+            server.close()
+
+    asyncio.run(follow())
+
+
 def _memory() -> int:
     return os.memfd_create("test")
 

@@ -1,18 +1,24 @@
 """Coordinators whose whole machine dies or is cut off: real processes in network namespaces, and SIGKILL."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from launching import TOKEN, Start
 from networks import NetworkedRun, Way, network
 from quantity import sampled
 from waiting import alone, until
 
+from holdfast.run.agent import EXIT_MISTAKE
 from holdfast.run.estate import OUTLIVES
 
 SLOW_S = 20.0
 """Longer than anybody waits for a sign of the coordinator."""
+PORT = 29464
+"""For metrics: each machine has all ports to itself."""
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
@@ -40,6 +46,35 @@ def test_another_machine_takes_over_from_one_that_dies(site: NetworkedRun) -> No
     assert all(len({*launched.pids()}) == 1 for launched in site.launched[1:])  # the same processes
 
 
+def test_what_goes_with_the_coordinator_goes_on_elsewhere(site: NetworkedRun) -> None:
+    """Encryption, metrics, a storm, and who looks on."""
+    site.start("--tls", "--metrics-port", str(PORT), "--chaos", "0.001", "--seed", "7")
+    site.until_heirs()
+    site.kill(0)
+    site.until_generation("n1.0", "n2.0", among=[1, 2])
+    (number,) = site.coordinating()
+    there = site.machines[number]
+    read = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{PORT}/metrics').read().decode())"
+    page = subprocess.run(
+        [*there.prefix, sys.executable, "-c", read], capture_output=True, text=True, check=True
+    )
+    assert 'holdfast_run_members{run="r"} 2.0' in page.stdout
+    assert site.is_encrypted(number)
+    lost = Start(site.folder / "0", site.machines[1].prefix)  # the home of the machine that is dead
+    unable = lost.verb("stop", "r")
+    assert unable.returncode == EXIT_MISTAKE
+    assert there.address in unable.stderr
+    looking = lost.attached("r", token=TOKEN)
+    site.launched.append(looking)
+    for text in (
+        f"{there.address} coordinates the run now",
+        f"metrics at http://127.0.0.1:{PORT}/metrics on {there.address} now",
+        "chaos goes on: 0.001 faults a minute, --seed 7",
+    ):
+        looking.until_said(text)
+    assert site.finish()[1:] == [0, 0, 0]
+
+
 def test_a_run_that_is_started_again_where_it_was_lost_joins_the_others(site: NetworkedRun) -> None:
     site.start()
     site.until_heirs()
@@ -51,7 +86,7 @@ def test_a_run_that_is_started_again_where_it_was_lost_joins_the_others(site: Ne
 
 
 def test_a_coordinator_that_is_cut_off_is_replaced_and_its_machine_comes_back(site: NetworkedRun) -> None:
-    site.start()
+    site.start("--tls")
     site.until_heirs()
     site.machines[0].cut("in", "out")
     site.until_generation("n1.0", "n2.0", among=[1, 2])

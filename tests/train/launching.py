@@ -131,9 +131,10 @@ class Start:
         (self.directory / "script.py").write_text(script, encoding="utf-8")
         return self._started({**kept, **variables}, "run", *arguments, "script.py")
 
-    def attached(self, run: str) -> Launched:
+    def attached(self, run: str, token: str = "") -> Launched:
         """Another view of a run, by `holdfast attach`."""
-        return self._started({**os.environ, "HOLDFAST_HOME": str(self.home)}, "attach", run)
+        variables = {"HOLDFAST_HOME": str(self.home), "HOLDFAST_TOKEN": token}
+        return self._started({**os.environ, **variables}, "attach", run)
 
     def _started(self, environment: dict[str, str], *arguments: str) -> Launched:
         process = subprocess.Popen(

@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,7 @@ from typing import Literal
 from launching import JOINS, TOKEN, Launched, Start, descendants
 from waiting import until
 
+from holdfast.run.endpoint import find_endpoint
 from holdfast.run.estate import OUTLIVES
 
 NETWORK = "10.78.0"
@@ -114,8 +116,11 @@ class NetworkedRun:
     def __init__(self, folder: Path, machines: list[NetworkedMachine]) -> None:
         self.folder, self.machines = folder, machines
         self.launched: list[Launched] = []
+        self._flags: tuple[str, ...] = ()
 
-    def start(self, script: str = JOINS) -> None:
+    def start(self, *flags: str, script: str = JOINS) -> None:
+        """flags: of all machines."""
+        self._flags = flags
         for machine in self.machines:
             (self.folder / str(machine.number)).mkdir()
             self.start_again(machine.number, script)
@@ -130,7 +135,7 @@ class NetworkedRun:
         self.launched.append(
             start(
                 *("--nnodes", nodes, "--warm", "0", "--coordinator", place, "--run", "r", "--wait", "120"),
-                *("--node-rank", str(number)),
+                *("--node-rank", str(number), *self._flags),
                 script=enough,
                 token=TOKEN,
             )
@@ -160,6 +165,17 @@ class NetworkedRun:
             for number, launched in enumerate(self.launched)
             if any(COORDINATES in line for line in tuple(launched.err))
         ]
+
+    def is_encrypted(self, number: int) -> bool:
+        """Whether the coordinator on that machine uses TLS, as somebody who connects to it finds."""
+        found = find_endpoint(self.folder / str(number) / "home", "r")
+        call = f"dial({found.host!r}, {found.port}, {found.token!r}, role='operator')"
+        program = (
+            f"import asyncio; from holdfast.run.dial import dial; print(asyncio.run({call}).is_encrypted)"
+        )
+        command = [*self.machines[number].prefix, sys.executable, "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_WAIT_S, check=True)
+        return done.stdout == "True\n"
 
     def kill(self, number: int) -> None:
         """The machine's power is cut: everything on it is gone at once."""

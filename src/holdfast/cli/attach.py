@@ -2,16 +2,20 @@
 
 import asyncio
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 
 import click
 
+from holdfast.cli.going import located_here
 from holdfast.cli.record import home
+from holdfast.cli.terminal import printable
 from holdfast.record.errors import HoldfastError
-from holdfast.run.endpoint import find_endpoint, run_directory
+from holdfast.run.endpoint import run_directory
 from holdfast.run.lines import LINES_FILE, LinesReader
 from holdfast.run.site import Site
 from holdfast.run.watching import Viewer, end_lines
-from holdfast.run.wire import RunClosed
+from holdfast.run.wire import RunClosed, Said
 
 LOOK_INTERVAL_S = 0.1
 EXIT_INTERRUPTED = 130
@@ -22,8 +26,9 @@ EXIT_INTERRUPTED = 130
 def command(run: str) -> int:
     """Show RUN, which goes on on this machine: its lines so far, and those that follow, until it ends.
 
-    Any number of terminals may look at a run. An interrupt ends the view, and not the run: that is
-    `holdfast stop`. Exit code: the run's; 130 after an interrupt.
+    If another machine has taken it over from this one, what Holdfast says there is shown; $HOLDFAST_TOKEN
+    has to be the run's token then. Any number of terminals may look at a run. An interrupt ends the view,
+    and not the run: that is `holdfast stop`. Exit code: the run's; 130 after an interrupt.
     """
     try:
         over = asyncio.run(_shown(run))
@@ -42,24 +47,39 @@ def command(run: str) -> int:
 
 async def _shown(run: str) -> RunClosed | None:
     """How the run has ended, once it has."""
-    endpoint = find_endpoint(home(), run)
-    try:
-        lines = LinesReader(run_directory(home(), run) / LINES_FILE)
-    except OSError as error:
-        raise HoldfastError(f"The lines of the run {run!r} cannot be read: {error.strerror}.") from None
-    viewer = Viewer(Site(host=endpoint.host, port=endpoint.port, token=endpoint.token), lambda said: None)
-    following = asyncio.create_task(viewer.follow())
-    try:
+    endpoint = await located_here(run)
+    here = (endpoint.host, endpoint.port) if endpoint.pid else None
+
+    def show(said: Said) -> None:
+        if viewer.place != here:  # what Holdfast says there is not in the file here
+            click.echo(
+                printable(f"[{said.member}] {said.text}" if said.member else f"holdfast: {said.text}"),
+                err=True,
+            )
+
+    viewer = Viewer(Site(host=endpoint.host, port=endpoint.port, token=endpoint.token), show)
+    with _lines(run) if here else nullcontext() as lines:
+        following = asyncio.create_task(viewer.follow())
         while not following.done():
             _print(lines)
             await asyncio.wait([following], timeout=LOOK_INTERVAL_S)
         _print(lines)
         return await viewer.over()
-    finally:
-        lines.close()
 
 
-def _print(lines: LinesReader) -> None:
+@contextmanager
+def _lines(run: str) -> Iterator[LinesReader]:
+    try:
+        lines = LinesReader(run_directory(home(), run) / LINES_FILE)
+    except OSError as error:
+        raise HoldfastError(f"The lines of the run {run!r} cannot be read: {error.strerror}.") from None
+    with closing(lines):
+        yield lines
+
+
+def _print(lines: LinesReader | None) -> None:
+    if lines is None:
+        return
     for line in lines.new():
         out = sys.stdout.buffer if line.stream == "stdout" else sys.stderr.buffer
         out.write(line.data)

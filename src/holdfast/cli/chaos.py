@@ -7,11 +7,11 @@ from typing import get_args
 import click
 
 from holdfast.cli.flags import FiniteRange
-from holdfast.cli.record import home, json_option
+from holdfast.cli.going import endpoint_of
+from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError
 from holdfast.run.dial import asked
-from holdfast.run.endpoint import find_endpoint
 from holdfast.run.wire import FaultKind, Strike
 
 FOR_S = 3.0
@@ -38,7 +38,7 @@ def command(run: str, fault: FaultKind, target: str, for_s: float, seed: int | N
     """
     seed = secrets.randbits(32) if seed is None else seed
     strike = Strike(fault=fault, target=target, seed=seed, for_s=for_s)
-    answer = asyncio.run(asked(find_endpoint(home(), run), run, strike))
+    answer = asyncio.run(asked(endpoint_of(run), run, strike))
     if not answer.ok:
         raise HoldfastError(f"Nothing was struck: {answer.sentence}.")
     if as_json:

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from holdfast.cli.flags import FiniteRange
-from holdfast.cli.record import home, open_record
+from holdfast.cli.going import located_here
+from holdfast.cli.record import open_record
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError, InputError, complaint
 from holdfast.run.dial import asked
-from holdfast.run.endpoint import find_endpoint
 from holdfast.run.wire import Answer, Move
 
 ASK_INTERVAL_S = 0.2
@@ -65,7 +65,7 @@ def _hint(run: str, answer: Answer) -> str:
 
 
 async def _asked(run: str, move: Move, again: Move, wait_s: float) -> Answer:
-    endpoint = find_endpoint(home(), run)
+    endpoint = await located_here(run)
     due_s = asyncio.get_running_loop().time() + wait_s
     answer = await asked(endpoint, run, move)
     while answer.ok and not answer.is_done and asyncio.get_running_loop().time() < due_s:

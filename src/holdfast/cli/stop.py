@@ -4,11 +4,10 @@ import asyncio
 
 import click
 
-from holdfast.cli.record import home
+from holdfast.cli.going import endpoint_of
 from holdfast.cli.terminal import printable
 from holdfast.run.dial import asked
-from holdfast.run.endpoint import find_endpoint
-from holdfast.run.wire import Stop
+from holdfast.run.wire import Stop, fresh_asker
 
 
 @click.command("stop")
@@ -18,5 +17,6 @@ def command(run: str) -> None:
 
     Members have the time of --shutdown-timeout to leave; a second `holdfast stop` waits for nobody.
     """
-    answer = asyncio.run(asked(find_endpoint(home(), run), run, Stop(reason="SIGTERM")))
+    wish = Stop(reason="SIGTERM", asker=fresh_asker())
+    answer = asyncio.run(asked(endpoint_of(run), run, wish))
     click.echo(printable(answer.sentence))

@@ -12,7 +12,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import msgspec
 
@@ -25,12 +25,15 @@ from holdfast.run.estate import (
     ClientCame,
     Deed,
     Deliver,
+    EndSession,
     Estate,
     EstateEntry,
     HandedOut,
     LineTold,
     OperatorLine,
+    StopWished,
     Told,
+    WishHeard,
     Written,
     causes_in,
 )
@@ -64,9 +67,6 @@ RECENT_NS = 1_000_000_000
 """Over the steps of this time the last step's time is taken: one alone is noise where steps are short."""
 SIGNAL_CODE = 128
 """Added to a signal's number, this is what a shell says of a command that it ended."""
-
-StopSource = Literal["operator", "signal"]
-"""Who wants the run to end: an operator, such as the launcher, or whoever sends a signal to this process."""
 
 _FROM_AGENT = get_args(wire.FromAgent)
 _FROM_WORKER = get_args(wire.FromWorker)
@@ -108,6 +108,8 @@ class Coordinator:
         self._unproven: dict[ClientConnection, float] = {}
         self._accepting: set[asyncio.Task[object]] = set()
         self._named: dict[tuple[str, str], ClientConnection] = {}
+        self._sessions: dict[int, ClientConnection] = {}
+        """The same connections, by their sessions."""
         self._viewers: set[ClientConnection] = set()
         self._is_handing_out = False
         self._due_ns: int | None = None
@@ -119,8 +121,8 @@ class Coordinator:
         self._is_short_told = False
         self._ended: asyncio.Future[happenings.Ending] | None = None
         self._is_closed = False
-        self._wishes: dict[StopSource, int] = {"operator": 0, "signal": 0}
-        self._wishes_met = 0
+        self._asking: dict[tuple[str, int], ClientConnection] = {}
+        """Who has asked for the end of the run, and is to be answered."""
         self._answer = wire.Answer(ok=False, sentence="")
         self._over: wire.RunClosed | None = None
         self._line = self.estate.line
@@ -197,18 +199,15 @@ class Coordinator:
         assert self._ended is not None
         return await asyncio.shield(self._ended)
 
-    def stop(self, reason: str, *, by: StopSource = "operator") -> None:
-        """End the run; the second time, at once. reason: the signal's name, or a sentence.
-
-        A signal to all processes of a job reaches the launcher, which passes it on, and this process: that is
-        one wish, so only the second one of either way is the second.
+    def stop(self, reason: str, wish: tuple[str, int] | None = None) -> None:
+        """End the run; the second time, at once. reason: the signal's name, or a sentence. wish: as in
+        `StopWished`.
         """
-        self._wishes[by] += 1
-        if self._wishes[by] <= self._wishes_met:
-            return
-        self._wishes_met += 1
         number = signal.Signals.__members__.get(reason)
-        self.happened(happenings.StopRequested(reason, 1 if number is None else SIGNAL_CODE + number))
+        request = happenings.StopRequested(reason, 1 if number is None else SIGNAL_CODE + number)
+        if not self._is_closed:
+            self._enter(StopWished(request=request, now_ns=self._clock.now_ns(), wish=wish))
+            self._set_timer()
 
     def tell(self, text: str, severity: happenings.Severity = "trouble") -> None:
         """One line for the operator."""
@@ -399,23 +398,26 @@ class Coordinator:
         self._named[client] = connection
         if received is None:
             self._enter(ClientCame(client))
-            return accepted, []
         session = self.estate.sessions[client]
-        missed = session.sent.after(received) or []
+        connection.session = session.number
+        self._sessions[session.number] = connection
+        missed = session.sent.after(received or 0) or []
         if self.heirs is not None:  # what nobody may see yet comes when it may be
-            missed = missed[: max(0, len(missed) - self.heirs.held_for(client))]
+            missed = missed[: max(0, len(missed) - self.heirs.held_for(session.number))]
         return msgspec.structs.replace(accepted, received=session.received), missed
 
     def closed(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
         self._unproven.pop(connection, None)
         self._viewers.discard(connection)
+        self._asking = {wish: asker for wish, asker in self._asking.items() if asker is not connection}
         role, name = connection.role, connection.name
         if role == "heir":
             if self.heirs is not None:
                 self.heirs.closed(connection)
         elif role != "operator" and self._named.get((role, name)) is connection:
             del self._named[role, name]
+            del self._sessions[connection.session]
             self.happened(happenings.Disconnected(role, name))
 
     def heard(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
@@ -439,9 +441,9 @@ class Coordinator:
                 connection.send(self.strike(message))
             case wire.Migrate() | wire.Drain() | wire.Restore():
                 connection.send(self.move(message))
-            case wire.Stop(reason=reason):
-                self.stop(reason)
-                connection.send(wire.Answer(ok=True, sentence="the run is ending"))
+            case wire.Stop(reason=reason, asker=asker, number=number):
+                self._asking[asker, number] = connection
+                self.stop(reason, (asker, number))
             case wire.AskStatus():
                 connection.send(wire.StatusTold(packed=_encoder.encode(self.status())))
             case wire.WatchRun(seen=seen):
@@ -525,17 +527,17 @@ class Coordinator:
 
     def _carry_out(self, deed: Deed) -> None:
         match deed:
-            case Deliver(clients, data):
-                for client in clients:
-                    if (connection := self._named.get(client)) is not None:
+            case Deliver(sessions, data):
+                for session in sessions:
+                    if (connection := self._sessions.get(session)) is not None:
                         connection.write(data)
             case LineTold(line):
                 self._line = line.places
                 self.on_line(line.places)
                 for viewer in self._viewers:
                     viewer.send(line)
-            case happenings.Close(role, name):
-                if (connection := self._named.get((role, name))) is not None:
+            case EndSession(session):
+                if (connection := self._sessions.get(session)) is not None:
                     connection.abort()  # it may not read, and must not keep its name for as long as that
             case OperatorLine(member=member, text=text):
                 if member:
@@ -544,6 +546,9 @@ class Coordinator:
                     self._say(text)
                 for viewer in self._viewers:
                     viewer.send(_said(deed))
+            case WishHeard(wish):
+                if (asker := self._asking.pop(wish, None)) is not None:
+                    asker.send(wire.Answer(ok=True, sentence="the run is ending"))
             case happenings.Reply(answer):
                 self._answer = answer
             case happenings.Ending():

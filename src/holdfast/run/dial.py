@@ -13,17 +13,9 @@ from typing import Self
 import msgspec
 
 from holdfast.record.errors import HoldfastError
-from holdfast.run import handshake, wire
+from holdfast.run import handshake, seeking, wire
 from holdfast.run.endpoint import Endpoint
-from holdfast.run.seeking import (
-    SEEK_INTERVAL_S,
-    SEEK_S,
-    SEEK_WAIT_S,
-    SILENT_INTERVAL_S,
-    SILENT_S,
-    Address,
-    around,
-)
+from holdfast.run.seeking import Address
 from holdfast.run.sent import SentFrames
 from holdfast.run.wire import Answer, AnyMessage, MalformedFrame, Move, Role, Stop, Strike
 
@@ -119,14 +111,14 @@ class Connection:
 
     async def _read(self) -> bytes | None:
         """What comes next. None: this coordinator has long been silent, and there is another one now."""
-        wait_s, loop = SILENT_S, asyncio.get_running_loop()
-        due_s = loop.time() + SEEK_S
+        wait_s, loop = seeking.SILENT_S, asyncio.get_running_loop()
+        due_s = loop.time() + seeking.SEEK_S
         while self.line:
             try:
                 async with asyncio.timeout(wait_s):
                     return await self._reader.read(READ_BYTES)
             except TimeoutError:
-                wait_s = SILENT_INTERVAL_S
+                wait_s = seeking.SILENT_INTERVAL_S
             if self._caller.role == "operator" or loop.time() > due_s:
                 return b""  # it asks anew, whoever coordinates then
             try:
@@ -142,23 +134,23 @@ class Connection:
             return False
         await self.close()
         loop = asyncio.get_running_loop()
-        due_s = loop.time() + (SEEK_S if self.line else 0.0)
+        due_s = loop.time() + seeking.look_s(self.line)
         while True:
             try:
-                if await self._resumed(around(self.place, self.line)):
+                if await self._resumed(seeking.around(self.place, self.line)):
                     return True
             except handshake.Rejected:
                 return False
             if loop.time() >= due_s:
                 return False
-            await asyncio.sleep(SEEK_INTERVAL_S)
+            await asyncio.sleep(seeking.SEEK_INTERVAL_S)
 
     async def _resumed(self, places: list[Address]) -> bool:
         """Whether one of these places has a coordinator, with which to go on. `Rejected`: it has given us
         up.
         """
         for host, port in places:
-            wait_s = SEEK_WAIT_S if self.line else handshake.HANDSHAKE_WAIT_S
+            wait_s = seeking.answer_wait_s(self.line)
             caller = msgspec.structs.replace(
                 self._caller, received=self._received, host=host, port=port, wait_s=wait_s
             )

@@ -41,6 +41,9 @@ LOOK_INTERVAL_S = 0.25
 LOST_S = 900.0
 """An heir that has found no coordinator for so long ends."""
 EVERYWHERE = "0.0.0.0"
+EXIT_DEPOSED = 75
+"""It has coordinated, and may not any more: another one is to follow here. sysexits.h calls this a temporary
+failure."""
 
 _KEPT = struct.Struct(">QQQ")
 """The term that was promised, and how far the estate is known."""
@@ -401,7 +404,8 @@ def _listening(address: str) -> socket.socket:
     return socket.create_server((bind, 0), family=family, backlog=BACKLOG)
 
 
-async def _run(order: HeirOrder) -> None:
+async def _run(order: HeirOrder) -> int:
+    """The exit code."""
     order = await _settled(order)
     address = order.address
     listener = _listening(address)
@@ -410,7 +414,7 @@ async def _run(order: HeirOrder) -> None:
     with tied(order.launcher):
         election = await heir.follow()
     if election is None:
-        return
+        return 0
     charge = HubOrder(
         policy=heir.estate.state.policy,
         home=order.home,
@@ -424,7 +428,8 @@ async def _run(order: HeirOrder) -> None:
     )
     heir.estate.takeovers += 1
     print(f"holdfast: this machine ({address}) coordinates the run now", file=sys.stderr)
-    await serve(charge, _begun, Legacy(estate=heir.estate, listener=listener, election=election))
+    legacy = Legacy(estate=heir.estate, listener=listener, election=election, identity=heir.identity)
+    return 0 if await serve(charge, _begun, legacy) else EXIT_DEPOSED
 
 
 def _begun(begun: Readiness) -> None:
@@ -436,13 +441,12 @@ def main() -> int:
     with suppress(OSError):
         os.dup2(2, 1)
     try:
-        asyncio.run(_run(order))
+        return asyncio.run(_run(order))
     except Unreachable:
         return 1  # the launcher says so, if it finds nobody either
     except HoldfastError as error:
         print(error.told, file=sys.stderr)
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ RATE_STEPS = 32
 """Over how many of the last steps the rate is taken."""
 KEYS_MAX = 4096
 """How many of the latest events can be named as causes."""
+ASKERS_MAX = 256
+"""Of so many of those who last asked for the end of the run, the wishes are remembered."""
 
 FIND_S = 3.0
 """What nodes may take to find a coordinator on another machine."""
@@ -70,6 +72,16 @@ class Written(msgspec.Struct, frozen=True, tag=True):
     ids: dict[str, str]
 
 
+class StopWished(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Somebody wants the run to end. wish: an operator's, by its asker and number; None: a signal to the
+    coordinator's own process.
+    """
+
+    request: happenings.StopRequested
+    now_ns: int
+    wish: tuple[str, int] | None = None
+
+
 class TermBegun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A coordinator begins its term. electorate: who elects from now on, if that changes with it. Nodes have
     a moment more than their lease to find it.
@@ -87,16 +99,26 @@ class ElectorsChanged(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     places: tuple[MachinePlace, ...]
 
 
-EstateEntry = Advanced | ClientCame | HandedOut | Told | Written | TermBegun | ElectorsChanged
+EstateEntry = (
+    Advanced | ClientCame | HandedOut | Told | Written | StopWished | TermBegun | ElectorsChanged
+)  # fmt: skip
 
 # ---- what it leads to --------------------------------------------------------------------------------------
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Send the frame to these clients, as far as they are connected."""
+    """Send the frame to the clients of these sessions, as far as they are connected. Not to names: while this
+    waits for a quorum, a client may go, and another one come by its name.
+    """
 
-    clients: tuple[ClientName, ...]
+    sessions: tuple[int, ...]
     data: bytes
+
+
+class EndSession(msgspec.Struct, frozen=True):
+    """End the connection of this session: its other end was given up."""
+
+    session: int
 
 
 class OperatorLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,16 +135,68 @@ class LineTold(msgspec.Struct, frozen=True):
     line: wire.LineOfSuccession
 
 
+class WishHeard(msgspec.Struct, frozen=True):
+    """Tell who asked for the end of the run that this wish will not be forgotten."""
+
+    wish: tuple[str, int]
+
+
 Deed = (
-    Deliver | LineTold | OperatorLine | happenings.Close | happenings.Record | happenings.Expect
+    Deliver | EndSession | LineTold | OperatorLine | WishHeard | happenings.Record | happenings.Expect
     | happenings.Reply | happenings.Ending
 )  # fmt: skip
 
 
-class ClientSession:
-    """What has passed between the coordinator and one client, whichever connections it passed over."""
+class Wishes(msgspec.Struct, kw_only=True):
+    """How often the run was asked to end. last: the last wish of each asker.
 
-    def __init__(self, frames_max: int) -> None:
+    A signal to all processes of a job reaches the launcher, which passes it on, and the coordinator's
+    process: that is one wish, so only the second one of either way is the second.
+    """
+
+    operators: int = 0
+    signals: int = 0
+    last: dict[str, int] = {}
+
+    def count(self, wish: tuple[str, int] | None) -> bool:
+        """Whether there is one more than before. None: a signal to the coordinator's process."""
+        before = max(self.operators, self.signals)
+        if wish is None:
+            self.signals += 1
+        elif self._is_new(*wish):
+            self.operators += 1
+        return max(self.operators, self.signals) > before
+
+    def _is_new(self, asker: str, number: int) -> bool:
+        if number <= self.last.get(asker, 0):
+            return False
+        self.last.pop(asker, None)
+        self.last[asker] = number
+        if len(self.last) > ASKERS_MAX:
+            del self.last[next(iter(self.last))]
+        return True
+
+
+class Duties(msgspec.Struct, frozen=True, kw_only=True):
+    """What a coordinator does beside coordinating, and after it the next one, wherever that is. metrics: the
+    address and port to serve them at; None: nowhere. storm_per_min: faults a minute, from `seed`.
+    """
+
+    metrics: tuple[str, int] | None = None
+    storm_per_min: float = 0.0
+    seed: int = 0
+
+
+NO_DUTIES = Duties()
+
+
+class ClientSession:
+    """What has passed between the coordinator and one client, whichever connections it passed over. number:
+    no other session of the run has it.
+    """
+
+    def __init__(self, number: int, frames_max: int) -> None:
+        self.number = number
         self.received = 0
         self.sent = SentFrames(frames_max)
         self.is_given_up = False
@@ -131,7 +205,9 @@ class ClientSession:
 class Estate:
     """One run's. frames_max: so many frames are kept of each client, to be sent again by a successor."""
 
-    def __init__(self, policy: RunPolicy, now_ns: int, frames_max: int = 0) -> None:
+    def __init__(
+        self, policy: RunPolicy, now_ns: int, frames_max: int = 0, duties: Duties = NO_DUTIES
+    ) -> None:
         self.state = membership.initial(policy, now_ns)
         self.sessions: dict[ClientName, ClientSession] = {}
         self.nodes: dict[str, None] = {}
@@ -141,12 +217,14 @@ class Estate:
         self.lines: deque[OperatorLine] = deque(maxlen=LINES_MAX)
         self.commits: deque[tuple[int, int]] = deque(maxlen=RATE_STEPS)
         self.notices: list[wire.Notice] = []
+        self.wishes = Wishes()
         self.takeovers = 0
         self.known = Stand()
         """How many entries it has taken, and in which term the last one was made."""
         self.mandate = Mandate(electorate=Electorate(machines=()))
         self.places: tuple[MachinePlace, ...] = ()
         self.frames_max = frames_max
+        self.duties = duties
         self.line_number = 0
         self._notice_bytes = 0
         self.addressees: Generation | None = None
@@ -160,7 +238,7 @@ class Estate:
             case Advanced(event, now_ns):
                 self._advance(event, now_ns)
             case ClientCame(client):
-                self.sessions[client] = ClientSession(self.frames_max)
+                self.sessions[client] = ClientSession(self.known.position, self.frames_max)
                 role, name = client
                 if role == "agent":
                     self.nodes[name] = None
@@ -172,6 +250,11 @@ class Estate:
                 self._tell(text, now_ns, severity)
             case Written(ids):
                 self._name(ids)
+            case StopWished(request=request, now_ns=now_ns, wish=wish):
+                if self.wishes.count(wish):
+                    self._advance(request, now_ns)
+                if wish is not None:
+                    self._deeds.append(WishHeard(wish))
             case TermBegun(electorate=electorate, now_ns=now_ns):
                 for node in self.state.roster.nodes.values():
                     node.seen_ns = max(node.seen_ns, now_ns + ns(FIND_S))
@@ -239,7 +322,7 @@ class Estate:
             case happenings.Close(role, name):
                 if (session := self.sessions.get((role, name))) is not None:
                     session.is_given_up = True
-                self._deeds.append(effect)
+                    self._deeds.append(EndSession(session.number))
             case happenings.Record() | happenings.Expect():
                 if isinstance(effect, happenings.Record) and isinstance(effect.event, StepCommitted):
                     self.commits.append((effect.event.occurred_ns, effect.event.step))
@@ -249,10 +332,10 @@ class Estate:
                 self._deeds.append(effect)
 
     def _deliver(self, clients: tuple[ClientName, ...], data: bytes) -> None:
-        for client in clients:
-            if (session := self.sessions.get(client)) is not None:
-                session.sent.add(data)
-        self._deeds.append(Deliver(clients, data))
+        sessions = [session for client in clients if (session := self.sessions.get(client)) is not None]
+        for session in sessions:
+            session.sent.add(data)
+        self._deeds.append(Deliver(tuple(session.number for session in sessions), data))
 
     def _tell(self, text: str, now_ns: int, severity: Severity | None) -> None:
         if severity is not None:

@@ -12,7 +12,6 @@ import msgspec
 
 from holdfast.run import wire
 from holdfast.run.estate import (
-    ClientName,
     Deed,
     Deliver,
     ElectorsChanged,
@@ -87,9 +86,9 @@ class Following:
     def hold(self, deed: Deed) -> None:
         self._held.append((self.reign.position, deed))
 
-    def held_for(self, client: ClientName) -> int:
-        """How many frames wait to be sent to the client."""
-        return sum(isinstance(deed, Deliver) and client in deed.clients for _, deed in self._held)
+    def held_for(self, session: int) -> int:
+        """How many frames wait to be sent to its client."""
+        return sum(isinstance(deed, Deliver) and session in deed.sessions for _, deed in self._held)
 
     def may_see(self, line: OperatorLine) -> bool:
         """Whether it does not wait."""

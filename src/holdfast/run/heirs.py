@@ -40,7 +40,9 @@ class MachineHeir:
         self._process: asyncio.subprocess.Process | None = None
 
     async def keep(self) -> None:
-        """Have one until the run is over for it."""
+        """Have one until the run is over for it. One that was elected and deposed is followed by another: the
+        line of succession needs it.
+        """
         loop, pause_s = asyncio.get_running_loop(), AGAIN_INTERVAL_S
         started_s = loop.time()
         while await self._run() != 0:

@@ -28,7 +28,7 @@ from holdfast.run.arbiter import Arbiter, arbiter_at
 from holdfast.run.chaos import Storm
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.endpoint import Endpoint, Reservation, inherited, keep_line, reserved, run_directory
-from holdfast.run.estate import Estate, TermBegun
+from holdfast.run.estate import Duties, Estate, TermBegun
 from holdfast.run.following import Following, first_electorate
 from holdfast.run.happenings import FromMember, Happening, StrikeRequested, TookOver
 from holdfast.run.heir import Heir
@@ -36,10 +36,10 @@ from holdfast.run.kin import wake_with
 from holdfast.run.lines import LINES_FILE, KeptLines
 from holdfast.run.reigning import tend
 from holdfast.run.sent import FRAMES_MAX
-from holdfast.run.site import Site
+from holdfast.run.site import Site, is_here
 from holdfast.run.state import RunPolicy
 from holdfast.run.succession import Electorate, MachinePlace, Mandate, Reign
-from holdfast.run.tls import make_identity
+from holdfast.run.tls import Identity, make_identity
 from holdfast.run.wire import FaultKind, Strike, Struck
 
 END_WAIT_S = 10.0
@@ -54,11 +54,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class HubOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a coordinator is to do. launcher: the process to end with; 0: none. metrics: the address and port
-    to serve them at. storm_per_min: faults a minute, from `seed`. machine: what other machines call this one.
-    arbiter: the URL of the one that decides between two machines; empty: there is none. For the successor of
-    one that was elected: ahead_ns: how far the first coordinator's clock was ahead of this machine's. name:
-    that the run has in this home; empty: its own.
+    """What a coordinator is to do. launcher: the process to end with; 0: none. duties: for the first one; the
+    others find them in the estate. machine: what other machines call this one. arbiter: the URL of the one
+    that decides between two machines; empty: there is none. For the successor of one that was elected:
+    ahead_ns: how far the first coordinator's clock was ahead of this machine's. name: that the run has in
+    this home; empty: its own.
     """
 
     policy: RunPolicy
@@ -67,9 +67,7 @@ class HubOrder(msgspec.Struct, frozen=True, kw_only=True):
     launcher: int = 0
     started_by: int = 0
     is_encrypted: bool = False
-    storm_per_min: float = 0.0
-    seed: int = 0
-    metrics: tuple[str, int] | None = None
+    duties: Duties = Duties()
     machine: str = "here"
     arbiter: str = ""
     ahead_ns: int = 0
@@ -87,13 +85,15 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 class Legacy(msgspec.Struct, frozen=True, kw_only=True):
     """What a dead coordinator leaves to its successor. reservation: a descriptor; None: the successor is on
-    another machine, where it has to be made. election: what that machine was elected with.
+    another machine, where it has to be made. election: what that machine was elected with. identity: what it
+    has shown of itself at that listener so far; None: it has to be made, if one is needed.
     """
 
     estate: Estate
     listener: socket.socket
     reservation: int | None = None
     election: "Election | None" = None
+    identity: Identity | None = None
 
 
 class Election(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,20 +130,26 @@ def decoded(data: bytes) -> HubOrder:
 # ---- the run -----------------------------------------------------------------------------------------------
 
 
-async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Legacy | None = None) -> None:
-    """The run to its end, or for as long as this coordinator may go on. `HoldfastError` where it cannot be
-    begun.
+async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Legacy | None = None) -> bool:
+    """The run to its end, or for as long as this coordinator may go on. Whether the run is over.
+    `HoldfastError` where it cannot be begun.
     """
     home, run = Path(charge.home), charge.policy.run
     clock: Clock = _ShiftedClock(charge.ahead_ns) if charge.ahead_ns else SystemClock()
     watch = _HomeWatch(home)
-    identity = make_identity() if charge.is_encrypted else None
+    identity = None if legacy is None else legacy.identity
+    if identity is None and charge.is_encrypted:
+        identity = make_identity()
     with (
         _place(charge, legacy) as reservation,
         Recorder(home / JOURNAL_DIRECTORY, run=run, clock=clock, listener=watch) as recorder,
         _keeper(run_directory(home, run) / LINES_FILE) as keep,
     ):
-        estate = Estate(charge.policy, clock.now_ns(), FRAMES_MAX) if legacy is None else legacy.estate
+        estate = (
+            Estate(charge.policy, clock.now_ns(), FRAMES_MAX, charge.duties)
+            if legacy is None
+            else legacy.estate
+        )
         hub = _Hub(
             charge.policy, charge.site.token, recorder, clock, partial(_keep_own, keep), identity, estate
         )
@@ -152,7 +158,7 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
         watch.listen(hub, asyncio.get_running_loop())
         arbiter = arbiter_at(charge.arbiter, run, estate.state.started_ns)
         try:
-            with _measured(charge, hub, is_first=legacy is None) as page:  # it may be a mistake of the user's
+            with _measured(charge, hub, legacy) as page:  # it may be a mistake of the user's
                 if arbiter is not None and legacy is None:
                     await asyncio.to_thread(arbiter.prepare)
                 if legacy is None:
@@ -161,9 +167,11 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
                     _introduce(charge, hub, page)
                 else:
                     _succeed(charge, hub, legacy)
-                await _coordinate(charge, hub, reservation, begun, arbiter)
+                    _introduce_again(charge, hub, legacy, page)
+                is_over = await _coordinate(charge, hub, reservation, begun, arbiter)
             await asyncio.to_thread(recorder.close)
             await asyncio.sleep(0)  # what that had to say
+            return is_over
         finally:
             await hub.close()
 
@@ -224,8 +232,22 @@ def _introduce(charge: HubOrder, hub: "_Hub", page: str) -> None:
     hub.announce(f"run {charge.policy.run}{' with TLS' if hub.identity else ''}, coordinator at {place}")
     if page:
         hub.announce(f"metrics at {page}")
-    if charge.storm_per_min:
-        hub.announce(f"chaos: {charge.storm_per_min:g} faults a minute, --seed {charge.seed}")
+    if charge.duties.storm_per_min:
+        hub.announce(f"chaos: {charge.duties.storm_per_min:g} faults a minute, --seed {charge.duties.seed}")
+
+
+def _introduce_again(charge: HubOrder, hub: "_Hub", legacy: Legacy, page: str) -> None:
+    """What has moved with the coordinator."""
+    duties = hub.estate.duties
+    if duties.metrics is not None:
+        if not page:
+            hub.tell("the run's metrics are no longer served: no port could be had for them")
+        elif legacy.election is not None:
+            hub.announce(f"metrics at {page} on {charge.site.host} now")
+        elif duties.metrics[1] and f":{duties.metrics[1]}/" not in page:
+            hub.announce(f"metrics at {page} now: another program has port {duties.metrics[1]}")
+    if duties.storm_per_min and legacy.election is not None:
+        hub.announce(f"chaos goes on: {duties.storm_per_min:g} faults a minute, --seed {duties.seed}")
 
 
 async def _coordinate(
@@ -234,8 +256,10 @@ async def _coordinate(
     reservation: Reservation,
     begun: Callable[[Readiness], None],
     arbiter: Arbiter | None,
-) -> None:
-    """Have a successor ready, and tell operators where we are, until the run ends and its agents are gone."""
+) -> bool:
+    """Have a successor ready, and tell operators where we are, until the run ends and its agents are gone.
+    False: this coordinator may not go on, though the run may.
+    """
     site = msgspec.structs.replace(charge.site, port=hub.endpoint[1])
     charge = msgspec.structs.replace(charge, site=site, name=reservation.name)
     heir = Heir(encoded(charge), hub, reservation.descriptor, partial(_publish_later, charge, reservation))
@@ -245,7 +269,7 @@ async def _coordinate(
     else:
         _publish(charge, reservation, 0)
     begun(Readiness(port=charge.site.port))
-    works = (heir.keep(), _storm(charge, hub), _give_signs_of_life(reservation))
+    works = (heir.keep(), _storm(hub), _give_signs_of_life(reservation))
     chores: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
     assert hub.heirs is not None
     reigning = asyncio.create_task(tend(hub, hub.heirs, charge.site.token, arbiter))
@@ -261,6 +285,7 @@ async def _coordinate(
                 keep_line(Path(charge.home), charge.policy.run, ())
             else:
                 print(f"holdfast: this machine's coordinator ends: {reigning.result()}", file=sys.stderr)
+            return ended.done()
         finally:
             for chore in chores:
                 chore.cancel()
@@ -321,17 +346,18 @@ class _Hub(Coordinator):
         super().happened(event)
 
 
-async def _storm(charge: HubOrder, coordinator: Coordinator) -> None:
+async def _storm(coordinator: Coordinator) -> None:
     """Strike at random, once the run makes progress, or is taken for a script that never joins.
 
     Before that a strike would count as one of such a script's few restarts.
     """
-    if not charge.storm_per_min:
+    estate = coordinator.estate
+    if not estate.duties.storm_per_min:
         return
     kinds: tuple[FaultKind, ...] = (
-        ("kill", "pause", "node") if charge.policy.nodes_max > 1 else ("kill", "pause")
+        ("kill", "pause", "node") if estate.state.policy.nodes_max > 1 else ("kill", "pause")
     )
-    storm = Storm(charge.storm_per_min, charge.seed + coordinator.estate.takeovers, kinds)
+    storm = Storm(estate.duties.storm_per_min, estate.duties.seed + estate.takeovers, kinds)
     waited_s = 0.0
     while (status := coordinator.status()).step == 0 and waited_s < STORM_WAIT_S:
         await asyncio.sleep(STORM_POLL_INTERVAL_S)
@@ -342,31 +368,34 @@ async def _storm(charge: HubOrder, coordinator: Coordinator) -> None:
         coordinator.strike(strike)
 
 
-def _measured(charge: HubOrder, hub: Coordinator, *, is_first: bool) -> AbstractContextManager[str]:
+def _measured(charge: HubOrder, hub: Coordinator, legacy: Legacy | None) -> AbstractContextManager[str]:
     """Serves the run's metrics, where that is wanted; the page's URL, or nothing."""
-    if charge.metrics is None:
+    if hub.estate.duties.metrics is None:
         return nullcontext("")
+    host, port = hub.estate.duties.metrics
+    if legacy is None:
+        return _pages(hub, host, port)
+    return _served_again(hub, host if is_here(host) else charge.site.host, port)
+
+
+def _pages(hub: Coordinator, host: str, port: int) -> AbstractContextManager[str]:
     from holdfast.run.metrics import serving  # a run that nobody scrapes need not load it
 
-    host, port = charge.metrics
-    if is_first:
-        return serving(host, port, hub.status)
-    return _served_again(serving(host, port, hub.status), hub)
+    return serving(host, port, hub.status)
 
 
 @contextmanager
-def _served_again(page: AbstractContextManager[str], hub: Coordinator) -> Iterator[str]:
-    """The metrics in the predecessor's place; without them the run goes on."""
-    try:
-        url = page.__enter__()
-    except HoldfastError as error:
-        hub.tell(f"the run's metrics are no longer served: {error.sentence}")
-        yield ""
-        return
-    try:
+def _served_again(hub: Coordinator, host: str, port: int) -> Iterator[str]:
+    """The metrics in the predecessor's place, at another port if that one is taken; without them the run goes
+    on.
+    """
+    with ExitStack() as stack:
+        url = ""
+        for wanted in dict.fromkeys((port, 0)):
+            with suppress(HoldfastError):
+                url = stack.enter_context(_pages(hub, host, wanted))
+                break
         yield url
-    finally:
-        page.__exit__(None, None, None)
 
 
 @contextmanager
@@ -374,7 +403,7 @@ def _signals(hub: Coordinator) -> Iterator[None]:
     """Whoever signals this process, and not the launcher, means the same."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, partial(hub.stop, number.name, by="signal"))
+        loop.add_signal_handler(number, hub.stop, number.name)
     try:
         yield
     finally:

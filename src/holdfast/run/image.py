@@ -11,7 +11,15 @@ import msgspec
 
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run import wire
-from holdfast.run.estate import ClientName, ClientSession, Estate, EstateEntry, OperatorLine
+from holdfast.run.estate import (
+    ClientName,
+    ClientSession,
+    Duties,
+    Estate,
+    EstateEntry,
+    OperatorLine,
+    Wishes,
+)
 from holdfast.run.happenings import Expect, Record
 from holdfast.run.sent import SentFrames
 from holdfast.run.state import LOSS_VALUES_MAX, Generation, RunState
@@ -23,6 +31,7 @@ class SessionImage(msgspec.Struct, frozen=True, array_like=True):
     """What has passed between the coordinator and one client. kept: which frames of the image."""
 
     client: ClientName
+    number: int
     received: int
     sent: int
     kept: tuple[int, ...]
@@ -36,6 +45,7 @@ class EstateImage(msgspec.Struct, frozen=True, kw_only=True):
 
     state: RunState
     frames_max: int
+    duties: Duties
     frames: tuple[bytes, ...]
     sessions: tuple[SessionImage, ...]
     nodes: tuple[str, ...]
@@ -45,6 +55,7 @@ class EstateImage(msgspec.Struct, frozen=True, kw_only=True):
     lines: list[OperatorLine]
     commits: list[tuple[int, int]]
     notices: list[wire.Notice]
+    wishes: Wishes
     takeovers: int
     line_number: int
     addressees: int
@@ -89,11 +100,14 @@ def estate_bytes(estate: Estate) -> bytes:
         kept = session.sent.kept
         places = tuple(frames.setdefault(id(frame), (len(frames), frame))[0] for frame in kept)
         sessions.append(
-            SessionImage(client, session.received, session.sent.count, places, session.is_given_up)
+            SessionImage(
+                client, session.number, session.received, session.sent.count, places, session.is_given_up
+            )
         )
     image = EstateImage(
         state=estate.state,
         frames_max=estate.frames_max,
+        duties=estate.duties,
         frames=tuple(frame for _, frame in frames.values()),
         sessions=tuple(sessions),
         nodes=tuple(estate.nodes),
@@ -103,6 +117,7 @@ def estate_bytes(estate: Estate) -> bytes:
         lines=list(estate.lines),
         commits=list(estate.commits),
         notices=estate.notices,
+        wishes=estate.wishes,
         takeovers=estate.takeovers,
         line_number=estate.line_number,
         addressees=0 if estate.addressees is None else estate.addressees.number,
@@ -123,11 +138,11 @@ def estate_of(data: bytes) -> Estate:
 
 
 def _estate(image: EstateImage) -> Estate:
-    estate = Estate(image.state.policy, image.state.started_ns, image.frames_max)
+    estate = Estate(image.state.policy, image.state.started_ns, image.frames_max, image.duties)
     estate.state = image.state
     _make_one(image.state)
     for one in image.sessions:
-        session = ClientSession(image.frames_max)
+        session = ClientSession(one.number, image.frames_max)
         session.received, session.is_given_up = one.received, one.is_given_up
         frames = [image.frames[place] for place in one.kept]
         session.sent = SentFrames.restored(image.frames_max, one.sent, frames)
@@ -138,6 +153,7 @@ def _estate(image: EstateImage) -> Estate:
     estate.lines.extend(image.lines)
     estate.commits.extend(image.commits)
     estate.take_notices(image.notices, _generation(image.state, image.addressees))
+    estate.wishes = image.wishes
     estate.takeovers, estate.line_number = image.takeovers, image.line_number
     estate.known, estate.mandate, estate.places = image.known, image.mandate, image.places
     return estate

@@ -23,6 +23,7 @@ from holdfast.run import (
     seats,
     setups,
 )
+from holdfast.run.clocks import MemberClock
 from holdfast.run.happenings import ToMembers
 from holdfast.run.stages import IN_STEP
 from holdfast.run.state import Generation, Member, RunState, Trouble
@@ -156,14 +157,12 @@ def committed(state: RunState, member: Member, message: Committed) -> bool:
 
 
 def _moment(state: RunState, member: Member, message: Committed) -> int:
-    """When the member had the step. What came quickest so far came at once; whatever takes longer was held up
-    on its way, as by a coordinator that was stopped.
-    """
+    """When the member had the step, by our clock."""
     if message.at_ns is None:
         return state.now_ns
-    ahead_ns = state.now_ns - message.at_ns
-    member.ahead_ns = ahead_ns if member.ahead_ns is None else min(ahead_ns, member.ahead_ns)
-    return message.at_ns + member.ahead_ns
+    if member.clock is None:
+        member.clock = MemberClock.begun(message.at_ns, state.now_ns)
+    return member.clock.moment_ns(message.at_ns, state.now_ns)
 
 
 def enter_commits(state: RunState, members: Sequence[Member], message: Committed) -> None:

@@ -23,6 +23,7 @@ from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
 from holdfast.run.distant import HeirOrder
 from holdfast.run.endpoint import keep_line, kept_line, run_directory
+from holdfast.run.estate import Duties
 from holdfast.run.handshake import Unreachable
 from holdfast.run.heirs import MachineHeir, machine_name
 from holdfast.run.hub import END_WAIT_S, HubOrder, Readiness, encoded, one_line
@@ -236,9 +237,7 @@ async def _start_hub(order: Order, site: Site, wishes: _Wishes) -> _HubProcess:
         launcher=0 if order.is_detachable else os.getpid(),
         started_by=os.getpid(),
         is_encrypted=order.is_encrypted,
-        storm_per_min=order.storm_per_min,
-        seed=order.seed,
-        metrics=order.metrics,
+        duties=Duties(metrics=order.metrics, storm_per_min=order.storm_per_min, seed=order.seed),
         machine=machine_name(),
         arbiter=order.arbiter,
     )

@@ -19,16 +19,8 @@ from functools import partial
 from typing import Self, get_args
 
 from holdfast.record.errors import HoldfastError
-from holdfast.run import handshake, wire
-from holdfast.run.seeking import (
-    SEEK_INTERVAL_S,
-    SEEK_S,
-    SEEK_WAIT_S,
-    SILENT_INTERVAL_S,
-    SILENT_S,
-    Address,
-    around,
-)
+from holdfast.run import handshake, seeking, wire
+from holdfast.run.seeking import Address
 from holdfast.run.sent import SentFrames
 from holdfast.run.tls import Channel
 
@@ -271,23 +263,23 @@ class Link:
 
     def _read_connection(self, listener: Listener) -> None:
         # The handshake may have read the beginning of what comes next.
-        data, wait_s, heard_s = b"", SILENT_S, time.monotonic()
+        data, wait_s, heard_s = b"", seeking.SILENT_S, time.monotonic()
         while True:
             for message in self._frames.feed(data):
                 self._take(message, listener)
             data = b""
             if not self._line or self._hears(wait_s):
-                wait_s, heard_s = SILENT_S, time.monotonic()
+                wait_s, heard_s = seeking.SILENT_S, time.monotonic()
                 received = self._socket.recv(READ_BYTES)
                 if not received:
                     return
                 with self._lock:  # who sends seals, too
                     data = self._channel.open(received)
             else:  # where there is another coordinator now, what it says comes next
-                wait_s = SILENT_INTERVAL_S
+                wait_s = seeking.SILENT_INTERVAL_S
                 if self._resumed([one for one in self._line if one != self._place]):
                     heard_s = time.monotonic()
-                elif time.monotonic() - heard_s > SEEK_S:
+                elif time.monotonic() - heard_s > seeking.SEEK_S:
                     self._successor = None  # this side of a cut has none
                     return
 
@@ -310,23 +302,23 @@ class Link:
 
     def _succeeded(self) -> bool:
         """Go on with the coordinator's successor; False: there is none, or it has given this member up."""
-        due_s = time.monotonic() + (SEEK_S if self._line else 0.0)
+        due_s = time.monotonic() + seeking.look_s(self._line)
         while self._successor is not None and self._is_open:
             try:
-                if self._resumed(around(self._place, self._line)):
+                if self._resumed(seeking.around(self._place, self._line)):
                     return True
             except handshake.Rejected:
                 return False
             if time.monotonic() >= due_s:
                 return False
-            time.sleep(SEEK_INTERVAL_S)
+            time.sleep(seeking.SEEK_INTERVAL_S)
         return False
 
     def _resumed(self, places: list[Address]) -> bool:
         """Whether one of these places has a coordinator, with which to go on. `Rejected`: it has given this
         member up.
         """
-        wait_s = SEEK_WAIT_S if self._line else handshake.HANDSHAKE_WAIT_S
+        wait_s = seeking.answer_wait_s(self._line)
         for place in places:
             assert self._successor is not None
             try:

@@ -175,7 +175,7 @@ def _took_over(state: RunState, place: str) -> None:
         ActionTaken(id="", occurred_ns=state.now_ns, subject="coordinator", action=TAKE_OVER, reason=lost)
     )
     for member in state.roster.members.values():
-        member.ahead_ns = None  # this process has a clock of its own
+        member.clock = None  # this process has one of its own
 
 
 def _settle(state: RunState) -> None:

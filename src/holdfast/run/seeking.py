@@ -4,7 +4,9 @@ With a line of succession the coordinator may come back on another machine, and 
 lives. Without one it can only come back where it was.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from holdfast.run.handshake import HANDSHAKE_WAIT_S
 
 SILENT_S = 3.0
 """A coordinator that others could follow, and that has said nothing for so long, is looked for elsewhere. It
@@ -23,3 +25,13 @@ Address = tuple[str, int]
 def around(place: Address, line: Iterable[Address]) -> list[Address]:
     """Where to look: where the coordinator was, then along the line."""
     return [*dict.fromkeys((place, *line))]
+
+
+def look_s(line: Sequence[Address]) -> float:
+    """For how long: without a line, it is there or it is gone."""
+    return SEEK_S if line else 0.0
+
+
+def answer_wait_s(line: Sequence[Address]) -> float:
+    """How long each place has to answer."""
+    return SEEK_WAIT_S if line else HANDSHAKE_WAIT_S

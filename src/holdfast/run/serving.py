@@ -47,6 +47,8 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, desk: Desk) -> None:
         self.role: wire.Role = "operator"
         self.name = ""
+        self.session = 0
+        """Of an agent or a worker: the number by which the estate knows what has passed with it."""
         self.closed = asyncio.Event()
         self.unread_bytes_max = SEND_BUFFER_BYTES_MAX
         self._desk = desk

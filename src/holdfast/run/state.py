@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from holdfast.record.events import KnownEvent, Role, RunStarted
+from holdfast.run.clocks import MemberClock
 from holdfast.run.explaining import Watched
 from holdfast.run.happenings import Effect, Ending, Print, Record, Say, Severity
 from holdfast.run.history import Survived, Worked
@@ -96,7 +97,7 @@ class Member(msgspec.Struct, kw_only=True):
     record knows. finished, finished_ns: how its script came to its end, and when. spent: where its time went,
     by its last report, and by the one before. since_generation: the first generation that it was in; 0: none
     yet. told: how many messages it has sent to other members. rail: which part of a sharded model it has.
-    ahead_ns: by how much our clock is ahead of its own, as far as that is known: what came quickest tells.
+    clock: by how much ours is ahead of its own, as far as that is known.
     """
 
     name: str
@@ -129,7 +130,7 @@ class Member(msgspec.Struct, kw_only=True):
     since_generation: int = 0
     told: int = 0
     rail: int = 0
-    ahead_ns: int | None = None
+    clock: MemberClock | None = None
 
     @property
     def is_done(self) -> bool:

@@ -14,8 +14,8 @@ import msgspec
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run import wire
 from holdfast.run.dial import Connection, dial
-from holdfast.run.handshake import HANDSHAKE_WAIT_S, Rejected, Stranger, Unreachable
-from holdfast.run.seeking import SEEK_INTERVAL_S, SEEK_S, SEEK_WAIT_S, Address, around
+from holdfast.run.handshake import Rejected, Stranger, Unreachable
+from holdfast.run.seeking import SEEK_INTERVAL_S, SEEK_S, Address, answer_wait_s, around
 from holdfast.run.site import Site
 from holdfast.run.status import Status
 
@@ -57,7 +57,10 @@ class Viewer:
         self._show = show
         self._seen = seen
         self._connection: Connection | None = None
+        self._asker = wire.fresh_asker()
+        self._wishes = 0
         self._stops: list[wire.Stop] = []
+        """Those that no coordinator has answered yet."""
         self._status: Status | None = None
         self._status_came = asyncio.Event()
         self._over: asyncio.Future[wire.RunClosed | None] = asyncio.get_running_loop().create_future()
@@ -89,7 +92,7 @@ class Viewer:
         loop = asyncio.get_running_loop()
         due_s = loop.time() + (self._seek_s if self._line else 0.0)
         while True:
-            wait_s = SEEK_WAIT_S if self._line else HANDSHAKE_WAIT_S
+            wait_s = answer_wait_s(self._line)
             for host, port in around(self.place, self._line):
                 try:
                     return await dial(host, port, self._site.token, role="operator", wait_s=wait_s)
@@ -120,7 +123,8 @@ class Viewer:
 
     def stop(self, reason: str) -> None:
         """Have the run end: by this coordinator, or by the next one."""
-        stop = wire.Stop(reason=reason)
+        self._wishes += 1
+        stop = wire.Stop(reason=reason, asker=self._asker, number=self._wishes)
         self._stops.append(stop)
         if self._connection is not None:
             self._connection.send(stop)

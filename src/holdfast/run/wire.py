@@ -21,7 +21,7 @@ from holdfast.run.mesh import MeshShape
 from holdfast.run.stacks import Stack
 from holdfast.run.succession import Candidacy, MachinePlace, Vote
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Both ends must speak the same one; a run does not mix versions of Holdfast."""
 FRAME_BYTES_MAX = 8 << 20
 """Larger than any message: what exceeds it does not come from Holdfast."""
@@ -30,6 +30,7 @@ PACKED_BYTES_MAX = 32 << 20
 LENGTH_BYTES = 4
 SLOTS_MAX = 1024
 """Members on one node; far more than it has GPUs or processors for."""
+ASKER_CHARS_MAX = 64
 
 Role = Literal["agent", "worker", "operator", "heir"]
 Stage = Literal[
@@ -410,8 +411,8 @@ class Committed(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The member holds version `step` now. loss: the step's, where the script's losses are numbers.
 
     took_s: from when the script asked for the step's first lane until here; None: not known. skipped: the
-    lanes that nobody computed. at_ns: when that was, by the member's own monotonic clock: a coordinator that
-    was held up hears of it later.
+    lanes that nobody computed. at_ns: when that was, by the member's own clock, which goes on while its
+    machine is suspended: a coordinator that was held up hears of it later.
     """
 
     generation: int
@@ -674,10 +675,14 @@ class Restore(Message, frozen=True, kw_only=True, tag=True):
 
 class Stop(Message, frozen=True, kw_only=True, tag=True):
     """`holdfast stop`, or a signal to `holdfast run`: end the run; the second time, at once. reason: the
-    signal's name, or a sentence.
+    signal's name, or a sentence. asker, number: each process that asks has a name of its own
+    (`fresh_asker`), and counts its wishes from 1. So a wish that it sends again, because a connection
+    swallowed the answer, counts once.
     """
 
     reason: str
+    asker: Annotated[str, msgspec.Meta(min_length=1, max_length=ASKER_CHARS_MAX)]
+    number: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 class WatchRun(Message, frozen=True, kw_only=True, tag=True):
@@ -802,6 +807,10 @@ def unpack(packed: bytes) -> list[Notice]:
 
 def fresh_token() -> str:
     return secrets.token_hex(16)
+
+
+def fresh_asker() -> str:
+    return secrets.token_hex(8)
 
 
 class FrameBuffer:

@@ -517,7 +517,7 @@ class Loop:
                 loss=step.loss,
                 took_s=took_s,
                 skipped=step.skipped,
-                at_ns=time.monotonic_ns(),
+                at_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
             )
         )
 
