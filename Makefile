@@ -56,6 +56,12 @@ demo: $(installed) ## Train through a killed worker and a lost node, and show th
 	@rm -rf $(demo_home)
 	@$(bin)/python examples/char_gpt/demo.py $(demo_home)
 
+.PHONY: demo-control
+demo-control: $(installed) ## A slow node under a real Slurm: noticed, migrated, drained, checked, restored; as a page.
+	@mkdir -p $(demo_home)
+	HOLDFAST_SHOW=$(CURDIR)/$(demo_home)/control.html $(bin)/python -m pytest -q -m soak tests/schedulers/test_show.py
+	@echo "The time line is in $(demo_home)/control.html"
+
 .PHONY: demo-ledger
 demo-ledger: $(installed) ## Account for a published 112-node run, in the terminal and as a web page.
 	@rm -rf $(demo_home)

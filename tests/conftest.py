@@ -19,7 +19,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,25 @@ def slurm_cluster(need: Callable[..., None]) -> Iterator[Path]:
 
 
 @pytest.fixture
+def slurm_of(need: Callable[..., None]) -> Callable[[Sequence[str]], contextlib.AbstractContextManager[Path]]:
+    """A cluster of nodes of these names alone, for as long as a block lasts."""
+    need("slurm-wlm")
+
+    @contextlib.contextmanager
+    def serve(nodes: Sequence[str]) -> Iterator[Path]:
+        home = Path(tempfile.mkdtemp(prefix="holdfast-slurm-"))
+        home.chmod(0o711)
+        try:
+            with _serving_slurm(home, nodes) as settings:
+                yield settings
+                _cancel_jobs(settings)
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+
+    return serve
+
+
+@pytest.fixture
 def slurm(slurm_cluster: Path) -> Iterator[Path]:
     """The same, with nobody else's jobs; those of the test are cancelled after it."""
     yield slurm_cluster
@@ -272,33 +291,33 @@ class PostgresProcess:
 
 
 @contextlib.contextmanager
-def _serving_slurm(home: Path) -> Iterator[Path]:
+def _serving_slurm(home: Path, names: Sequence[str] = SLURM_NODES) -> Iterator[Path]:
     key, settings = home / "munge.key", home / "slurm.conf"
     key.write_bytes(os.urandom(SLURM_KEY_BYTES))
     key.chmod(0o600)
     user = pwd.getpwuid(os.geteuid()).pw_name
     text = _SLURM_SETTINGS.format(home=home, port=free_port(), user=user)
-    for node in SLURM_NODES:
+    for node in names:
         text += f"NodeName={node} NodeHostname=localhost Port={free_port()} CPUs=1\n"
     settings.write_text(text, encoding="utf-8")
     munge = ["munged", "--foreground", f"--key-file={key}", f"--socket={home}/munge.socket"]
     munge += [f"--pid-file={home}/munged.pid", f"--seed-file={home}/munged.seed"]
-    nodes = [["slurmd", "-D", "-f", str(settings), "-N", node] for node in SLURM_NODES]
+    nodes = [["slurmd", "-D", "-f", str(settings), "-N", node] for node in names]
     with contextlib.ExitStack() as stack:
         for command in (munge, ["slurmctld", "-D", "-c", "-f", str(settings)], *nodes):
             stack.enter_context(daemon(command, home))
-        _await_nodes(settings)
+        _await_nodes(settings, len(names))
         yield settings
 
 
-def _await_nodes(settings: Path) -> None:
+def _await_nodes(settings: Path, count: int) -> None:
     def states() -> list[str]:
         return _ask_slurm(settings, "sinfo", "--Node", "--noheader", "--format=%t").split()
 
     def logs() -> list[str]:
         return [path.read_text(encoding="utf-8") for path in settings.parent.glob("*.log")]
 
-    until(lambda: states() == ["idle", "idle"], lambda: "Slurm did not start:\n" + "\n".join(logs()))
+    until(lambda: states() == ["idle"] * count, lambda: "Slurm did not start:\n" + "\n".join(logs()))
 
 
 def _cancel_jobs(settings: Path) -> None:

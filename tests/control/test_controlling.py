@@ -189,6 +189,32 @@ def test_who_comes_after_a_crash_sees_what_came_of_it(
     assert desk.acts() == [("drain-now", "n17", "act", stage)]
 
 
+def test_what_is_done_while_the_machines_are_looked_at_is_not_taken_for_undone(
+    store: Store, incident: MakeIncident
+) -> None:
+    class SlowToLook(Machines):
+        """Shows what was there when the look began, and lets an action through meanwhile."""
+
+        def look(self, now_ns: int) -> MachinesView:
+            seen = super().look(now_ns)
+            if self.orders and not self.gate.is_set():
+                self.gate.set()
+                until(lambda: self.nodes["n17"].is_out)
+            return seen
+
+    machines = SlowToLook()
+    machines.gate.clear()
+    desk = Desk(store, machines)
+    desk.tell(incident(mechanism="gpu-fault", run="cluster"))
+    control = desk.start()
+    assert [one.action for one in control.turn(NOW_NS)] == ["drain-when-done"]
+    until(lambda: machines.orders)
+    control.turn(NOW_NS + 1)
+    control.wait(NOW_NS + 2)
+    control.turn(NOW_NS + 3)
+    assert desk.acts() == [("drain-when-done", "n17", "act", "done")]
+
+
 def test_what_somebody_else_restored_is_theirs(
     desk: Desk, machines: Machines, incident: MakeIncident
 ) -> None:
@@ -392,9 +418,11 @@ def test_a_run_that_has_a_node_again_holds_it_out_no_more(
     assert ("migrate", "n17", "act", "over") in desk.acts()
 
 
+@pytest.mark.parametrize("is_over", [True, False])
 def test_a_node_that_a_run_was_moved_off_is_drained_though_the_run_is_well_again(
-    desk: Desk, machines: Machines, incident: MakeIncident
+    desk: Desk, machines: Machines, incident: MakeIncident, is_over: bool
 ) -> None:
+    """Or has something else by now, of which its incident tells."""
     told: dict[str, Any] = {"occurred_ns": NOW_NS - HOUR_NS, "run": "pretrain"}
     members = [
         events.MemberJoined(id=f"m{number}", subject=f"m{number}", node=f"n{number}", **told)
@@ -407,13 +435,21 @@ def test_a_node_that_a_run_was_moved_off_is_drained_though_the_run_is_well_again
     assert [one.action for one in settled(desk.start())] == ["migrate"]
     told["occurred_ns"] = NOW_NS + 1
     desk.store.ingest([events.GenerationOpened(id="g2", members=("m18", "m19"), **told)])
-    desk.tell(incident(), "resolved", NOW_NS + MINUTE_NS)
+    if is_over:
+        desk.tell(incident(), "resolved", NOW_NS + MINUTE_NS)
+    else:
+        desk.tell(msgspec.structs.replace(incident(), verdict="unknown"), "changed", NOW_NS + MINUTE_NS)
+
+    def about(at_ns: int) -> list[tuple[str, str]]:
+        found = settled(desk.start(), at_ns)
+        return [(one.action, one.run) for one in found if one.target == "n17"]
+
     later_ns = NOW_NS + 20 * MINUTE_NS
-    assert [one.action for one in settled(desk.start(), later_ns)] == ["drain-when-done"]
+    assert about(later_ns) == [("drain-when-done", "pretrain")]
     assert machines.nodes["n17"].is_out
     back_ns = later_ns + 20 * MINUTE_NS
-    assert [one.action for one in settled(desk.start(), back_ns)] == ["restore"]
-    assert settled(desk.start(), back_ns + HOUR_NS) == []
+    assert about(back_ns) == [("restore", "pretrain")]
+    assert about(back_ns + HOUR_NS) == []
 
 
 def test_a_run_is_seen_by_its_record_and_its_job(store: Store) -> None:

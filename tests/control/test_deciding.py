@@ -182,7 +182,7 @@ def test_a_node_that_a_run_has_left_is_drained_for_what_it_cost_that_run(
     first, done = acted("migrate", "n17", ago_ns=HOUR_NS)
     left = ControlHistory([msgspec.structs.replace(first, decision=told), done])
     decision = only(cluster(incident(), run=elsewhere, history=left))
-    assert (decision.action, decision.run) == ("drain-when-done", "")
+    assert (decision.action, decision.run) == ("drain-when-done", "pretrain")  # which has it back
     assert decision.rate == pytest.approx(0.12 * 128)
 
 

@@ -9,7 +9,7 @@ from holdfast.detect.detecting import Detected
 from holdfast.detect.finding import Finding
 from holdfast.detect.pace import STEP
 from holdfast.detect.scene import Healthy
-from holdfast.detect.symptoms import COLLECTOR, LATE
+from holdfast.detect.symptoms import COLLECTOR, LATE, MEMBER_LANES
 from holdfast.record.events import ReferenceDeclared
 from holdfast.signals.frame import Floats, Frame
 
@@ -36,7 +36,8 @@ def steps(framed: Made) -> Made:
 def members(framed: Made) -> Made:
     def make(part: str, values: Floats, names: Sequence[str] = MEMBERS, run: str = RUN) -> Frame:
         labels = [{"run": run, "member": name, "node": name} for name in names]
-        metric = COLLECTOR if part == "collector" else f"holdfast_member_{part}_seconds"
+        names_of = {"collector": COLLECTOR, "lanes": MEMBER_LANES}
+        metric = names_of.get(part, f"holdfast_member_{part}_seconds")
         return framed(metric, values, names, labels=labels)
 
     return make
@@ -345,3 +346,22 @@ def test_collecting_is_seen_in_a_window_of_less_than_a_minute(framed: Made, look
     step = framed(STEP, np.where(np.arange(46) < 26, 0.125, 0.22), [RUN], labels=[{"run": RUN}], every_s=1.0)
     found = the_one(looked(collector, step, window_s=45.5), "collecting")
     assert (found.since_ns, found.until_ns) == (collector.times_ns[26], None)
+
+
+def test_a_slow_member_is_late_also_when_others_have_its_lanes(
+    steps: Made, members: Made, noisy: Noisy, looked: Looked
+) -> None:
+    """Its lanes were moved so that all take as long: without a look at lanes, who has them would be late."""
+    names, moved = MEMBERS[:4], SINCE + 8
+    compute, lanes = noisy(COMPUTE_S, ROWS, 4), np.full((ROWS, 4), 4.0, np.float32)
+    compute[SINCE:, 0] *= 2.0
+    compute[moved:, 0] /= 2.0
+    compute[moved:, 1:3] *= 1.25
+    lanes[moved:] = (2.0, 5.0, 5.0, 4.0)
+    taken = noisy(STEP_S, ROWS)
+    taken[SINCE:] += 1.5
+    found = looked(steps(taken), members("compute", compute, names), members("lanes", lanes, names))
+    late = [one for one in found.runs[RUN] if one.sign == "late-compute"]
+    assert [one.subject for one in late] == [f"{RUN}/{names[0]}"]
+    assert late[0].until_ns is None
+    assert late[0].since_ns == found.runs[RUN][0].since_ns

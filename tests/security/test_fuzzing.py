@@ -32,6 +32,7 @@ from holdfast.control import history as control_history
 from holdfast.control import policy as control_policy
 from holdfast.detect import xids
 from holdfast.diagnose import lifecycle
+from holdfast.drills.live import keeping
 from holdfast.economics.finance import ownership
 from holdfast.economics.pricing import prices
 from holdfast.economics.sizing import size_file
@@ -208,11 +209,26 @@ def with_hash(read: Callable[[Path], object]) -> Callable[[bytes], object]:
 
 
 STACK = b'Current thread 0x7f (most recent call first):\n  File "/a/train.py", line 8 in load\n'
+NOTE = msgspec.json.encode(
+    keeping.DrillNote(
+        id="n",
+        run="r",
+        scenario="half-speed",
+        target="n0.0",
+        due_ns=1,
+        put_back=(
+            keeping.Continue(process=keeping.KnownProcess(pid=7, started=8)),
+            keeping.Remove(path="/none"),
+        ),
+    )
+)
+
 DECODERS: dict[str, Decoder] = {
     "record.events": Decoder(events.decode, (events.MalformedEvent, RecursionError), (EVENT,)),
     "record.journal": Decoder(
         from_file(lambda path: list(journal.read(path)), "a-0.journal"), (), (journal.line_of(EVENT) * 3,)
     ),
+    "drills.live.keeping": Decoder(from_file(keeping.read_note, "note.json"), (), (NOTE,)),
     "record.kernel": Decoder(text(lambda one: (kernel.parse_kmsg(one), kernel.parse_xid(one))), (), (KMSG,)),
     "record.importers": Decoder(
         from_file(imported, "log"),
@@ -316,6 +332,7 @@ ELSEWHERE = {
     "check.host": "reads what the program that it has started writes",
     "cli": "opens files by the readers above; of benchmarks, reads what it has written itself",
     "diagnose.mechanisms": "reads a file of the package",
+    "drills.live.striking": "reads what the program that it has started writes",
     "drills.scenarios.playing": "reads a file of the package",
     "ledger.references": "reads a file of the package",
     "record.importers": "is fuzzed as a whole, by the way in",

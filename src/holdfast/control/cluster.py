@@ -92,7 +92,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """All that is wrong with one target. node: None where it is not a single node's. run: the one that feels
-    it, or is on the node; None: none. left_rate: GPU-hours an hour that a run lost which has left the node.
+    it, or is on the node; None: none. left_rate: GPU-hours an hour that a run lost which has left the node;
+    left_run: its name.
     """
 
     target: str
@@ -100,6 +101,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     run: RunView | None
     incidents: tuple[Incident, ...]
     left_rate: float = 0.0
+    left_run: str = ""
 
     @cached_property
     def gravest(self) -> Incident:
@@ -173,6 +175,7 @@ def _case(cluster: ClusterView, target: str, incidents: list[Incident]) -> Case:
     node = cluster.nodes.get(target)
     named = [cluster.runs[one.run] for one in incidents if one.run in cluster.runs]
     left = cluster.history.left.get(target)
+    decided = left.decision if left is not None else None
     if node is not None:
         # A run of which nobody knows where it is, is where its incident is.
         there = [run for run in (*named, *cluster.runs.values()) if node.name in run.nodes]
@@ -182,5 +185,6 @@ def _case(cluster: ClusterView, target: str, incidents: list[Incident]) -> Case:
         node=node,
         run=next(iter(named), None),
         incidents=tuple(incidents),
-        left_rate=left.decision.rate if left is not None and left.decision is not None else 0.0,
+        left_rate=decided.rate if decided is not None else 0.0,
+        left_run=decided.run if decided is not None else "",
     )

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import wording
 from holdfast.control.actions import TAKES_OUT, said
-from holdfast.control.cluster import ClusterView, NodeView
+from holdfast.control.cluster import ClusterView, NodeView, node_named
 from holdfast.control.deciding import (
     decisions,
     drain_reason,
@@ -84,6 +84,8 @@ class Controlling:
         self._setting = setting
         self.history = ControlHistory()
         self._incidents: dict[str, IncidentChange] = {}
+        self._blamed: dict[str, dict[str, Incident]] = {}
+        """What an incident said when it last named a subject, though it may name another by now."""
         self._cursor = 0
         self._numbers = count()
         self._pool = pool or ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="holdfast-control")
@@ -103,8 +105,8 @@ class Controlling:
         """What is decided about all that is wrong. Raises `HoldfastError`, and then nothing more is done."""
         self._setting.take_in()
         self._read()
+        self._collect(now_ns)  # before the look: what is done by then is seen
         told = self._setting.machines.look(now_ns)
-        self._collect(now_ns)
         told = self._with_maintenance(now_ns, told)
         self._settle(now_ns, told)
         cluster = self._cluster(now_ns, told)
@@ -126,7 +128,11 @@ class Controlling:
         for cursor, event in self._setting.store.since(self._cursor, selection):
             end = max(end, cursor)
             if isinstance(event, IncidentDiagnosed):
-                self._incidents |= {change.incident.name: change for change in restored([event])}
+                for change in restored([event]):
+                    incident = change.incident
+                    self._incidents[incident.name] = change
+                    if incident.verdict == "cause":
+                        self._blamed.setdefault(incident.name, {})[incident.cause.subject] = incident
             else:
                 self.history.take(event)
         self._cursor = end
@@ -142,7 +148,7 @@ class Controlling:
         person_usd = prices.labour_usd_per_hour.value * prices.follow_up_hours.value
         begun = begins_ns(setting.store, runs - ended.keys(), now_ns)
         incidents = open_incidents(last, ended, begun, now_ns)
-        incidents += self._left_behind({incident.name for incident in incidents})
+        incidents += list(self._left_behind(incidents, told.nodes))
         gpus = setting.policy.gpus_per_node
         seen = [
             sized(run_view(setting.store, run, now_ns, prices, told.jobs), incidents, gpus)
@@ -163,11 +169,18 @@ class Controlling:
             person_usd=person_usd,
         )
 
-    def _left_behind(self, known: set[str]) -> Iterator[Incident]:
-        """What is over for the run because it has left the node, and not for the node."""
-        for act in self.history.left.values():
+    def _left_behind(self, known: list[Incident], nodes: Mapping[str, NodeView]) -> Iterator[Incident]:
+        """What is over for the run because it has left the node, or is about another one by now, and is not
+        over for the node.
+        """
+        names = {one.name for one in known}
+        blamed = {node.name for one in known if (node := node_named(one, nodes)) is not None}
+        for target, act in self.history.left.items():
             for name in act.decision.incidents if act.decision else ():
-                if name not in known and name in self._incidents:
+                then = [one for one in self._blamed.get(name, {}).values() if _is_about(one, target, nodes)]
+                if then and target not in blamed:
+                    yield then[-1]
+                elif name not in names and name in self._incidents:
                     yield self._incidents[name].incident
 
     def _with_maintenance(self, now_ns: int, told: MachinesView) -> MachinesView:
@@ -329,6 +342,11 @@ class Controlling:
     def _write(self, event: AnyEvent) -> None:
         self._setting.store.ingest([event])
         self.history.take(event)
+
+
+def _is_about(incident: Incident, target: str, nodes: Mapping[str, NodeView]) -> bool:
+    node = node_named(incident, nodes)
+    return node is not None and node.name == target
 
 
 def _seen(act: Act, told: MachinesView, taken_by: Act | None) -> tuple[ControlStage, str] | None:

@@ -118,7 +118,7 @@ def _about_incidents(now_ns: int, case: Case, cluster: ClusterView, policy: Cont
     return ControlDecision(
         action=chosen.action,
         target=case.target,
-        run=case.run.name if case.run else "",
+        run=case.run.name if case.run else case.left_run,
         reason=_sentence(chosen, offered, case.target, pace, loss.horizon_h, held),
         evidence=_evidence(case),
         price=chosen.price,

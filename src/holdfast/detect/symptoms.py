@@ -20,6 +20,7 @@ from holdfast.detect.wandering import wandering
 from holdfast.signals.frame import Floats
 
 COLLECTOR = "holdfast_member_gc_seconds_total"
+MEMBER_LANES = "holdfast_member_lanes"
 Part = Literal["compute", "exchange", "data"]
 LATE: dict[Part, Sign] = {"compute": "late-compute", "exchange": "late-exchange", "data": "late-data"}
 LATE_SHARE = 0.02
@@ -57,6 +58,8 @@ def _symptoms(look: Look) -> Iterator[Finding]:
     for part in LATE:
         members = panels.of_run(f"holdfast_member_{part}_seconds", scene.run)
         if members is not None and step_s:
+            if part == "compute":
+                members = _as_even(members, panels.of_run(MEMBER_LANES, scene.run))
             if pace is not None:
                 members = once(members, pace.shown_ns)
             late = tuple(_late(part, members, step_s, scene.run))
@@ -64,6 +67,24 @@ def _symptoms(look: Look) -> Iterator[Finding]:
             if part == "compute":
                 yield from late_stage((one for one in late if one.sign != "wandering"), panels, scene.run)
     yield from _collecting(panels, scene)
+
+
+def _as_even(members: Panel, lanes: Panel | None) -> Panel:
+    """What each would take for an even share of the lanes. A run moves lanes off a slow member: that one is
+    as slow as before, and who has its lanes is not slow.
+    """
+    if lanes is None:
+        return members
+    rows = np.maximum(np.searchsorted(lanes.times_ns, members.times_ns, side="right") - 1, 0)
+    place = {name: column for column, name in enumerate(lanes.subjects)}
+    own = np.full(members.values.shape, np.nan)
+    for column, name in enumerate(members.subjects):
+        if name in place:
+            own[:, column] = lanes.values[rows, place[name]]
+    has_some = own > 0
+    even = np.where(has_some, own, 0.0).sum(axis=1) / np.maximum(has_some.sum(axis=1), 1)
+    factor = np.where(has_some, even[:, None] / np.where(has_some, own, 1.0), 1.0)
+    return msgspec.structs.replace(members, values=(members.values * factor).astype(np.float32))
 
 
 def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Finding]:
@@ -226,6 +247,7 @@ SYMPTOMS = FunctionDetector(
         Sense("slow-step", (STEP, LANES)),
         Sense("creeping", (STEP,)),
         *(Sense(sign, (f"holdfast_member_{part}_seconds",)) for part, sign in LATE.items()),
+        Sense("late-compute", ("holdfast_member_compute_seconds", MEMBER_LANES)),
         Sense("wandering", ("holdfast_member_compute_seconds",)),
         Sense("late-stage", ("holdfast_member_compute_seconds",)),
         Sense("late-stage", ("holdfast_member_compute_seconds", INFO)),

@@ -1,0 +1,197 @@
+"""What a drill has changed, how it is put back, and the note of both that outlives the drill.
+
+The note is written before the fault is made. A process of its own, the keeper, puts everything back when the
+time is up, whatever becomes of the drill; `--abort` does it at once. To put something back twice does no
+harm.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+
+from holdfast.drills.live.scene import started_ticks
+from holdfast.record.errors import HoldfastError
+from holdfast.record.files import make_private_directory
+from holdfast.record.untrusted import UNDECODABLE
+
+NOTES_DIRECTORY = "drills"
+KEEPER_WAIT_S = 30.0
+"""Until a keeper is there, or gone."""
+POLL_S = 0.05
+COMMAND_S_MAX = 10.0
+READY = b"ready\n"
+
+
+class KnownProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """One that is told from a later one of its number."""
+
+    pid: int
+    started: int
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self.started) and started_ticks(self.pid) == self.started
+
+    def signalled(self, number: signal.Signals) -> None:
+        if self.is_there:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, number)
+
+
+def process(pid: int) -> KnownProcess:
+    return KnownProcess(pid=pid, started=started_ticks(pid))
+
+
+class Continue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A process that was stopped goes on."""
+
+    process: KnownProcess
+
+
+class Remove(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A file that fills a disk."""
+
+    path: str
+
+
+class Unshape(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A device of a network namespace is as quick as before. inside: processes in it; one is enough."""
+
+    inside: tuple[KnownProcess, ...]
+    device: str
+
+
+class Ungroup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Processes go back to their control groups, and the drill's own is removed."""
+
+    group: str
+    homes: tuple[tuple[int, str], ...]
+
+
+PutBack = Continue | Remove | Unshape | Ungroup
+
+
+class DrillNote(msgspec.Struct, frozen=True, kw_only=True):
+    """slowed: a process that the keeper stops and continues in turn, for as long as the fault lasts."""
+
+    id: str
+    run: str
+    scenario: str
+    target: str
+    due_ns: int
+    put_back: tuple[PutBack, ...]
+    slowed: KnownProcess | None = None
+    keeper: KnownProcess | None = None
+
+
+def note_path(home: Path, run: str) -> Path:
+    return home / NOTES_DIRECTORY / f"{run}.json"
+
+
+def read_note(path: Path) -> DrillNote | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=DrillNote)
+    except (OSError, *UNDECODABLE):
+        return None
+
+
+def write_note(path: Path, note: DrillNote) -> None:
+    make_private_directory(path.parent)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_bytes(msgspec.json.encode(note))
+    part.rename(path)
+
+
+def kept(path: Path, note: DrillNote) -> DrillNote:
+    """Write the note and start its keeper. The fault may be made once this returns."""
+    write_note(path, note)
+    command = [sys.executable, "-m", "holdfast.drills.live.keeper", str(path)]
+    keeper = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+    assert keeper.stdout is not None
+    with keeper.stdout as said:
+        if said.readline() != READY:
+            path.unlink(missing_ok=True)
+            raise HoldfastError("The keeper of the drill did not start; nothing was struck.")
+    found = msgspec.structs.replace(note, keeper=process(keeper.pid))
+    if path.exists():
+        write_note(path, found)
+    return found
+
+
+def abort(home: Path, run: str) -> DrillNote | None:
+    """Put back at once whatever a drill of this run has changed. None: there is none."""
+    path = note_path(home, run)
+    note = read_note(path)
+    path.unlink(missing_ok=True)
+    if note is None:
+        return None
+    if note.keeper is not None:
+        due_s = time.monotonic() + KEEPER_WAIT_S
+        while note.keeper.is_there and not _is_zombie(note.keeper.pid) and time.monotonic() < due_s:
+            time.sleep(POLL_S)
+    put_back(note)
+    return note
+
+
+def _is_zombie(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+def put_back(note: DrillNote) -> None:
+    """Everything, also where one of them cannot be."""
+    for one in note.put_back:
+        with suppress(OSError, subprocess.SubprocessError):
+            _put_back(one)
+
+
+def _put_back(one: PutBack) -> None:
+    match one:
+        case Continue():
+            one.process.signalled(signal.SIGCONT)
+        case Remove():
+            Path(one.path).unlink(missing_ok=True)
+        case Unshape():
+            inside = next((process for process in one.inside if process.is_there), None)
+            if inside is not None:
+                in_namespace(inside.pid, "tc", "qdisc", "del", "dev", one.device, "root")
+        case Ungroup():
+            group = Path(one.group)
+            for pid, home in one.homes:
+                with suppress(OSError):  # it is gone
+                    (Path(home) / "cgroup.procs").write_text(str(pid), encoding="ascii")
+            for left in _left_in(group):  # what members have started meanwhile
+                with suppress(OSError):
+                    (group.parent / "cgroup.procs").write_text(left, encoding="ascii")
+            with suppress(FileNotFoundError):
+                group.rmdir()
+        case _:
+            assert_never(one)
+
+
+def _left_in(group: Path) -> list[str]:
+    with suppress(FileNotFoundError):
+        return (group / "cgroup.procs").read_text(encoding="ascii").split()
+    return []
+
+
+def in_namespace(pid: int, *command: str) -> str:
+    """What a command says that is run in the network namespace of a process."""
+    words = ("nsenter", f"--net=/proc/{pid}/ns/net", *command)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S_MAX, check=True)
+    return done.stdout

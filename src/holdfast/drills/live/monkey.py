@@ -1,0 +1,114 @@
+"""Drills that nobody announces: when, and which, drawn from a seed. Pure: nothing here waits or strikes.
+
+A day's drills are the same for the same seed and day, whenever the monkey is started. What was due while it
+did not run is not made up for.
+"""
+
+import random
+import re
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+
+import msgspec
+
+from holdfast.drills.live.scenarios import LIVE_SCENARIOS
+from holdfast.record.errors import InputError
+
+PER_DAY_MAX = 24
+DAYS_AHEAD_MAX = 366
+APART_S = 900.0
+"""Between two drills: one must be over before the next."""
+SAFE = ("worker-killed", "node-lost", "agent-frozen", "half-speed", "coordinator-killed", "two-at-once")
+"""What needs neither root nor a disk of its own."""
+WEEKEND = (5, 6)
+_HOURS = re.compile(r"(\d{1,2})-(\d{1,2})")
+
+
+class MonkeyBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """per_day: drills at most. hours: from the first to the second, by the clock on the wall. weekends: also
+    on Saturday and Sunday.
+    """
+
+    per_day: int
+    hours: tuple[int, int]
+    scenarios: tuple[str, ...] = SAFE
+    weekends: bool = False
+
+
+class DueDrill(msgspec.Struct, frozen=True, kw_only=True):
+    """seed: chooses the target."""
+
+    at_ns: int
+    scenario: str
+    seed: int
+
+
+def read_hours(text: str) -> tuple[int, int]:
+    found = _HOURS.fullmatch(text.strip())
+    hours = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 0 <= hours[0] < hours[1] <= 24:
+        raise InputError(f"{text!r} are not hours of a day.", hint="Write 9-17: from 9:00 to 17:00.")
+    return hours
+
+
+def require_budget(budget: MonkeyBudget) -> None:
+    """More drills than there is room for would follow each other on the heels."""
+    first, last = budget.hours
+    room = int((last - first) * 3_600 / APART_S)
+    if not 1 <= budget.per_day <= min(PER_DAY_MAX, room):
+        raise InputError(
+            f"{budget.per_day} drills a day are too many for {last - first} hours.",
+            hint=f"At most {min(PER_DAY_MAX, room)}: they are {APART_S / 60:g} minutes apart.",
+        )
+    for name in budget.scenarios:
+        if name not in LIVE_SCENARIOS:
+            raise InputError(
+                f"No live scenario is called {name!r}.", hint=f"There are {', '.join(LIVE_SCENARIOS)}."
+            )
+
+
+def drills_of(day: datetime, budget: MonkeyBudget, seed: int) -> list[DueDrill]:
+    """Those of the day that this moment is in, by its own time zone, in order."""
+    if day.weekday() in WEEKEND and not budget.weekends:
+        return []
+    generator = random.Random(f"{seed} {day.date().isoformat()}")
+    first, last = budget.hours
+    room_s = (last - first) * 3_600 - (budget.per_day - 1) * APART_S
+    moments = sorted(generator.uniform(0, room_s) for _ in range(budget.per_day))
+    midnight = day.replace(hour=0, minute=0, second=0, microsecond=0)
+    return [
+        DueDrill(
+            at_ns=_ns(midnight + timedelta(hours=first, seconds=moment + number * APART_S)),
+            scenario=generator.choice(budget.scenarios),
+            seed=generator.getrandbits(32),
+        )
+        for number, moment in enumerate(moments)
+    ]
+
+
+def upcoming(now_ns: int, budget: MonkeyBudget, seed: int, zone: tzinfo | None) -> Iterator[DueDrill]:
+    """What is due from now on, day after day. zone: None: this machine's."""
+    now = datetime.fromtimestamp(now_ns / 1e9, UTC).astimezone(zone)
+    for ahead in range(DAYS_AHEAD_MAX):
+        for due in drills_of(now + timedelta(days=ahead), budget, seed):
+            if due.at_ns > now_ns:
+                yield due
+
+
+def allowance(done_ns: Sequence[int], now_ns: int, budget: MonkeyBudget) -> int:
+    """How many drills are left of the last 24 hours' budget, whoever made those that were."""
+    since_ns = now_ns - round(24 * 3_600 * 1e9)
+    return budget.per_day - sum(at_ns > since_ns for at_ns in done_ns)
+
+
+def hindrance(open_incidents: Collection[str], left: int) -> str:
+    """Why a drill that is due is left out; empty: it is not."""
+    if left <= 0:
+        return "the day's budget is spent"
+    if open_incidents:
+        return f"something is wrong already: {', '.join(sorted(open_incidents))}"
+    return ""
+
+
+def _ns(moment: datetime) -> int:
+    return round(moment.timestamp() * 1e9)

@@ -1,0 +1,201 @@
+"""A drill from its hypothesis to its verdict: strike, wait for what the record says, put back, judge."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.drills.live.judging import (
+    DRILL,
+    DrillCost,
+    DrilledRun,
+    LiveVerdict,
+    forecast,
+    judged,
+    recovered_ns,
+)
+from holdfast.drills.live.keeping import abort
+from holdfast.drills.live.scenarios import LiveScenario
+from holdfast.drills.live.scene import LiveScene, seen
+from holdfast.drills.live.striking import (
+    LiveStrike,
+    StrikeOrder,
+    chosen_target,
+    require,
+    require_alone,
+    struck,
+)
+from holdfast.record import events
+from holdfast.record.clock import SystemClock
+from holdfast.record.journal import JOURNAL_DIRECTORY
+from holdfast.record.recorder import Recorder
+from holdfast.record.store import Selection, Store
+from holdfast.run.endpoint import Endpoint, find_endpoint, run_directory
+from holdfast.run.lines import LINES_FILE, LinesReader
+from holdfast.wording.units import MINUTE_NS
+
+POLL_S = 0.25
+LATELY_NS = 10 * MINUTE_NS
+"""Of the steps that tell what is usual."""
+BACK_S_MAX = 120.0
+"""Between two rounds of a fault."""
+_STANDING = ("generation.opened", "member.joined", "checkpoint.saved")
+_DIGEST = re.compile(rb"(?:completed|stopped).*, digest ([0-9a-f]{64})")
+
+
+class DrillSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """wait_s: for the run to recover, once the fault is over. end_s: for its end, where bits are compared.
+    take_in: brings what was recorded on this machine into the store.
+    """
+
+    home: Path
+    store: Store
+    take_in: Callable[[], None]
+    usd_per_gpu_hour: float
+    wait_s: float
+    end_s: float
+
+
+class LivePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What will be done, and what is expected of it. endpoint: how the run is reached."""
+
+    scenario: LiveScenario
+    scene: LiveScene
+    target: str
+    for_s: float
+    forecast: DrillCost
+
+
+class LiveDrill:
+    """One drill of one run."""
+
+    def __init__(self, setting: DrillSetting, run: str) -> None:
+        self._setting = setting
+        self._run = run
+
+    def _endpoint(self) -> Endpoint:
+        return find_endpoint(self._setting.home, self._run)
+
+    def planned(self, scenario: LiveScenario, *, target: str, for_s: float | None, seed: int) -> LivePlan:
+        """`InputError` where it is not possible, or more than the scenario may touch."""
+        require_alone(self._setting.home, self._run)
+        scene = seen(self._run, self._endpoint(), self._before())
+        found = chosen_target(scenario, scene, target, seed)
+        lasts_s = scenario.for_s if for_s is None else for_s
+        require(scenario, scene, found, lasts_s)
+        usd = self._setting.usd_per_gpu_hour
+        return LivePlan(
+            scenario=scenario,
+            scene=scene,
+            target=found,
+            for_s=lasts_s,
+            forecast=forecast(scenario, scene, found, lasts_s, usd),
+        )
+
+    def played(self, plan: LivePlan, *, reference: str = "", say: Callable[[str], None]) -> LiveVerdict:
+        """Strike, and see it through."""
+        order = StrikeOrder(
+            home=self._setting.home,
+            scenario=plan.scenario,
+            scene=plan.scene,
+            target=plan.target,
+            for_s=plan.for_s,
+            endpoint=self._endpoint,
+        )
+        lines = LinesReader(run_directory(self._setting.home, self._run) / LINES_FILE)
+        strike = struck(order)
+        try:
+            self._recorded(plan)
+            say(f"{plan.target} is struck; {_until(plan)}.")
+            for _ in range(plan.scenario.rounds - 1):
+                self._await_back(plan, strike)
+                strike = msgspec.structs.replace(struck(order), at_ns=strike.at_ns)
+            self._await_recovery(plan, strike)
+            digest = self._await_digest(lines) if reference else ""
+        finally:
+            lines.close()
+            abort(self._setting.home, self._run)
+        return judged(self._gathered(plan, strike, digest, reference))
+
+    # -- the record ------------------------------------------------------------------------------------
+
+    def _before(self) -> list[events.AnyEvent]:
+        self._setting.take_in()
+        since_ns = SystemClock().now_ns() - LATELY_NS
+        standing = self._setting.store.select(Selection(run=self._run, kinds=_STANDING))
+        lately = Selection(run=self._run, kinds=("step.committed",), since_ns=since_ns)
+        return [*standing, *self._setting.store.select(lately)]
+
+    def _since(self, strike: LiveStrike) -> Sequence[events.AnyEvent]:
+        self._setting.take_in()
+        return list(self._setting.store.select(Selection(run=self._run, since_ns=strike.at_ns)))
+
+    def _recorded(self, plan: LivePlan) -> None:
+        """So that nobody takes it for a fault of the machines."""
+        with Recorder(self._setting.home / JOURNAL_DIRECTORY, run=self._run) as recorder:
+            recorder.record(
+                events.ActionTaken,
+                subject=plan.target,
+                action=DRILL,
+                reason=f"{plan.scenario.name}: {plan.scenario.title}",
+            )
+
+    def _gathered(self, plan: LivePlan, strike: LiveStrike, digest: str, reference: str) -> DrilledRun:
+        since = Selection(kinds=("control.acted",), since_ns=strike.at_ns)
+        acted = [one for one in self._setting.store.select(since) if isinstance(one, events.ControlActed)]
+        return DrilledRun(
+            scenario=plan.scenario,
+            before=plan.scene,
+            strike=strike,
+            target=plan.target,
+            forecast=plan.forecast,
+            usd=self._setting.usd_per_gpu_hour,
+            now_ns=SystemClock().now_ns(),
+            recorded=self._since(strike),
+            control=[one for one in acted if one.subject == strike.node],
+            digest=digest,
+            reference=reference,
+        )
+
+    # -- waiting ---------------------------------------------------------------------------------------
+
+    def _await_recovery(self, plan: LivePlan, strike: LiveStrike) -> None:
+        due_s = time.monotonic() + self._setting.wait_s + plan.for_s
+        while time.monotonic() < due_s:
+            since = self._since(strike)
+            if recovered_ns(plan.scenario, strike, plan.scene, since) is not None or _is_over(since):
+                return
+            time.sleep(POLL_S)
+
+    def _await_back(self, plan: LivePlan, strike: LiveStrike) -> None:
+        """Until the node has its members again, which is when it is lost once more."""
+        due_s = time.monotonic() + BACK_S_MAX
+        while time.monotonic() < due_s:
+            opened = [one for one in self._since(strike) if isinstance(one, events.GenerationOpened)]
+            lost = [one for one in self._since(strike) if isinstance(one, events.MemberLost)]
+            is_full = opened and len(opened[-1].members) >= len(plan.scene.members)
+            if is_full and lost and opened[-1].occurred_ns > lost[-1].occurred_ns:
+                return
+            time.sleep(POLL_S)
+
+    def _await_digest(self, lines: LinesReader) -> str:
+        """What the run ends with; empty where it does not in time."""
+        due_s = time.monotonic() + self._setting.end_s
+        while time.monotonic() < due_s:
+            for line in lines.new():
+                if found := _DIGEST.search(line.data):
+                    return found[1].decode()
+            time.sleep(POLL_S)
+        return ""
+
+
+def _is_over(since: Sequence[events.AnyEvent]) -> bool:
+    return any(isinstance(one, events.RunEnded) for one in since)
+
+
+def _until(plan: LivePlan) -> str:
+    if plan.scenario.is_lasting:
+        return f"the fault ends by itself after {plan.for_s:g} s"
+    return "the fault is over, and what comes of it is waited for"

@@ -1,0 +1,131 @@
+"""A live run as a drill finds it: its members and where they are, by the record and the kernel."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from holdfast.record import events
+from holdfast.run.endpoint import Endpoint
+
+USUAL_STEPS = 50
+"""What a step takes is the median of so many of the last."""
+AGENT = b"holdfast.run.agent"
+PROC = Path("/proc")
+
+
+class LiveMember(msgspec.Struct, frozen=True, kw_only=True):
+    """pid, agent: of its process and the one that started it; 0: not on this machine."""
+
+    name: str
+    node: str
+    gpus: int = 1
+    pid: int = 0
+    agent: int = 0
+    address: str = ""
+
+
+class LiveScene(msgspec.Struct, frozen=True, kw_only=True):
+    """step_s: what a step takes; None: nothing is known yet. place: where the last checkpoint is."""
+
+    run: str
+    members: tuple[LiveMember, ...]
+    coordinator: int
+    successor: int
+    step_s: float | None
+    place: str
+
+    @property
+    def gpus(self) -> int:
+        return sum(one.gpus for one in self.members)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(sorted({one.node for one in self.members}))
+
+    def on(self, node: str) -> tuple[LiveMember, ...]:
+        return tuple(one for one in self.members if one.node == node)
+
+    def member(self, name: str) -> LiveMember | None:
+        return next((one for one in self.members if one.name == name), None)
+
+
+def seen(run: str, endpoint: Endpoint, recorded: Iterable[events.AnyEvent]) -> LiveScene:
+    """recorded: what the record has of the run, oldest first."""
+    joined: dict[str, events.MemberJoined] = {}
+    generation: tuple[str, ...] = ()
+    place = ""
+    commits: list[int] = []
+    for event in recorded:
+        match event:
+            case events.MemberJoined(subject=subject):
+                joined[subject] = event
+            case events.GenerationOpened(members=members):
+                generation = members
+            case events.CheckpointSaved(place=saved) if saved:
+                place = saved
+            case events.StepCommitted(occurred_ns=at_ns):
+                commits.append(at_ns)
+    processes = dict(_processes(run))
+    found = []
+    for name in generation:
+        pid, agent, address = processes.get(name, (0, 0, ""))
+        known = joined.get(name)
+        node = known.node if known is not None and known.node else name.partition(".")[0]
+        gpus = known.gpus if known is not None else 1
+        found.append(LiveMember(name=name, node=node, gpus=gpus, pid=pid, agent=agent, address=address))
+    return LiveScene(
+        run=run,
+        members=tuple(found),
+        coordinator=endpoint.pid,
+        successor=endpoint.successor,
+        step_s=usual_step_s(commits),
+        place=place,
+    )
+
+
+def usual_step_s(commits_ns: list[int]) -> float | None:
+    gaps = [after - before for before, after in pairwise(commits_ns[-USUAL_STEPS - 1 :])]
+    return median(gaps) / 1e9 if gaps else None
+
+
+def _processes(run: str) -> Iterator[tuple[str, tuple[int, int, str]]]:
+    """Of the run, on this machine, by this user: each member's process, its agent's, and its address."""
+    for entry in PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        with suppress(OSError, ValueError):  # it is gone, or somebody else's
+            variables = environment_of(int(entry.name))
+            if variables.get("HOLDFAST_RUN") != run or "HOLDFAST_MEMBER" not in variables:
+                continue
+            parent = parent_of(int(entry.name))
+            if AGENT in (PROC / str(parent) / "cmdline").read_bytes():
+                where = (int(entry.name), parent, variables.get("HOLDFAST_ADDRESS", ""))
+                yield variables["HOLDFAST_MEMBER"], where
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    words = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    pairs = (os.fsdecode(word).partition("=") for word in words)
+    return {name: value for name, _, value in pairs}
+
+
+def parent_of(pid: int) -> int:
+    return int(_stat(pid)[1])
+
+
+def started_ticks(pid: int) -> int:
+    """When the process began, by which it is known from another that has its number later; 0: it is gone."""
+    try:
+        return int(_stat(pid)[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _stat(pid: int) -> list[str]:
+    text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    return text.rpartition(")")[2].split()
