@@ -483,7 +483,7 @@ class Finished(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Checkpointed(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """What happened to a durable checkpoint, for the record."""
+    """What happened to a durable checkpoint, or to a snapshot, for the record."""
 
     happened: Literal["begun", "saved", "loaded", "failed"]
     step: int
@@ -492,6 +492,17 @@ class Checkpointed(MemberMessage, frozen=True, kw_only=True, tag=True):
     stall_ns: int | None = None
     size_bytes: int | None = None
     written_bytes: int | None = None
+    is_snapshot: bool = False
+
+
+class Snapshotted(MemberMessage, frozen=True, kw_only=True, tag=True):
+    """The member's share of a snapshot is whole in its node's memory. stall_ns: how long it waited for the
+    copy; size_bytes: of the share.
+    """
+
+    step: int
+    stall_ns: int
+    size_bytes: int
 
 
 class Struck(MemberMessage, frozen=True, kw_only=True, tag=True):
@@ -738,7 +749,8 @@ FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located
 ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | Locate | EndNode
 OfRegrouping = Published | Regrouped | Dealt | Broken | PartLost | LeftBehind
 OfMembership = WorkerJoined | WorkerReady | OfRegrouping | DeviceFailed | Finished
-OfProgress = Planned | Committed | Balanced | Audited | Working | MemberBeat | Checkpointed | Struck
+OfState = Checkpointed | Snapshotted
+OfProgress = Planned | Committed | Balanced | Audited | Working | MemberBeat | OfState | Struck
 FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed
 Move = Migrate | Drain | Restore
