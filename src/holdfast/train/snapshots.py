@@ -170,7 +170,7 @@ class MemoryFile:
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise Unsound(f"its note cannot be read: {error}") from None
         for one in note.stretches:
-            is_inside = PAGE_BYTES <= one.offset <= header.data_bytes - one.size_bytes
+            is_inside = one.size_bytes > 0 and PAGE_BYTES <= one.offset <= header.data_bytes - one.size_bytes
             if not is_inside or len(one.names) != NAME_BYTES * len(list(pieces_of(0, one.size_bytes))):
                 raise Unsound("its note places bytes outside of it")
         return note
@@ -660,9 +660,8 @@ def restored(
     notes = [(file, header, file.note(header)) for file, header in parts]
     first = next(note for _, header, note in notes if header.share.number == 0)
     try:
-        places = places_of(first.skeleton)
-        tensors = _empty(first, places, device)
-        _check_cover(first, [note for _, _, note in notes])
+        _check_cover(first, [note for _, _, note in notes])  # before any memory is taken for it
+        tensors = _empty(first, places_of(first.skeleton), device)
         for file, header, note in notes:
             _fill(file.mapped(header.data_bytes), note, tensors, device, times)
         state = put_together(first.skeleton, [tensors[number] for number in first.stored])
@@ -685,20 +684,19 @@ def _empty(note: SnapshotNote, places: Sequence[Any], device: torch.device) -> d
             continue
         found[number] = place.empty(device)
         if small := note.small.get(number):
-            if len(small) != place.size_bytes:
-                raise Unsound("a small tensor has another size")
             memory_as_it_lies(found[number]).copy_(torch.frombuffer(bytearray(small), dtype=torch.uint8))
     return found
 
 
 def _check_cover(first: SnapshotNote, notes: Sequence[SnapshotNote]) -> None:
     """Whether the shares have every byte of every tensor once."""
-    ends = dict.fromkeys(range(len(first.sizes)), 0)
+    ends = {number: 0 for number in range(len(first.sizes)) if number not in first.small}
     for one in sorted((one for note in notes for one in note.stretches), key=lambda one: one.begin):
         if ends.get(one.tensor) != one.begin:
             raise Unsound("its shares leave gaps")
         ends[one.tensor] += one.size_bytes
-    if any(ends[number] != size for number, size in enumerate(first.sizes) if number not in first.small):
+    ends |= {number: len(small) for number, small in first.small.items()}
+    if any(ends[number] != size for number, size in enumerate(first.sizes)):
         raise Unsound("its shares leave gaps")
 
 
