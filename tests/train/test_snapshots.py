@@ -317,8 +317,9 @@ KILLS = """
     sys.path.insert(0, sys.argv[1])
     from test_snapshots import snapshots, state_of, same, take
     from holdfast.run.memory import HeldMemory
-    from holdfast.train.manifest import Share
+    import torch
 
+    torch.set_num_threads(1)  # the threads of a pool are not there after a fork
     draw = random.Random(int(sys.argv[2]))
     kills = int(sys.argv[3])
     held = HeldMemory(1)
