@@ -48,6 +48,7 @@ MEMORY_SHARE_MAX = 0.5
 INLINE_PREPARE_BYTES = 16 << 20
 """Memory up to this size is made ready while training waits; more in the background."""
 HASHERS_MAX = 4
+CLOSE_S_MAX = 2.0
 LIST_S_MAX = 10.0
 """So long storage may take to say what it has, where there is a snapshot to go on from."""
 PAGE_BYTES = 4096
@@ -354,7 +355,7 @@ class MemorySnapshots:
         self._copy = SideStreamCopy(device) if device.type == "cuda" else HostCopy()
         self._working: threading.Thread | None = None
         self._ready_bytes = 0
-        self._is_off = False
+        self._is_off = self._is_closed = False
         self._refused: set[tuple[object, ...]] = set()  # what is damaged: parts, or numbers of files
         self._began_ns = time.monotonic_ns()
         self._cost_s = 0.0
@@ -424,8 +425,11 @@ class MemorySnapshots:
             self._copy.wait()
 
     def close(self) -> None:
-        """The memory stays with the agent."""
+        """The memory stays with the agent. What is not whole soon is given up, and nobody is told of it."""
+        self._is_closed = True
         self.settle()
+        if self._working is not None:
+            self._working.join(CLOSE_S_MAX)
         for buffer in self._own:
             buffer.let_go(self._device)
             if buffer.lock >= 0:
@@ -512,7 +516,8 @@ class MemorySnapshots:
         copied_s = self._copy.took_s
         self._cost_s = took_s if copied_s is None else stall_ns / 1e9 + COPY_COST * copied_s
         size_bytes = sum(one.size_bytes for one in taken.note.stretches)
-        self._told.kept(taken.header.step, stall_ns, size_bytes)
+        if not self._is_closed:
+            self._told.kept(taken.header.step, stall_ns, size_bytes)
 
     # ---- using them ----------------------------------------------------------------------------------------
 
