@@ -24,6 +24,7 @@ command = LazyGroup(
             "record": "Record events: the cost of one against a plain write, and what a SIGKILL loses.",
             "recovery": "Kill a worker: seconds until all members commit again, beside three peers.",
             "sharded": "Kill ranks of an FSDP2 model: the same bits, recoveries, a step against HSDP.",
+            "snapshot": "Copy a model's state beside its steps: stall, bandwidth, restore, DCP beside it.",
             "twin": "Simulate 54 days of 16,384 GPUs: seconds, growth with failures, seeds, memory.",
             "watch": "Look at a cluster in a real server: the first look of a watch against each later one.",
         }

@@ -49,8 +49,8 @@ from holdfast.signals.step_files import StepFiles
 from holdfast.stragglers import kineto, members, meta, trace
 from holdfast.topology import document, file, hostlist
 from holdfast.topology.discovery import kubernetes, slurm
-from holdfast.train import checkpoint, importing, manifest
-from holdfast.train.chunks import Unsound
+from holdfast.train import checkpoint, importing, manifest, snapshots
+from holdfast.train.chunks import Unsound, name_of
 from holdfast.twin import presets
 
 pytestmark = pytest.mark.slow
@@ -189,6 +189,19 @@ _WHOLE = manifest.WrittenStretch(1, 0, bytes(32), ((0, 0),))
 SHARE = manifest.ShareNote(
     1, manifest.ALL, manifest.layout_of(_LAID), (_WHOLE,), (("0123456789abcdef-000000.pack", 2400),)
 )
+SNAPSHOT_NOTE = msgspec.msgpack.encode(
+    snapshots.SnapshotNote(
+        (
+            snapshots.KeptStretch(
+                1, 0, 2400, snapshots.PAGE_BYTES, name_of(torch.ones(600).numpy().tobytes())
+            ),
+        ),
+        _LAID.skeleton,
+        _LAID.stored,
+        (8, 2400),
+        {0: torch.ones(2).numpy().tobytes()},
+    )
+)
 CHECKPOINT = manifest.encoded(manifest.assembled(1, _LAID, [SHARE]))
 HEADER_BYTES = 68
 _TENSORS = b'{"__metadata__":{"b":"a"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
@@ -222,6 +235,23 @@ NOTE = msgspec.json.encode(
         ),
     )
 )
+
+
+def as_snapshot(content: bytes) -> object:
+    """For the reader of snapshots: whatever is in the note, its hash agrees."""
+    descriptor = os.memfd_create("fuzzed")
+    try:
+        data_bytes = snapshots.PAGE_BYTES + 2432
+        os.pwrite(descriptor, torch.ones(600).numpy().tobytes(), snapshots.PAGE_BYTES)
+        os.pwrite(descriptor, content, data_bytes)
+        os.ftruncate(descriptor, data_bytes + len(content))
+        digest = hashlib.blake2b(content, digest_size=32).digest()
+        header = snapshots.PartHeader(1, manifest.ALL, 0, 1, data_bytes, len(content), bytes(32), digest)
+        file = snapshots.MemoryFile(descriptor)
+        return snapshots.restored([(file, header)], torch.device("cpu"), snapshots.RestoreTimes())
+    finally:
+        os.close(descriptor)
+
 
 DECODERS: dict[str, Decoder] = {
     "record.events": Decoder(events.decode, (events.MalformedEvent, RecursionError), (EVENT,)),
@@ -301,6 +331,7 @@ DECODERS: dict[str, Decoder] = {
     ),
     "train.manifest": Decoder(with_hash(checkpoint.read), (Unsound, OSError), (CHECKPOINT,)),
     "train.importing": Decoder(importing.read_safetensors, (importing.MalformedTensors,), (SAFETENSORS,)),
+    "train.snapshots": Decoder(as_snapshot, (Unsound, OSError), (SNAPSHOT_NOTE,)),
     "train.manifest.shares": Decoder(
         with_hash(manifest.read_share), (Unsound, OSError), (manifest.encoded(SHARE),)
     ),

@@ -548,6 +548,7 @@ def train(
     steps: int,
     lanes: int,
     checkpoint_every: int,
+    snapshot_every: int,
     checkpoints: str,
     stop_after: int,
     trace: bool,
@@ -567,6 +568,8 @@ def train(
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = checkpoints
         os.environ["HOLDFAST_CHECKPOINT_EVERY"] = str(checkpoint_every)
+    if snapshot_every:
+        os.environ["HOLDFAST_SNAPSHOT_EVERY"] = str(snapshot_every)
     losses: dict[int, float] = {}
     ranks: dict[int, int] = {}
     path = Path(folder) / f"{os.environ['HOLDFAST_MEMBER']}.json"

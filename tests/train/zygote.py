@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.run import kernel_view, whereabouts, wire
+from holdfast.run import kernel_view, memory, whereabouts, wire
 from holdfast.run.handshake import Entry, HandshakeClient, endpoint_of
 from holdfast.run.stacks import own_frame, read_stacks
 from holdfast.run.startup.sitecustomize import VARIABLE
@@ -34,6 +34,8 @@ RETURN_S = 0.3
 BEAT_S = 0.25
 STACK_S = 1.0
 """What a process has to write its stack."""
+HELD: list[memory.HeldMemory] = []
+"""Of a node: what outlives its members."""
 STACK_FILES: dict[int, int] = {}
 """Of the members of a node: where each writes its stack."""
 
@@ -113,6 +115,7 @@ def fork_node(name: str, assignment: Assignment) -> int:
 
 def node(name: str, assignment: Assignment) -> None:
     connection = Connection(name, assignment)
+    HELD.append(memory.HeldMemory(assignment.slots if assignment.arguments["snapshot_every"] else 0))
     members: dict[int, str] = {}
     stopped: dict[int, float] = {}
     connection.say(wire.AgentJoined(node=name, slots=assignment.slots, address="127.0.0.1", port=1))
@@ -225,7 +228,11 @@ def fork_member(start: wire.StartWorker, assignment: Assignment) -> int:
                 HOLDFAST_ADDRESS="127.0.0.1",
                 HOLDFAST_LOCAL_NODE=f"{number_of(start.member)}/{assignment.nodes}",
                 OMP_NUM_THREADS="1",
-                **{VARIABLE: str(file)},
+                **{
+                    VARIABLE: str(file),
+                    memory.VARIABLE: HELD[0].told,
+                    "HOLDFAST_NODE": node_of(start.member),
+                },
             )
             SCRIPTS["train"](**assignment.arguments)
             code = 0
@@ -240,9 +247,13 @@ def fork_member(start: wire.StartWorker, assignment: Assignment) -> int:
     return pid
 
 
+def node_of(member: str) -> str:
+    return member.partition(".")[0]
+
+
 def number_of(member: str) -> int:
     """Of the node that the member is on: 2 for n2.0+1."""
-    return int(member.partition(".")[0].removeprefix("n"))
+    return int(node_of(member).removeprefix("n"))
 
 
 def exited(member: str, status: int) -> wire.WorkerExited:

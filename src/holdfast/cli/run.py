@@ -134,6 +134,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every: int | None = option(
         "How often.  [default: by cost, and at most every 10 s]", type=click.IntRange(min=1), metavar="STEPS"
     )
+    snapshot_every: int | None = option(
+        "How often the state is copied into memory that outlives the members; 0: never.  "
+        "[default: by cost, and at most every second]",
+        type=click.IntRange(min=0),
+        metavar="STEPS",
+    )
     log_dir: Path | None = torchrun.option(
         "Write each member's output there, too: DIR/RUN/MEMBER/stdout.log.",
         type=click.Path(path_type=Path),
@@ -341,6 +347,7 @@ def order_of(given: _Flags) -> Order:
         is_detachable=given.detachable,
         checkpoints=given.checkpoints,
         checkpoint_every=given.checkpoint_every,
+        snapshot_every=given.snapshot_every,
         address=given.local_addr or "",
         role=given.role,
         log_directory=None if _is_nowhere(given.log_dir) else given.log_dir,

@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.record.errors import HoldfastError
 from holdfast.record.kernel import Xid
-from holdfast.run import visible, wire
+from holdfast.run import memory, visible, wire
 from holdfast.run.dial import Connection, dial
 from holdfast.run.handshake import Rejected, Unreachable
 from holdfast.run.kernel_log import KernelLog
@@ -63,7 +63,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     is, and how many they are: they share this machine's GPUs. view: what of the members' output is shown.
     is_virtual: a member sees no GPU but its own. grace_s: what workers have between SIGTERM and SIGKILL when
     their node leaves a run that goes on. wait_s: how long a coordinator is looked for that the run may have
-    elsewhere by then.
+    elsewhere by then. snapshot_every: so many steps; None: by cost; 0: no memory is held for any.
     """
 
     launcher: int
@@ -84,6 +84,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 10.0
     wait_s: float = 0.0
     lines: str = ""
+    snapshot_every: int | None = None
 
 
 def encoded(assignment: Assignment) -> bytes:
@@ -94,8 +95,12 @@ def encoded(assignment: Assignment) -> bytes:
 class Agent:
     """One node of the run, for as long as its connection to the coordinator lasts."""
 
-    def __init__(self, assignment: Assignment, node: str, connection: Connection) -> None:
+    def __init__(
+        self, assignment: Assignment, node: str, connection: Connection, held: memory.HeldMemory
+    ) -> None:
+        """held: what outlives the workers, and this agent's connection."""
         self._assignment = assignment
+        self._held = held
         self._node = node
         self._connection = connection
         self._address = assignment.address or connection.own_address
@@ -204,6 +209,7 @@ class Agent:
                 copies=self._open_copies(directory) if directory else {},
                 kept=self._kept,
                 log_directory=directory,
+                held=self._held.descriptors,
             )
             worker = Worker(order.member, program, self._printer, partial(self._exited, order.member))
         except OSError as error:
@@ -241,6 +247,8 @@ class Agent:
             "HOLDFAST_CHECKPOINTS": assignment.checkpoints,
             "HOLDFAST_LOCAL_NODE": "{}/{}".format(*assignment.local),
             **({"HOLDFAST_CHECKPOINT_EVERY": str(every)} if every else {}),
+            memory.VARIABLE: self._held.told,
+            memory.EVERY_VARIABLE: str(assignment.snapshot_every or ""),
             **(visible.virtual(os.environ, number) if assignment.is_virtual else {}),
         }
 
@@ -357,9 +365,10 @@ async def _join_again(assignment: Assignment, line: Sequence[Address]) -> tuple[
 
 
 async def _serve(assignment: Assignment) -> int:
+    held = memory.HeldMemory(0 if assignment.snapshot_every == 0 else assignment.slots)
     node, connection = await _join(assignment, [(assignment.host, assignment.port)])
     while True:
-        code = await Agent(assignment, node, connection).serve()
+        code = await Agent(assignment, node, connection, held).serve()
         if code != EXIT_DISCONNECTED or not connection.line:
             return code
         node, connection = await _join_again(assignment, connection.line)

@@ -37,6 +37,7 @@ from holdfast.run.estate import (
     Written,
     causes_in,
 )
+from holdfast.run.exposure import kept_steps
 from holdfast.run.following import Following
 from holdfast.run.handshake import Host
 from holdfast.run.recording import write_down
@@ -270,6 +271,7 @@ class Coordinator:
     def status(self) -> Status:
         """How the run stands. Any thread may ask: each collection is copied in one go."""
         state = self._state
+        kept = kept_steps(state)
         members = tuple(
             MemberStatus(
                 name=member.name,
@@ -298,6 +300,11 @@ class Coordinator:
             step_s=self._step_s(),
             stall_s=None if (stall_ns := state.progress.checkpointing.stall_ns) is None else stall_ns / 1e9,
             write_s=self._write_s(),
+            snapshot_s=None
+            if (wait_ns := state.progress.checkpointing.snapshot_ns) is None
+            else wait_ns / 1e9,
+            snapshot_step=kept.once,
+            mirror_step=kept.twice,
             lanes_skipped=state.progress.lanes_skipped,
             members=members,
             nodes=tuple(

@@ -157,7 +157,7 @@ def form(state: RunState, generation: Generation) -> None:
         _keep_late(state, generation, version)
     _record_loaded(state, generation, version)
     if version < state.progress.step or state.generations.formed is None:
-        _go_back(state, version)
+        _go_back(state, generation, version)
     state.progress.step = version
     _record_opened(state, generation, version)
     _say_formed(state, generation, version)
@@ -205,12 +205,14 @@ def keep(state: RunState, generation: Generation, step: int) -> None:
         _say_recovered(state, generation, step, at_ns)
 
 
-def _go_back(state: RunState, version: int) -> None:
+def _go_back(state: RunState, generation: Generation, version: int) -> None:
     """No member had the state: say what that costs. The very first generation only begins here."""
     if state.generations.formed is not None:
         steps = state.progress.step - version
         again = f"{steps} step{'s' * (steps > 1)} ({_duration(state.progress.worked.since_ns(version))})"
-        where = f"the checkpoint at step {version}" if version else "the start"
+        loaded = [state.roster.members[name] for name in generation.members]
+        what = "snapshot" if any(member.from_memory for member in loaded) else "checkpoint"
+        where = f"the {what} at step {version}" if version else "the start"
         state.outbox.say(
             f"no member has the state: back to {where}; {again} will be computed again", severity="trouble"
         )

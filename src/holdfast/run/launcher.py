@@ -63,7 +63,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     made up. command: the script, ready to be started. nodes: how many agents; node_rank: as torchrun counts.
     coordinator: where it should be; None: here, for this machine alone. token: empty where none is set.
     view: what of the members' output is shown. is_virtual: a member sees no GPU but its own. signals: what
-    ends the run. checkpoints: none: in the run's own directory; checkpoint_every: None: by cost.
+    ends the run. checkpoints: none: in the run's own directory; checkpoint_every, snapshot_every:
+    None: by cost.
     is_encrypted: no control connection may be in plain. is_detachable: the run outlives this process.
     storm_per_min: faults a minute, from `seed`. metrics: the address and port to serve them at, where the
     coordinator is. arbiter: the URL of the one that decides between two machines; empty: there is none.
@@ -81,6 +82,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     is_detachable: bool = False
     checkpoints: tuple[Path, ...] = ()
     checkpoint_every: int | None = None
+    snapshot_every: int | None = None
     address: str = ""
     role: str = "default"
     log_directory: Path | None = None
@@ -477,6 +479,7 @@ def _assignments(
             command=order.command,
             checkpoints=_listed(checkpoints),
             checkpoint_every=order.checkpoint_every,
+            snapshot_every=order.snapshot_every,
             role=order.role,
             address=order.address or site.address,
             log_directory=log_directory,

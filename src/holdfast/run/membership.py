@@ -72,6 +72,7 @@ from holdfast.run.wire import (
     Planned,
     Published,
     Regrouped,
+    Snapshotted,
     Strike,
     StrikeNode,
     StrikeWorker,
@@ -325,6 +326,10 @@ def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
         case Witnessed():
             state.outbox.record(witness_event(message, state.now_ns))
             return False
+        case Snapshotted(step=step, stall_ns=stall_ns):
+            member.snapshot = step
+            state.progress.checkpointing.snapshot_ns = stall_ns
+            return False
         case Struck():
             _struck(state, member, message)
             return False
@@ -437,6 +442,13 @@ def _checkpointed(state: RunState, member: Member, message: Checkpointed) -> Non
     if message.happened == "loaded":
         member.loaded = (message.step, message.place)  # recorded if the generation goes on from it
         member.restore_ns = message.restore_ns
+        member.from_memory = message.is_snapshot
+        return
+    if message.is_snapshot:  # it could not be taken, or not be used
+        if gist(message.reason) != gist(state.progress.checkpointing.snapshot_failure):
+            state.outbox.say(message.reason, "trouble")
+            state.outbox.record(checkpoint_event(message, state.now_ns))
+        state.progress.checkpointing.snapshot_failure = message.reason
         return
     if message.happened == "failed" and gist(message.reason) != gist(state.progress.checkpointing.failure):
         said = message.reason

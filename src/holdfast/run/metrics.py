@@ -69,6 +69,17 @@ def _of_run(status: Status, stepping: list[MemberStatus]) -> Iterator[Metric]:
         ("loss", "Loss of the last step.", status.loss),
         ("checkpoint_seconds", "How long training waited for the last checkpoint.", status.stall_s),
         ("checkpoint_write_seconds", "The last checkpoint, until it was durable.", status.write_s),
+        ("snapshot_seconds", "How long a member waited for the last snapshot in memory.", status.snapshot_s),
+        (
+            "snapshot_exposure_steps",
+            "Steps since the newest snapshot in memory: what the death of all members costs.",
+            None if status.snapshot_step is None else max(0, status.step - status.snapshot_step),
+        ),
+        (
+            "mirror_exposure_steps",
+            "Steps since the newest snapshot that two nodes have in memory.",
+            None if status.mirror_step is None else max(0, status.step - status.mirror_step),
+        ),
         ("generation", "Counts changes of the members; 0 before the first step.", status.generation),
         ("members", "Members that take part.", len(stepping)),
         ("nodes", "Nodes that have joined.", sum(node.alive for node in status.nodes)),

@@ -93,7 +93,8 @@ class Member(msgspec.Struct, kw_only=True):
     has_left: it ended well, though nobody released it. is_stopped: we ended it. is_muted: what it prints
     before `join()` is not shown. reported: generation and step of its last commit. version: the last step
     whose result it is known to have; 0: none. loaded: step and place of the checkpoint it has begun with;
-    restore_ns: how long that took.
+    restore_ns: how long that took. from_memory: it was a snapshot. snapshot: the last step of which its
+    node's memory has its share.
     struck_ns: when a fault was last aimed at it. recorded_as: the role it has joined with, as far as the
     record knows. finished, finished_ns: how its script came to its end, and when. spent: where its time went,
     by its last report, and by the one before. since_generation: the first generation that it was in; 0: none
@@ -122,6 +123,8 @@ class Member(msgspec.Struct, kw_only=True):
     finished_ns: int = 0
     loaded: tuple[int, str] | None = None
     restore_ns: int | None = None
+    from_memory: bool = False
+    snapshot: int = 0
     is_muted: bool = False
     reported: tuple[int, int] = (0, 0)
     version: int = 0
@@ -275,7 +278,8 @@ class Stall(msgspec.Struct, kw_only=True):
 class CheckpointTimes(msgspec.Struct, kw_only=True):
     """What checkpoints cost. begun_ns: since when one is being written; stall_ns, write_ns: how long training
     waited for the last that is durable, and how long it took to be. saved_step: which that is. failure: why
-    the last one failed, if it did.
+    the last one failed, if it did. snapshot_ns: how long a member waited for the last snapshot, and
+    snapshot_failure: why the last one could not be taken or used.
     """
 
     begun_ns: int | None = None
@@ -283,6 +287,8 @@ class CheckpointTimes(msgspec.Struct, kw_only=True):
     failure: str = ""
     stall_ns: int | None = None
     write_ns: int | None = None
+    snapshot_ns: int | None = None
+    snapshot_failure: str = ""
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):

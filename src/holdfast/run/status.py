@@ -50,7 +50,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     rate: steps per second over the last ones, 0 while there are none. step_s: how long a step took, over
     those of the last second, or the last one where that took longer; None while there are none.
     stall_s, write_s: how long training waited for the last checkpoint, and how long that took to be durable,
-    or the one that is being written has taken if that is longer. lanes_skipped: of the last step, lanes that
+    or the one that is being written has taken if that is longer. snapshot_s: how long a member waited for
+    the last snapshot; snapshot_step, mirror_step: of the newest, and the newest that two nodes have; None:
+    there is none. lanes_skipped: of the last step, lanes that
     nobody computed. happened: the last things that did. outcome: None while it runs.
     """
 
@@ -71,3 +73,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float | None = None
     write_s: float | None = None
     lanes_skipped: int = 0
+    snapshot_s: float | None = None
+    snapshot_step: int | None = None
+    mirror_step: int | None = None

@@ -484,7 +484,9 @@ class Finished(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Checkpointed(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """What happened to a durable checkpoint, for the record: see `CheckpointSaved`, `CheckpointLoaded`."""
+    """What happened to a durable checkpoint, or to a snapshot, for the record: see `CheckpointSaved`,
+    `CheckpointLoaded`.
+    """
 
     happened: Literal["begun", "saved", "loaded", "failed"]
     step: int
@@ -496,6 +498,7 @@ class Checkpointed(MemberMessage, frozen=True, kw_only=True, tag=True):
     write_ns: int | None = None
     exposed_ns: int | None = None
     restore_ns: int | None = None
+    is_snapshot: bool = False
 
 
 class Witnessed(MemberMessage, frozen=True, kw_only=True, tag=True):
@@ -504,6 +507,16 @@ class Witnessed(MemberMessage, frozen=True, kw_only=True, tag=True):
     step: int
     loss: str
     print: str
+
+
+class Snapshotted(MemberMessage, frozen=True, kw_only=True, tag=True):
+    """The member's share of a snapshot is whole in its node's memory. stall_ns: how long it waited for the
+    copy; size_bytes: of the share.
+    """
+
+    step: int
+    stall_ns: int
+    size_bytes: int
 
 
 class Struck(MemberMessage, frozen=True, kw_only=True, tag=True):
@@ -754,8 +767,8 @@ FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located
 ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | Locate | EndNode
 OfRegrouping = Published | Regrouped | Dealt | Broken | PartLost | LeftBehind
 OfMembership = WorkerJoined | WorkerReady | OfRegrouping | DeviceFailed | Finished
-OfCheckpoints = Checkpointed | Witnessed
-OfProgress = Planned | Committed | Balanced | Audited | Working | MemberBeat | OfCheckpoints | Struck
+OfState = Checkpointed | Witnessed | Snapshotted
+OfProgress = Planned | Committed | Balanced | Audited | Working | MemberBeat | OfState | Struck
 FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed
 Move = Migrate | Drain | Restore

@@ -41,6 +41,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     slot: its local rank. is_muted: its lines are not printed until it is shown. view: which of them are.
     copies: the descriptors to which some of those that are printed go, too; kept: the file for all of them.
+    held: the descriptors of memory that outlives it.
     """
 
     command: tuple[str, ...]
@@ -51,6 +52,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     copies: Mapping[Stream, int] = {}
     kept: KeptLines | None = None
     log_directory: Path | None = None
+    held: tuple[int, ...] = ()
 
 
 class Worker:
@@ -296,7 +298,7 @@ def _started(program: Program, stack: int) -> tuple[subprocess.Popen[bytes], dic
                 sitecustomize.PATH: sitecustomize.added(program.environment),
                 sitecustomize.VARIABLE: str(stack),
             },
-            pass_fds=(stack,),
+            pass_fds=(stack, *program.held),
             stdin=subprocess.DEVNULL,
             stdout=pipes["stdout"][1],
             stderr=pipes["stderr"][1],

@@ -17,7 +17,7 @@ import torch
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY, home
 from holdfast.record.recorder import Recorder
-from holdfast.run import visible, wire
+from holdfast.run import memory, visible, wire
 from holdfast.run.mesh import MeshShape
 from holdfast.run.replaying import ReplayOrder
 from holdfast.run.startup.sitecustomize import register
@@ -42,6 +42,7 @@ from holdfast.train.replay import Earlier, LaneReplay, Replaying
 from holdfast.train.seat import MakeGroup, RunOver, Seat
 from holdfast.train.sharding import Sharding
 from holdfast.train.shortage import OnShortage, Shortage
+from holdfast.train.snapshots import MemoryFirst, MemorySnapshots, Restorable
 from holdfast.train.steps import Loop, ProtectSettings, Step
 from holdfast.train.tcp import Credentials, TcpGroup
 
@@ -256,11 +257,15 @@ class Run:
         )
         checkpoints: Checkpoints | None
         checkpoints, writer = self._checkpoints(state)
+        snapshots = self._snapshots(state.device)
         sharding = self._sharding
         order = self._control.order if isinstance(self._control, Replaying) else None
         kept = checkpoints
         if order is not None:
             checkpoints, writer = self._earlier(checkpoints, order), None
+        levels: Restorable | None = checkpoints
+        if snapshots is not None:
+            levels = MemoryFirst(snapshots, checkpoints)
         gradients = Gradients(state, lanes, accumulate, sharding)
         make_group = _maker(state.device)
         identity = {"lanes": lanes, "seed": seed, "threads": setup.threads}
@@ -271,13 +276,13 @@ class Run:
             slices=1 if sharding is None else sharding.shape.slices,
         )
         self._seat = Seat(
-            *(self._control, state, gradients, identity, make_group, checkpoints, sharding, mirror_every),
+            *(self._control, state, gradients, identity, make_group, levels, sharding, mirror_every),
             shortage,
             _maker(torch.device("cpu")) if state.device.type == "cuda" else None,
         )
         settings = ProtectSettings(lanes=lanes, seed=seed, clip_norm=clip_norm, on_commit=on_commit)
         replay = LaneReplay(order, state, lanes, kept)
-        self._loop = Loop(self._control, state, settings, gradients, self._seat, writer, replay)
+        self._loop = Loop(self._control, state, settings, gradients, self._seat, writer, replay, snapshots)
         self._control.ready(setup)
         return State(state, self._loop, self._seat)
 
@@ -355,6 +360,23 @@ class Run:
             checkpoints, told=self._tell_checkpoint, every_steps=int(every) if every else None
         )
 
+    def _snapshots(self, device: torch.device) -> MemorySnapshots | None:
+        """In the memory that this node's agent holds, if one does."""
+        slots = memory.given(os.environ)
+        if not self._admitted.slot < len(slots):
+            return None
+        every = os.environ.get(memory.EVERY_VARIABLE)
+        sharding = self._sharding
+        return MemorySnapshots(
+            slots,
+            self._admitted.slot,
+            node=os.environ.get("HOLDFAST_NODE", ""),
+            device=device,
+            told=_SnapshotTeller(self._control),
+            every=int(every) if every else None,
+            part=(0, 1) if sharding is None else (sharding.rail, sharding.shape.ranks),
+        )
+
     def _earlier(self, kept: Checkpoints | None, order: ReplayOrder) -> Checkpoints | None:
         """What a replay may begin from."""
         if self._sharding is not None:
@@ -368,7 +390,13 @@ class Run:
     ) -> None:
         self._control.say(
             wire.Checkpointed(
-                member=self.member, happened=happened, step=step, place=place, reason=reason, **measured
+                member=self.member,
+                happened=happened,
+                step=step,
+                place=place,
+                reason=reason,
+                is_snapshot=False,
+                **measured,
             )
         )
 
@@ -434,6 +462,30 @@ class Run:
                 step=step,
                 failure=failure.failure,
                 detail=failure.detail,
+            )
+        )
+
+
+class _SnapshotTeller:
+    """Tells the coordinator."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    def kept(self, step: int, stall_ns: int, size_bytes: int) -> None:
+        self._control.say(
+            wire.Snapshotted(member=self._control.member, step=step, stall_ns=stall_ns, size_bytes=size_bytes)
+        )
+
+    def failed(self, step: int, place: str, reason: str) -> None:
+        self._control.say(
+            wire.Checkpointed(
+                member=self._control.member,
+                happened="failed",
+                step=step,
+                place=place,
+                reason=reason,
+                is_snapshot=True,
             )
         )
 

@@ -29,7 +29,8 @@ that takes a third less time than with integers.
 @dataclass(frozen=True, kw_only=True)
 class Agreed:
     """pending: the lowest and the highest generation that a rank knows to be waiting. latest: the largest of
-    what ranks tell of their times. norm: of all gradients, if it was wanted. is_due: a checkpoint is. saved:
+    what ranks tell of their times. norm: of all gradients, if it was wanted. is_due: a checkpoint is;
+    is_snapped: a snapshot is. saved:
     the last step that is durable; 0: none, or not the same on all ranks. shares: how many lanes each replica
     is to have; what the first rank says counts, because each rail has its own figures, and all first ranks
     have the same.
@@ -42,6 +43,7 @@ class Agreed:
     is_due: bool
     saved: int = 0
     shares: tuple[int, ...] = ()
+    is_snapped: bool = False
 
 
 def agree(
@@ -59,10 +61,11 @@ def agree(
     tops = [_top(span) for span in spans if span.numel()]
     biggest = math.nan if any(map(math.isnan, tops)) else max(tops, default=0.0)
     numel = float(sum(span.numel() for span in spans))
-    told = [mine.loss, *mine.pending, *mine.latest, mine.is_due, mine.saved, biggest, numel, *mine.shares]
+    dues = mine.is_due, mine.is_snapped
+    told = [mine.loss, *mine.pending, *mine.latest, *dues, mine.saved, biggest, numel, *mine.shares]
     rows = _gathered(group, torch.tensor(told, dtype=torch.float64, device=device))
     columns = list(zip(*rows, strict=True))
-    losses, lowest, highest, through, sending, dues, saved, biggests, numels, *shares = columns
+    losses, lowest, highest, through, sending, due, snapped, saved, biggests, numels, *shares = columns
     norm = None
     if gradients is not None:
         top = math.nan if any(map(math.isnan, biggests)) else max(biggests)
@@ -75,7 +78,8 @@ def agree(
         pending=(int(min(lowest)), int(max(highest))),
         latest=(max(through), max(sending)),
         norm=norm,
-        is_due=all(dues),
+        is_due=all(due),
+        is_snapped=all(snapped),
         saved=int(saved[0]) if min(saved) == max(saved) else 0,
         shares=tuple(int(column[0]) for column in shares),
     )

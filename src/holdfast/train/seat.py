@@ -19,7 +19,7 @@ from holdfast.run import wire
 from holdfast.run.balance import BalanceFinding, Everyone, LaneBalance, Lap, even_shares
 from holdfast.run.mesh import mirror_offset
 from holdfast.train import mirror, transfer, tree
-from holdfast.train.checkpoint import Checkpoints, Loaded, Mark
+from holdfast.train.checkpoint import Loaded, Mark
 from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import Group, GroupBroken, Rendezvous, Sending, Superseded, Work, form
@@ -31,6 +31,7 @@ from holdfast.train.protected import Protected
 from holdfast.train.reduction import Reduction
 from holdfast.train.sharding import Sharding
 from holdfast.train.shortage import Shortage
+from holdfast.train.snapshots import SNAPSHOT, Restorable
 from holdfast.train.subgroup import Subgroup
 from holdfast.train.transfer import Numbers
 
@@ -111,7 +112,7 @@ class Seat:
         gradients: Gradients,
         identity: dict[str, int],
         make_group: MakeGroup,
-        checkpoints: Checkpoints | None,
+        checkpoints: Restorable | None,
         sharding: Sharding | None = None,
         mirror_every: int = mirror.EVERY,
         shortage: Shortage | None = None,
@@ -218,6 +219,19 @@ class Seat:
         """What this member writes of a state of such a size that all members have; None: nothing."""
         count = min(self.size, max(1, size_bytes // SHARE_BYTES_MIN))
         return Share(self.rank, count, self._history.of(self.version)) if self.rank < count else None
+
+    def snapshot_share(self, size_bytes: int) -> Share | None:
+        """What this member keeps of a snapshot: those of one node keep it together, or each its part of a
+        sharded state. None: nothing.
+        """
+        history = self._history.of(self.version)
+        if self._ranks > 1:
+            return Share(0, 1, history)
+        node = _node_of(self.name)
+        mates = [name for name in self.members if _node_of(name) == node]
+        count = min(len(mates), max(1, size_bytes // SHARE_BYTES_MIN))
+        number = mates.index(self.name)
+        return Share(number, count, history) if number < count else None
 
     def writes(self, step: int) -> bool:
         """Whether this member writes what all of them log of a step: rank 0, unless that has joined since.
@@ -537,6 +551,7 @@ class Seat:
                 step=self.version,
                 place=found.place,
                 restore_ns=self._restore_ns + time.monotonic_ns() - begun_ns,
+                is_snapshot=found.preference == SNAPSHOT,
             )
         )
 
@@ -801,6 +816,10 @@ class Seat:
         nodes = [tree.cover(share) for share in shares]
         layout = self._gradients.layout
         self.reduction = Reduction(self._rail, layout, nodes) if self._rail is not None else None
+
+
+def _node_of(member: str) -> str:
+    return member.rpartition(".")[0]
 
 
 def _route(standings: Sequence[Standing]) -> transfer.Route:

@@ -37,6 +37,9 @@ from holdfast.train.protected import Protected
 from holdfast.train.replay import LaneReplay
 from holdfast.train.replica import Agreed, agree
 from holdfast.train.seat import Number, RunOver, Seat
+from holdfast.train.snapshots import BUSY as SNAPSHOT_BUSY
+from holdfast.train.snapshots import DUE as SNAPSHOT_DUE
+from holdfast.train.snapshots import MemorySnapshots
 from holdfast.train.transfer import Numbers
 
 CLIP_EPSILON = 1e-6
@@ -44,6 +47,8 @@ CLIP_EPSILON = 1e-6
 BUSY, READY, DUE, TROUBLED = -1, 0, 1, 2
 """What a member tells the others of its checkpoints: it is writing one; it could; and one is due. Troubled is
 added to these: the last one failed."""
+READINESSES = 8
+"""More than there are of checkpoints: what a member tells of snapshots comes in multiples of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +179,7 @@ class Loop:
         seat: Seat,
         writer: Writer | None,
         replay: LaneReplay | None = None,
+        snapshots: MemorySnapshots | None = None,
     ) -> None:
         self._replay = replay or LaneReplay(None, state, settings.lanes)
         self._control = control
@@ -182,6 +188,7 @@ class Loop:
         self._gradients = gradients
         self._seat = seat
         self._writer = writer
+        self._snapshots = snapshots
         self._changing = False
         self._asked = -1
         self._step: Step | None = None
@@ -190,7 +197,7 @@ class Loop:
         self._optimizing = False
         self._leaving_code: int | None = None
         self._norm: float | None = None
-        self._is_due = self._is_troubled = False
+        self._is_due = self._is_snapped = self._is_troubled = False
         self._followed = -1  # the last step that a checkpoint was made of
         seat.on_apply = self.apply
         watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
@@ -349,6 +356,8 @@ class Loop:
             self._gradients.hand_out()
             self._control.at(step.number, "reduce")
             found = self._auditor.settle(found, (first, second))
+        if found is not None and found.kind in ("state", "apart") and self._snapshots is not None:
+            self._snapshots.forget()  # of whose state that has a share cannot be told
         return found is None or self._auditor.conclude(found)
 
     def _reduce(self, step: Step) -> Generator[Lane, None, bool]:
@@ -377,7 +386,7 @@ class Loop:
         self._measures.reduced(agreed.latest)
         # All of them see the same sum, so all of them change over at this boundary, or none.
         self._changing = seat.number < agreed.pending[0] == agreed.pending[1]
-        self._norm, self._is_due = agreed.norm, agreed.is_due
+        self._norm, self._is_due, self._is_snapped = agreed.norm, agreed.is_due, agreed.is_snapped
         seat.whole = max(seat.whole, agreed.saved)
         seat.shares_due = agreed.shares
         step.reduced_to(agreed.loss, total.skipped)
@@ -392,6 +401,7 @@ class Loop:
             latest=total.latest,
             norm=None,
             is_due=self._all_are_ready(total) if seat.sharding is None else self._writes_now(step),
+            is_snapped=self._all_snap(total) if seat.sharding is None else self._snaps_now(step),
             saved=0 if self._writer is None else self._writer.saved,
             shares=seat.weigh(total.told),
         )
@@ -421,18 +431,30 @@ class Loop:
         return writer.due(step, nodes=seat.nodes, failures=seat.failures)
 
     def _readiness(self, step: int) -> float:
-        """Whether this member can write its share of this step, and whether it is due, as it tells others."""
-        if self._writer is None or self._writer.is_busy:
-            return BUSY
-        return (DUE if self._writes_now(step) else READY) + TROUBLED * self._writer.is_troubled
+        """Whether this member can write its share of this step, and whether it is due, as it tells others;
+        the same of snapshots.
+        """
+        snapshots = 0 if self._snapshots is None else self._snapshots.readiness(step)
+        told = BUSY
+        if self._writer is not None and not self._writer.is_busy:
+            told = (DUE if self._writes_now(step) else READY) + TROUBLED * self._writer.is_troubled
+        return READINESSES * snapshots + told - BUSY
 
     def _all_are_ready(self, total: Sum) -> bool:
         """Whether all members write their shares of this step: all have written the last, and the first says
         that it is due. They all see the same figures.
         """
-        told = [round(total.told[-1][lane]) for lane in self._seat.tellers]
+        told = [round(total.told[-1][lane]) % READINESSES + BUSY for lane in self._seat.tellers]
         self._is_troubled = any(one >= TROUBLED for one in told)
         return told[0] % TROUBLED == DUE and BUSY not in told
+
+    def _all_snap(self, total: Sum) -> bool:
+        """The same of a snapshot."""
+        told = [round(total.told[-1][lane]) // READINESSES for lane in self._seat.tellers]
+        return told[0] == SNAPSHOT_DUE and SNAPSHOT_BUSY not in told
+
+    def _snaps_now(self, step: int) -> bool:
+        return self._snapshots is not None and self._snapshots.readiness(step) == SNAPSHOT_DUE
 
     def commit(self, step: Step) -> None:
         if not step.reduced:
@@ -463,6 +485,8 @@ class Loop:
 
     def _optimize(self, loss: float) -> torch.Tensor | None:
         """The norm of the gradients, where they are clipped."""
+        if self._snapshots is not None:
+            self._snapshots.hold_back()
         sharding = self._seat.sharding
         with nullcontext() if sharding is None else sharding.line.commit():
             return self._optimize_alone(loss)
@@ -539,8 +563,8 @@ class Loop:
             )
 
     def _keep_durably(self) -> None:
-        """Where a checkpoint is due. After what the script does behind a step, so that whoever goes on from
-        there does not lack it: a line in a log, say.
+        """Where a checkpoint or a snapshot is due. After what the script does behind a step, so that whoever
+        goes on from there does not lack it: a line in a log, say.
         """
         seat = self._seat
         is_alone = seat.sharding is None and seat.size == 1
@@ -550,6 +574,26 @@ class Loop:
             self._followed = seat.version
             # After trouble one member writes all of it, wherever it can.
             self.keep(is_shared=seat.sharding is None and not self._is_troubled)
+        if self._is_snapped:
+            self._is_snapped = False
+            self._snap()
+
+    def _snap(self) -> None:
+        """Have this member's share of the state copied into memory that outlives it."""
+        seat = self._seat
+        if self._snapshots is None:
+            return
+        kept = seat.durable()
+        share = seat.snapshot_share(size_of(kept))
+        if share is not None:
+            self._control.at(seat.version, "checkpoint")
+            moving = {
+                tensor.untyped_storage().data_ptr()
+                for buffer in self._state.moving
+                if (tensor := buffer.tensor) is not None
+            }
+            self._measures.stalled(self._snapshots.take(seat.version, kept, share, moving))
+            self._control.at(seat.version, "script")
 
     def leave_soon(self, code: int) -> bool:
         """The script is to exit. Whether it does so at the next step, because this one is being committed, or
@@ -637,6 +681,8 @@ class Loop:
 
     def _regroup(self) -> None:
         self._changing = False
+        if self._snapshots is not None:
+            self._snapshots.settle()  # the state may come from a peer
         self._seat.regroup()
         self._measures.restart(self._seat.sending)
         self._auditor.restart()
@@ -646,6 +692,8 @@ class Loop:
     def close(self) -> None:
         self._measures.close()
         self._seat.leave()
+        if self._snapshots is not None:
+            self._snapshots.close()
         if self._writer is not None:
             self._writer.close()
 

@@ -1,0 +1,795 @@
+"""Snapshots: copies of a run's state in memory that outlives its members, for when all of them die at once.
+
+The node's agent holds the memory (run/memory.py): two files for each slot, so that one is whole while the
+other is written. The members of a node keep one copy of the state together, each a share of its bytes; a rank
+of a sharded model keeps its part. So every node has what it needs, and each is a mirror of the others.
+
+A file begins with a header, which is written last. Behind it are the bytes, cut into chunks, and a note with
+the hash of each. Nothing is used before its hashes agree. When a snapshot is due, and what the state is made
+of, is decided elsewhere.
+"""
+
+import fcntl
+import hashlib
+import mmap
+import os
+import struct
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import msgspec
+import torch
+
+from holdfast.record.errors import StoreError
+from holdfast.run.memory import VERSIONS, SlotFiles
+from holdfast.train.checkpoint import Checkpoints, Loaded, Mark, State
+from holdfast.train.chunks import NAME_BYTES, Unsound, name_of, pieces_of
+from holdfast.train.manifest import INLINE_BYTES, Laid, Share, lay_out, layout_of, memory_of, stretches
+from holdfast.train.parts import OWN
+from holdfast.train.protected import memory_as_it_lies
+from holdfast.train.skeleton import MalformedSkeleton, places_of, put_together
+
+SNAPSHOT = OWN + 1
+"""The preference of a snapshot: of one step it is taken before a checkpoint, and does not hide it."""
+INTERVAL_S_MIN = 1.0
+"""Where snapshots cost next to nothing, they are still no closer together."""
+COST_SHARE_MAX = 1 / 50
+"""Of the time from one snapshot to the next, no more than this goes into taking one."""
+COPY_COST = 1 / 4
+"""Of the time that a copy from a GPU takes beside a step, what the step loses. On an H200 it was 1/6."""
+MEMORY_SHARE_MAX = 0.5
+"""Of the memory that is free, what snapshots of this member may take."""
+INLINE_PREPARE_BYTES = 16 << 20
+"""Memory up to this size is made ready while training waits; more in the background."""
+HASHERS_MAX = 4
+CLOSE_S_MAX = 2.0
+LIST_S_MAX = 10.0
+"""So long storage may take to say what it has, where there is a snapshot to go on from."""
+PAGE_BYTES = 4096
+ALIGNED_BYTES = 64
+_MAGIC = b"holdfast.snap\r\n\x1a"
+_VERSION = 1
+_HEADER = struct.Struct(">16sIIIIIQQQ16s32s32s")
+_HASH_BYTES = 32
+_GB = 1e9
+
+Readiness = Literal[0, 1, 2]
+READY: Readiness = 0
+DUE: Readiness = 1
+BUSY: Readiness = 2
+"""What a member tells the others: it can take one, or has none to take; one is due; the last is not whole."""
+
+
+class SnapshotListener(Protocol):
+    """Hears that a snapshot is whole, or cannot be taken or used, from whichever thread. Must not raise."""
+
+    def kept(self, step: int, stall_ns: int, size_bytes: int) -> None: ...
+
+    def failed(self, step: int, place: str, reason: str) -> None: ...
+
+
+# ---- a file ----------------------------------------------------------------------------------------------
+
+
+class PartHeader(NamedTuple):
+    """What a file holds: a share of a part. layout: the hash of what all shares must have alike."""
+
+    step: int
+    share: Share
+    rail: int
+    ranks: int
+    data_bytes: int
+    note_bytes: int
+    layout: bytes
+    note_hash: bytes
+
+    @property
+    def whole(self) -> tuple[object, ...]:
+        """The same for all shares of one part."""
+        return self.step, self.share.history, self.share.of, self.rail, self.ranks, self.layout
+
+    def encoded(self) -> bytes:
+        body = _HEADER.pack(
+            *(_MAGIC, _VERSION, self.share.number, self.share.of, self.rail, self.ranks),
+            *(self.step, self.data_bytes, self.note_bytes),
+            *(self.share.history.encode("ascii"), self.layout, self.note_hash),
+        )
+        return body + _blake2b(body)
+
+    @classmethod
+    def read(cls, data: bytes) -> "PartHeader | None":
+        """None where there is none that is whole."""
+        body, digest = data[: _HEADER.size], data[_HEADER.size : _HEADER.size + _HASH_BYTES]
+        if len(digest) < _HASH_BYTES or _blake2b(body) != digest:
+            return None
+        magic, version, number, of, rail, ranks, step, data_bytes, note_bytes, history, layout, note_hash = (
+            _HEADER.unpack(body)
+        )
+        if (magic, version) != (_MAGIC, _VERSION) or not number < of or not rail < ranks:
+            return None
+        share = Share(number, of, history.rstrip(b"\0").decode("ascii", "replace"))
+        return cls(step, share, rail, ranks, data_bytes, note_bytes, layout, note_hash)
+
+
+class KeptStretch(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes of one tensor: from which on, where they lie in the file, and the names of their chunks."""
+
+    tensor: int
+    begin: int
+    size_bytes: int
+    offset: int
+    names: bytes = b""
+
+
+class SnapshotNote(msgspec.Struct, frozen=True, array_like=True):
+    """What the first share has beside its bytes: skeleton, stored and sizes as a `Laid` has them, and the
+    small tensors themselves, by number.
+    """
+
+    stretches: tuple[KeptStretch, ...]
+    skeleton: bytes = b""
+    stored: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    small: dict[int, bytes] = {}
+
+
+class MemoryFile:
+    """One of a slot's files, as anybody on the node reads it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def header(self) -> PartHeader | None:
+        return PartHeader.read(os.pread(self.descriptor, PAGE_BYTES, 0))
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it begins with something else than a header, or nothing."""
+        return self.header() is None and any(os.pread(self.descriptor, _HEADER.size + _HASH_BYTES, 0))
+
+    @property
+    def size_bytes(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def blank(self) -> None:
+        """What it holds is of no use any more."""
+        os.pwrite(self.descriptor, bytes(_HEADER.size + _HASH_BYTES), 0)
+
+    def note(self, header: PartHeader) -> SnapshotNote:
+        """Raises `Unsound`."""
+        data = os.pread(self.descriptor, header.note_bytes, header.data_bytes)
+        if len(data) != header.note_bytes or _blake2b(data) != header.note_hash:
+            raise Unsound("its note is not what was written")
+        try:
+            note = msgspec.msgpack.decode(data, type=SnapshotNote)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise Unsound(f"its note cannot be read: {error}") from None
+        for one in note.stretches:
+            is_inside = one.size_bytes > 0 and PAGE_BYTES <= one.offset <= header.data_bytes - one.size_bytes
+            if not is_inside or len(one.names) != NAME_BYTES * len(list(pieces_of(0, one.size_bytes))):
+                raise Unsound("its note places bytes outside of it")
+        return note
+
+    def mapped(self, size_bytes: int) -> mmap.mmap:
+        """Raises `OSError`, and `ValueError` where it is shorter."""
+        return mmap.mmap(self.descriptor, size_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+
+
+def _blake2b(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_HASH_BYTES).digest()
+
+
+def each_hashed(work: Sequence[Callable[[], bytes]]) -> list[bytes]:
+    """What these come to, by several threads where there are cores for them: numpy lets go of the
+    interpreter while it hashes.
+    """
+    count = max(1, min(HASHERS_MAX, len(os.sched_getaffinity(0)) // 2, len(work)))
+    found: list[bytes] = [b""] * len(work)
+
+    def hash_some(first: int) -> None:
+        for number in range(first, len(work), count):
+            found[number] = work[number]()
+
+    others = [threading.Thread(target=hash_some, args=(number,), daemon=True) for number in range(1, count)]
+    for other in others:
+        other.start()
+    hash_some(0)
+    for other in others:
+        other.join()
+    return found
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def pinned(memory: torch.Tensor, device: torch.device) -> Iterator[None]:
+    """Have the GPU reach this memory directly while the block lasts: copies are as quick as they can be."""
+    if device.type != "cuda" or not memory.numel():
+        yield
+        return
+    _register(memory, device)
+    try:
+        yield
+    finally:
+        torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())))  # type: ignore[no-untyped-call]
+
+
+def _register(memory: torch.Tensor, device: torch.device) -> None:
+    with torch.cuda.device(device):
+        code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]
+        torch.cuda.check_error(int(code))
+
+
+class HostCopy:
+    """Copies within main memory: it is done when it returns."""
+
+    took_s: float | None = None
+
+    def copy(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], at_once: Collection[int]) -> None:
+        for target, source in pairs:
+            target.copy_(source)
+
+    def hold_back(self) -> None:
+        """Nothing reads the state any more."""
+
+    def wait(self) -> None:
+        """It is done."""
+
+
+class SideStreamCopy:
+    """Copies from a GPU on a stream of their own, beside the next step, into memory that is pinned."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._begun = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._done = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._sources: list[torch.Tensor] = []
+
+    def copy(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], at_once: Collection[int]) -> None:
+        """at_once: where tensors begin that forward passes change: those are copied before the next one."""
+        later = []
+        for target, source in pairs:
+            if source.is_cuda and source.untyped_storage().data_ptr() not in at_once:
+                later.append((target, source))
+            else:
+                target.copy_(source, non_blocking=True)
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._begun.record(self._stream)
+            for target, source in later:
+                target.copy_(source, non_blocking=True)
+            self._done.record(self._stream)
+        self._sources = [source for _, source in later]  # nobody else gets their memory meanwhile
+
+    def hold_back(self) -> None:
+        """What the present stream does from here on waits for the copy; the host does not."""
+        if self._sources:
+            torch.cuda.current_stream().wait_event(self._done)
+
+    def wait(self) -> None:
+        self._done.synchronize()
+        self._sources = []
+
+    @property
+    def took_s(self) -> float | None:
+        """On the device."""
+        return float(self._begun.elapsed_time(self._done)) / 1e3
+
+
+# ---- taking them -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Buffer:
+    """A file that this process writes. lock: an open file of its own, so that a process that had the slot
+    before and still lives is seen.
+    """
+
+    file: MemoryFile
+    lock: int = -1
+    flat: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
+
+    def is_locked(self) -> bool:
+        if self.lock < 0:
+            lock = os.open(f"/proc/self/fd/{self.file.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(lock)
+                return False
+            self.lock = lock
+        return True
+
+    def make_ready(self, size_bytes: int, device: torch.device) -> None:
+        """Give it this size, with memory behind every page; what it holds stays. Raises `OSError`."""
+        self.let_go(device)
+        size_bytes = max(size_bytes, self.file.size_bytes)
+        os.posix_fallocate(self.file.descriptor, 0, size_bytes)  # an error here, and not a SIGBUS later
+        self.flat = torch.frombuffer(self.file.mapped(size_bytes), dtype=torch.uint8)
+        if device.type == "cuda":
+            _register(self.flat, device)
+
+    def let_go(self, device: torch.device) -> None:
+        if device.type == "cuda" and self.flat.numel():
+            torch.cuda.cudart().cudaHostUnregister(self.flat.data_ptr())  # type: ignore[no-untyped-call]
+        self.flat = torch.empty(0, dtype=torch.uint8)
+
+
+class _Taken(NamedTuple):
+    flat: torch.Tensor
+    header: PartHeader
+    note: SnapshotNote
+    began_ns: int
+
+
+class MemorySnapshots:
+    """This member's. slots: the files of all slots of its node; slot: its own. every: so many steps, or by
+    cost. rail, ranks: its part of a sharded model.
+    """
+
+    def __init__(
+        self,
+        slots: SlotFiles,
+        slot: int,
+        *,
+        node: str,
+        device: torch.device,
+        told: SnapshotListener,
+        every: int | None = None,
+        part: tuple[int, int] = (0, 1),
+    ) -> None:
+        self._files = [MemoryFile(descriptor) for of_slot in slots for descriptor in of_slot]
+        self._own = [_Buffer(MemoryFile(descriptor)) for descriptor in slots[slot]]
+        self._node = node
+        self._device = device
+        self._told = told
+        self._every = every
+        self._rail, self._ranks = part
+        self._copy = SideStreamCopy(device) if device.type == "cuda" else HostCopy()
+        self._working: threading.Thread | None = None
+        self._ready_bytes = 0
+        self._is_off = self._is_closed = False
+        self._refused: set[tuple[object, ...]] = set()  # what is damaged: parts, or numbers of files
+        self._began_ns = time.monotonic_ns()
+        self._cost_s = 0.0
+        self.host_bytes = 0
+        self.times = RestoreTimes()  # of what was put together last
+
+    @property
+    def place(self) -> str:
+        return f"the memory of {self._node}"
+
+    def readiness(self, step: int) -> Readiness:
+        """Whether this member can take a snapshot of this step, and whether one is due by its own clock."""
+        if self._is_off:
+            return READY
+        if self.is_busy:
+            return BUSY
+        if self._every is not None:
+            return DUE if step % self._every == 0 else READY
+        waited_s = (time.monotonic_ns() - self._began_ns) / 1e9
+        return DUE if waited_s >= max(INTERVAL_S_MIN, self._cost_s / COST_SHARE_MAX) else READY
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the last one is not whole yet, or its memory is not ready."""
+        return self._working is not None and self._working.is_alive()
+
+    def take(self, step: int, state: State, share: Share, at_once: Collection[int] = ()) -> int:
+        """Have this member's share of the state copied; how long training waited, in nanoseconds. The copy
+        may go on until `hold_back`. at_once: where the storages begin of tensors that forward passes change.
+        """
+        began_ns = time.monotonic_ns()
+        self._began_ns = began_ns
+        if self._is_off or self.is_busy or not all(buffer.is_locked() for buffer in self._own):
+            return 0
+        laid = lay_out(state)
+        kept, end = _placed(laid, share)
+        note = _note(laid, kept, share)
+        room_bytes = _rounded(end + len(msgspec.msgpack.encode(note)) + _names_bytes(kept) + PAGE_BYTES)
+        mates = share.of if self._ranks == 1 else len(self._files) // VERSIONS
+        if room_bytes > self._ready_bytes and not self._make_ready(step, room_bytes, mates):
+            return time.monotonic_ns() - began_ns
+        buffer = self._target()
+        buffer.file.blank()
+        pairs = []
+        for one in kept:
+            source = memory_as_it_lies(laid.tensors[one.tensor])
+            target = buffer.flat[one.offset : one.offset + one.size_bytes]
+            pairs.append((target, source[one.begin : one.begin + one.size_bytes]))
+        self._copy.copy(pairs, at_once)
+        header = PartHeader(step, share, self._rail, self._ranks, end, 0, layout_of(laid), b"")
+        stall_ns = time.monotonic_ns() - began_ns
+        self._work(self._complete, _Taken(buffer.flat, header, note, began_ns), stall_ns)
+        return stall_ns
+
+    def hold_back(self) -> None:
+        """The state is about to be changed: not before it is copied."""
+        self._copy.hold_back()
+
+    @property
+    def copied_s(self) -> float | None:
+        """How long the last copy took on the device; None: there is no other than the host."""
+        return self._copy.took_s
+
+    def settle(self) -> None:
+        """Wait until nothing is read from the state any more."""
+        if self.is_busy:
+            self._copy.wait()
+
+    def close(self) -> None:
+        """The memory stays with the agent. What is not whole soon is given up, and nobody is told of it."""
+        self._is_closed = True
+        self.settle()
+        if self._working is not None:
+            self._working.join(CLOSE_S_MAX)
+        for buffer in self._own:
+            buffer.let_go(self._device)
+            if buffer.lock >= 0:
+                os.close(buffer.lock)
+                buffer.lock = -1
+
+    def forget(self) -> None:
+        """All that this node has: it may be wrong."""
+        for file in self._files:
+            file.blank()
+
+    def _work(self, work: Callable[..., None], *arguments: object) -> None:
+        self._working = threading.Thread(target=work, args=arguments, name="holdfast snapshots", daemon=True)
+        self._working.start()
+
+    def _make_ready(self, step: int, room_bytes: int, mates: int) -> bool:
+        """Whether it is, now. Otherwise it will be, or there is no room. mates: who need as much here."""
+        left_bytes = memory_left_bytes() + sum(file.size_bytes for file in self._files)
+        wanted_bytes = VERSIONS * room_bytes * mates
+        if wanted_bytes > MEMORY_SHARE_MAX * left_bytes:
+            self._switch_off(
+                step,
+                f"snapshots are off: they would take {wanted_bytes / _GB:.1f} GB of the "
+                f"{left_bytes / _GB:.1f} GB of memory that {self._node} has left",
+            )
+            return False
+        if room_bytes <= INLINE_PREPARE_BYTES and self._device.type == "cpu":
+            self._prepare(step, room_bytes)
+            return not self._is_off
+        self._work(self._prepare, step, room_bytes)
+        return False
+
+    def _prepare(self, step: int, room_bytes: int) -> None:
+        try:
+            for buffer in self._own:
+                buffer.make_ready(room_bytes, self._device)
+        except (OSError, ValueError, RuntimeError) as error:
+            self._switch_off(step, f"snapshots are off, for want of memory: {error}")
+            return
+        self._ready_bytes = room_bytes
+        self.host_bytes = VERSIONS * room_bytes
+
+    def _switch_off(self, step: int, reason: str) -> None:
+        self._is_off = True
+        self._told.failed(step, self.place, reason)
+
+    def _target(self) -> _Buffer:
+        """The one of its files that the newest whole snapshot of the node does not need."""
+        headers = [buffer.file.header() for buffer in self._own]
+        needed = {header.whole for header in _whole_ones(self._headers())[-1:]}
+        order = sorted(
+            range(len(headers)),
+            key=lambda number: (
+                (header := headers[number]) is not None,
+                header is not None and header.whole in needed,
+                0 if header is None else header.step,
+            ),
+        )
+        return self._own[order[0]]
+
+    def _complete(self, taken: _Taken, stall_ns: int) -> None:
+        """Behind the copy: the hashes, the note and, last, the header."""
+        try:
+            self._copy.wait()
+        except RuntimeError:
+            return  # the device has failed, and with it this member
+        memory = taken.flat.numpy().data
+        bounds = [
+            (one.offset + begin, one.offset + end)
+            for one in taken.note.stretches
+            for begin, end in pieces_of(0, one.size_bytes)
+        ]
+        names = iter(each_hashed([_naming(memory[begin:end]) for begin, end in bounds]))
+        kept = tuple(
+            msgspec.structs.replace(one, names=b"".join(next(names) for _ in pieces_of(0, one.size_bytes)))
+            for one in taken.note.stretches
+        )
+        note = msgspec.msgpack.encode(msgspec.structs.replace(taken.note, stretches=kept))
+        begin = taken.header.data_bytes
+        memory[begin : begin + len(note)] = note
+        header = taken.header._replace(note_bytes=len(note), note_hash=_blake2b(note)).encoded()
+        memory[: len(header)] = header
+        took_s = (time.monotonic_ns() - taken.began_ns) / 1e9
+        copied_s = self._copy.took_s
+        self._cost_s = took_s if copied_s is None else stall_ns / 1e9 + COPY_COST * copied_s
+        size_bytes = sum(one.size_bytes for one in taken.note.stretches)
+        if not self._is_closed:
+            self._told.kept(taken.header.step, stall_ns, size_bytes)
+
+    # ---- using them ----------------------------------------------------------------------------------------
+
+    def _headers(self) -> dict[int, PartHeader]:
+        """By the number of the file."""
+        found = {number: file.header() for number, file in enumerate(self._files)}
+        return {number: header for number, header in found.items() if header is not None}
+
+    def newest(self, until: Mark | None = None) -> Loaded | None:
+        """The newest whole one of this member's part that this node has, up to this one if one is given.
+        Those that are damaged are passed over, and told of.
+        """
+        self._tell_damaged()
+        headers = self._headers()
+        for candidate in reversed(_whole_ones(headers)):
+            is_wanted = (candidate.rail, candidate.ranks) == (self._rail, self._ranks)
+            if not is_wanted or candidate.whole in self._refused:
+                continue
+            if until is not None and (candidate.step, SNAPSHOT) > until:
+                continue
+            shares = {
+                header.share.number: number
+                for number, header in headers.items()
+                if header.whole == candidate.whole
+            }
+            try:
+                return self._loaded(
+                    candidate, [(self._files[file], headers[file]) for file in shares.values()]
+                )
+            except (Unsound, OSError, ValueError) as error:
+                self._refused.add(candidate.whole)
+                self._told.failed(
+                    candidate.step, self.place, f"the snapshot of step {candidate.step} is damaged: {error}"
+                )
+        return None
+
+    def _tell_damaged(self) -> None:
+        """Files of which not even the step can be told; once."""
+        for number, file in enumerate(self._files):
+            if (number,) not in self._refused and file.is_damaged:
+                self._refused.add((number,))
+                self._told.failed(0, self.place, "a snapshot is damaged: it does not begin with its header")
+
+    def _loaded(self, candidate: PartHeader, parts: Sequence[tuple[MemoryFile, PartHeader]]) -> Loaded:
+        self.times = RestoreTimes()
+        state = restored(parts, self._device, self.times)
+        told = state.get("shards")
+        return Loaded(
+            step=candidate.step,
+            state=state,
+            place=self.place,
+            digest="",
+            preference=SNAPSHOT,
+            history=candidate.share.history,
+            whole=told.get("whole", 0) if isinstance(told, dict) else 0,
+        )
+
+
+def _whole_ones(headers: Mapping[int, PartHeader]) -> list[PartHeader]:
+    """One header of each part of which all shares are there, the newest last."""
+    shares: defaultdict[tuple[object, ...], dict[int, PartHeader]] = defaultdict(dict)
+    for header in headers.values():
+        shares[header.whole][header.share.number] = header
+    found = [one[0] for one in shares.values() if len(one) == next(iter(one.values())).share.of]
+    return sorted(found, key=lambda header: (header.step, header.share.history))
+
+
+def _placed(laid: Laid, share: Share) -> tuple[list[KeptStretch], int]:
+    """Where the bytes of a share lie in its file, and where they end."""
+    kept, at = [], PAGE_BYTES
+    sizes = [tensor.nbytes for tensor in laid.tensors]
+    for number, (begin, end) in enumerate(stretches(sizes, share)):
+        if begin < end and not _is_small(laid.tensors[number]):
+            kept.append(KeptStretch(number, begin, end - begin, at))
+            at = -(-(at + end - begin) // ALIGNED_BYTES) * ALIGNED_BYTES
+    return kept, at
+
+
+def _note(laid: Laid, kept: Sequence[KeptStretch], share: Share) -> SnapshotNote:
+    """Small tensors of main memory are read here, before anything changes them."""
+    if share.number:
+        return SnapshotNote(tuple(kept))
+    small = {
+        number: bytes(memory_as_it_lies(tensor).tolist())
+        for number, tensor in enumerate(laid.tensors)
+        if _is_small(tensor)
+    }
+    sizes = tuple(tensor.nbytes for tensor in laid.tensors)
+    return SnapshotNote(tuple(kept), laid.skeleton, laid.stored, sizes, small)
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    """To read one from a GPU by itself, the host would wait for all that was queued there."""
+    return not tensor.nbytes or (tensor.nbytes <= INLINE_BYTES and not tensor.is_cuda)
+
+
+def _names_bytes(kept: Sequence[KeptStretch]) -> int:
+    """What the names of all chunks will add to the note."""
+    return sum(NAME_BYTES * len(list(pieces_of(0, one.size_bytes))) + 8 for one in kept)
+
+
+def _rounded(size_bytes: int) -> int:
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def _naming(memory: memoryview) -> Callable[[], bytes]:
+    return lambda: name_of(memory)
+
+
+def memory_left_bytes() -> int:
+    """What this machine, or the control group that this process is in, has left."""
+    left = int(_first_number(Path("/proc/meminfo"), "MemAvailable:")) << 10
+    with suppress(OSError, ValueError):
+        most = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+        left = min(left, max(0, most - used))
+    return left
+
+
+def _first_number(path: Path, name: str) -> int:
+    lines = path.read_text(encoding="ascii").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith(name)), 0)
+
+
+# ---- putting one together --------------------------------------------------------------------------------
+
+
+@dataclass
+class RestoreTimes:
+    """What it took: to compare all bytes, where they go to main memory with the copy; to register memory
+    with CUDA; and to copy it to the device.
+    """
+
+    compared_s: float = 0.0
+    pinned_s: float = 0.0
+    copied_s: float = 0.0
+
+
+def restored(
+    parts: Sequence[tuple[MemoryFile, PartHeader]], device: torch.device, times: RestoreTimes
+) -> dict[str, Any]:
+    """The state that these files have shares of, every byte compared. What was on a GPU is there again.
+    Raises `Unsound` or `OSError`.
+    """
+    notes = [(file, header, file.note(header)) for file, header in parts]
+    first = next(note for _, header, note in notes if header.share.number == 0)
+    try:
+        _check_cover(first, [note for _, _, note in notes])  # before any memory is taken for it
+        tensors = _empty(first, places_of(first.skeleton), device)
+        for file, header, note in notes:
+            _fill(file.mapped(header.data_bytes), note, tensors, device, times)
+        state = put_together(first.skeleton, [tensors[number] for number in first.stored])
+    except (MalformedSkeleton, RuntimeError) as error:
+        raise Unsound(f"it cannot be put together: {error}") from None
+    if not isinstance(state, dict):
+        raise Unsound("it holds no state")
+    return state
+
+
+def _empty(note: SnapshotNote, places: Sequence[Any], device: torch.device) -> dict[int, torch.Tensor]:
+    """For every tensor that is stored; the small ones have their contents."""
+    if len(places) != len(note.stored):
+        raise Unsound("its tensors are not those of its skeleton")
+    found: dict[int, torch.Tensor] = {}
+    for place, number in zip(places, note.stored, strict=True):
+        if not 0 <= number < len(note.sizes) or place.size_bytes != note.sizes[number]:
+            raise Unsound("its tensors are not those of its skeleton")
+        if number in found:
+            continue
+        found[number] = place.empty(device)
+        if small := note.small.get(number):
+            memory_as_it_lies(found[number]).copy_(torch.frombuffer(bytearray(small), dtype=torch.uint8))
+    return found
+
+
+def _check_cover(first: SnapshotNote, notes: Sequence[SnapshotNote]) -> None:
+    """Whether the shares have every byte of every tensor once."""
+    ends = {number: 0 for number in range(len(first.sizes)) if number not in first.small}
+    for one in sorted((one for note in notes for one in note.stretches), key=lambda one: one.begin):
+        if ends.get(one.tensor) != one.begin:
+            raise Unsound("its shares leave gaps")
+        ends[one.tensor] += one.size_bytes
+    ends |= {number: len(small) for number, small in first.small.items()}
+    if any(ends[number] != size for number, size in enumerate(first.sizes)):
+        raise Unsound("its shares leave gaps")
+
+
+def _fill(
+    memory: mmap.mmap,
+    note: SnapshotNote,
+    tensors: Mapping[int, torch.Tensor],
+    device: torch.device,
+    times: RestoreTimes,
+) -> None:
+    begun_s = time.perf_counter()
+    flat = torch.frombuffer(memory, dtype=torch.uint8)
+    view = memoryview(memory)
+    work, expected = [], []
+    for one in note.stretches:
+        target = tensors[one.tensor]
+        into = memory_of(target)[one.begin : one.begin + one.size_bytes] if not target.is_cuda else None
+        for number, (begin, end) in enumerate(pieces_of(0, one.size_bytes)):
+            source = view[one.offset + begin : one.offset + end]
+            work.append(_comparing(source, None if into is None else into[begin:end]))
+            expected.append(one.names[number * NAME_BYTES : (number + 1) * NAME_BYTES])
+    if each_hashed(work) != expected:
+        raise Unsound("the hash of a chunk does not agree")
+    compared_s = time.perf_counter()
+    times.compared_s += compared_s - begun_s
+    if device.type == "cuda":
+        with pinned(flat, device):
+            pinned_s = time.perf_counter()
+            for one in note.stretches:
+                if (target := tensors[one.tensor]).is_cuda:
+                    into_device = memory_as_it_lies(target)[one.begin : one.begin + one.size_bytes]
+                    into_device.copy_(flat[one.offset : one.offset + one.size_bytes], non_blocking=True)
+            torch.cuda.synchronize(device)
+            times.pinned_s += pinned_s - compared_s
+            times.copied_s += time.perf_counter() - pinned_s
+
+
+def _comparing(source: memoryview, into: memoryview | None) -> Callable[[], bytes]:
+    """The hash of what has arrived, where it is in main memory that it goes to."""
+
+    def compare() -> bytes:
+        if into is None:
+            return name_of(source)
+        into[:] = source
+        return name_of(into)
+
+    return compare
+
+
+# ---- before checkpoints ----------------------------------------------------------------------------------
+
+
+class Restorable(Protocol):
+    """Where a state to go on from may be."""
+
+    def newest(self, until: Mark | None = None) -> Loaded | None:
+        """See `Checkpoints`."""
+
+
+class MemoryFirst:
+    """Snapshots, and checkpoints where they are newer or there is none in memory."""
+
+    def __init__(self, snapshots: MemorySnapshots, checkpoints: Checkpoints | None) -> None:
+        self._snapshots = snapshots
+        self._checkpoints = checkpoints
+
+    def newest(self, until: Mark | None = None) -> Loaded | None:
+        found = self._snapshots.newest(until)
+        if self._checkpoints is None:
+            return found
+        if found is None:
+            return self._checkpoints.newest(until)
+        with suppress(StoreError):  # storage that cannot be read holds up nobody who has a state
+            steps = [step for step in self._steps(self._checkpoints) if until is None or (step, 0) <= until]
+            if steps and max(steps) > found.step:
+                kept = self._checkpoints.newest(until)
+                return found if kept is None or kept.mark < found.mark else kept
+        return found
+
+    def _steps(self, checkpoints: Checkpoints) -> list[int]:
+        """None where storage cannot be read, or hangs."""
+        found: list[int] = []
+
+        def look() -> None:
+            with suppress(OSError):
+                found.extend(checkpoints.steps())
+
+        looking = threading.Thread(target=look, name="holdfast storage", daemon=True)
+        looking.start()
+        looking.join(LIST_S_MAX)
+        return list(found)

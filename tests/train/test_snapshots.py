@@ -1,0 +1,497 @@
+"""Snapshots in memory: what is kept is what is found, whole or not at all; a run goes on from them."""
+
+import asyncio
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from forked_cluster import Cluster, Meanwhile, Result
+from launching import Start, descendants
+from waiting import is_alive, until
+
+from holdfast.record.events import CheckpointFailed
+from holdfast.record.journal import read_directory
+from holdfast.run import memory
+from holdfast.run.coordinator import Coordinator
+from holdfast.run.memory import HeldMemory
+from holdfast.train.checkpoint import DirectoryCheckpoints
+from holdfast.train.manifest import Share
+from holdfast.train.snapshots import (
+    BUSY,
+    DUE,
+    PAGE_BYTES,
+    READY,
+    SNAPSHOT,
+    MemoryFile,
+    MemoryFirst,
+    MemorySnapshots,
+)
+
+CPU = torch.device("cpu")
+ALONE = Share(0, 1, "a")
+FLIPS = 40
+LARGE = 3 << 18
+"""Elements of 4 bytes: three chunks."""
+
+
+class Heard:
+    """What was told."""
+
+    def __init__(self) -> None:
+        self.kept_steps: list[int] = []
+        self.failures: list[tuple[int, str]] = []
+
+    def kept(self, step: int, stall_ns: int, size_bytes: int) -> None:
+        self.kept_steps.append(step)
+
+    def failed(self, step: int, place: str, reason: str) -> None:
+        self.failures.append((step, reason))
+
+
+@pytest.fixture
+def held() -> Iterator[HeldMemory]:
+    made = HeldMemory(3)
+    yield made
+    made.close()
+
+
+def state_of(step: int) -> dict[str, object]:
+    """Of all kinds: large, small, empty, tied, transposed, half, whole numbers, text."""
+    numbers = torch.arange(LARGE, dtype=torch.float32) + step
+    tied = torch.full((700,), float(step))
+    return {
+        "version": step,
+        "loss": step / 8,
+        "names": ["model"],
+        "state": [
+            {
+                "weight": numbers.view(3, -1),
+                "turned": (numbers[: 1 << 18] * 2).view(512, 512).t(),
+                "one": tied,
+                "other": tied,
+                "count": torch.tensor(step),
+                "none": torch.empty(0),
+                "half": torch.ones(33, dtype=torch.bfloat16) * step,
+                "strided": torch.arange(8000.0)[::2] + step,
+            }
+        ],
+    }
+
+
+def same(found: object, wanted: object) -> bool:
+    if isinstance(wanted, torch.Tensor):
+        return isinstance(found, torch.Tensor) and found.dtype == wanted.dtype and torch.equal(found, wanted)
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(same(found[key], value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(found, list) and all(map(same, found, wanted))
+    return found == wanted
+
+
+def snapshots(held: HeldMemory, slot: int = 0, **told: object) -> tuple[MemorySnapshots, Heard]:
+    heard = Heard()
+    return MemorySnapshots(held.slots, slot, node="n0", device=CPU, told=heard, **told), heard  # type: ignore[arg-type]
+
+
+def take(kept: MemorySnapshots, step: int, share: Share = ALONE) -> None:
+    kept.take(step, state_of(step), share)
+    until(lambda: not kept.is_busy)
+
+
+# ---- what is kept is what is found ----------------------------------------------------------------------
+
+
+def test_the_newest_is_found_by_another_process_of_the_node(held: HeldMemory) -> None:
+    kept, heard = snapshots(held)
+    for step in (10, 20, 30):
+        take(kept, step)
+    found = snapshots(held, 1)[0].newest()
+    assert found is not None
+    assert (found.step, found.preference, found.history, found.place) == (
+        30,
+        SNAPSHOT,
+        "a",
+        "the memory of n0",
+    )
+    assert same(found.state, state_of(30))
+    loaded: dict[str, torch.Tensor] = found.state["state"][0]  # type: ignore[index]
+    assert loaded["one"].data_ptr() == loaded["other"].data_ptr()
+    assert heard.kept_steps == [10, 20, 30]
+
+
+def test_older_ones_are_found_up_to_a_mark(held: HeldMemory) -> None:
+    kept, _ = snapshots(held)
+    take(kept, 10)
+    take(kept, 20)
+    found = kept.newest((19, SNAPSHOT))
+    assert found is not None
+    assert found.step == 10
+    assert kept.newest((9, SNAPSHOT)) is None
+
+
+def test_members_of_a_node_keep_it_together(held: HeldMemory) -> None:
+    for slot in range(3):
+        kept, _ = snapshots(held, slot)
+        take(kept, 10, Share(slot, 3, "a"))
+        found = kept.newest()
+        assert (found is not None) == (slot == 2)
+        kept.close()
+    assert found is not None
+    assert same(found.state, state_of(10))
+
+
+def test_shares_of_two_attempts_make_no_snapshot(held: HeldMemory) -> None:
+    for slot, history in enumerate("aab"):
+        kept, _ = snapshots(held, slot)
+        take(kept, 10, Share(slot, 3, history))
+    assert kept.newest() is None
+
+
+def test_a_rank_gets_its_own_part_and_no_other(held: HeldMemory) -> None:
+    first, _ = snapshots(held, 0, part=(0, 2))
+    second, _ = snapshots(held, 1, part=(1, 2))
+    take(first, 10)
+    take(second, 20)
+    for of, step in ((first, 10), (second, 20)):
+        found = of.newest()
+        assert found is not None
+        assert found.step == step
+    assert snapshots(held, 2)[0].newest() is None
+
+
+def test_what_the_node_needs_is_not_written_over(held: HeldMemory) -> None:
+    """One member is a snapshot ahead of the other: its older one is the newest that is whole."""
+    ahead, _ = snapshots(held, 0)
+    behind, _ = snapshots(held, 1)
+    for kept, number in ((ahead, 0), (behind, 1)):
+        take(kept, 10, Share(number, 2, "a"))
+    take(ahead, 20, Share(0, 2, "a"))
+    take(ahead, 30, Share(0, 2, "a"))
+    found = ahead.newest()
+    assert found is not None
+    assert found.step == 10
+
+
+def test_a_slot_has_one_writer(held: HeldMemory) -> None:
+    first, _ = snapshots(held)
+    take(first, 10)
+    second, heard = snapshots(held)
+    take(second, 20)
+    assert heard.kept_steps == []
+    first.close()
+    take(second, 20)
+    assert heard.kept_steps == [20]
+
+
+def test_a_new_writer_leaves_what_is_there(held: HeldMemory) -> None:
+    first, _ = snapshots(held)
+    take(first, 10)
+    take(first, 20)
+    first.close()
+    second, _ = snapshots(held)
+    take(second, 30)
+    found = second.newest((29, SNAPSHOT))
+    assert found is not None
+    assert found.step == 20
+
+
+def test_what_may_be_wrong_is_forgotten_in_all_slots(held: HeldMemory) -> None:
+    for slot in range(2):
+        take(snapshots(held, slot)[0], 10 + slot)
+    kept, _ = snapshots(held, 2)
+    kept.forget()
+    assert kept.newest() is None
+
+
+def test_when_one_is_due(held: HeldMemory) -> None:
+    kept, _ = snapshots(held, every=5)
+    assert [kept.readiness(step) for step in (4, 5, 6)] == [READY, DUE, READY]
+    assert BUSY not in (READY, DUE)
+    patient, _ = snapshots(held)
+    assert patient.readiness(5) == READY  # the first second is not over
+    until(lambda: patient.readiness(5) == DUE)
+
+
+def test_too_little_memory_switches_them_off_with_a_sentence(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.train.snapshots.MEMORY_SHARE_MAX", 0.0)
+    kept, heard = snapshots(held, every=1)
+    take(kept, 1)
+    take(kept, 2)
+    ((step, reason),) = heard.failures
+    assert step == 1
+    assert re.fullmatch(
+        r"snapshots are off: they would take 0.0 GB of the [\d.]+ GB of memory that n0 has left", reason
+    )
+    assert kept.readiness(3) == READY
+
+
+# ---- damage ----------------------------------------------------------------------------------------------
+
+
+def flip(descriptor: int, at: int, bit: int) -> None:
+    (byte,) = os.pread(descriptor, 1, at)
+    os.pwrite(descriptor, bytes([byte ^ 1 << bit]), at)
+
+
+def test_any_flipped_bit_is_found_and_the_version_before_is_taken(held: HeldMemory) -> None:
+    kept, _ = snapshots(held)
+    take(kept, 10)
+    take(kept, 20)
+    header = MemoryFile(held.slots[0][1]).header()
+    assert header is not None
+    assert header.step == 20
+    draw = random.Random(1)
+    data = range(PAGE_BYTES, header.data_bytes)
+    note = range(header.data_bytes, header.data_bytes + header.note_bytes)
+    for at in [draw.choice(draw.choice([range(200), data, note])) for _ in range(FLIPS)]:
+        bit = draw.randrange(8)
+        flip(held.slots[0][1], at, bit)
+        reader, heard = snapshots(held, 1)
+        found = reader.newest()
+        assert found is not None
+        # A byte behind the header or between two tensors is of no account.
+        assert found.step == (10 if heard.failures else 20), at
+        assert same(found.state, state_of(found.step)), at
+        flip(held.slots[0][1], at, bit)
+
+
+def test_where_both_are_damaged_the_checkpoint_is_taken(held: HeldMemory, tmp_path: Path) -> None:
+    stored = DirectoryCheckpoints(tmp_path, told=lambda *_, **__: None)
+    stored.save(5, state_of(5))
+    kept, heard = snapshots(held)
+    take(kept, 10)
+    take(kept, 20)
+    for descriptor in held.slots[0]:
+        flip(descriptor, 8192, 3)
+    found = MemoryFirst(kept, stored).newest()
+    assert found is not None
+    assert found.step == 5
+    assert [step for step, _ in heard.failures] == [20, 10]
+    assert "the snapshot of step 20 is damaged" in heard.failures[0][1]
+
+
+def test_a_file_that_was_cut_short_is_damaged(held: HeldMemory) -> None:
+    kept, heard = snapshots(held)
+    take(kept, 10)
+    os.ftruncate(held.slots[0][0], 8192)
+    assert kept.newest() is None
+    assert len(heard.failures) == 1
+
+
+def test_a_checkpoint_that_is_newer_is_taken(held: HeldMemory, tmp_path: Path) -> None:
+    stored = DirectoryCheckpoints(tmp_path, told=lambda *_, **__: None)
+    kept, _ = snapshots(held)
+    take(kept, 10)
+    for step, wanted in ((9, 10), (10, 10), (11, 11)):
+        stored.save(step, state_of(step))
+        found = MemoryFirst(kept, stored).newest()
+        assert found is not None
+        assert found.step == wanted
+
+
+def test_storage_that_cannot_be_read_does_not_matter_then(held: HeldMemory, tmp_path: Path) -> None:
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    stored = DirectoryCheckpoints(tmp_path / "gone", told=lambda *_, **__: None)
+    kept, _ = snapshots(held)
+    take(kept, 10)
+    found = MemoryFirst(kept, stored).newest()
+    assert found is not None
+    assert found.step == 10
+
+
+# ---- kills -----------------------------------------------------------------------------------------------
+
+KILLS = """
+    import os, random, signal, sys, time
+    sys.path.insert(0, sys.argv[1])
+    from test_snapshots import snapshots, state_of, same, take
+    from holdfast.run.memory import HeldMemory
+    import torch
+
+    torch.set_num_threads(1)  # the threads of a pool are not there after a fork
+    draw = random.Random(int(sys.argv[2]))
+    kills = int(sys.argv[3])
+    held = HeldMemory(1)
+    step = seen = 0
+    for _ in range(kills):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            kept, _ = snapshots(held)
+            while True:
+                step += 1
+                take(kept, step)
+                os.write(writing, step.to_bytes(4, "big"))
+        os.close(writing)
+        for _ in range(draw.randrange(1, 3)):
+            seen = int.from_bytes(os.read(reading, 4), "big") or seen
+        time.sleep(draw.random() * 0.02)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        while said := os.read(reading, 4):
+            seen = int.from_bytes(said, "big")
+        os.close(reading)
+        kept, _ = snapshots(held)
+        found = kept.newest()
+        assert found is not None and seen <= found.step <= seen + 1, (seen, found and found.step)
+        assert same(found.state, state_of(found.step))
+        step = found.step
+    print("survived", kills)
+"""
+
+
+def survive(seed: int, kills: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLS), str(Path(__file__).parent), str(seed), str(kills)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.stdout == f"survived {kills}\n", done.stderr
+
+
+@pytest.mark.slow
+def test_the_newest_whole_one_survives_kills() -> None:
+    survive(1, 25)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4))
+def test_the_newest_whole_one_survives_hundreds_of_kills(seed: int) -> None:
+    survive(seed, 100)
+
+
+# ---- runs ------------------------------------------------------------------------------------------------
+
+
+def killing(
+    cluster: Cluster, steps: list[int], spoil: Callable[[int], None] = lambda node: None
+) -> Meanwhile:
+    """Kills all members at once, warm ones too, each time the run has come to one of these steps. spoil: is
+    done to each node before.
+    """
+
+    async def kill(coordinator: Coordinator) -> None:
+        for step in steps:
+            while coordinator.status().step < step:
+                await asyncio.sleep(0.01)
+            members = [pid for node in cluster.node_pids() for pid in descendants(node)[1:]]
+            for pid in members:
+                os.kill(pid, signal.SIGSTOP)
+            for node in cluster.node_pids():
+                spoil(node)
+            generation = coordinator.status().generation
+            for pid in members:
+                os.kill(pid, signal.SIGKILL)
+            while coordinator.status().generation == generation:
+                await asyncio.sleep(0.01)
+
+    return kill
+
+
+def memory_of_node(pid: int) -> list[Path]:
+    return [link for link in Path(f"/proc/{pid}/fd").iterdir() if memory.NAME in str(link.readlink())]
+
+
+def spoil_all(node: int) -> None:
+    """Flip a bit in everything that the node has in memory, where tensors are."""
+    for link in memory_of_node(node):
+        with link.open("r+b", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size:
+                flip(file.fileno(), 4096 + 17, 2)
+
+
+def goes_on_from(run: Result) -> list[int]:
+    """The steps that the run had where it went on after a loss."""
+    return [int(found[1]) - 1 for line in run.said if (found := re.search(r"; step (\d+) goes on", line))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("build", "members", "nodes", "shard"),
+    [("plain", 1, 1, ""), ("plain", 2, 2, ""), ("sharded", 2, 1, "2")],
+)
+def test_all_members_killed_at_once_go_on_from_the_snapshot(
+    cluster: Cluster, build: str, members: int, nodes: int, shard: str
+) -> None:
+    """There are no checkpoints: without snapshots they would begin anew."""
+    train = partial(cluster.train, build, members=members, nodes=nodes, shard=shard, steps=18)
+    run = train(pace_s=0.02, snapshot_every=2, meanwhile=killing(cluster, [7, 12]))
+    assert run.ending.outcome == "completed", run.story
+    assert len(goes_on_from(run)) >= 2, run.story
+    assert min(goes_on_from(run)) >= 2, run.story
+    assert all(step % 2 == 0 for step in goes_on_from(run)), run.story
+    assert run.digest == train().digest, run.story
+
+
+@pytest.mark.slow
+def test_damaged_memory_is_found_and_the_checkpoint_is_taken(cluster: Cluster) -> None:
+    meanwhile = killing(cluster, [7], spoil_all)
+    run = cluster.train(
+        "plain", members=2, steps=12, pace_s=0.02, snapshot_every=3, checkpoint_every=1, meanwhile=meanwhile
+    )
+    assert run.digest == cluster.undisturbed("plain").digest, run.story
+    assert any("is damaged" in line for line in run.said), run.story
+    found = [event for event in read_directory(run.folder / "journal") if isinstance(event, CheckpointFailed)]
+    assert any("is damaged" in event.reason and event.place == "the memory of n0" for event in found)
+
+
+@pytest.mark.soak
+def test_all_members_killed_at_once_twenty_times(cluster: Cluster) -> None:
+    kills = list(range(6, 126, 6))
+    meanwhile = killing(cluster, kills)
+    run = cluster.train(
+        "plain", members=3, steps=130, pace_s=0.02, snapshot_every=2, meanwhile=meanwhile, run_s_max=1200
+    )
+    assert run.digest == cluster.train("plain", steps=130).digest, run.story
+    assert run.steps_lost <= 4 * len(kills), run.story
+
+
+SCRIPT = """
+import os, time
+import torch
+import holdfast.train as hf
+
+with hf.join() as run:
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    state = run.protect(model, optimizer, lanes=4, seed=1)
+    for step in state.steps(30):
+        for lane in step.lanes:
+            lane.backward((model(torch.randn(8, 64)) - 1).square().mean())
+        step.commit()
+        print("pid", os.getpid(), "step", step.number, flush=True)
+        time.sleep(0.02)
+"""
+
+
+@pytest.mark.slow
+def test_a_real_agent_keeps_the_memory_and_nothing_is_left_of_it(tmp_path: Path) -> None:
+    start = Start(tmp_path)
+    every = ("--nproc-per-node", "1", "--warm", "0", "--snapshot-every", "1", "--checkpoint-every", "1000")
+    run = start("--run", "killed", *every, script=SCRIPT)
+    try:
+        run.until_printed(r"step 10\b")
+        os.kill(run.pids()[-1], signal.SIGKILL)
+        run.until_said("goes on with 1 member")
+        (agent,) = run.agents()
+        assert memory_of_node(agent)
+        assert run.wait() == 0, run.err
+        (line,) = [line for line in run.err if "goes on with 1 member" in line]
+        assert int(re.search(r"step (\d+) goes on", line)[1]) > 5, line  # type: ignore[index]
+        assert not is_alive(agent)  # and with it goes the memory, which has no name anywhere
+        assert not list(Path("/dev/shm").glob(f"*{memory.NAME}*"))
+    finally:
+        run.close()
