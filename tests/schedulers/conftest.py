@@ -104,19 +104,24 @@ class KubernetesCluster:
 
     def __init__(self, server: KubernetesServer) -> None:
         self.server = server
+        self._apis: list[KubernetesApi] = []
         self.scheduler = self.make_scheduler()
         self._numbers = count()
         self._ending = threading.Event()
         self._beats = threading.Thread(target=self._beat, daemon=True)
 
-    def make_scheduler(self, policy: KubernetesPolicy | None = None, token: str = "") -> KubernetesScheduler:
+    def make_scheduler(
+        self, policy: KubernetesPolicy | None = None, token: str = "", patience_s: float = WAIT_S
+    ) -> KubernetesScheduler:
         """As another process would have it, which knows nothing but what the server tells."""
         access = read_kubeconfig(self.server.kubeconfig(token), Path("/"))
-        return KubernetesScheduler(KubernetesApi(access), policy or KubernetesPolicy(), gpus_per_node=4)
+        self._apis.append(KubernetesApi(access, patience_s=patience_s))
+        return KubernetesScheduler(self._apis[-1], policy or KubernetesPolicy(), gpus_per_node=4)
 
     def begin(self) -> None:
         for name in KUBERNETES_NODES:
-            self.server.ask("POST", "/api/v1/nodes", {"metadata": {"name": name}})
+            labels = {"kubernetes.io/hostname": name}  # for an object without fields nobody is noted
+            self.server.ask("POST", "/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
             status = {"capacity": {"nvidia.com/gpu": "8", "cpu": "96"}, "conditions": [_ready("True")]}
             self._status(name, {"status": status})
         self._beats.start()
@@ -124,6 +129,8 @@ class KubernetesCluster:
     def end(self) -> None:
         self._ending.set()
         self._beats.join(WAIT_S)
+        for api in self._apis:
+            api.close()
         self.server.ask("DELETE", "/api/v1/nodes")
         for namespace in ("default", "kube-system"):
             self.server.ask("DELETE", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")

@@ -18,7 +18,6 @@ from holdfast.record.stores import open_store
 from holdfast.schedulers.live_runs import LiveRuns
 from holdfast.schedulers.machines import ClusterMachines
 from holdfast.schedulers.scheduler import NotOurs
-from holdfast.wording.units import MINUTE_NS
 from tests.schedulers.conftest import MakeIncident, TriedCluster, seen
 
 REASON = "holdfast: gpu-throttle (control-1-0000000000)"
@@ -158,7 +157,7 @@ class Site:
             name=f"cluster/{node}",
             run="cluster",
             mechanism="gpu-fault",
-            began_ns=now_ns - MINUTE_NS,
+            began_ns=now_ns,
             noticed_ns=now_ns,
         )
         self.store.ingest(

@@ -228,7 +228,8 @@ contexts: [{name: here, context: {cluster: c, user: u}}]
 """
 KUBERNETES_NODES = (
     b'{"items":[{"metadata":{"name":"n1","creationTimestamp":"2026-11-17T12:00:00Z","labels":{"nvidia.com/gpu.count":"8"},'
-    b'"annotations":{"holdfast.dev/cordon-by":"holdfast-control","holdfast.dev/cordon-reason":"holdfast: x (y)"},'
+    b'"annotations":{"holdfast.dev/cordon-by":"holdfast-control",'
+    b'"holdfast.dev/cordon-reason":"holdfast: x (y)"},'
     b'"managedFields":[{"manager":"kubectl","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},'
     b'"spec":{"unschedulable":true},"status":{"conditions":[{"type":"Ready","status":"True"}]}}]}'
 )

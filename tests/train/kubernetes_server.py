@@ -39,7 +39,7 @@ TAGS = "providerless"
 """Without the clouds' own code, which is a third of it."""
 BUILD_WAIT_S = 3_600
 STOP_WAIT_S = 30
-START_WAIT_S = 120
+START_WAIT_S = 600
 ASK_WAIT_S = 30
 ADMINISTRATORS = "system:masters"
 
@@ -239,7 +239,7 @@ class KubernetesServer:
                 "--allow-privileged=true",
             ],
         )
-        until(self._is_ready, self._logs)
+        until(self._is_ready, self._logs, wait_s=START_WAIT_S)
 
     def kill(self) -> None:
         """As when its machine dies: nothing is said to anybody."""

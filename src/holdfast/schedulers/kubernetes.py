@@ -128,8 +128,8 @@ class KubernetesScheduler:
     def clear(self, node: str, jobs: tuple[str, ...]) -> str:
         """The pods of this node alone: their jobs make others elsewhere, and go on where they can."""
         chosen = f"spec.nodeName={_name(node)}"
-        pods = [pod for pod in self._api.items("/api/v1/pods", KubePod, fieldSelector=chosen) if pod.job]
-        return self._evicted(pods)
+        pods = self._api.items("/api/v1/pods", KubePod, is_patient=True, fieldSelector=chosen)
+        return self._evicted([pod for pod in pods if pod.job])
 
     def resume(self, node: str, reason: str) -> None:
         path = _path(node)
@@ -154,7 +154,7 @@ class KubernetesScheduler:
         match = _JOB.fullmatch(job)
         if match is None:
             raise InputError(f"{job!r} is not the name of a job.", hint="Jobs are called NAMESPACE/NAME.")
-        pods = self._api.items(f"/api/v1/namespaces/{match[1]}/pods", KubePod)
+        pods = self._api.items(f"/api/v1/namespaces/{match[1]}/pods", KubePod, is_patient=True)
         self._evicted([pod for pod in pods if pod.job == job])
 
     def request_maintenance(self, node: str, reason: str) -> str:

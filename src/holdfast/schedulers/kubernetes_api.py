@@ -1,7 +1,8 @@
 """The way to a Kubernetes API server: by a pod's service account or a kubeconfig, within bounds.
 
-What reads is asked once. What writes is tried again for a while when the server is away, because an answer
-that was lost says nothing about what was done: callers write so that a second time changes nothing.
+A list is asked for once: whoever wants it asks again. What belongs to an action is tried again for a while
+when the server is away; an answer that was lost says nothing about what was done, so callers write what a
+second time does not change.
 """
 
 import os
@@ -28,7 +29,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 LIMITS = Limits(total_s=30.0, body_bytes_max=256 << 20)
 PAGE_ITEMS = 500
 PATIENCE_S = 60.0
-"""For which a write is tried again."""
+"""For which what belongs to an action is tried again."""
 PAUSE_S, PAUSE_S_MAX = 0.25, 4.0
 TOKEN_BYTES_MAX = 64 << 10
 _AWAY = frozenset({429, 500, 502, 503, 504})
@@ -192,54 +193,58 @@ class KubernetesApi:
         )
 
     def get(self, path: str, kind: type[T]) -> T:
-        return self._decoded(self._ask("GET", path), kind)
+        return _decoded(self._ask_patiently("GET", path), kind)
 
-    def items(self, path: str, kind: type[T], **query: str) -> Iterator[T]:
+    def items(self, path: str, kind: type[T], *, is_patient: bool = False, **query: str) -> Iterator[T]:
         """All of a list, a page at a time."""
-        more = ""
+        ask, more = self._ask_patiently if is_patient else self._ask, ""
         while True:
             asked = {"limit": str(PAGE_ITEMS), **query} | ({"continue": more} if more else {})
-            page = self._decoded(self._ask("GET", path, query=asked), KubePage[kind])  # type: ignore[valid-type]
+            page = _decoded(ask("GET", path, query=asked), KubePage[kind])  # type: ignore[valid-type]
             yield from page.items or ()
             if not (more := page.metadata.more):
                 return
 
     def patch(self, path: str, change: object, *, manager: str, form: str = "merge") -> None:
         """form: `strategic-merge` knows which lists are merged by a key."""
-        self._write(
+        self._ask_patiently(
             "PATCH",
             path,
-            change,
             query={"fieldManager": manager},
+            content=msgspec.json.encode(change),
             headers={"Content-Type": f"application/{form}-patch+json"},
         )
 
     def create(self, path: str, made: object, *, is_final: frozenset[int] = frozenset()) -> None:
         """is_final: refusals that waiting does not change."""
-        self._write("POST", path, made, headers={"Content-Type": "application/json"}, is_final=is_final)
+        self._ask_patiently(
+            "POST",
+            path,
+            content=msgspec.json.encode(made),
+            headers={"Content-Type": "application/json"},
+            is_final=is_final,
+        )
 
     def delete(self, path: str) -> None:
-        self._write("DELETE", path, None, headers={})
+        self._ask_patiently("DELETE", path)
 
     def close(self) -> None:
         self._client.close()
 
-    def _write(
+    def _ask_patiently(
         self,
         method: str,
         path: str,
-        content: object,
         *,
-        headers: Mapping[str, str],
         query: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
         is_final: frozenset[int] = frozenset(),
-    ) -> None:
+    ) -> HttpAnswer:
         until, pause_s = time.monotonic() + self._patience_s, PAUSE_S
-        body = None if content is None else msgspec.json.encode(content)
         while True:
             try:
-                self._ask(method, path, query=query, content=body, headers=headers)
-                return
+                return self._ask(method, path, query=query, content=content, headers=headers)
             except KubeRefusal as refusal:
                 if refusal.status not in _AWAY - is_final or time.monotonic() > until:
                     raise
@@ -277,11 +282,12 @@ class KubernetesApi:
             token = _text(path, what="the token")
         return {"Authorization": f"Bearer {token.strip()}"} if token else {}
 
-    def _decoded(self, answer: HttpAnswer, kind: type[T]) -> T:
-        try:
-            return decoded(answer.body, kind)
-        except ValueError as error:
-            raise HoldfastError(f"The Kubernetes API server sent {error}.", hint=_HINT) from None
+
+def _decoded(answer: HttpAnswer, kind: type[T]) -> T:
+    try:
+        return decoded(answer.body, kind)
+    except ValueError as error:
+        raise HoldfastError(f"The Kubernetes API server sent {error}.", hint=_HINT) from None
 
 
 def _refusal(answer: HttpAnswer) -> KubeRefusal:
