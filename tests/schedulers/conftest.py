@@ -4,6 +4,7 @@ Tests of Kubernetes are marked so, and run by `make test-kubernetes`, which buil
 it they fail: nothing is skipped.
 """
 
+import gc
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -131,6 +132,7 @@ class KubernetesCluster:
         self._beats.join(WAIT_S)
         for api in self._apis:
             api.close()
+        gc.collect()  # connections that were cut are noticed in the test that cut them
         self.server.ask("DELETE", "/api/v1/nodes")
         for namespace in ("default", "kube-system"):
             self.server.ask("DELETE", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")

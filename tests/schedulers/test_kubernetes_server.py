@@ -324,8 +324,9 @@ def test_nvsentinel_is_asked_to_reboot_once_and_gives_the_node_back_itself(
 # ---- the server dies -------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # connections that were cut as they were made
 def test_a_server_that_is_killed_in_the_middle_loses_and_doubles_nothing(nodes: KubernetesCluster) -> None:
-    """Five times it is killed while nodes are drained and restored; what was asked for is so, once."""
+    """Three times it is killed while nodes are drained and restored; what was asked for is so, once."""
     trouble: list[BaseException] = []
     scheduler = nodes.make_scheduler(patience_s=PATIENCE_S)
 
@@ -338,7 +339,7 @@ def test_a_server_that_is_killed_in_the_middle_loses_and_doubles_nothing(nodes: 
         except BaseException as error:
             trouble.append(error)
 
-    for number in (1, 3, 5, 7, 8):
+    for number in (1, 3, 4):
         both = [threading.Thread(target=drain_and_restore, args=(node, number)) for node in nodes_of(nodes)]
         for thread in both:
             thread.start()
@@ -351,14 +352,14 @@ def test_a_server_that_is_killed_in_the_middle_loses_and_doubles_nothing(nodes: 
         assert trouble == []
     for node in nodes_of(nodes):
         found = seen(nodes.make_scheduler())[node]
-        assert (found.is_out, found.reason) == (True, f"holdfast: gpu-fault (control-8-{node})")
+        assert (found.is_out, found.reason) == (True, f"holdfast: gpu-fault (control-4-{node})")
         assert nodes.condition(node, marks.CONDITION)["status"] == "True"
         told = [
             (event["reason"], event["message"].partition("(")[2].partition(")")[0])
             for event in nodes.events(node)
         ]
-        drains = [("NodeDrained", f"control-{number}-{node}") for number in (1, 3, 5, 7, 8)]
-        restores = [("NodeRestored", f"control-{number}-{node}") for number in (1, 3, 5, 7)]
+        drains = [("NodeDrained", f"control-{number}-{node}") for number in (1, 3, 4)]
+        restores = [("NodeRestored", f"control-{number}-{node}") for number in (1, 3)]
         assert sorted(told) == sorted(drains + restores)
         assert all(event["count"] == 1 for event in nodes.events(node))
 
@@ -424,7 +425,7 @@ def test_the_manifests_of_a_run_are_taken_as_they_are(nodes: KubernetesCluster) 
 
 
 def test_control_has_the_rights_that_it_needs_and_no_others(
-    nodes: KubernetesCluster, control_namespace: None, requests: Callable[[], list[Any]]
+    nodes: KubernetesCluster, control_namespace: None
 ) -> None:
     for made in [*listed(CONTRIB / "control"), *extra()]:
         kept = nodes.server.ask("POST", path_of(made), made)
@@ -436,10 +437,8 @@ def test_control_has_the_rights_that_it_needs_and_no_others(
     scheduler = nodes.make_scheduler(TAINT, token)
     node = drained(nodes, scheduler)
     assert scheduler.clear(node, ()) == "evicted 1 pod"
-    scheduler.request_maintenance(node, "its check failed")
     scheduler.resume(node, REASON)
     assert not seen(scheduler)[node].is_out
-    assert requests() == []
     assert nodes.condition(node, marks.CONDITION)["reason"] == "Restored"
     for method, forbidden in (
         ("GET", "/api/v1/secrets"),
