@@ -328,8 +328,12 @@ def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: 
 
 def test_the_traceback_of_a_survived_failure_is_printed_once(start: Start, tmp_path: Path) -> None:
     """Two members raise one after the other, in the same way; the run goes on after both."""
-    raises = "if step == {'n0.0': 10, 'n0.1': 50}.get(member): raise ValueError('boom')"
-    script = JOINS.replace("        step += 1\n", f"        step += 1\n        {raises}\n")
+    raises = """
+        since += len(generation.members) == 2 and "n0.0" not in generation.members
+        if member == "n0.0" and step == 10 or member == "n0.1" and since == 40: raise ValueError("boom")
+"""
+    script = JOINS.replace("step, ", "since, step, ", 1).replace("= 0, None", "= 0, 0, None")
+    script = script.replace("        step += 1\n", f"        step += 1{raises}")
     launched = start("--nproc-per-node", "2", "--warm", "2", script=script)
     launched.until_said("n0.1 lost (exit 1): ValueError: boom")
     launched.until_printed("generation n0.2 n0.3|generation n0.3 n0.2")
@@ -414,6 +418,7 @@ def test_whoever_refuses_a_move_says_what_to_do_instead(start: Start) -> None:
 
 def test_what_stands_before_join_is_shown_once_for_each_first_member(start: Start, tmp_path: Path) -> None:
     script = "import os, sys; print('before join', os.environ['HOLDFAST_MEMBER'], flush=True)\n" + JOINS
+    script = script.replace("link.close()", "print('released', flush=True)\n                link.close()")
     flags = ("--nproc-per-node", "2", "--warm", "1", "--run", "muted", "--log-dir", "logs")
     launched = start(*flags, script=script)
     launched.until_printed("generation n0.0 n0.1$", 2)
@@ -424,13 +429,13 @@ def test_what_stands_before_join_is_shown_once_for_each_first_member(start: Star
 
     launched.until(lambda: "n0.2" in logged())
     assert start.chaos("muted", "kill", "n0.1").returncode == 0
-    (pid, *_rest) = launched.until_printed(r"\[n0\.2\] pid \d+ generation n0.0 n0.2$")
-    assert pid
+    launched.until_printed(r"\[n0\.0\] pid \d+ generation n0.0 n0.2$")
     launched.until(lambda: {"n0.0", "n0.1", "n0.2", "n0.2+1"} <= logged())
     (tmp_path / "enough").touch()
     assert launched.wait() == 0
     shown = sorted(line for line in launched.out if "before join" in line)
     assert shown == ["[n0.0] before join n0.0", "[n0.1] before join n0.1"]
+    assert "[n0.2] released" in launched.out
 
 
 def test_a_warm_process_that_fails_before_join_says_why(start: Start, tmp_path: Path) -> None:

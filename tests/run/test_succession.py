@@ -180,7 +180,7 @@ def test_a_run_without_coordinator_and_successor_ends_everywhere(start: Start) -
     assert ended.occurred_ns >= max(event.occurred_ns for event in start.events(RunStarted))
     assert abs(ended.occurred_ns - seen_ns) < 60 * 10**9
     assert not (start.home / "runs" / "r" / "endpoint.json").exists()
-    assert start.verb("report", "r").stdout.count("lost: its coordinator died") == 1
+    assert start.verb("report", "r").stdout.count("Failed: lost: its coordinator died") == 1
     assert len(start.events(RunEnded)) == 1  # it is written down once
 
 

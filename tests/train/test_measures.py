@@ -291,7 +291,7 @@ def test_a_run_shows_who_is_slow_who_waits_and_for_what(page_url: str) -> None:
     assert compute_s["n1.0"] - compute_s["n0.0"] > (SLOW_S - GARBAGE_S) / 2
     assert wait_s["n0.0"] - wait_s["n1.0"] > (SLOW_S - GARBAGE_S) / 2
     assert all(DATA_S <= each < SLOW_S / 2 for each in data_s.values())
-    assert collecting_s["n0.0"] > GARBAGE_S / 2 > 2 * collecting_s["n1.0"]
+    assert collecting_s["n0.0"] > max(GARBAGE_S / 2, collecting_s["n1.0"])
 
     def is_divided(page: Page) -> bool:
         """Each of the figures is a mean over its own last second, in which the machine was as busy or not."""
