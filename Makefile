@@ -80,7 +80,7 @@ check: $(installed) ## Check format, lint, strict types, the import table and th
 .PHONY: quick
 quick: $(installed) ## Run the tests that need no server and no root and take no time, after every edit.
 	$(bin)/python -m pytest --quiet --numprocesses 2 --dist worksteal --hypothesis-profile=quick \
-	  -m 'not (slow or server or root or soak)' $(checked:%=--ignore=%)
+	  -m 'not (slow or server or root or soak or kubernetes)' $(checked:%=--ignore=%)
 
 .PHONY: test
 test: $(installed) ## Run the test suite, three tests at a time: many of them wait. As root it installs servers first.
@@ -94,6 +94,11 @@ soak: $(installed) ## Run the tests that take minutes, and every property on twe
 .PHONY: servers
 servers: ## Install the servers that tests need: PostgreSQL, Prometheus, Slurm, a browser (root or sudo).
 	@$(find_python); "$$python" tests/train/servers.py
+
+.PHONY: test-kubernetes
+test-kubernetes: $(installed) ## Test against a real Kubernetes API server; the first time it is built from source (root).
+	$(bin)/python tests/train/kubernetes_server.py
+	$(bin)/python -m pytest -m kubernetes tests/schedulers
 
 .PHONY: test-gpu
 test-gpu: $(if $(DEPENDENCIES),,$(installed)) ## Run the NCCL suite on a machine with a GPU; needs no network.

@@ -16,6 +16,7 @@ from holdfast.control.seeing import ActionOrder, Answered, MachinesView
 from holdfast.record.errors import HoldfastError
 from holdfast.schedulers.live_runs import LiveRuns
 from holdfast.schedulers.machines import ClusterMachines
+from holdfast.schedulers.scheduler import UNTOLD, DrainCause
 from holdfast.schedulers.site import SiteAnswer, filled, run_command, told
 
 FREE = ActionPrice(gpu_hours=0, usd=0)
@@ -32,8 +33,13 @@ class Written:
     def look(self, now_ns: int) -> MachinesView:
         return MachinesView(nodes={})
 
-    def drain(self, node: str, reason: str) -> None:
+    def drain(self, node: str, reason: str, cause: DrainCause = UNTOLD) -> None:
+        assert cause.rule == "gpu-fault"
         self.asked.append(("drain", node, reason))
+
+    def clear(self, node: str, jobs: tuple[str, ...]) -> str:
+        self.asked.append(("clear", node, *jobs))
+        return "cleared"
 
     def resume(self, node: str, reason: str) -> None:
         self.asked.append(("resume", node, reason))
@@ -94,7 +100,7 @@ def machines(written: Written, *, leads: bool = True, **commands: Any) -> Cluste
     [
         ("watch", None, []),
         ("drain-when-done", None, [("drain", "n17", "holdfast: mine")]),
-        ("drain-now", RIGID, [("drain", "n17", "holdfast: mine"), ("requeue", "7")]),
+        ("drain-now", RIGID, [("drain", "n17", "holdfast: mine"), ("clear", "n17", "7")]),
         ("drain-now", ELASTIC, [("drain", "n17", "holdfast: mine"), ("leave", "pretrain", "n17")]),
         ("requeue", ELASTIC, [("requeue", "7")]),
         ("migrate", ELASTIC, [("migrate", "pretrain", "n17")]),
@@ -148,6 +154,21 @@ def test_what_is_filled_in_stays_one_word_and_reaches_no_shell(tmp_path: Path) -
     assert words == ["page", "n17 is bad", "$(touch x); rm -r y"]
     answered = machines(Written(), person="echo {node} {reason}").do(order("call-a-person"))
     assert answered.outcome == "exit code 0: n17 go on; $(reboot)"
+
+
+def test_a_scheduler_that_reboots_is_asked_where_the_site_has_no_command() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def reboot(node: str, why: str) -> str:
+        asked.append((node, why))
+        return "asked for it"
+
+    for command, outcome in (("", "asked for it"), ("echo by hand", "exit code 0: by hand")):
+        policy = ControlPolicy(commands=SiteCommands(reboot=command))
+        made = ClusterMachines(policy, Written(), WrittenMoves(Written()), lambda: True, reboot)
+        assert "reboot" in made.can
+        assert made.do(order("reboot")) == Answered(ok=True, outcome=outcome)
+    assert asked == [("n17", "go on; $(reboot)")]
 
 
 def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:

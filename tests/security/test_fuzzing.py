@@ -40,9 +40,10 @@ from holdfast.record import events, journal, kernel
 from holdfast.record.errors import HoldfastError
 from holdfast.record.importers import Options, import_file
 from holdfast.run import chaos, estate, image, stacks, state, watching, wire
-from holdfast.schedulers import site
+from holdfast.schedulers import kubernetes as kubernetes_scheduler
+from holdfast.schedulers import kubernetes_api, kubernetes_objects, site
 from holdfast.schedulers import slurm as slurm_scheduler
-from holdfast.signals import flight_dumps, plain_pickle, stack_files, wandb_file
+from holdfast.signals import flight_dumps, http_client, plain_pickle, stack_files, wandb_file
 from holdfast.signals.collectors import kernel_log
 from holdfast.signals.collectors import slurm as slurm_states
 from holdfast.signals.step_files import StepFiles
@@ -116,6 +117,18 @@ def steps_of(content: bytes) -> object:
 def survey_of_slurm(content: bytes) -> object:
     said = content.decode("utf-8", "replace")
     return slurm.survey(nodes=said, switches=said, jobs=content)
+
+
+def kubernetes_nodes(content: bytes) -> object:
+    page = http_client.decoded(content, kubernetes_objects.KubePage[kubernetes_objects.KubeNode])
+    return [
+        kubernetes_scheduler.viewed(node, gpus=node.gpus, jobs=(), booted_ns=0) for node in page.items or ()
+    ]
+
+
+def kubernetes_pods(content: bytes) -> object:
+    page = http_client.decoded(content, kubernetes_objects.KubePage[kubernetes_objects.KubePod])
+    return [pod.job for pod in page.items or ()]
 
 
 def acted(content: bytes) -> object:
@@ -221,6 +234,23 @@ def with_hash(read: Callable[[Path], object]) -> Callable[[bytes], object]:
     return reading
 
 
+KUBECONFIG = b"""\
+current-context: here
+clusters: [{name: c, cluster: {server: "https://k:6443", certificate-authority-data: YQ==}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: here, context: {cluster: c, user: u}}]
+"""
+KUBERNETES_NODES = (
+    b'{"items":[{"metadata":{"name":"n1","creationTimestamp":"2026-11-17T12:00:00Z","labels":{"nvidia.com/gpu.count":"8"},'
+    b'"annotations":{"holdfast.dev/cordon-by":"holdfast-control",'
+    b'"holdfast.dev/cordon-reason":"holdfast: x (y)"},'
+    b'"managedFields":[{"manager":"kubectl","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},'
+    b'"spec":{"unschedulable":true},"status":{"conditions":[{"type":"Ready","status":"True"}]}}]}'
+)
+KUBERNETES_PODS = (
+    b'{"items":[{"metadata":{"name":"p","namespace":"a","ownerReferences":[{"kind":"Job","name":"j","controller":true}]},'
+    b'"spec":{"nodeName":"n1","containers":[{"resources":{"limits":{"nvidia.com/gpu":"8"}}}]},"status":{"phase":"Running"}}]}'
+)
 STACK = b'Current thread 0x7f (most recent call first):\n  File "/a/train.py", line 8 in load\n'
 NOTE = msgspec.json.encode(
     keeping.DrillNote(
@@ -319,6 +349,11 @@ DECODERS: dict[str, Decoder] = {
     "schedulers.slurm": Decoder(
         text(slurm_scheduler.parse_nodes), (), (sample("topology/scontrol-show-node.txt"),)
     ),
+    "schedulers.kubernetes_api": Decoder(
+        text(lambda config: kubernetes_api.read_kubeconfig(config, ROOT)), (HoldfastError,), (KUBECONFIG,)
+    ),
+    "schedulers.kubernetes": Decoder(kubernetes_nodes, (ValueError,), (KUBERNETES_NODES,)),
+    "schedulers.kubernetes_objects": Decoder(kubernetes_pods, (ValueError,), (KUBERNETES_PODS,)),
     "run.wire": Decoder(wire.unframe, (wire.MalformedFrame,), (FRAME,)),
     "run.watching": Decoder(watching.status_of, (wire.MalformedFrame,), (b"\x80",)),
     "run.wire.unpack": Decoder(wire.unpack, (wire.MalformedFrame,), (wire.pack([("n0.0", "seat/0", b"v")]),)),

@@ -28,9 +28,8 @@ from holdfast.record.files import is_there, parsed
 from holdfast.record.leading import Lead
 from holdfast.record.store import Store
 from holdfast.record.stores import open_lead, open_store
+from holdfast.schedulers.choosing import reached
 from holdfast.schedulers.live_runs import LiveRuns
-from holdfast.schedulers.machines import ClusterMachines
-from holdfast.schedulers.slurm import SlurmScheduler
 from holdfast.topology.file import Described
 
 POLICY_FILE = "control.toml"
@@ -105,11 +104,10 @@ def _in_shadow(policy: ControlPolicy) -> ControlPolicy:
 
 
 def _controlling(given: _Flags, store: Store, lead: Lead, policy: ControlPolicy) -> Controlling:
-    scheduler = SlurmScheduler(policy.gpus_per_node) if policy.scheduler == "slurm" else None
     return Controlling(
         ControlSetting(
             store=store,
-            machines=ClusterMachines(policy, scheduler, LiveRuns(home()), lead.is_ours),
+            machines=reached(policy, LiveRuns(home()), lead.is_ours),
             policy=policy,
             prices=load_prices(given.prices_path),
             token=_token(),

@@ -107,6 +107,18 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     person_h: Hours = 1.0
 
 
+class KubernetesPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """taint: that drained nodes get besides the cordon; empty: none. keep_namespaces: from which nothing is
+    evicted. reboot: by whom, where the site has no command of its own.
+    """
+
+    taint: Annotated[
+        str, msgspec.Meta(pattern=r"^(|[A-Za-z0-9./_-]+(=[A-Za-z0-9._-]*)?:No(Schedule|Execute))$")
+    ] = ""
+    keep_namespaces: tuple[str, ...] = ("kube-system",)
+    reboot: Literal["maintenance-request", "none"] = "none"
+
+
 class LemonPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node that was taken out `long_check` times within so many days is tried longer; `person` times, and
     it stays out until a person restores it.
@@ -125,7 +137,7 @@ class ControlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     mode: Literal["act", "shadow"] = "shadow"
-    scheduler: Literal["slurm", "none"] = "none"
+    scheduler: Literal["slurm", "kubernetes", "none"] = "none"
     confidence: Share = 0.6
     confidence_drastic: Share = 0.8
     quality: Share = 0.5
@@ -139,6 +151,7 @@ class ControlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     times: Times = Times()
     lemons: LemonPolicy = LemonPolicy()
     commands: SiteCommands = SiteCommands()
+    kubernetes: KubernetesPolicy = KubernetesPolicy()
 
     def budget(self, action: ControlAction) -> Budget:
         return self.budgets.get(action, Budget())

@@ -7,7 +7,7 @@ from holdfast.control.actions import HARMLESS, ControlAction
 from holdfast.control.policy import ControlPolicy
 from holdfast.control.seeing import ActionOrder, Answered, MachinesView
 from holdfast.record.errors import HoldfastError
-from holdfast.schedulers.scheduler import NAME, Scheduler
+from holdfast.schedulers.scheduler import NAME, DrainCause, Scheduler
 from holdfast.schedulers.site import filled, run_command, told
 
 NOTHING = MachinesView(nodes={})
@@ -27,7 +27,8 @@ class RunMoves(Protocol):
 
 class ClusterMachines:
     """scheduler: None where there is none. is_leading: asked before a node is given back after a check, which
-    may have taken an hour.
+    may have taken an hour. reboot: a way that the scheduler has, where the site has no command; it takes a
+    node and why, and tells what was done.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class ClusterMachines:
         scheduler: Scheduler | None,
         moves: RunMoves,
         is_leading: Callable[[], bool],
+        reboot: Callable[[str, str], str] | None = None,
     ) -> None:
         self._policy = policy
         self._scheduler = scheduler
         self._moves = moves
         self._is_leading = is_leading
+        self._reboot = reboot
 
     @property
     def can(self) -> frozenset[ControlAction]:
@@ -49,7 +52,7 @@ class ClusterMachines:
         if self._scheduler is not None:
             found |= {"drain-when-done", "drain-now", "requeue"}
             found |= {"restore"} if commands.check else set()
-        found |= {"reboot"} if commands.reboot else set()
+        found |= {"reboot"} if commands.reboot or self._reboot else set()
         found |= {"checkpoint"} if commands.checkpoint else set()
         return frozenset(found)
 
@@ -73,12 +76,12 @@ class ClusterMachines:
             case "shrink":
                 return self._moves.drain(decision.run, decision.target)
             case "drain-when-done":
-                self._needed.drain(decision.target, order.reason)
+                self._needed.drain(decision.target, order.reason, _cause(order))
                 return Answered(ok=True, outcome="drained; what runs there goes on")
             case "drain-now":
                 return self._drain_now(order)
             case "reboot":
-                return self._commanded(commands.reboot, order)
+                return self._rebooted(order)
             case "requeue":
                 return self._requeued(order.run.jobs if order.run else ())
             case "restore":
@@ -97,12 +100,17 @@ class ClusterMachines:
     def _drain_now(self, order: ActionOrder) -> Answered:
         """First no new job comes, then those that are there leave: never the other way round."""
         target, run = order.decision.target, order.run
-        self._needed.drain(target, order.reason)
+        self._needed.drain(target, order.reason, _cause(order))
         if run is not None and run.is_elastic and run.can_move:
-            left = self._moves.drain(run.name, target)
+            left = self._moves.drain(run.name, target).outcome
         else:
-            left = self._requeued(run.jobs if run is not None else ())
-        return Answered(ok=True, outcome=f"drained; {left.outcome}")
+            left = self._needed.clear(target, run.jobs if run is not None else ())
+        return Answered(ok=True, outcome=f"drained; {left}")
+
+    def _rebooted(self, order: ActionOrder) -> Answered:
+        if self._reboot is None or self._policy.commands.reboot:
+            return self._commanded(self._policy.commands.reboot, order)
+        return Answered(ok=True, outcome=self._reboot(order.decision.target, order.decision.reason))
 
     def _requeued(self, jobs: tuple[str, ...]) -> Answered:
         for job in jobs:
@@ -142,6 +150,11 @@ class ClusterMachines:
         timeout_s = commands.long_timeout_s if is_long else commands.timeout_s
         answer = run_command(filled(template, values), timeout_s)
         return Answered(ok=answer.code == 0, outcome=told(answer))
+
+
+def _cause(order: ActionOrder) -> DrainCause:
+    decision = order.decision
+    return DrainCause(rule=decision.rule, incidents=decision.incidents, why=decision.reason)
 
 
 def _plain(name: str) -> str:

@@ -3,6 +3,8 @@
 import re
 from typing import Protocol
 
+import msgspec
+
 from holdfast.control.seeing import MachinesView
 from holdfast.record.errors import HoldfastError, InputError
 
@@ -14,14 +16,28 @@ class NotOurs(HoldfastError):
     """Somebody else drained the node, or has taken it over: it stays as it is."""
 
 
+class DrainCause(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a node is drained, for people who look at it. rule: the mechanism; why: prices side by side."""
+
+    rule: str = ""
+    incidents: tuple[str, ...] = ()
+    why: str = ""
+
+
+UNTOLD = DrainCause()
+
+
 class Scheduler(Protocol):
     """All raise `HoldfastError` where the scheduler refuses or does not answer."""
 
     def look(self, now_ns: int) -> MachinesView:
         """All nodes with their reasons, and the jobs that run."""
 
-    def drain(self, node: str, reason: str) -> None:
+    def drain(self, node: str, reason: str, cause: DrainCause = UNTOLD) -> None:
         """No new job on this node; those that run go on. Raises `NotOurs` where it is out already."""
+
+    def clear(self, node: str, jobs: tuple[str, ...]) -> str:
+        """Have these jobs leave a node that is drained, and run elsewhere; in words, what was done."""
 
     def resume(self, node: str, reason: str) -> None:
         """Let jobs on the node again. Raises `NotOurs` unless it is out for exactly this reason."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from holdfast.control.cluster import NodeView
 from holdfast.control.seeing import MachinesView, PlacedJob
 from holdfast.record.errors import HoldfastError
-from holdfast.schedulers.scheduler import NotOurs, require_name
+from holdfast.schedulers.scheduler import UNTOLD, DrainCause, NotOurs, require_name
 from holdfast.signals.collectors.slurm import MaintenanceWindow, ask, parse_jobs, parse_reservations
 from holdfast.topology.discovery.slurm import gpu_count
 from holdfast.wording.units import SECOND_NS
@@ -66,12 +66,17 @@ class SlurmScheduler:
             nodes={name: _completed(node, jobs, windows) for name, node in nodes.items()}, jobs=jobs
         )
 
-    def drain(self, node: str, reason: str) -> None:
+    def drain(self, node: str, reason: str, cause: DrainCause = UNTOLD) -> None:
         seen = self._node(node)
         if seen.is_out and seen.reason != reason:
             raise NotOurs(f"{node} is out already: {seen.reason or 'no reason given'}.")
         said = " ".join(reason.replace('"', "'").split())[:REASON_CHARS_MAX]
         ask("scontrol", "update", f"NodeName={require_name(node)}", "State=DRAIN", f"Reason={said}")
+
+    def clear(self, node: str, jobs: tuple[str, ...]) -> str:
+        for job in jobs:
+            self.requeue(job)
+        return f"requeued: {', '.join(jobs) or 'no job was found'}"
 
     def resume(self, node: str, reason: str) -> None:
         seen = self._node(node)

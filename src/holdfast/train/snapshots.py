@@ -39,7 +39,7 @@ SNAPSHOT = OWN + 1
 """The preference of a snapshot: of one step it is taken before a checkpoint, and does not hide it."""
 INTERVAL_S_MIN = 1.0
 """Where snapshots cost next to nothing, they are still no closer together."""
-COST_SHARE_MAX = 1 / 50
+COST_SHARE_MAX = 1 / 100
 """Of the time from one snapshot to the next, no more than this goes into taking one."""
 COPY_COST = 1 / 4
 """Of the time that a copy from a GPU takes beside a step, what the step loses. On an H200 it was 1/6."""

@@ -1,0 +1,30 @@
+"""The machines that a policy names: by which scheduler they are reached."""
+
+from collections.abc import Callable
+from typing import assert_never
+
+from holdfast.control.policy import ControlPolicy
+from holdfast.schedulers.machines import ClusterMachines, RunMoves
+from holdfast.schedulers.slurm import SlurmScheduler
+
+
+def reached(policy: ControlPolicy, moves: RunMoves, is_leading: Callable[[], bool]) -> ClusterMachines:
+    """Raises `InputError` where there is no way to the scheduler."""
+    match policy.scheduler:
+        case "none":
+            return ClusterMachines(policy, None, moves, is_leading)
+        case "slurm":
+            return ClusterMachines(policy, SlurmScheduler(policy.gpus_per_node), moves, is_leading)
+        case "kubernetes":
+            return _kubernetes(policy, moves, is_leading)
+    assert_never(policy.scheduler)
+
+
+def _kubernetes(policy: ControlPolicy, moves: RunMoves, is_leading: Callable[[], bool]) -> ClusterMachines:
+    # Slurm's sites need neither TLS nor HTTP to be loaded.
+    from holdfast.schedulers.kubernetes import KubernetesScheduler
+    from holdfast.schedulers.kubernetes_api import KubernetesApi, find_access
+
+    scheduler = KubernetesScheduler(KubernetesApi(find_access()), policy.kubernetes, policy.gpus_per_node)
+    reboot = scheduler.request_maintenance if policy.kubernetes.reboot == "maintenance-request" else None
+    return ClusterMachines(policy, scheduler, moves, is_leading, reboot)

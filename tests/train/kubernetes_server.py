@@ -1,0 +1,352 @@
+"""A real Kubernetes API server with etcd, on loopback, for as long as a session of tests lasts.
+
+No distribution has a package of the server any more, and Debian has its source: version 1.20, which is built
+once (`make kubernetes-server`; about four minutes of two idle cores) and kept in
+$XDG_CACHE_HOME/holdfast, where later runs find it. Nothing runs containers: nodes are stand-ins that tell the
+server what a kubelet would, and nobody but the tests acts on objects.
+
+As a script it needs of Python the standard library only, and for apt-get root or sudo.
+"""
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from servers import InstallFailed, find, install
+from waiting import free_port, until
+
+PACKAGES = {"golang-go": "go", "etcd-server": "etcd", "dpkg-dev": "dpkg-source", "openssl": "openssl"}
+SUITE = "bookworm"
+"""The last of Debian that has the source."""
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+PACKAGE = "k8s.io/kubernetes"
+SERVER = "kube-apiserver"
+TAGS = "providerless"
+"""Without the clouds' own code, which is a third of it."""
+REFLECT, REFLECT_PACKAGE = "github.com/modern-go/reflect2", "golang-github-modern-go-reflect2-dev"
+"""The source's own copy of it is older than Debian's compiler, by which its maps cannot be walked."""
+BUILD_WAIT_S = 3_600
+STOP_WAIT_S = 30
+START_WAIT_S = 600
+ASK_WAIT_S = 30
+ADMINISTRATORS = "system:masters"
+
+
+class NotBuilt(Exception):
+    """There is no server, and why."""
+
+
+def cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "holdfast" / "kubernetes"
+
+
+def binary() -> Path:
+    return cache() / f"{SERVER}-{SUITE}"
+
+
+# ---- build -----------------------------------------------------------------------------------------------
+
+
+def build() -> Path:
+    """The server, built unless it is there already; one process at a time builds."""
+    made = binary()
+    if made.exists() and find("etcd"):
+        return made
+    cache().mkdir(parents=True, exist_ok=True)
+    with (cache() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if absent := [name for name, command in PACKAGES.items() if find(command) is None]:
+            install(absent)
+        if not made.exists():
+            with tempfile.TemporaryDirectory(prefix="build-", dir=cache()) as folder:
+                _build(Path(folder), made)
+    return made
+
+
+def _build(folder: Path, made: Path) -> None:
+    begun = time.monotonic()
+    tree = folder / "go" / "src" / PACKAGE
+    tree.parent.mkdir(parents=True)
+    _say("fetching the source", begun)
+    _fetch(folder, tree)
+    environment = {
+        **os.environ,
+        "GOPATH": str(folder / "go"),
+        "GOCACHE": str(folder / "cache"),
+        "GO111MODULE": "off",
+        "CGO_ENABLED": "0",
+    }
+    _say("generating its OpenAPI definitions", begun)
+    generator = folder / "openapi-gen"
+    _run(
+        ["go", "build", "-o", str(generator), "./vendor/k8s.io/kube-openapi/cmd/openapi-gen"],
+        tree,
+        environment,
+    )
+    _run(
+        [
+            str(generator),
+            *("-i", ",".join(_described(tree)), "-p", f"{PACKAGE}/pkg/generated/openapi"),
+            *("-O", "zz_generated.openapi", "-r", str(folder / "violations")),
+            *("-h", "vendor/k8s.io/code-generator/hack/boilerplate.go.txt"),
+        ],
+        tree,
+        environment,
+    )
+    _say("compiling", begun)
+    fresh = folder / SERVER
+    _run(
+        ["go", "build", "-tags", TAGS, "-ldflags", "-s -w", "-o", str(fresh), f"./cmd/{SERVER}"],
+        tree,
+        environment,
+    )
+    fresh.replace(made)
+    _say(f"built: {made}", begun)
+
+
+def _fetch(folder: Path, tree: Path) -> None:
+    """By apt, which checks Debian's signature, with lists of its own: the system's stay as they are."""
+    if not KEYRING.exists():
+        raise NotBuilt(f"{KEYRING} is missing: the source is fetched on Debian")
+    for name in ("lists/partial", "apt/archives/partial"):
+        (folder / name).mkdir(parents=True)
+    sources = folder / "sources.list"
+    place = f"[signed-by={KEYRING}] http://deb.debian.org/debian {SUITE} main"
+    sources.write_text(f"deb-src {place}\ndeb {place}\n")
+    options = {
+        "Dir::Etc::SourceList": str(sources),
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::State::Lists": str(folder / "lists"),
+        "Dir::Cache": str(folder / "apt"),
+        "APT::Sandbox::User": "root" if os.geteuid() == 0 else "",
+    }
+    apt = ["apt-get", "-q", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+    _run([*apt, "update"], folder)
+    _run([*apt, "source", "--download-only", "kubernetes"], folder)
+    _run([*apt, "download", REFLECT_PACKAGE], folder)
+    (described,) = folder.glob("*.dsc")
+    _run(["dpkg-source", "-x", described.name, str(tree)], folder)
+    (newer,) = folder.glob("*.deb")
+    _run(["dpkg-deb", "-x", newer.name, "newer"], folder)
+    shutil.rmtree(tree / "vendor" / REFLECT)
+    shutil.copytree(
+        folder / "newer" / "usr" / "share" / "gocode" / "src" / REFLECT, tree / "vendor" / REFLECT
+    )
+
+
+def _described(tree: Path) -> list[str]:
+    """The packages whose types the server describes to clients; it does not start without."""
+    folders = [tree / "pkg", *sorted((tree / "vendor" / "k8s.io").iterdir())]
+    folders = [one for one in folders if one.name not in ("code-generator", "sample-apiserver")]
+    found = set()
+    for top in folders:
+        for path in top.rglob("*.go"):
+            if b"+k8s:openapi-gen=" in path.read_bytes():
+                found.add(f"{PACKAGE}/{path.parent.relative_to(tree)}")
+    return sorted(found)
+
+
+def _run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> None:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=BUILD_WAIT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = done.stdout.decode("utf-8", "replace").strip()[-1_000:]
+        raise NotBuilt(f"`{' '.join(command)[:120]}` failed: {said}")
+
+
+def _say(what: str, begun: float) -> None:
+    print(f"{SERVER}: {what} ({time.monotonic() - begun:.0f} s)", flush=True)
+
+
+# ---- run -------------------------------------------------------------------------------------------------
+
+
+class KubernetesServer:
+    """An API server and its etcd, which holds all that it knows: it may be killed and started again."""
+
+    def __init__(self, program: Path, home: Path) -> None:
+        self.home = home
+        self.token = secrets.token_hex(16)
+        self._program = program
+        self._port, self._etcd_port = free_port(), free_port()
+        self.url = f"https://127.0.0.1:{self._port}"
+        self._trust: ssl.SSLContext | None = None
+        self._etcd: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def authority(self) -> Path:
+        """Who vouches for the server's certificate, which it made itself."""
+        return self.home / "certificates" / "apiserver.crt"
+
+    @property
+    def pid(self) -> int:
+        assert self._server is not None
+        return self._server.pid
+
+    def begin(self) -> None:
+        key = self.home / "accounts.key"
+        subprocess.run(
+            ["openssl", "genrsa", "-out", str(key), "2048"],
+            check=True,
+            capture_output=True,
+            timeout=START_WAIT_S,
+        )
+        (self.home / "tokens.csv").write_text(f'{self.token},admin,admin,"{ADMINISTRATORS}"\n')
+        client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{free_port()}"
+        self._etcd = self._started(
+            "etcd",
+            [
+                str(find("etcd")),
+                f"--data-dir={self.home}/etcd",
+                *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
+                *(f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"),
+                f"--initial-cluster=default={peer}",
+            ],
+        )
+        self.start()
+
+    def start(self) -> None:
+        """The API server, at the address that it had before."""
+        self._server = self._started(
+            SERVER,
+            [
+                str(self._program),
+                f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+                *(f"--secure-port={self._port}", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"),
+                f"--cert-dir={self.home}/certificates",
+                "--endpoint-reconciler-type=none",
+                "--service-cluster-ip-range=10.0.0.0/24",
+                "--service-account-issuer=https://holdfast.test",
+                f"--service-account-signing-key-file={self.home}/accounts.key",
+                f"--service-account-key-file={self.home}/accounts.key",
+                f"--token-auth-file={self.home}/tokens.csv",
+                "--authorization-mode=RBAC",
+                # Nobody makes an account's token here, and nobody is to say that a stand-in is not ready.
+                "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+                "--allow-privileged=true",
+            ],
+        )
+        until(self._is_ready, self._logs, wait_s=START_WAIT_S)
+
+    def kill(self) -> None:
+        """As when its machine dies: nothing is said to anybody."""
+        assert self._server is not None
+        self._server.kill()
+        self._server.wait(STOP_WAIT_S)
+
+    def stop(self) -> None:
+        for process in (self._server, self._etcd):
+            if process is not None and process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(STOP_WAIT_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait(STOP_WAIT_S)
+
+    def ask(self, method: str, path: str, body: object = None, *, form: str = "json", token: str = "") -> Any:
+        """As an administrator would, by a client that is not the one under test."""
+        request = urllib.request.Request(
+            f"{self.url}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={
+                "Authorization": f"Bearer {token or self.token}",
+                "Content-Type": f"application/{form}",
+                "User-Agent": "somebody-else/1.0",
+            },
+        )
+        if self._trust is None:
+            self._trust = ssl.create_default_context(cafile=str(self.authority))
+        try:
+            with urllib.request.urlopen(request, context=self._trust, timeout=ASK_WAIT_S) as answer:
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
+
+    def kubeconfig(self, token: str = "") -> str:
+        authority = base64.b64encode(self.authority.read_bytes()).decode()
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "here",
+            "clusters": [
+                {"name": "c", "cluster": {"server": self.url, "certificate-authority-data": authority}}
+            ],
+            "users": [{"name": "u", "user": {"token": token or self.token}}],
+            "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        }
+        return json.dumps(config)  # which is YAML, too
+
+    def _is_ready(self) -> bool:
+        assert self._server is not None
+        if self._server.poll() is not None:
+            raise AssertionError(self._logs())
+        try:
+            self.ask("GET", "/api/v1/namespaces/default")
+        except (OSError, ValueError):  # urllib's errors are of OSError
+            return False
+        return True
+
+    def _started(self, name: str, command: list[str]) -> "subprocess.Popen[bytes]":
+        with (self.home / f"{name}.log").open("ab") as output:
+            return subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", *command],  # also where the tests are killed
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "ETCD_UNSUPPORTED_ARCH": "arm64"},
+            )
+
+    def _logs(self) -> str:
+        return "\n".join(path.read_text("utf-8", "replace")[-3_000:] for path in self.home.glob("*.log"))
+
+
+@contextlib.contextmanager
+def serving(program: Path) -> Iterator[KubernetesServer]:
+    home = Path(tempfile.mkdtemp(prefix="holdfast-kubernetes-"))
+    server = KubernetesServer(program, home)
+    try:
+        server.begin()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def main() -> str | None:
+    try:
+        print(f"The API server is {build()}")
+    except (NotBuilt, InstallFailed, OSError, subprocess.SubprocessError) as reason:
+        return f"There is no Kubernetes API server: {reason}"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
