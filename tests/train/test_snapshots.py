@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from holdfast.train.snapshots import (
     MemoryFile,
     MemoryFirst,
     MemorySnapshots,
+    each_hashed,
 )
 
 CPU = torch.device("cpu")
@@ -210,6 +212,31 @@ def test_what_may_be_wrong_is_forgotten_in_all_slots(held: HeldMemory) -> None:
     kept, _ = snapshots(held, 2)
     kept.forget()
     assert kept.newest() is None
+
+
+def test_what_is_still_being_hashed_is_forgotten_too(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_hashing, may_go_on = threading.Event(), threading.Event()
+
+    def hash_later(work: Sequence[Callable[[], bytes]]) -> list[bytes]:
+        is_hashing.set()
+        assert may_go_on.wait(60)
+        return each_hashed(work)
+
+    monkeypatch.setattr("holdfast.train.snapshots.each_hashed", hash_later)
+    kept, heard = snapshots(held)
+    kept.take(10, state_of(10), ALONE)
+    assert is_hashing.wait(60)
+    kept.forget()
+    may_go_on.set()
+    until(lambda: not kept.is_busy)
+    assert kept.newest() is None
+    assert heard.kept_steps == []
+    take(kept, 20)
+    found = kept.newest()
+    assert found is not None
+    assert found.step == 20
 
 
 def test_when_one_is_due(held: HeldMemory) -> None:

@@ -327,6 +327,7 @@ class _Taken(NamedTuple):
     header: PartHeader
     note: SnapshotNote
     began_ns: int
+    epoch: int
 
 
 class MemorySnapshots:
@@ -354,6 +355,8 @@ class MemorySnapshots:
         self._rail, self._ranks = part
         self._copy = SideStreamCopy(device) if device.type == "cuda" else HostCopy()
         self._working: threading.Thread | None = None
+        self._heading = threading.Lock()
+        self._epoch = 0  # what was taken in an earlier one gets no header
         self._ready_bytes = 0
         self._is_off = self._is_closed = False
         self._refused: set[tuple[object, ...]] = set()  # what is damaged: parts, or numbers of files
@@ -407,7 +410,7 @@ class MemorySnapshots:
         self._copy.copy(pairs, at_once)
         header = PartHeader(step, share, self._rail, self._ranks, end, 0, layout_of(laid), b"")
         stall_ns = time.monotonic_ns() - began_ns
-        self._work(self._complete, _Taken(buffer.flat, header, note, began_ns), stall_ns)
+        self._work(self._complete, _Taken(buffer.flat, header, note, began_ns, self._epoch), stall_ns)
         return stall_ns
 
     def hold_back(self) -> None:
@@ -430,6 +433,7 @@ class MemorySnapshots:
         self.settle()
         if self._working is not None:
             self._working.join(CLOSE_S_MAX)
+        self._void()  # somebody else may write here from now on
         for buffer in self._own:
             buffer.let_go(self._device)
             if buffer.lock >= 0:
@@ -438,8 +442,14 @@ class MemorySnapshots:
 
     def forget(self) -> None:
         """All that this node has: it may be wrong."""
+        self._void()
         for file in self._files:
             file.blank()
+
+    def _void(self) -> None:
+        """What is being completed will not be: once this returns it has its header, or never gets one."""
+        with self._heading:
+            self._epoch += 1
 
     def _work(self, work: Callable[..., None], *arguments: object) -> None:
         self._working = threading.Thread(target=work, args=arguments, name="holdfast snapshots", daemon=True)
@@ -511,7 +521,10 @@ class MemorySnapshots:
         begin = taken.header.data_bytes
         memory[begin : begin + len(note)] = note
         header = taken.header._replace(note_bytes=len(note), note_hash=_blake2b(note)).encoded()
-        memory[: len(header)] = header
+        with self._heading:
+            if taken.epoch != self._epoch:
+                return
+            memory[: len(header)] = header
         took_s = (time.monotonic_ns() - taken.began_ns) / 1e9
         copied_s = self._copy.took_s
         self._cost_s = took_s if copied_s is None else stall_ns / 1e9 + COPY_COST * copied_s
