@@ -1,6 +1,7 @@
 """Snapshots in memory: what is kept is what is found, whole or not at all; a run goes on from them."""
 
 import asyncio
+import errno
 import os
 import random
 import re
@@ -261,6 +262,61 @@ def test_too_little_memory_switches_them_off_with_a_sentence(
         r"snapshots are off: they would take 0.0 GB of the [\d.]+ GB of memory that n0 has left", reason
     )
     assert kept.readiness(3) == READY
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def no_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def refuse(*_: object) -> None:
+    raise ValueError("mmap length is greater than file size")
+
+
+@pytest.mark.parametrize(
+    ("where", "failure", "told"),
+    [
+        ("os.open", no_room, "Too many open files"),
+        ("holdfast.train.snapshots.memory_left_bytes", no_room, "Too many open files"),
+        ("holdfast.train.snapshots.MemoryFile.mapped", refuse, "mmap length"),
+        ("threading.Thread.start", no_thread, "can't start new thread"),
+        ("holdfast.train.snapshots.MemoryFile.header", no_room, "Too many open files"),
+        ("holdfast.train.snapshots.each_hashed", no_thread, "can't start new thread"),
+    ],
+)
+def test_training_goes_on_where_a_snapshot_cannot_be_taken(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch, where: str, failure: Callable[..., None], told: str
+) -> None:
+    kept, heard = snapshots(held, every=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(where, failure)
+        kept.take(1, state_of(1), ALONE)
+        until(lambda: not kept.is_busy)
+    ((step, reason),) = heard.failures
+    assert step == 1
+    assert reason.startswith("snapshots are off, ")
+    assert told in reason
+    take(kept, 2)
+    assert (heard.kept_steps, len(heard.failures)) == ([], 1)
+    assert kept.newest() is None
+    kept.close()
+
+
+def test_memory_that_cannot_be_reached_is_said_and_raises_nothing(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, heard = snapshots(held, every=1)
+    monkeypatch.setattr("holdfast.train.snapshots.MemoryFile.header", no_room)
+    monkeypatch.setattr("holdfast.train.snapshots.MemoryFile.blank", no_room)
+    assert kept.newest() is None
+    kept.forget()
+    assert [reason[:37] for _, reason in heard.failures] == [
+        "snapshots are off, because none can b",
+        "snapshots are off, because one could ",
+    ]
 
 
 # ---- damage ----------------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ _VERSION = 1
 _HEADER = struct.Struct(">16sIIIIIQQQ16s32s32s")
 _HASH_BYTES = 32
 _GB = 1e9
+_FAILURES = (OSError, RuntimeError, ValueError, MemoryError)
+"""Of snapshots alone: training goes on without them. Of a device that has failed it hears by itself."""
 
 Readiness = Literal[0, 1, 2]
 READY: Readiness = 0
@@ -297,13 +299,17 @@ class _Buffer:
     flat: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
 
     def is_locked(self) -> bool:
+        """Whether it is this process's to write now. Raises `OSError`."""
         if self.lock < 0:
             lock = os.open(f"/proc/self/fd/{self.file.descriptor}", os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 os.close(lock)
                 return False
+            except OSError:
+                os.close(lock)
+                raise
             self.lock = lock
         return True
 
@@ -391,15 +397,25 @@ class MemorySnapshots:
         """
         began_ns = time.monotonic_ns()
         self._began_ns = began_ns
-        if self._is_off or self.is_busy or not all(buffer.is_locked() for buffer in self._own):
+        if self._is_off or self.is_busy:
             return 0
+        try:
+            self._take(step, state, share, at_once)
+        except _FAILURES as error:
+            self._switch_off(step, f"snapshots are off, because one could not be taken: {error}")
+        return time.monotonic_ns() - began_ns
+
+    def _take(self, step: int, state: State, share: Share, at_once: Collection[int]) -> None:
+        if not all(buffer.is_locked() for buffer in self._own):
+            return
+        began_ns = self._began_ns
         laid = lay_out(state)
         kept, end = _placed(laid, share)
         note = _note(laid, kept, share)
         room_bytes = _rounded(end + len(msgspec.msgpack.encode(note)) + _names_bytes(kept) + PAGE_BYTES)
         mates = share.of if self._ranks == 1 else len(self._files) // VERSIONS
         if room_bytes > self._ready_bytes and not self._make_ready(step, room_bytes, mates):
-            return time.monotonic_ns() - began_ns
+            return
         buffer = self._target()
         buffer.file.blank()
         pairs = []
@@ -411,7 +427,6 @@ class MemorySnapshots:
         header = PartHeader(step, share, self._rail, self._ranks, end, 0, layout_of(laid), b"")
         stall_ns = time.monotonic_ns() - began_ns
         self._work(self._complete, _Taken(buffer.flat, header, note, began_ns, self._epoch), stall_ns)
-        return stall_ns
 
     def hold_back(self) -> None:
         """The state is about to be changed: not before it is copied."""
@@ -443,8 +458,14 @@ class MemorySnapshots:
     def forget(self) -> None:
         """All that this node has: it may be wrong."""
         self._void()
+        failed: OSError | None = None
         for file in self._files:
-            file.blank()
+            try:
+                file.blank()
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            self._switch_off(0, f"snapshots are off, because one could not be forgotten: {failed}")
 
     def _void(self) -> None:
         """What is being completed will not be: once this returns it has its header, or never gets one."""
@@ -452,8 +473,9 @@ class MemorySnapshots:
             self._epoch += 1
 
     def _work(self, work: Callable[..., None], *arguments: object) -> None:
-        self._working = threading.Thread(target=work, args=arguments, name="holdfast snapshots", daemon=True)
-        self._working.start()
+        thread = threading.Thread(target=work, args=arguments, name="holdfast snapshots", daemon=True)
+        thread.start()
+        self._working = thread
 
     def _make_ready(self, step: int, room_bytes: int, mates: int) -> bool:
         """Whether it is, now. Otherwise it will be, or there is no room. mates: who need as much here."""
@@ -476,7 +498,7 @@ class MemorySnapshots:
         try:
             for buffer in self._own:
                 buffer.make_ready(room_bytes, self._device)
-        except (OSError, ValueError, RuntimeError) as error:
+        except _FAILURES as error:
             self._switch_off(step, f"snapshots are off, for want of memory: {error}")
             return
         self._ready_bytes = room_bytes
@@ -506,6 +528,14 @@ class MemorySnapshots:
             self._copy.wait()
         except RuntimeError:
             return  # the device has failed, and with it this member
+        try:
+            self._seal(taken, stall_ns)
+        except _FAILURES as error:
+            self._switch_off(
+                taken.header.step, f"snapshots are off, because one could not be completed: {error}"
+            )
+
+    def _seal(self, taken: _Taken, stall_ns: int) -> None:
         memory = taken.flat.numpy().data
         bounds = [
             (one.offset + begin, one.offset + end)
@@ -543,8 +573,12 @@ class MemorySnapshots:
         """The newest whole one of this member's part that this node has, up to this one if one is given.
         Those that are damaged are passed over, and told of.
         """
-        self._tell_damaged()
-        headers = self._headers()
+        try:
+            self._tell_damaged()
+            headers = self._headers()
+        except OSError as error:
+            self._switch_off(0, f"snapshots are off, because none can be read: {error}")
+            return None
         for candidate in reversed(_whole_ones(headers)):
             is_wanted = (candidate.rail, candidate.ranks) == (self._rail, self._ranks)
             if not is_wanted or candidate.whole in self._refused:
