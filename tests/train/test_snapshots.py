@@ -259,9 +259,60 @@ def test_too_little_memory_switches_them_off_with_a_sentence(
     ((step, reason),) = heard.failures
     assert step == 1
     assert re.fullmatch(
-        r"snapshots are off: they would take 0.0 GB of the [\d.]+ GB of memory that n0 has left", reason
+        r"snapshots are off: they would take 0.0 GB more of the [\d.]+ GB of memory that n0 has left", reason
     )
     assert kept.readiness(3) == READY
+
+
+def test_only_what_they_grow_by_is_asked_of_the_memory_that_is_left(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, heard = snapshots(held)
+    take(kept, 10)
+    taken_bytes = [MemoryFile(descriptor).taken_bytes for descriptor in held.slots[0]]
+    monkeypatch.setattr("holdfast.train.snapshots.memory_left_bytes", lambda: sum(taken_bytes))
+    kept.take(20, {**state_of(20), "more": torch.ones(1 << 16)}, ALONE)  # of which little is new
+    until(lambda: not kept.is_busy)
+    assert heard.kept_steps == [10, 20]
+    other, told = snapshots(held, 1)
+    take(other, 10)  # what another slot has is not free
+    assert len(told.failures) == 1
+    found = other.newest()
+    assert found is not None
+    assert found.step == 20
+
+
+def test_memory_is_given_back_when_they_are_switched_off(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, heard = snapshots(held)
+    take(kept, 10)
+    files = [MemoryFile(descriptor) for descriptor in held.slots[0]]
+    read = files[0].mapped(files[0].size_bytes)  # as another member does
+    assert any(read[:PAGE_BYTES])
+    assert all(file.taken_bytes for file in files)
+    monkeypatch.setattr("holdfast.train.snapshots.memory_left_bytes", lambda: 0)
+    kept.take(20, {**state_of(20), "more": torch.ones(1 << 16)}, ALONE)
+    assert len(heard.failures) == 1
+    assert [file.taken_bytes for file in files] == [0, 0]
+    assert kept.newest() is None
+    assert not any(read[:])  # and nobody is killed for it
+    kept.close()
+    monkeypatch.undo()
+    take(snapshots(held)[0], 30)
+    found = kept.newest()
+    assert found is not None
+    assert found.step == 30
+
+
+def test_a_hash_that_fails_in_any_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    work = [lambda: b"x"] * 8
+    assert each_hashed(work) == [b"x"] * 8
+    for number in range(8):
+        failing: list[Callable[[], bytes]] = [*work[:number], partial(int, "x"), *work[number + 1 :]]  # type: ignore[list-item]
+        with pytest.raises(ValueError, match="invalid literal"):
+            each_hashed(failing)
 
 
 def no_room(*_: object) -> None:

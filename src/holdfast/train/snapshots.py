@@ -20,14 +20,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 import torch
 
 from holdfast.record.errors import StoreError
-from holdfast.run.memory import VERSIONS, SlotFiles
+from holdfast.run.memory import VERSIONS, SlotFiles, memory_left_bytes
 from holdfast.train.checkpoint import Checkpoints, Loaded, Mark, State
 from holdfast.train.chunks import NAME_BYTES, Unsound, name_of, pieces_of
 from holdfast.train.manifest import INLINE_BYTES, Laid, Share, lay_out, layout_of, memory_of, stretches
@@ -51,8 +50,12 @@ HASHERS_MAX = 4
 CLOSE_S_MAX = 2.0
 LIST_S_MAX = 10.0
 """So long storage may take to say what it has, where there is a snapshot to go on from."""
+EMPTIED_BYTES = 64 << 20
+"""So much memory is given back at a time: other threads wait meanwhile."""
 PAGE_BYTES = 4096
 ALIGNED_BYTES = 64
+BLOCK_BYTES = 512
+"""In which the kernel counts what a file takes."""
 _MAGIC = b"holdfast.snap\r\n\x1a"
 _VERSION = 1
 _HEADER = struct.Struct(">16sIIIIIQQQ16s32s32s")
@@ -159,6 +162,11 @@ class MemoryFile:
     def size_bytes(self) -> int:
         return os.fstat(self.descriptor).st_size
 
+    @property
+    def taken_bytes(self) -> int:
+        """Of memory."""
+        return os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
+
     def blank(self) -> None:
         """What it holds is of no use any more."""
         os.pwrite(self.descriptor, bytes(_HEADER.size + _HASH_BYTES), 0)
@@ -179,8 +187,19 @@ class MemoryFile:
         return note
 
     def mapped(self, size_bytes: int) -> mmap.mmap:
-        """Raises `OSError`, and `ValueError` where it is shorter."""
-        return mmap.mmap(self.descriptor, size_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        """Raises `OSError`, and `ValueError` where it is shorter. Pages are mapped as they are used: to map
+        all of them would keep every other thread waiting meanwhile.
+        """
+        return mmap.mmap(self.descriptor, size_bytes, mmap.MAP_SHARED)
+
+    def empty(self) -> None:
+        """Give its memory back. It keeps its size, so that whoever reads it just now finds zeros, and is not
+        killed. Raises `OSError`.
+        """
+        if size_bytes := self.size_bytes:
+            memory = self.mapped(size_bytes)
+            for begin in range(0, size_bytes, EMPTIED_BYTES):
+                memory.madvise(mmap.MADV_REMOVE, begin, min(EMPTIED_BYTES, size_bytes - begin))
 
 
 def _blake2b(data: bytes) -> bytes:
@@ -189,14 +208,19 @@ def _blake2b(data: bytes) -> bytes:
 
 def each_hashed(work: Sequence[Callable[[], bytes]]) -> list[bytes]:
     """What these come to, by several threads where there are cores for them: numpy lets go of the
-    interpreter while it hashes.
+    interpreter while it hashes. Raises what one of them raises.
     """
     count = max(1, min(HASHERS_MAX, len(os.sched_getaffinity(0)) // 2, len(work)))
     found: list[bytes] = [b""] * len(work)
 
+    failures: list[Exception] = []
+
     def hash_some(first: int) -> None:
-        for number in range(first, len(work), count):
-            found[number] = work[number]()
+        try:
+            for number in range(first, len(work), count):
+                found[number] = work[number]()
+        except Exception as error:
+            failures.append(error)
 
     others = [threading.Thread(target=hash_some, args=(number,), daemon=True) for number in range(1, count)]
     for other in others:
@@ -204,6 +228,8 @@ def each_hashed(work: Sequence[Callable[[], bytes]]) -> list[bytes]:
     hash_some(0)
     for other in others:
         other.join()
+    if failures:
+        raise failures[0]
     return found
 
 
@@ -316,7 +342,8 @@ class _Buffer:
     def make_ready(self, size_bytes: int, device: torch.device) -> None:
         """Give it this size, with memory behind every page; what it holds stays. Raises `OSError`."""
         self.let_go(device)
-        size_bytes = max(size_bytes, self.file.size_bytes)
+        if self.file.header() is not None:
+            size_bytes = max(size_bytes, self.file.size_bytes)
         os.posix_fallocate(self.file.descriptor, 0, size_bytes)  # an error here, and not a SIGBUS later
         self.flat = torch.frombuffer(self.file.mapped(size_bytes), dtype=torch.uint8)
         if device.type == "cuda":
@@ -445,7 +472,8 @@ class MemorySnapshots:
     def close(self) -> None:
         """The memory stays with the agent. What is not whole soon is given up, and nobody is told of it."""
         self._is_closed = True
-        self.settle()
+        with suppress(RuntimeError):  # of a device that has failed
+            self.settle()
         if self._working is not None:
             self._working.join(CLOSE_S_MAX)
         self._void()  # somebody else may write here from now on
@@ -478,13 +506,14 @@ class MemorySnapshots:
         self._working = thread
 
     def _make_ready(self, step: int, room_bytes: int, mates: int) -> bool:
-        """Whether it is, now. Otherwise it will be, or there is no room. mates: who need as much here."""
-        left_bytes = memory_left_bytes() + sum(file.size_bytes for file in self._files)
-        wanted_bytes = VERSIONS * room_bytes * mates
+        """Whether it is, now. Otherwise it will be, or there is no room. mates: who grow alike."""
+        left_bytes = memory_left_bytes()
+        taken_bytes = sum(buffer.file.taken_bytes for buffer in self._own)
+        wanted_bytes = max(0, VERSIONS * room_bytes - taken_bytes) * mates
         if wanted_bytes > MEMORY_SHARE_MAX * left_bytes:
             self._switch_off(
                 step,
-                f"snapshots are off: they would take {wanted_bytes / _GB:.1f} GB of the "
+                f"snapshots are off: they would take {wanted_bytes / _GB:.1f} GB more of the "
                 f"{left_bytes / _GB:.1f} GB of memory that {self._node} has left",
             )
             return False
@@ -504,9 +533,23 @@ class MemorySnapshots:
         self._ready_bytes = room_bytes
         self.host_bytes = VERSIONS * room_bytes
 
-    def _switch_off(self, step: int, reason: str) -> None:
+    def _switch_off(self, step: int, reason: str, *, is_kept: bool = False) -> None:
+        """is_kept: what there is stays, for whoever can read it."""
         self._is_off = True
+        if not is_kept:
+            with suppress(*_FAILURES):
+                self._give_memory_back()
         self._told.failed(step, self.place, reason)
+
+    def _give_memory_back(self) -> None:
+        self._void()
+        self._copy.wait()
+        for buffer in self._own:
+            if buffer.lock >= 0:  # or it is another process's by now
+                buffer.file.blank()
+                buffer.let_go(self._device)
+                buffer.file.empty()
+        self.host_bytes = 0
 
     def _target(self) -> _Buffer:
         """The one of its files that the newest whole snapshot of the node does not need."""
@@ -577,7 +620,7 @@ class MemorySnapshots:
             self._tell_damaged()
             headers = self._headers()
         except OSError as error:
-            self._switch_off(0, f"snapshots are off, because none can be read: {error}")
+            self._switch_off(0, f"snapshots are off, because none can be read: {error}", is_kept=True)
             return None
         for candidate in reversed(_whole_ones(headers)):
             is_wanted = (candidate.rail, candidate.ranks) == (self._rail, self._ranks)
@@ -672,21 +715,6 @@ def _rounded(size_bytes: int) -> int:
 
 def _naming(memory: memoryview) -> Callable[[], bytes]:
     return lambda: name_of(memory)
-
-
-def memory_left_bytes() -> int:
-    """What this machine, or the control group that this process is in, has left."""
-    left = int(_first_number(Path("/proc/meminfo"), "MemAvailable:")) << 10
-    with suppress(OSError, ValueError):
-        most = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
-        left = min(left, max(0, most - used))
-    return left
-
-
-def _first_number(path: Path, name: str) -> int:
-    lines = path.read_text(encoding="ascii").splitlines()
-    return next((int(line.split()[1]) for line in lines if line.startswith(name)), 0)
 
 
 # ---- putting one together --------------------------------------------------------------------------------
