@@ -1,6 +1,7 @@
 """Memory that outlives workers: who is handed it, and that nothing is left of it."""
 
 import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,19 @@ def test_a_worker_finds_what_its_agent_holds_by_slot() -> None:
     held.close()
     assert open_files() == []
     assert HeldMemory(0).told == ""
+
+
+def test_what_a_worker_starts_does_not_get_it() -> None:
+    held = HeldMemory(1)
+    for descriptor in held.descriptors:
+        os.set_inheritable(descriptor, True)  # as it is handed over
+    assert given({VARIABLE: f"{held.told},"}) == held.slots
+    listed = subprocess.run(
+        ["ls", "-l", "/proc/self/fd"], capture_output=True, text=True, close_fds=False, check=True
+    )
+    assert listed.stdout
+    assert NAME not in listed.stdout
+    held.close()
 
 
 def test_what_was_lost_on_the_way_is_not_taken_for_it() -> None:

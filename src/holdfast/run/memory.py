@@ -47,7 +47,9 @@ class HeldMemory:
 
 
 def given(environment: Mapping[str, str]) -> SlotFiles:
-    """What this process was handed by its agent; nothing where it has none, or has lost it on the way."""
+    """What this process was handed by its agent; nothing where it has none, or has lost it on the way. What
+    this process starts from now on does not get it.
+    """
     try:
         descriptors = [int(word) for word in environment.get(VARIABLE, "").split(",") if word]
         is_ours = all(_is_ours(descriptor) for descriptor in descriptors)
@@ -55,6 +57,8 @@ def given(environment: Mapping[str, str]) -> SlotFiles:
         return ()
     if not is_ours or len(descriptors) % VERSIONS:
         return ()
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
     return tuple(zip(*[iter(descriptors)] * VERSIONS, strict=True))
 
 
@@ -96,9 +100,9 @@ def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
     for line in lines:
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if number == "0":
-            places, names = (mounted, mounted / "unified"), _UNIFIED
+            places, names = [mounted, mounted / "unified"], _UNIFIED
         elif "memory" in controllers.split(","):
-            places, names = (mounted / "memory",), _SEPARATE
+            places, names = [mounted / "memory"], _SEPARATE
         else:
             continue
         inside = PurePosixPath(path.lstrip("/"))
