@@ -69,5 +69,5 @@ def test_a_snapshot_that_is_damaged_is_said_once_and_is_no_failed_checkpoint(clu
     made.deliver_all("worker")
     assert made.said.count("is damaged") == 1
     (event,) = made.recorded(CheckpointFailed)
-    assert (event.step, event.place) == (4, "the memory of n0")
+    assert (event.step, event.place, event.is_snapshot) == (4, "the memory of n0", True)
     assert made.state.progress.checkpointing.failure == ""
