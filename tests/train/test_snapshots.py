@@ -20,6 +20,7 @@ from forked_cluster import Cluster, Meanwhile, Result
 from launching import Start, descendants
 from waiting import is_alive, until
 
+from holdfast.record.errors import StoreError
 from holdfast.record.events import CheckpointFailed
 from holdfast.record.journal import read_directory
 from holdfast.run import memory
@@ -182,6 +183,27 @@ def test_what_the_node_needs_is_not_written_over(held: HeldMemory) -> None:
     found = ahead.newest()
     assert found is not None
     assert found.step == 10
+
+
+def test_what_all_ranks_of_the_node_have_is_not_written_over(held: HeldMemory) -> None:
+    """One rank is a snapshot ahead of the other: the run can go on only from what both have."""
+    ahead, _ = snapshots(held, 0, part=(0, 2))
+    behind, _ = snapshots(held, 1, part=(1, 2))
+    for step in (10, 20):
+        take(behind, step)
+    for step in (20, 30, 40):
+        take(ahead, step)
+    found = ahead.newest((39, SNAPSHOT))
+    assert found is not None
+    assert found.step == 20
+    take(behind, 40)
+    found = behind.newest((39, SNAPSHOT))
+    assert found is not None
+    assert found.step == 20
+    take(ahead, 50)
+    found = ahead.newest((49, SNAPSHOT))
+    assert found is not None
+    assert found.step == 40
 
 
 def test_a_slot_has_one_writer(held: HeldMemory) -> None:
@@ -442,6 +464,32 @@ def test_storage_that_cannot_be_read_does_not_matter_then(held: HeldMemory, tmp_
     found = MemoryFirst(kept, stored).newest()
     assert found is not None
     assert found.step == 10
+
+
+class Unlisted(DirectoryCheckpoints):
+    def __init__(self, path: Path, error: Exception) -> None:
+        super().__init__(path, told=lambda *_, **__: None)
+        self._error = error
+
+    def steps(self) -> list[int]:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EIO, "Input/output error"), StoreError("it hangs", hint="Look at it.")]
+)
+def test_that_storage_cannot_be_listed_is_said(held: HeldMemory, tmp_path: Path, error: Exception) -> None:
+    kept, heard = snapshots(held)
+    take(kept, 10)
+    found = MemoryFirst(kept, Unlisted(tmp_path, error)).newest()
+    assert found is not None
+    assert found.step == 10
+    assert heard.failures == [
+        (
+            10,
+            f"the snapshot of step 10 is taken; whether there is a newer checkpoint is not known: {error}",
+        )
+    ]
 
 
 # ---- kills -----------------------------------------------------------------------------------------------

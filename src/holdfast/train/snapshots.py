@@ -383,7 +383,7 @@ class MemorySnapshots:
         self._own = [_Buffer(MemoryFile(descriptor)) for descriptor in slots[slot]]
         self._node = node
         self._device = device
-        self._told = told
+        self.told = told
         self._every = every
         self._rail, self._ranks = part
         self._copy = SideStreamCopy(device) if device.type == "cuda" else HostCopy()
@@ -539,7 +539,7 @@ class MemorySnapshots:
         if not is_kept:
             with suppress(*_FAILURES):
                 self._give_memory_back()
-        self._told.failed(step, self.place, reason)
+        self.told.failed(step, self.place, reason)
 
     def _give_memory_back(self) -> None:
         self._void()
@@ -552,9 +552,9 @@ class MemorySnapshots:
         self.host_bytes = 0
 
     def _target(self) -> _Buffer:
-        """The one of its files that the newest whole snapshot of the node does not need."""
+        """The one of its files that is not needed."""
         headers = [buffer.file.header() for buffer in self._own]
-        needed = {header.whole for header in _whole_ones(self._headers())[-1:]}
+        needed = self._needed()
         order = sorted(
             range(len(headers)),
             key=lambda number: (
@@ -564,6 +564,19 @@ class MemorySnapshots:
             ),
         )
         return self._own[order[0]]
+
+    def _needed(self) -> set[tuple[object, ...]]:
+        """The newest snapshot of which this node has all parts that it has any of; else the newest part of
+        this member's.
+        """
+        parts = [header for header in _whole_ones(self._headers()) if header.ranks == self._ranks]
+        rails = {header.rail for header in parts}
+        versions: defaultdict[tuple[int, str], list[PartHeader]] = defaultdict(list)
+        for header in parts:
+            versions[header.step, header.share.history].append(header)
+        found = [version for version in versions.values() if {header.rail for header in version} == rails]
+        own = [header for header in parts if header.rail == self._rail]
+        return {header.whole for header in (found[-1] if found else own[-1:])}
 
     def _complete(self, taken: _Taken, stall_ns: int) -> None:
         """Behind the copy: the hashes, the note and, last, the header."""
@@ -603,7 +616,7 @@ class MemorySnapshots:
         self._cost_s = took_s if copied_s is None else stall_ns / 1e9 + COPY_COST * copied_s
         size_bytes = sum(one.size_bytes for one in taken.note.stretches)
         if not self._is_closed:
-            self._told.kept(taken.header.step, stall_ns, size_bytes)
+            self.told.kept(taken.header.step, stall_ns, size_bytes)
 
     # ---- using them ----------------------------------------------------------------------------------------
 
@@ -639,7 +652,7 @@ class MemorySnapshots:
                 )
             except (Unsound, OSError, ValueError) as error:
                 self._refused.add(candidate.whole)
-                self._told.failed(
+                self.told.failed(
                     candidate.step, self.place, f"the snapshot of step {candidate.step} is damaged: {error}"
                 )
         return None
@@ -649,7 +662,7 @@ class MemorySnapshots:
         for number, file in enumerate(self._files):
             if (number,) not in self._refused and file.is_damaged:
                 self._refused.add((number,))
-                self._told.failed(0, self.place, "a snapshot is damaged: it does not begin with its header")
+                self.told.failed(0, self.place, "a snapshot is damaged: it does not begin with its header")
 
     def _loaded(self, candidate: PartHeader, parts: Sequence[tuple[MemoryFile, PartHeader]]) -> Loaded:
         self.times = RestoreTimes()
@@ -849,22 +862,40 @@ class MemoryFirst:
             return found
         if found is None:
             return self._checkpoints.newest(until)
-        with suppress(StoreError):  # storage that cannot be read holds up nobody who has a state
+        try:
             steps = [step for step in self._steps(self._checkpoints) if until is None or (step, 0) <= until]
             if steps and max(steps) > found.step:
                 kept = self._checkpoints.newest(until)
                 return found if kept is None or kept.mark < found.mark else kept
+        except (OSError, StoreError) as error:  # storage that cannot be read holds up nobody who has a state
+            self._snapshots.told.failed(
+                found.step,
+                found.place,
+                f"the snapshot of step {found.step} is taken; whether there is a newer checkpoint is not "
+                f"known: {error}",
+            )
         return found
 
     def _steps(self, checkpoints: Checkpoints) -> list[int]:
-        """None where storage cannot be read, or hangs."""
-        found: list[int] = []
+        """Raises `OSError` or `StoreError` where storage cannot be read, or hangs."""
+        found: list[list[int] | OSError | StoreError] = []
 
         def look() -> None:
-            with suppress(OSError):
-                found.extend(checkpoints.steps())
+            try:
+                found.append(checkpoints.steps())
+            except (OSError, StoreError) as error:
+                found.append(error)
 
         looking = threading.Thread(target=look, name="holdfast storage", daemon=True)
-        looking.start()
+        try:
+            looking.start()
+        except RuntimeError as error:
+            raise OSError(str(error)) from None
         looking.join(LIST_S_MAX)
-        return list(found)
+        match found:
+            case []:
+                raise TimeoutError(f"storage could not be listed in {LIST_S_MAX:.0f} s")
+            case [list(steps)]:
+                return steps
+            case [error, *_]:
+                raise error
