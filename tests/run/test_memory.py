@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -82,7 +81,7 @@ SEPARATE = {
     ],
 )
 def test_what_is_left_is_what_the_tightest_group_has(
-    tmp_path: Path, files: Mapping[str, str], left_bytes: int
+    tmp_path: Path, files: dict[str, str], left_bytes: int
 ) -> None:
     for name, text in ({"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:  8000 kB\n"} | files).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -327,6 +327,18 @@ def test_memory_is_given_back_when_they_are_switched_off(
     assert found.step == 30
 
 
+def test_a_device_that_has_failed_keeps_nobody_from_closing(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, _ = snapshots(held)
+    take(kept, 10)
+    monkeypatch.setattr("holdfast.train.snapshots.MemorySnapshots.settle", no_thread)
+    kept.close()
+    next_one, heard = snapshots(held)
+    take(next_one, 20)  # the slot is free
+    assert heard.kept_steps == [20]
+
+
 def test_a_hash_that_fails_in_any_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
     work = [lambda: b"x"] * 8
