@@ -892,10 +892,8 @@ class MemoryFirst:
         except RuntimeError as error:
             raise OSError(str(error)) from None
         looking.join(LIST_S_MAX)
-        match found:
-            case []:
-                raise TimeoutError(f"storage could not be listed in {LIST_S_MAX:.0f} s")
-            case [list(steps)]:
-                return steps
-            case [error, *_]:
-                raise error
+        if not found:
+            raise TimeoutError(f"storage could not be listed in {LIST_S_MAX:.0f} s")
+        if isinstance(found[0], list):
+            return found[0]
+        raise found[0]
