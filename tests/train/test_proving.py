@@ -189,7 +189,15 @@ def proof_by_cluster(
     monkeypatch.setenv("HOLDFAST_MEMBER", "n0.0")
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(folder / "checkpoints"))
     defaults: dict[str, Any] = {"checkpoint_every": 0, "checkpoints": "", "stop_after": 0, "trace": False}
-    defaults |= {"pace_s": 0.0, "hold_s": 0.0, "holders": 0, "meets": False, "deaths": [], "does": ""}
+    defaults |= {
+        "snapshot_every": 0,
+        "pace_s": 0.0,
+        "hold_s": 0.0,
+        "holders": 0,
+        "meets": False,
+        "deaths": [],
+        "does": "",
+    }
     scripted = partial(scripts.train, "plain", str(folder), 8, 8, on_shortage="same bits", **defaults)
     return prove(folder / "checkpoints", monkeypatch, known=known, script=scripted)
 
