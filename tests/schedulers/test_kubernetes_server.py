@@ -322,6 +322,42 @@ def test_nvsentinel_is_asked_to_reboot_once_and_gives_the_node_back_itself(
     assert marks.REASON not in found["metadata"].get("annotations", {})
 
 
+@pytest.fixture
+def account(nodes: KubernetesCluster) -> Iterator[str]:
+    """The token of one that may change nodes, and may not withdraw what NVSentinel was asked for."""
+    rules = [{"apiGroups": [""], "resources": ["nodes", "nodes/status", "events"], "verbs": ["*"]}]
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "changer"}
+    who = [{"kind": "ServiceAccount", "name": "changer", "namespace": "default"}]
+    rights = "/apis/rbac.authorization.k8s.io/v1"
+    made = {
+        "/api/v1/namespaces/default/serviceaccounts": {},
+        f"{rights}/clusterroles": {"rules": rules},
+        f"{rights}/clusterrolebindings": {"roleRef": role, "subjects": who},
+    }
+    for path, body in made.items():
+        nodes.server.ask("POST", path, {"metadata": {"name": "changer"}, **body})
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    path = "/api/v1/namespaces/default/serviceaccounts/changer/token"
+    yield nodes.server.ask("POST", path, asked)["status"]["token"]
+    for path in made:
+        nodes.server.ask("DELETE", f"{path}/changer")
+
+
+def test_a_node_stays_out_while_the_order_to_reboot_it_cannot_be_withdrawn(
+    nodes: KubernetesCluster, requests: Callable[[], list[Any]], account: str
+) -> None:
+    node = drained(nodes)
+    nodes.scheduler.request_maintenance(node, "its check failed")
+    with pytest.raises(HoldfastError, match="refuses .403"):
+        nodes.make_scheduler(token=account).resume(node, REASON)
+    found = nodes.node(node)
+    assert found["spec"]["unschedulable"]
+    assert found["metadata"]["annotations"][marks.REQUEST] == requests()[0]["metadata"]["name"]
+    nodes.server.ask("DELETE", f"{REQUEST_PATH}/{requests()[0]['metadata']['name']}")
+    nodes.scheduler.resume(node, REASON)  # that it is gone already is well
+    assert "unschedulable" not in nodes.node(node)["spec"]
+
+
 # ---- the server dies -------------------------------------------------------------------------------------
 
 

@@ -140,14 +140,14 @@ class KubernetesScheduler:
             request, state = _mark(seen, REQUEST), _label(seen, STATE_LABEL)
             if state and not request:
                 raise NotOurs(f"{node} is not out by us alone: NVSentinel is at it ({state}).")
+            # Nobody may be told to reboot a node that has jobs again: the order goes before the cordon does.
+            if request:
+                self._withdraw(request)
             # Where we asked NVSentinel to mend the node, it uncordons it, unless it has reasons of its own.
             if self._wrote(path, self._unmarked(seen, is_cordon_kept=bool(request and state))):
                 break
         else:
             raise _busy(node)
-        if request:
-            with suppress(KubeRefusal):  # it is gone already
-                self._api.delete(f"{REQUESTS}/{request}")
         self._tell_restored(node, reason, "Restored", "its check has passed")
 
     def requeue(self, job: str) -> None:
@@ -240,6 +240,13 @@ class KubernetesScheduler:
             },
             "spec": spec,
         }
+
+    def _withdraw(self, request: str) -> None:
+        try:
+            self._api.delete(f"{REQUESTS}/{request}")
+        except KubeRefusal as refusal:
+            if refusal.status != GONE:
+                raise
 
     def _tell_drained(self, node: str, reason: str, cause: DrainCause) -> None:
         message = _message(reason, cause)
