@@ -6,6 +6,7 @@ second time does not change.
 """
 
 import os
+import re
 import ssl
 import tempfile
 import threading
@@ -31,7 +32,9 @@ PAGE_ITEMS = 500
 PATIENCE_S = 60.0
 """For which what belongs to an action is tried again."""
 PAUSE_S, PAUSE_S_MAX = 0.25, 4.0
-TOKEN_BYTES_MAX = 64 << 10
+TEXT_BYTES_MAX = 1 << 20
+"""Of a token, a key or a bundle of authorities: a system's own has about 200 KiB."""
+_TOKEN = re.compile(r"[!-~]+")
 _AWAY = frozenset({429, 500, 502, 503, 504})
 """It may answer the next time. An eviction that a disruption budget forbids is 429, too: it is not one of
 these where the caller says so.
@@ -157,10 +160,15 @@ def _material(folder: Path, path: str, data: str) -> str:
 def _text(path: Path, *, what: str) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(TOKEN_BYTES_MAX).decode("ascii")
+            text = file.read(TEXT_BYTES_MAX + 1).decode("ascii")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise InputError(f"Cannot read {what}: {path}: {reason}.", hint=_HINT) from None
+    if len(text) > TEXT_BYTES_MAX:
+        raise InputError(
+            f"Cannot use {what}: {path} has more than {TEXT_BYTES_MAX >> 20} MiB.", hint="Name a smaller file."
+        )
+    return text
 
 
 def _verify(access: KubeAccess) -> ssl.SSLContext | bool:
@@ -175,7 +183,8 @@ def _verify(access: KubeAccess) -> ssl.SSLContext | bool:
             with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:  # ssl reads files only
                 file.write(access.certificate)
                 file.flush()
-                context.load_cert_chain(file.name)
+                # Without a password that is wrong, ssl would ask for one on the terminal.
+                context.load_cert_chain(file.name, password="")
     except (ssl.SSLError, ValueError) as error:
         raise InputError(f"The kubeconfig's certificates cannot be used: {error}.", hint=_HINT) from None
     return context
@@ -280,7 +289,14 @@ class KubernetesApi:
         path, token = self._access.token_path, self._access.token
         if path is not None:
             token = _text(path, what="the token")
-        return {"Authorization": f"Bearer {token.strip()}"} if token else {}
+        if not (token := token.strip()):
+            return {}
+        if not _TOKEN.fullmatch(token):
+            raise InputError(
+                "The token for the Kubernetes API server has characters that no token has.",
+                hint="It is one line of printable ASCII without spaces.",
+            )
+        return {"Authorization": f"Bearer {token}"}
 
 
 def _decoded(answer: HttpAnswer, kind: type[T]) -> T:
