@@ -348,7 +348,7 @@ def test_a_node_stays_out_while_the_order_to_reboot_it_cannot_be_withdrawn(
 ) -> None:
     node = drained(nodes)
     nodes.scheduler.request_maintenance(node, "its check failed")
-    with pytest.raises(HoldfastError, match="refuses .403"):
+    with pytest.raises(HoldfastError, match="refuses"):
         nodes.make_scheduler(token=account).resume(node, REASON)
     found = nodes.node(node)
     assert found["spec"]["unschedulable"]

@@ -166,7 +166,8 @@ def _text(path: Path, *, what: str) -> str:
         raise InputError(f"Cannot read {what}: {path}: {reason}.", hint=_HINT) from None
     if len(text) > TEXT_BYTES_MAX:
         raise InputError(
-            f"Cannot use {what}: {path} has more than {TEXT_BYTES_MAX >> 20} MiB.", hint="Name a smaller file."
+            f"Cannot use {what}: {path} has more than {TEXT_BYTES_MAX >> 20} MiB.",
+            hint="Name a smaller file.",
         )
     return text
 
