@@ -195,7 +195,7 @@ def open_packs(folder: Path) -> list[str]:
     found = []
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            if (place := os.readlink(link)).startswith(f"{folder}/") and ".pack" in place:
+            if (place := str(link.readlink())).startswith(f"{folder}/") and ".pack" in place:
                 found.append(place)
     return found
 

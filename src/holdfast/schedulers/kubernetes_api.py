@@ -5,6 +5,7 @@ when the server is away; an answer that was lost says nothing about what was don
 second time does not change.
 """
 
+import copy
 import os
 import re
 import ssl
@@ -28,7 +29,7 @@ from holdfast.topology import document
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds who it is."""
 LIMITS = Limits(total_s=30.0, body_bytes_max=256 << 20)
-PAGE_ITEMS = 500
+PAGE_ITEMS, PAGES_MAX = 500, 4_000
 PATIENCE_S = 60.0
 """For which what belongs to an action is tried again."""
 PAUSE_S, PAUSE_S_MAX = 0.25, 4.0
@@ -208,12 +209,15 @@ class KubernetesApi:
     def items(self, path: str, kind: type[T], *, is_patient: bool = False, **query: str) -> Iterator[T]:
         """All of a list, a page at a time."""
         ask, more = self._ask_patiently if is_patient else self._ask, ""
-        while True:
+        for _ in range(PAGES_MAX):
             asked = {"limit": str(PAGE_ITEMS), **query} | ({"continue": more} if more else {})
             page = _decoded(ask("GET", path, query=asked), KubePage[kind])  # type: ignore[valid-type]
             yield from page.items or ()
             if not (more := page.metadata.more):
                 return
+        raise HoldfastError(
+            f"The Kubernetes API server lists more than {PAGES_MAX:,} pages of {path}.", hint=_HINT
+        )
 
     def patch(self, path: str, change: object, *, manager: str, form: str = "merge") -> None:
         """form: `strategic-merge` knows which lists are merged by a key."""
@@ -238,6 +242,12 @@ class KubernetesApi:
     def delete(self, path: str) -> None:
         self._ask_patiently("DELETE", path)
 
+    def impatient(self) -> "KubernetesApi":
+        """The same way to the server, by which everything is asked once."""
+        found = copy.copy(self)
+        found._patience_s = 0.0
+        return found
+
     def close(self) -> None:
         self._client.close()
 
@@ -256,10 +266,10 @@ class KubernetesApi:
             try:
                 return self._ask(method, path, query=query, content=content, headers=headers)
             except KubeRefusal as refusal:
-                if refusal.status not in _AWAY - is_final or time.monotonic() > until:
+                if refusal.status not in _AWAY - is_final or time.monotonic() >= until:
                     raise
             except HoldfastError:
-                if time.monotonic() > until:
+                if time.monotonic() >= until:
                     raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
