@@ -179,6 +179,7 @@ def test_what_is_put_back_is_not_another_process_of_the_same_number(
     sleeper: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
     os.kill(sleeper.pid, signal.SIGSTOP)
+    until(lambda: is_stopped(sleeper.pid))
     other = KnownProcess(pid=sleeper.pid, started=process(sleeper.pid).started + 1)
     note = msgspec.structs.replace(
         note_of(sleeper, tmp_path / "none", 60.0), put_back=(Continue(process=other),), slowed=None

@@ -342,7 +342,7 @@ def account(nodes: KubernetesCluster) -> Iterator[str]:
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "changer"}
     who = [{"kind": "ServiceAccount", "name": "changer", "namespace": "default"}]
     rights = "/apis/rbac.authorization.k8s.io/v1"
-    made = {
+    made: dict[str, dict[str, Any]] = {
         "/api/v1/namespaces/default/serviceaccounts": {},
         f"{rights}/clusterroles": {"rules": rules},
         f"{rights}/clusterrolebindings": {"roleRef": role, "subjects": who},
