@@ -452,6 +452,15 @@ def test_a_node_that_a_run_was_moved_off_is_drained_though_the_run_is_well_again
     assert about(back_ns + HOUR_NS) == []
 
 
+def test_what_ended_and_was_never_acted_on_is_forgotten(desk: Desk, incident: MakeIncident) -> None:
+    control = desk.start()
+    states: list[tuple[events.IncidentState, bool]] = [("open", True), ("resolved", False), ("open", True)]
+    for number, (state, kept) in enumerate(states):
+        desk.tell(incident(), state, NOW_NS + number)
+        control._read()
+        assert (incident().name in control._blamed) == kept
+
+
 def test_a_run_is_seen_by_its_record_and_its_job(store: Store) -> None:
     told: dict[str, Any] = {"occurred_ns": NOW_NS, "run": "pretrain"}
     store.ingest(

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from holdfast.drills.live.monkey import (
     APART_S,
+    LATE_S_MAX,
     SAFE,
     MonkeyBudget,
     allowance,
     drills_of,
     hindrance,
+    is_missed,
     read_hours,
     require_budget,
     upcoming,
@@ -45,6 +47,14 @@ def test_a_days_drills_keep_to_hours_and_budget_and_do_not_crowd(
     assert all(first <= hour <= first + length for hour in hours)
     assert all(b - a >= APART_S / 3_600 - 1e-6 for a, b in pairwise(hours))
     assert {one.scenario for one in found} <= {*SAFE}
+
+
+def test_a_drill_that_is_overdue_is_missed() -> None:
+    (due,) = islice(upcoming(ns(MONDAY), BUDGET, 7, UTC), 1)
+    late_ns = round(LATE_S_MAX * 1e9)
+    assert not is_missed(due, due.at_ns - DAY_NS)
+    assert not is_missed(due, due.at_ns + late_ns)
+    assert is_missed(due, due.at_ns + late_ns + 1)
 
 
 def test_what_comes_is_later_than_now_in_order_and_not_on_weekends() -> None:

@@ -112,12 +112,19 @@ class KubernetesCluster:
         self._beats = threading.Thread(target=self._beat, daemon=True)
 
     def make_scheduler(
-        self, policy: KubernetesPolicy | None = None, token: str = "", patience_s: float = WAIT_S
+        self,
+        policy: KubernetesPolicy | None = None,
+        token: str = "",
+        patience_s: float = WAIT_S,
+        *,
+        is_acting: bool = True,
     ) -> KubernetesScheduler:
         """As another process would have it, which knows nothing but what the server tells."""
         access = read_kubeconfig(self.server.kubeconfig(token), Path("/"))
         self._apis.append(KubernetesApi(access, patience_s=patience_s))
-        return KubernetesScheduler(self._apis[-1], policy or KubernetesPolicy(), gpus_per_node=4)
+        return KubernetesScheduler(
+            self._apis[-1], policy or KubernetesPolicy(), gpus_per_node=4, is_acting=lambda: is_acting
+        )
 
     def begin(self) -> None:
         for name in KUBERNETES_NODES:

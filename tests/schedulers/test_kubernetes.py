@@ -3,6 +3,7 @@ tried on a real server, by tests/schedulers/test_contract.py and test_kubernetes
 """
 
 import base64
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 from holdfast.control.policy import read_policy
 from holdfast.record.errors import InputError
 from holdfast.schedulers import kubernetes_api
-from holdfast.schedulers.kubernetes_api import KubeAccess, find_access, read_kubeconfig
+from holdfast.schedulers.kubernetes_api import KubeAccess, KubernetesApi, find_access, read_kubeconfig
 from holdfast.schedulers.kubernetes_objects import KubeNode, KubePod, time_ns
 
 AUTHORITY = "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n"
@@ -83,6 +84,31 @@ def test_a_pod_finds_the_server_by_its_own_account(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(InputError, match="kubeconfig cannot be read"):
         find_access()
+
+
+@pytest.mark.parametrize("token", ["SEC\nRET", "SEC RET", "SEC\tRET", "SECRÉT"])
+def test_a_token_that_is_none_is_refused_and_not_quoted(token: str) -> None:
+    api = KubernetesApi(KubeAccess(server="http://127.0.0.1:1", token=token), patience_s=0.0)
+    with pytest.raises(InputError, match="characters that no token has") as error:
+        list(api.items("/api/v1/nodes", KubeNode))
+    assert "SEC" not in error.value.sentence + error.value.hint
+    api.close()
+
+
+def test_a_file_that_is_too_large_is_refused_rather_than_cut(tmp_path: Path) -> None:
+    (tmp_path / "chain.pem").write_bytes(b"x" * (kubernetes_api.TEXT_BYTES_MAX + 1))
+    with pytest.raises(InputError, match="more than 1 MiB"):
+        read_kubeconfig(kubeconfig(user={"client-certificate": "chain.pem"}), tmp_path)
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+    key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
+    made = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-subj", "/CN=x", "-passout", "pass:secret")
+    subprocess.run([*made, "-keyout", key, "-out", chain], check=True, capture_output=True, timeout=120)
+    user = {"client-certificate": "chain.pem", "client-key": "key.pem"}
+    config = kubeconfig(user=user, clusters=[{"name": "c", "cluster": {"server": "https://k:6443"}}])
+    with pytest.raises(InputError, match="certificates cannot be used"):
+        KubernetesApi(read_kubeconfig(config, tmp_path))
 
 
 def test_gpus_are_those_that_the_driver_counted() -> None:

@@ -157,9 +157,21 @@ def test_what_a_crash_left_untold_is_told_by_the_next_process(nodes: KubernetesC
     gone = {"status": {"conditions": [{"type": marks.CONDITION, "$patch": "delete"}]}}
     nodes.server.ask("PATCH", f"/api/v1/nodes/{node}/status", gone, form="strategic-merge-patch+json")
     assert nodes.condition(node, marks.CONDITION) is None
+    assert seen(nodes.make_scheduler(is_acting=False))[node].reason == REASON
+    assert nodes.condition(node, marks.CONDITION) is None  # who only looks writes nothing
     assert seen(nodes.make_scheduler())[node].reason == REASON
     assert nodes.condition(node, marks.CONDITION)["message"].startswith(f"[gpu-fault] {REASON} - Incidents: ")
     assert len(nodes.events(node)) == 1
+
+
+def test_a_look_sees_all_where_marks_cannot_be_put_right(nodes: KubernetesCluster, account: str) -> None:
+    node = drained(nodes)
+    nodes.change(node, {"spec": {"unschedulable": None}}, "kubectl-uncordon")
+    nodes.change(node, {"metadata": {"annotations": {marks.REQUEST: "holdfast-gone"}}})
+    assert not seen(nodes.make_scheduler(token=account))[node].is_out
+    assert marks.REASON in nodes.node(node)["metadata"]["annotations"]
+    assert not seen(nodes.scheduler)[node].is_out
+    assert marks.REASON not in nodes.node(node)["metadata"].get("annotations", {})
 
 
 # ---- what is seen ----------------------------------------------------------------------------------------
@@ -262,6 +274,7 @@ def test_a_disruption_budget_is_kept(nodes: KubernetesCluster) -> None:
     try:
         node = drained(nodes)
         said = nodes.scheduler.clear(node, seen(nodes.scheduler)[node].jobs)
+        assert nodes.scheduler.requeue("default/serving") == said
     finally:
         nodes.server.ask("DELETE", f"{path}/one")
     assert said == f"evicted 0 pods; left: {pod}, by its disruption budget"
@@ -320,6 +333,42 @@ def test_nvsentinel_is_asked_to_reboot_once_and_gives_the_node_back_itself(
     found = nodes.node(node)
     assert found["spec"]["unschedulable"]  # NVSentinel uncordons it, if it has no reasons of its own
     assert marks.REASON not in found["metadata"].get("annotations", {})
+
+
+@pytest.fixture
+def account(nodes: KubernetesCluster) -> Iterator[str]:
+    """The token of one that may change nodes, and may not withdraw what NVSentinel was asked for."""
+    rules = [{"apiGroups": [""], "resources": ["nodes", "nodes/status", "events", "pods"], "verbs": ["*"]}]
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "changer"}
+    who = [{"kind": "ServiceAccount", "name": "changer", "namespace": "default"}]
+    rights = "/apis/rbac.authorization.k8s.io/v1"
+    made: dict[str, dict[str, Any]] = {
+        "/api/v1/namespaces/default/serviceaccounts": {},
+        f"{rights}/clusterroles": {"rules": rules},
+        f"{rights}/clusterrolebindings": {"roleRef": role, "subjects": who},
+    }
+    for path, body in made.items():
+        nodes.server.ask("POST", path, {"metadata": {"name": "changer"}, **body})
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    path = "/api/v1/namespaces/default/serviceaccounts/changer/token"
+    yield nodes.server.ask("POST", path, asked)["status"]["token"]
+    for path in made:
+        nodes.server.ask("DELETE", f"{path}/changer")
+
+
+def test_a_node_stays_out_while_the_order_to_reboot_it_cannot_be_withdrawn(
+    nodes: KubernetesCluster, requests: Callable[[], list[Any]], account: str
+) -> None:
+    node = drained(nodes)
+    nodes.scheduler.request_maintenance(node, "its check failed")
+    with pytest.raises(HoldfastError, match="refuses"):
+        nodes.make_scheduler(token=account).resume(node, REASON)
+    found = nodes.node(node)
+    assert found["spec"]["unschedulable"]
+    assert found["metadata"]["annotations"][marks.REQUEST] == requests()[0]["metadata"]["name"]
+    nodes.server.ask("DELETE", f"{REQUEST_PATH}/{requests()[0]['metadata']['name']}")
+    nodes.scheduler.resume(node, REASON)  # that it is gone already is well
+    assert "unschedulable" not in nodes.node(node)["spec"]
 
 
 # ---- the server dies -------------------------------------------------------------------------------------

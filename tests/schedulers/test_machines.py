@@ -44,8 +44,9 @@ class Written:
     def resume(self, node: str, reason: str) -> None:
         self.asked.append(("resume", node, reason))
 
-    def requeue(self, job: str) -> None:
+    def requeue(self, job: str) -> str:
         self.asked.append(("requeue", job))
+        return "evicted 1 pod; left: b, by its disruption budget"
 
 
 class WrittenMoves:
@@ -119,6 +120,11 @@ def test_each_action_takes_its_way(
     written = Written()
     assert machines(written, check="true {node}").do(order(action, run)).ok
     assert written.asked == asked
+
+
+def test_what_is_told_of_a_requeue_is_what_the_scheduler_did() -> None:
+    answer = machines(Written()).do(order("requeue", ELASTIC))
+    assert answer.outcome == "7: evicted 1 pod; left: b, by its disruption budget"
 
 
 def test_a_run_that_can_move_leaves_the_node_and_is_not_requeued() -> None:

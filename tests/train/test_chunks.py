@@ -1,5 +1,6 @@
 """Chunks of checkpoints: what is written, what is kept, and what is found after damage or a kill anywhere."""
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -28,7 +29,17 @@ from waiting import until
 
 from holdfast.record.errors import StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints, verify
-from holdfast.train.chunks import CHUNK_BYTES, FOLDER, Unsound, locked, name_of, packs_in
+from holdfast.train.chunks import (
+    CHUNK_BYTES,
+    FINISHERS,
+    FOLDER,
+    PACKS_BEHIND_MAX,
+    PackWriter,
+    Unsound,
+    locked,
+    name_of,
+    packs_in,
+)
 from holdfast.train.manifest import read_manifest
 from holdfast.train.opening import load_checkpoint
 from holdfast.train.parts import prune
@@ -149,6 +160,44 @@ def test_a_pack_that_is_mostly_dead_goes(tmp_path: Path) -> None:
     assert torch.equal(found.state["table"], table)  # type: ignore[arg-type]
     assert sum(packs_in(tmp_path / FOLDER).values()) < 2 * 2.1 * table.nbytes
     assert set(packs_in(tmp_path / FOLDER)) == needed_in(tmp_path)
+
+
+def test_a_writer_that_gives_up_leaves_neither_packs_nor_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of packs whose turn to be synced has not come: here the disk takes its time with each."""
+    monkeypatch.setattr("holdfast.train.chunks.PACK_BYTES", CHUNK_BYTES)
+    goes_on, begun = threading.Event(), threading.Semaphore(0)
+    sync = os.fsync
+
+    def slow(descriptor: int) -> None:
+        begun.release()
+        assert goes_on.wait(600)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    packs = PackWriter(tmp_path, {})
+    count = PACKS_BEHIND_MAX
+    assert count > FINISHERS  # so that one is queued
+    for _ in packs.add_all(memoryview(os.urandom(CHUNK_BYTES)) for _ in range(count)):
+        pass
+    for _ in range(FINISHERS):
+        assert begun.acquire(timeout=600)
+    assert len(open_packs(tmp_path)) == count
+    packs.abandon()
+    goes_on.set()
+    until(lambda: not open_packs(tmp_path), lambda: open_packs(tmp_path))
+    assert packs_in(tmp_path) == {}
+
+
+def open_packs(folder: Path) -> list[str]:
+    """Of this process, also those that have been removed."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if (place := str(link.readlink())).startswith(f"{folder}/") and ".pack" in place:
+                found.append(place)
+    return found
 
 
 def test_without_locks_nothing_is_shared_and_what_is_old_still_goes(

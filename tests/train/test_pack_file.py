@@ -1,6 +1,8 @@
 """Packs on real filesystems: with a way past the page cache and without, whatever the sizes of chunks."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,23 @@ def test_a_file_that_is_given_up_is_closed(tmp_path: Path) -> None:
     file.close()
     file.close()
     assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+WITHOUT_MEMORY = """
+import os, resource, sys
+from pathlib import Path
+from holdfast.train.pack_file import PackFile
+before = os.listdir("/proc/self/fd")
+resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+try:
+    PackFile(Path(sys.argv[1]))
+except (OSError, MemoryError):
+    print("refused", os.listdir("/proc/self/fd") == before)
+"""
+
+
+def test_a_file_without_memory_for_it_is_closed(tmp_path: Path) -> None:
+    """In a process of its own: nobody else here is to go without."""
+    command = [sys.executable, "-c", WITHOUT_MEMORY, str(tmp_path / "new.pack")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    assert done.stdout == "refused True\n"

@@ -125,17 +125,28 @@ class Controlling:
         """What is new in the record. What this process wrote comes by here too, and changes nothing."""
         end = self._setting.store.end()
         selection = Selection(kinds=(*KINDS, DIAGNOSED))
+        resolved: set[str] = set()
         for cursor, event in self._setting.store.since(self._cursor, selection):
             end = max(end, cursor)
             if isinstance(event, IncidentDiagnosed):
                 for change in restored([event]):
                     incident = change.incident
                     self._incidents[incident.name] = change
+                    if change.state == "resolved":
+                        resolved.add(incident.name)
                     if incident.verdict == "cause":
                         self._blamed.setdefault(incident.name, {})[incident.cause.subject] = incident
             else:
                 self.history.take(event)
         self._cursor = end
+        for name in resolved - self._acted_on() if resolved else ():
+            if self._incidents[name].state == "resolved":
+                self._blamed.pop(name, None)
+
+    def _acted_on(self) -> set[str]:
+        """The incidents for which a run left a node: whom they blamed then is asked for later."""
+        left = (one for one in self.history.acts.values() if one.action in ("migrate", "shrink"))
+        return {name for one in left if one.decision is not None for name in one.decision.incidents}
 
     def _cluster(self, now_ns: int, told: MachinesView) -> ClusterView:
         setting = self._setting

@@ -153,6 +153,11 @@ class ControlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     commands: SiteCommands = SiteCommands()
     kubernetes: KubernetesPolicy = KubernetesPolicy()
 
+    @property
+    def is_acting(self) -> bool:
+        """Whether anything is ever done, rather than told."""
+        return "act" in (self.mode, *(rule.mode for rule in self.rules.values()))
+
     def budget(self, action: ControlAction) -> Budget:
         return self.budgets.get(action, Budget())
 

@@ -59,6 +59,11 @@ def run_directory(home: Path, run: str) -> Path:
     return home / RUNS_DIRECTORY / run
 
 
+def is_run_name(run: str) -> bool:
+    """And not the way to another directory."""
+    return Path(run).name == run and run not in ("", "..")
+
+
 class Reservation:
     """A run's name, for as long as its coordinator, or the successor, has the file's descriptor."""
 
@@ -167,7 +172,7 @@ def _open_locked(path: Path) -> int:
 
 def find_endpoint(home: Path, run: str) -> Endpoint:
     """Of a run that goes on this machine; `InputError` where none does under this name."""
-    is_name = Path(run).name == run and run not in ("", "..")  # and not the way to another directory
+    is_name = is_run_name(run)
     path = run_directory(home, run) / FILE
     endpoint = _read(path) if is_name else None
     if endpoint is None and is_name and (lost := _lost(path)) is not None:

@@ -25,6 +25,11 @@ def _kubernetes(policy: ControlPolicy, moves: RunMoves, is_leading: Callable[[],
     from holdfast.schedulers.kubernetes import KubernetesScheduler
     from holdfast.schedulers.kubernetes_api import KubernetesApi, find_access
 
-    scheduler = KubernetesScheduler(KubernetesApi(find_access()), policy.kubernetes, policy.gpus_per_node)
+    scheduler = KubernetesScheduler(
+        KubernetesApi(find_access()),
+        policy.kubernetes,
+        policy.gpus_per_node,
+        is_acting=lambda: policy.is_acting and is_leading(),
+    )
     reboot = scheduler.request_maintenance if policy.kubernetes.reboot == "maintenance-request" else None
     return ClusterMachines(policy, scheduler, moves, is_leading, reboot)

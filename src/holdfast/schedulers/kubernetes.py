@@ -8,12 +8,10 @@ after a lost answer changes nothing.
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
-
-import msgspec
 
 from holdfast import wording
 from holdfast.control.cluster import NodeView
@@ -66,10 +64,17 @@ _JOB = re.compile(rf"({_NODE.pattern})/({_NODE.pattern})")
 
 
 class KubernetesScheduler:
-    """gpus_per_node: where no node tells of GPUs."""
+    """gpus_per_node: where no node tells of GPUs. is_acting: whether marks may be put right by a look."""
 
-    def __init__(self, api: KubernetesApi, policy: KubernetesPolicy, gpus_per_node: int = 0) -> None:
+    def __init__(
+        self,
+        api: KubernetesApi,
+        policy: KubernetesPolicy,
+        gpus_per_node: int = 0,
+        is_acting: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._api = api
+        self._is_acting = is_acting
         self._policy = policy
         self._gpus_per_node = gpus_per_node
         self._taint = _taint(policy.taint)
@@ -77,13 +82,13 @@ class KubernetesScheduler:
     # -- what is seen --------------------------------------------------------------------------------
 
     def look(self, now_ns: int) -> MachinesView:
-        """Marks of ours that do not fit what is seen are put right on the way."""
+        """Marks of ours that do not fit what is seen are put right on the way, by who acts."""
         nodes = list(self._api.items("/api/v1/nodes", KubeNode))
         pods = list(self._api.items("/api/v1/pods", KubePod))
         boots = self._boots_ns()
         tells = any(node.gpus for node in nodes)
-        for node in nodes:
-            self._mend(node)
+        if self._is_acting():
+            self._mend_all(nodes)
         jobs = tuple(_placed(pods))
         return MachinesView(
             nodes={
@@ -140,22 +145,22 @@ class KubernetesScheduler:
             request, state = _mark(seen, REQUEST), _label(seen, STATE_LABEL)
             if state and not request:
                 raise NotOurs(f"{node} is not out by us alone: NVSentinel is at it ({state}).")
+            # Nobody may be told to reboot a node that has jobs again: the order goes before the cordon does.
+            if request:
+                self._withdraw(request)
             # Where we asked NVSentinel to mend the node, it uncordons it, unless it has reasons of its own.
             if self._wrote(path, self._unmarked(seen, is_cordon_kept=bool(request and state))):
                 break
         else:
             raise _busy(node)
-        if request:
-            with suppress(KubeRefusal):  # it is gone already
-                self._api.delete(f"{REQUESTS}/{request}")
         self._tell_restored(node, reason, "Restored", "its check has passed")
 
-    def requeue(self, job: str) -> None:
+    def requeue(self, job: str) -> str:
         match = _JOB.fullmatch(job)
         if match is None:
             raise InputError(f"{job!r} is not the name of a job.", hint="Jobs are called NAMESPACE/NAME.")
         pods = self._api.items(f"/api/v1/namespaces/{match[1]}/pods", KubePod, is_patient=True)
-        self._evicted([pod for pod in pods if pod.job == job])
+        return self._evicted([pod for pod in pods if pod.job == job])
 
     def request_maintenance(self, node: str, reason: str) -> str:
         """Have NVSentinel reboot a node that is out by us; in words, what was asked for."""
@@ -241,6 +246,13 @@ class KubernetesScheduler:
             "spec": spec,
         }
 
+    def _withdraw(self, request: str) -> None:
+        try:
+            self._api.delete(f"{REQUESTS}/{request}")
+        except KubeRefusal as refusal:
+            if refusal.status != GONE:
+                raise
+
     def _tell_drained(self, node: str, reason: str, cause: DrainCause) -> None:
         message = _message(reason, cause)
         self._condition(node, "True", _camel(cause.rule) or "Drained", message)
@@ -325,22 +337,28 @@ class KubernetesScheduler:
             return False
         return True
 
+    def _mend_all(self, nodes: Sequence[KubeNode]) -> None:
+        """Each is tried once: a look may not wait, and where one fails the rest waits for the next look."""
+        at_once = KubernetesScheduler(self._api.impatient(), self._policy)
+        with suppress(HoldfastError):
+            for node in nodes:
+                at_once._mend(node)
+
     def _mend(self, node: KubeNode) -> None:
         """What a crash left half told, or what is left of us on a node that somebody else restored."""
         name, told = node.metadata.name, node.condition(CONDITION)
         is_told = told is not None and told.status == "True"
-        with suppress(HoldfastError):
-            if _is_ours(node):
-                cause = DrainCause(rule=_mark(node, RULE), why=_mark(node, WHY))
-                cause = msgspec.structs.replace(
-                    cause, incidents=tuple(filter(None, [_mark(node, INCIDENTS)]))
-                )
-                if not is_told or told is None or told.message != _message(_reason(node), cause):
-                    self._tell_drained(name, _reason(node), cause)
-            elif is_told and not _is_taken_over(node):
-                change = self._unmarked(node, is_cordon_kept=True)
-                if self._wrote(_path(name), change):
-                    self._tell_restored(name, _mark(node, REASON), "TakenOver", "by somebody else")
+        if _is_ours(node):
+            incidents = tuple(filter(None, [_mark(node, INCIDENTS)]))
+            cause = DrainCause(rule=_mark(node, RULE), why=_mark(node, WHY), incidents=incidents)
+            if not is_told or told is None or told.message != _message(_reason(node), cause):
+                self._tell_drained(name, _reason(node), cause)
+        elif is_told and not _is_taken_over(node):
+            if request := _mark(node, REQUEST):
+                self._withdraw(request)
+            change = self._unmarked(node, is_cordon_kept=True)
+            if self._wrote(_path(name), change):
+                self._tell_restored(name, _mark(node, REASON), "TakenOver", "by somebody else")
 
 
 def viewed(node: KubeNode, *, gpus: int, jobs: tuple[str, ...], booted_ns: int) -> NodeView:

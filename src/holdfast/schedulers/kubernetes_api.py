@@ -5,7 +5,9 @@ when the server is away; an answer that was lost says nothing about what was don
 second time does not change.
 """
 
+import copy
 import os
+import re
 import ssl
 import tempfile
 import threading
@@ -27,11 +29,13 @@ from holdfast.topology import document
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds who it is."""
 LIMITS = Limits(total_s=30.0, body_bytes_max=256 << 20)
-PAGE_ITEMS = 500
+PAGE_ITEMS, PAGES_MAX = 500, 4_000
 PATIENCE_S = 60.0
 """For which what belongs to an action is tried again."""
 PAUSE_S, PAUSE_S_MAX = 0.25, 4.0
-TOKEN_BYTES_MAX = 64 << 10
+TEXT_BYTES_MAX = 1 << 20
+"""Of a token, a key or a bundle of authorities: a system's own has about 200 KiB."""
+_TOKEN = re.compile(r"[!-~]+")
 _AWAY = frozenset({429, 500, 502, 503, 504})
 """It may answer the next time. An eviction that a disruption budget forbids is 429, too: it is not one of
 these where the caller says so.
@@ -157,10 +161,16 @@ def _material(folder: Path, path: str, data: str) -> str:
 def _text(path: Path, *, what: str) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(TOKEN_BYTES_MAX).decode("ascii")
+            text = file.read(TEXT_BYTES_MAX + 1).decode("ascii")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise InputError(f"Cannot read {what}: {path}: {reason}.", hint=_HINT) from None
+    if len(text) > TEXT_BYTES_MAX:
+        raise InputError(
+            f"Cannot use {what}: {path} has more than {TEXT_BYTES_MAX >> 20} MiB.",
+            hint="Name a smaller file.",
+        )
+    return text
 
 
 def _verify(access: KubeAccess) -> ssl.SSLContext | bool:
@@ -175,7 +185,8 @@ def _verify(access: KubeAccess) -> ssl.SSLContext | bool:
             with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:  # ssl reads files only
                 file.write(access.certificate)
                 file.flush()
-                context.load_cert_chain(file.name)
+                # Without a password that is wrong, ssl would ask for one on the terminal.
+                context.load_cert_chain(file.name, password="")
     except (ssl.SSLError, ValueError) as error:
         raise InputError(f"The kubeconfig's certificates cannot be used: {error}.", hint=_HINT) from None
     return context
@@ -198,12 +209,15 @@ class KubernetesApi:
     def items(self, path: str, kind: type[T], *, is_patient: bool = False, **query: str) -> Iterator[T]:
         """All of a list, a page at a time."""
         ask, more = self._ask_patiently if is_patient else self._ask, ""
-        while True:
+        for _ in range(PAGES_MAX):
             asked = {"limit": str(PAGE_ITEMS), **query} | ({"continue": more} if more else {})
             page = _decoded(ask("GET", path, query=asked), KubePage[kind])  # type: ignore[valid-type]
             yield from page.items or ()
             if not (more := page.metadata.more):
                 return
+        raise HoldfastError(
+            f"The Kubernetes API server lists more than {PAGES_MAX:,} pages of {path}.", hint=_HINT
+        )
 
     def patch(self, path: str, change: object, *, manager: str, form: str = "merge") -> None:
         """form: `strategic-merge` knows which lists are merged by a key."""
@@ -228,6 +242,12 @@ class KubernetesApi:
     def delete(self, path: str) -> None:
         self._ask_patiently("DELETE", path)
 
+    def impatient(self) -> "KubernetesApi":
+        """The same way to the server, by which everything is asked once."""
+        found = copy.copy(self)
+        found._patience_s = 0.0
+        return found
+
     def close(self) -> None:
         self._client.close()
 
@@ -246,10 +266,10 @@ class KubernetesApi:
             try:
                 return self._ask(method, path, query=query, content=content, headers=headers)
             except KubeRefusal as refusal:
-                if refusal.status not in _AWAY - is_final or time.monotonic() > until:
+                if refusal.status not in _AWAY - is_final or time.monotonic() >= until:
                     raise
             except HoldfastError:
-                if time.monotonic() > until:
+                if time.monotonic() >= until:
                     raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
@@ -280,7 +300,14 @@ class KubernetesApi:
         path, token = self._access.token_path, self._access.token
         if path is not None:
             token = _text(path, what="the token")
-        return {"Authorization": f"Bearer {token.strip()}"} if token else {}
+        if not (token := token.strip()):
+            return {}
+        if not _TOKEN.fullmatch(token):
+            raise InputError(
+                "The token for the Kubernetes API server has characters that no token has.",
+                hint="It is one line of printable ASCII without spaces.",
+            )
+        return {"Authorization": f"Bearer {token}"}
 
 
 def _decoded(answer: HttpAnswer, kind: type[T]) -> T:

@@ -113,9 +113,8 @@ class ClusterMachines:
         return Answered(ok=True, outcome=self._reboot(order.decision.target, order.decision.reason))
 
     def _requeued(self, jobs: tuple[str, ...]) -> Answered:
-        for job in jobs:
-            self._needed.requeue(job)
-        return Answered(ok=bool(jobs), outcome=f"requeued: {', '.join(jobs) or 'no job was found'}")
+        done = [f"{job}: {self._needed.requeue(job)}" for job in jobs]
+        return Answered(ok=bool(jobs), outcome="; ".join(done) or "no job was found")
 
     def _restored(self, order: ActionOrder) -> Answered:
         """Back only after a check that passes; its figures are the outcome."""

@@ -42,8 +42,8 @@ class Scheduler(Protocol):
     def resume(self, node: str, reason: str) -> None:
         """Let jobs on the node again. Raises `NotOurs` unless it is out for exactly this reason."""
 
-    def requeue(self, job: str) -> None:
-        """End the job and have it wait for nodes again."""
+    def requeue(self, job: str) -> str:
+        """End the job and have it wait for nodes again; in words, what was done."""
 
 
 def require_name(name: str) -> str:

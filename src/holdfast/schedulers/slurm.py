@@ -84,8 +84,9 @@ class SlurmScheduler:
             raise NotOurs(f"{node} is not out by us any more: {seen.reason or 'it has no reason'}.")
         ask("scontrol", "update", f"NodeName={require_name(node)}", "State=RESUME")
 
-    def requeue(self, job: str) -> None:
+    def requeue(self, job: str) -> str:
         ask("scontrol", "requeue", require_name(job))
+        return "requeued"
 
     def _node(self, node: str) -> NodeView:
         found = parse_nodes(ask(*SHOW_NODES, require_name(node)))

@@ -156,7 +156,7 @@ class PackWriter:
         self._token = secrets.token_hex(8)
         self._places = dict(known)
         self._file: PackFile | None = None
-        self._finishing: list[Future[None]] = []
+        self._finishing: list[tuple[Future[None], PackFile]] = []
         self._finisher = _Crew(FINISHERS, "holdfast packs")
         hashers = max(1, min(HASHERS_MAX, len(os.sched_getaffinity(0)) // 2))
         self._hasher = _Crew(hashers, "holdfast hashes")
@@ -184,8 +184,8 @@ class PackWriter:
     def _append(self, chunk: memoryview) -> ChunkPlace:
         if self._file is None:
             pack = f"{self._token}-{len(self.packs):06d}.pack"
+            self.packs[pack] = 0  # before it is there: to remove it is on `abandon`
             self._file = PackFile(self._folder / pack)
-            self.packs[pack] = 0
         pack = next(reversed(self.packs))
         place = ChunkPlace(pack, self._file.size_bytes, len(chunk))
         self._file.write(chunk)
@@ -197,28 +197,27 @@ class PackWriter:
 
     def _finish(self, file: PackFile) -> None:
         self._file = None
-        self._finishing.append(self._finisher.submit(_finish, file))
+        self._finishing.append((self._finisher.submit(_finish, file), file))
         while len(self._finishing) > PACKS_BEHIND_MAX:
-            self._finishing.pop(0).result()
+            self._finishing.pop(0)[0].result()
 
     def close(self) -> None:
         """See all of it onto the disk; once more does nothing. Raises `OSError` or `Unsound`."""
         if self._file is not None:
             self._finish(self._file)
         while self._finishing:
-            self._finishing.pop(0).result()
+            self._finishing.pop(0)[0].result()
         if self.packs and self._is_open:
             sync(self._folder)
         self._dismiss()
 
     def abandon(self) -> None:
         """It failed: remove what was written."""
-        for finishing in self._finishing:
-            finishing.cancel()
+        unfinished = [file for finishing, file in self._finishing if finishing.cancel()]
         self._dismiss()
-        if self._file is not None:
+        for file in (*unfinished, *([self._file] if self._file is not None else ())):
             with contextlib.suppress(OSError):
-                self._file.close()
+                file.close()
         for pack in self.packs:
             with contextlib.suppress(OSError):
                 (self._folder / pack).unlink()

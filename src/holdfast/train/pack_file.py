@@ -27,7 +27,11 @@ class PackFile:
 
     def __init__(self, path: Path) -> None:
         self._descriptor, self._is_direct = _created(path)
-        self._memory = memoryview(mmap.mmap(-1, BUFFER_BYTES))  # begins where a page does
+        try:
+            self._memory = memoryview(mmap.mmap(-1, BUFFER_BYTES))  # begins where a page does
+        except BaseException:
+            os.close(self._descriptor)
+            raise
         self._filled = self._flushed = 0
         self._chunks: list[tuple[int, memoryview]] = []
 

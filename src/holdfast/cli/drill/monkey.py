@@ -20,6 +20,7 @@ from holdfast.drills.live.monkey import (
     MonkeyBudget,
     allowance,
     hindrance,
+    is_missed,
     read_hours,
     require_budget,
     upcoming,
@@ -96,6 +97,9 @@ def _go_on(given: _Flags, budget: MonkeyBudget, seed: int) -> None:
             if ending.asked.wait(max(0.0, (due.at_ns - clock.now_ns()) / 1e9)):
                 _say("Stopped; nothing is under way.")
                 return
+            if is_missed(due, clock.now_ns()):
+                _say(f"{due.scenario} is left out: its moment has passed.")
+                continue
             try:
                 _strike(given, budget, due)
             except HoldfastError as error:  # the run has ended, or the scenario does not fit it now

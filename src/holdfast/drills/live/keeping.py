@@ -6,6 +6,7 @@ harm.
 """
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from typing import assert_never
 import msgspec
 
 from holdfast.drills.live.scene import started_ticks
-from holdfast.record.errors import HoldfastError
+from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.files import make_private_directory
 from holdfast.record.untrusted import UNDECODABLE
+from holdfast.run.endpoint import is_run_name
 
 NOTES_DIRECTORY = "drills"
 KEEPER_WAIT_S = 30.0
@@ -92,6 +94,8 @@ class DrillNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_path(home: Path, run: str) -> Path:
+    if not is_run_name(run):
+        raise InputError(f"{run!r} cannot be the name of a run.", hint="`holdfast runs` lists them.")
     return home / NOTES_DIRECTORY / f"{run}.json"
 
 
@@ -121,24 +125,32 @@ def kept(path: Path, note: DrillNote) -> DrillNote:
         start_new_session=True,
         cwd="/",
     )
-    assert keeper.stdout is not None
-    with keeper.stdout as said:
-        if said.readline() != READY:
-            path.unlink(missing_ok=True)
-            raise HoldfastError("The keeper of the drill did not start; nothing was struck.")
+    if not _is_ready(keeper):
+        path.unlink(missing_ok=True)
+        keeper.kill()
+        keeper.wait(KEEPER_WAIT_S)
+        raise HoldfastError("The keeper of the drill did not start; nothing was struck.")
     found = msgspec.structs.replace(note, keeper=process(keeper.pid))
     if path.exists():
         write_note(path, found)
     return found
 
 
+def _is_ready(keeper: "subprocess.Popen[bytes]") -> bool:
+    """It says so in one piece, or ends without, or takes too long."""
+    assert keeper.stdout is not None
+    with keeper.stdout as said:
+        heard, _, _ = select.select([said], [], [], KEEPER_WAIT_S)
+        return bool(heard) and os.read(said.fileno(), len(READY)) == READY
+
+
 def abort(home: Path, run: str) -> DrillNote | None:
     """Put back at once whatever a drill of this run has changed. None: there is none."""
     path = note_path(home, run)
     note = read_note(path)
-    path.unlink(missing_ok=True)
     if note is None:
         return None
+    path.unlink(missing_ok=True)
     if note.keeper is not None:
         due_s = time.monotonic() + KEEPER_WAIT_S
         while note.keeper.is_there and not _is_zombie(note.keeper.pid) and time.monotonic() < due_s:

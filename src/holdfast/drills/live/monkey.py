@@ -18,6 +18,8 @@ PER_DAY_MAX = 24
 DAYS_AHEAD_MAX = 366
 APART_S = 900.0
 """Between two drills: one must be over before the next."""
+LATE_S_MAX = 60.0
+"""A drill is not made later than that: a machine that slept may wake at any hour."""
 SAFE = ("worker-killed", "node-lost", "agent-frozen", "half-speed", "coordinator-killed", "two-at-once")
 """What needs neither root nor a disk of its own."""
 WEEKEND = (5, 6)
@@ -93,6 +95,10 @@ def upcoming(now_ns: int, budget: MonkeyBudget, seed: int, zone: tzinfo | None) 
         for due in drills_of(now + timedelta(days=ahead), budget, seed):
             if due.at_ns > now_ns:
                 yield due
+
+
+def is_missed(due: DueDrill, now_ns: int) -> bool:
+    return now_ns - due.at_ns > LATE_S_MAX * 1e9
 
 
 def allowance(done_ns: Sequence[int], now_ns: int, budget: MonkeyBudget) -> int:

@@ -1,6 +1,7 @@
 """A drill from its hypothesis to its verdict: strike, wait for what the record says, put back, judge."""
 
 import re
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from holdfast.drills.live.striking import (
 )
 from holdfast.record import events
 from holdfast.record.clock import SystemClock
+from holdfast.record.errors import HoldfastError
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.record.store import Selection, Store
@@ -104,14 +106,15 @@ class LiveDrill:
             for_s=plan.for_s,
             endpoint=self._endpoint,
         )
+        require_alone(order.home, self._run)  # before the try, whose end would put back what is another's
         lines = LinesReader(run_directory(self._setting.home, self._run) / LINES_FILE)
-        strike = struck(order)
         try:
             self._recorded(plan)
+            strike = _struck(order)
             say(f"{plan.target} is struck; {_until(plan)}.")
             for _ in range(plan.scenario.rounds - 1):
                 self._await_back(plan, strike)
-                strike = msgspec.structs.replace(struck(order), at_ns=strike.at_ns)
+                strike = msgspec.structs.replace(_struck(order), at_ns=strike.at_ns)
             self._await_recovery(plan, strike)
             digest = self._await_digest(lines) if reference else ""
         finally:
@@ -189,6 +192,17 @@ class LiveDrill:
                     return found[1].decode()
             time.sleep(POLL_S)
         return ""
+
+
+def _struck(order: StrikeOrder) -> LiveStrike:
+    try:
+        return struck(order)
+    except (OSError, subprocess.SubprocessError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise HoldfastError(
+            f"{order.scenario.name} of {order.target} could not be made: {why}. Everything is put back.",
+            hint="The run goes on. Try again, or another scenario.",
+        ) from None
 
 
 def _is_over(since: Sequence[events.AnyEvent]) -> bool:

@@ -135,16 +135,16 @@ def struck(order: StrikeOrder) -> LiveStrike:
     match order.scenario.name:
         case "worker-killed":
             at_ns = _asked(order, "kill")
-            return _over_at_once(order, at_ns)
+            return _made(order, at_ns)
         case "node-lost" | "bad-node":
             at_ns = _asked(order, "node")
-            return _over_at_once(order, at_ns)
+            return _made(order, at_ns)
         case "coordinator-killed":
-            return _over_at_once(order, _killed(order))
+            return _made(order, _killed(order))
         case "two-at-once":
             at_ns = _asked(order, "kill")
             _killed(order)
-            return _over_at_once(order, at_ns)
+            return _made(order, at_ns)
         case "agent-frozen":
             agent = process(_here(order, order.scene.on(order.target)[0]).agent)
             _keep(order, (Continue(process=agent),))
@@ -164,20 +164,10 @@ def struck(order: StrikeOrder) -> LiveStrike:
             raise InputError(
                 f"No live scenario is called {name!r}.", hint="`holdfast drill list` names them."
             )
-    return _lasting(order)
+    return _made(order, time.time_ns())
 
 
-def _over_at_once(order: StrikeOrder, at_ns: int) -> LiveStrike:
-    return LiveStrike(
-        at_ns=at_ns,
-        ends_ns=at_ns + round(order.for_s * 1e9),
-        subjects=_subjects(order),
-        node=_node(order),
-    )
-
-
-def _lasting(order: StrikeOrder) -> LiveStrike:
-    at_ns = time.time_ns()
+def _made(order: StrikeOrder, at_ns: int) -> LiveStrike:
     return LiveStrike(
         at_ns=at_ns, ends_ns=at_ns + round(order.for_s * 1e9), subjects=_subjects(order), node=_node(order)
     )
