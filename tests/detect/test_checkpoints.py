@@ -91,6 +91,14 @@ def test_one_that_failed_holds_nobody_up_any_longer(found: Found) -> None:
     assert found([*usual(), begun, failed], LAST_S + 300) == {}
 
 
+def test_a_snapshot_that_failed_ends_no_stall(found: Found) -> None:
+    begun = saved(LAST_S)[0]
+    failed = CheckpointFailed(
+        id="failed", occurred_ns=begun.occurred_ns + 5 * S, run=RUN, step=LAST_S, is_snapshot=True
+    )
+    assert "slow-checkpoint" in found([*usual(), begun, failed], LAST_S + 300)
+
+
 def test_a_larger_one_is_not_slow_but_more(found: Found) -> None:
     events = [*usual(), *saved(LAST_S, 2 * STALL_S, 2 * SIZE_BYTES)]
     (one,) = found(events, LAST_S + 60).values()

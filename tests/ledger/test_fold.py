@@ -104,6 +104,15 @@ def test_a_checkpoint_that_fails_ends_its_stall(story: Any) -> None:
     assert story.gpu_s() == {"useful": 100, "checkpoint_stall": 7}
 
 
+def test_a_snapshot_that_fails_ends_no_stall(story: Any) -> None:
+    story.tell(RunStarted, gpus=1)
+    story.steps(1, 10, 5).tell(CheckpointBegun, step=10)
+    story.wait(3).tell(CheckpointFailed, step=10, reason="it is damaged", is_snapshot=True)
+    story.wait(4).tell(CheckpointFailed, step=10, reason="disk full")
+    story.steps(11, 20, 5)
+    assert story.gpu_s() == {"useful": 100, "checkpoint_stall": 7}
+
+
 def test_evaluation_and_planned_stops(story: Any) -> None:
     story.tell(CostRate, gpus=4)
     story.tell(RunStarted, gpus=4)

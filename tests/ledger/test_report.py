@@ -131,6 +131,7 @@ def test_what_checkpoints_cost_and_which_was_proven(story: Any) -> None:
     story.tell(CheckpointVerified, step=10, sound=False)
     story.tell(CheckpointVerified, step=20, sound=True)
     story.tell(CheckpointLoaded, step=20, restore_ns=3 * S)
+    story.tell(CheckpointLoaded, step=20, restore_ns=S, is_snapshot=True)  # was not read from storage
     saved = story.steps(21, 30, 5).report().saved
     assert saved.costs == CheckpointCosts(
         saves=2, size_bytes=10, written_bytes=4, stall_s=1.0, write_s=3.0, exposed_s_max=50.0

@@ -32,9 +32,10 @@ def tell(made: Cluster, **steps: int) -> None:
     ("steps", "kept"),
     [
         ({}, KeptSteps(None, None)),
-        ({"n0_0": 4}, KeptSteps(4, None)),
+        ({"n0_0": 4}, KeptSteps(None, None)),
         ({"n0_0": 4, "n0_1": 3}, KeptSteps(3, None)),
-        ({"n0_0": 4, "n1_0": 2}, KeptSteps(4, 2)),
+        ({"n0_0": 4, "n0_1": 4, "n1_0": 2}, KeptSteps(4, None)),
+        ({"n0_0": 4, "n0_1": 4, "n1_0": 2, "n1_1": 2}, KeptSteps(4, 2)),
         ({"n0_0": 4, "n0_1": 4, "n1_0": 5, "n1_1": 6}, KeptSteps(5, 4)),
     ],
 )
@@ -54,6 +55,17 @@ def test_of_a_sharded_model_the_oldest_part_counts(cluster: MakeCluster) -> None
     assert kept_steps(made.state) == KeptSteps(3, 1)
 
 
+def test_a_node_has_nothing_once_a_member_of_it_has_switched_them_off(cluster: MakeCluster) -> None:
+    made = up(cluster)
+    tell(made, n0_0=4, n0_1=4, n1_0=3, n1_1=3)
+    told = Checkpointed(
+        member="n0.1", happened="failed", step=5, place="", reason="snapshots are off", is_snapshot=True
+    )
+    made.from_worker(made.processes["n0.1"], told)
+    made.deliver_all("worker")
+    assert kept_steps(made.state) == KeptSteps(3, None)
+
+
 def test_a_snapshot_that_is_damaged_is_said_once_and_is_no_failed_checkpoint(cluster: MakeCluster) -> None:
     made = up(cluster)
     for name in ("n0.0", "n0.1"):
@@ -69,5 +81,5 @@ def test_a_snapshot_that_is_damaged_is_said_once_and_is_no_failed_checkpoint(clu
     made.deliver_all("worker")
     assert made.said.count("is damaged") == 1
     (event,) = made.recorded(CheckpointFailed)
-    assert (event.step, event.place) == (4, "the memory of n0")
+    assert (event.step, event.place, event.is_snapshot) == (4, "the memory of n0", True)
     assert made.state.progress.checkpointing.failure == ""

@@ -754,6 +754,38 @@ def test_when_everybody_is_lost_the_run_goes_on_from_a_checkpoint(cluster: "Make
     assert made.finish().outcome == "completed"
 
 
+@pytest.mark.parametrize(
+    ("snapshots", "what"), [({"n0.0": 4, "n0.1": 4}, "snapshot"), ({"n0.0": 3}, "checkpoint")]
+)
+def test_it_is_a_snapshot_only_if_the_run_goes_on_from_one(
+    cluster: "MakeCluster", snapshots: dict[str, int], what: str
+) -> None:
+    made = up(cluster, slots=2, warm=0, steps=30)
+    made.until_step(9)
+
+    def load(process: "Process") -> None:
+        seat = process.member.partition("+")[0]
+        process.version = snapshots.get(seat, 4)
+        made.from_worker(
+            process,
+            Checkpointed(
+                member=process.member,
+                happened="loaded",
+                step=process.version,
+                place="p",
+                is_snapshot=seat in snapshots,
+            ),
+        )
+
+    made.script = load
+    made.kill("n0.0")
+    made.kill("n0.1")
+    made.until_generation(made.state.generations.number + 1)
+    (event,) = made.recorded(CheckpointLoaded)
+    assert (event.step, event.is_snapshot) == (4, what == "snapshot")
+    assert any(f"back to the {what} at step 4" in line for line in made.said)
+
+
 def test_a_step_that_only_some_committed_before_a_loss_is_kept(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=0, steps=1000)
     survivor, victim = made.processes["n0.1"], made.processes["n0.0"]

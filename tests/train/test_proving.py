@@ -175,7 +175,8 @@ def test_a_checkpoint_by_a_member_with_a_corrupted_weight_is_not_proven(
     assert known[6].subject == "n0.1"
     DirectoryCheckpoints(folder, told=tell_nobody).remove([8])
     proof = proof_by_cluster(run.folder, monkeypatch, known)
-    assert (proof.is_proven, proof.reason[:27]) == (False, "step 6, computed from it, h"), proof
+    assert not proof.is_proven
+    assert proof.reason.startswith("step 6, computed from it, "), proof  # has another loss, or leads elsewhere
     sound = cluster.train("plain", members=2, steps=8, warm=0, checkpoint_every=5)
     known = witnessed(sound.folder / "journal")
     DirectoryCheckpoints(sound.folder / "checkpoints", told=tell_nobody).remove([8])
@@ -189,7 +190,15 @@ def proof_by_cluster(
     monkeypatch.setenv("HOLDFAST_MEMBER", "n0.0")
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(folder / "checkpoints"))
     defaults: dict[str, Any] = {"checkpoint_every": 0, "checkpoints": "", "stop_after": 0, "trace": False}
-    defaults |= {"pace_s": 0.0, "hold_s": 0.0, "holders": 0, "meets": False, "deaths": [], "does": ""}
+    defaults |= {
+        "snapshot_every": 0,
+        "pace_s": 0.0,
+        "hold_s": 0.0,
+        "holders": 0,
+        "meets": False,
+        "deaths": [],
+        "does": "",
+    }
     scripted = partial(scripts.train, "plain", str(folder), 8, 8, on_shortage="same bits", **defaults)
     return prove(folder / "checkpoints", monkeypatch, known=known, script=scripted)
 

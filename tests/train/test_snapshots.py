@@ -1,6 +1,7 @@
 """Snapshots in memory: what is kept is what is found, whole or not at all; a run goes on from them."""
 
 import asyncio
+import errno
 import os
 import random
 import re
@@ -8,7 +9,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from forked_cluster import Cluster, Meanwhile, Result
 from launching import Start, descendants
 from waiting import is_alive, until
 
+from holdfast.record.errors import StoreError
 from holdfast.record.events import CheckpointFailed
 from holdfast.record.journal import read_directory
 from holdfast.run import memory
@@ -34,6 +37,7 @@ from holdfast.train.snapshots import (
     MemoryFile,
     MemoryFirst,
     MemorySnapshots,
+    each_hashed,
 )
 
 CPU = torch.device("cpu")
@@ -181,6 +185,27 @@ def test_what_the_node_needs_is_not_written_over(held: HeldMemory) -> None:
     assert found.step == 10
 
 
+def test_what_all_ranks_of_the_node_have_is_not_written_over(held: HeldMemory) -> None:
+    """One rank is a snapshot ahead of the other: the run can go on only from what both have."""
+    ahead, _ = snapshots(held, 0, part=(0, 2))
+    behind, _ = snapshots(held, 1, part=(1, 2))
+    for step in (10, 20):
+        take(behind, step)
+    for step in (20, 30, 40):
+        take(ahead, step)
+    found = ahead.newest((39, SNAPSHOT))
+    assert found is not None
+    assert found.step == 20
+    take(behind, 40)
+    found = behind.newest((39, SNAPSHOT))
+    assert found is not None
+    assert found.step == 20
+    take(ahead, 50)
+    found = ahead.newest((49, SNAPSHOT))
+    assert found is not None
+    assert found.step == 40
+
+
 def test_a_slot_has_one_writer(held: HeldMemory) -> None:
     first, _ = snapshots(held)
     take(first, 10)
@@ -212,6 +237,31 @@ def test_what_may_be_wrong_is_forgotten_in_all_slots(held: HeldMemory) -> None:
     assert kept.newest() is None
 
 
+def test_what_is_still_being_hashed_is_forgotten_too(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_hashing, may_go_on = threading.Event(), threading.Event()
+
+    def hash_later(work: Sequence[Callable[[], bytes]]) -> list[bytes]:
+        is_hashing.set()
+        assert may_go_on.wait(60)
+        return each_hashed(work)
+
+    monkeypatch.setattr("holdfast.train.snapshots.each_hashed", hash_later)
+    kept, heard = snapshots(held)
+    kept.take(10, state_of(10), ALONE)
+    assert is_hashing.wait(60)
+    kept.forget()
+    may_go_on.set()
+    until(lambda: not kept.is_busy)
+    assert kept.newest() is None
+    assert heard.kept_steps == []
+    take(kept, 20)
+    found = kept.newest()
+    assert found is not None
+    assert found.step == 20
+
+
 def test_when_one_is_due(held: HeldMemory) -> None:
     kept, _ = snapshots(held, every=5)
     assert [kept.readiness(step) for step in (4, 5, 6)] == [READY, DUE, READY]
@@ -231,9 +281,127 @@ def test_too_little_memory_switches_them_off_with_a_sentence(
     ((step, reason),) = heard.failures
     assert step == 1
     assert re.fullmatch(
-        r"snapshots are off: they would take 0.0 GB of the [\d.]+ GB of memory that n0 has left", reason
+        r"snapshots are off: they would take 0.0 GB more of the [\d.]+ GB of memory that n0 has left", reason
     )
     assert kept.readiness(3) == READY
+
+
+def test_only_what_they_grow_by_is_asked_of_the_memory_that_is_left(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, heard = snapshots(held)
+    take(kept, 10)
+    taken_bytes = [MemoryFile(descriptor).taken_bytes for descriptor in held.slots[0]]
+    monkeypatch.setattr("holdfast.train.snapshots.memory_left_bytes", lambda: sum(taken_bytes))
+    kept.take(20, {**state_of(20), "more": torch.ones(1 << 16)}, ALONE)  # of which little is new
+    until(lambda: not kept.is_busy)
+    assert heard.kept_steps == [10, 20]
+    other, told = snapshots(held, 1)
+    take(other, 10)  # what another slot has is not free
+    assert len(told.failures) == 1
+    found = other.newest()
+    assert found is not None
+    assert found.step == 20
+
+
+def test_memory_is_given_back_when_they_are_switched_off(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, heard = snapshots(held)
+    take(kept, 10)
+    files = [MemoryFile(descriptor) for descriptor in held.slots[0]]
+    read = files[0].mapped(files[0].size_bytes)  # as another member does
+    assert any(read[:PAGE_BYTES])
+    assert all(file.taken_bytes for file in files)
+    monkeypatch.setattr("holdfast.train.snapshots.memory_left_bytes", lambda: 0)
+    kept.take(20, {**state_of(20), "more": torch.ones(1 << 16)}, ALONE)
+    assert len(heard.failures) == 1
+    assert [file.taken_bytes for file in files] == [0, 0]
+    assert kept.newest() is None
+    assert not any(read[:])  # and nobody is killed for it
+    kept.close()
+    monkeypatch.undo()
+    take(snapshots(held)[0], 30)
+    found = kept.newest()
+    assert found is not None
+    assert found.step == 30
+
+
+def test_a_device_that_has_failed_keeps_nobody_from_closing(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, _ = snapshots(held)
+    take(kept, 10)
+    monkeypatch.setattr("holdfast.train.snapshots.MemorySnapshots.settle", no_thread)
+    kept.close()
+    next_one, heard = snapshots(held)
+    take(next_one, 20)  # the slot is free
+    assert heard.kept_steps == [20]
+
+
+def test_a_hash_that_fails_in_any_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    work = [lambda: b"x"] * 8
+    assert each_hashed(work) == [b"x"] * 8
+    for number in range(8):
+        failing: list[Callable[[], bytes]] = [*work[:number], partial(int, "x"), *work[number + 1 :]]  # type: ignore[list-item]
+        with pytest.raises(ValueError, match="invalid literal"):
+            each_hashed(failing)
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def no_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def refuse(*_: object) -> None:
+    raise ValueError("mmap length is greater than file size")
+
+
+@pytest.mark.parametrize(
+    ("where", "failure", "told"),
+    [
+        ("os.open", no_room, "Too many open files"),
+        ("holdfast.train.snapshots.memory_left_bytes", no_room, "Too many open files"),
+        ("holdfast.train.snapshots.MemoryFile.mapped", refuse, "mmap length"),
+        ("threading.Thread.start", no_thread, "can't start new thread"),
+        ("holdfast.train.snapshots.MemoryFile.header", no_room, "Too many open files"),
+        ("holdfast.train.snapshots.each_hashed", no_thread, "can't start new thread"),
+    ],
+)
+def test_training_goes_on_where_a_snapshot_cannot_be_taken(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch, where: str, failure: Callable[..., None], told: str
+) -> None:
+    kept, heard = snapshots(held, every=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(where, failure)
+        kept.take(1, state_of(1), ALONE)
+        until(lambda: not kept.is_busy)
+    ((step, reason),) = heard.failures
+    assert step == 1
+    assert reason.startswith("snapshots are off, ")
+    assert told in reason
+    take(kept, 2)
+    assert (heard.kept_steps, len(heard.failures)) == ([], 1)
+    assert kept.newest() is None
+    kept.close()
+
+
+def test_memory_that_cannot_be_reached_is_said_and_raises_nothing(
+    held: HeldMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, heard = snapshots(held, every=1)
+    monkeypatch.setattr("holdfast.train.snapshots.MemoryFile.header", no_room)
+    monkeypatch.setattr("holdfast.train.snapshots.MemoryFile.blank", no_room)
+    assert kept.newest() is None
+    kept.forget()
+    assert [reason[:37] for _, reason in heard.failures] == [
+        "snapshots are off, because none can b",
+        "snapshots are off, because one could ",
+    ]
 
 
 # ---- damage ----------------------------------------------------------------------------------------------
@@ -308,6 +476,32 @@ def test_storage_that_cannot_be_read_does_not_matter_then(held: HeldMemory, tmp_
     found = MemoryFirst(kept, stored).newest()
     assert found is not None
     assert found.step == 10
+
+
+class Unlisted(DirectoryCheckpoints):
+    def __init__(self, path: Path, error: Exception) -> None:
+        super().__init__(path, told=lambda *_, **__: None)
+        self._error = error
+
+    def steps(self) -> list[int]:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EIO, "Input/output error"), StoreError("it hangs", hint="Look at it.")]
+)
+def test_that_storage_cannot_be_listed_is_said(held: HeldMemory, tmp_path: Path, error: Exception) -> None:
+    kept, heard = snapshots(held)
+    take(kept, 10)
+    found = MemoryFirst(kept, Unlisted(tmp_path, error)).newest()
+    assert found is not None
+    assert found.step == 10
+    assert heard.failures == [
+        (
+            10,
+            f"the snapshot of step 10 is taken; whether there is a newer checkpoint is not known: {error}",
+        )
+    ]
 
 
 # ---- kills -----------------------------------------------------------------------------------------------

@@ -148,7 +148,9 @@ def _checkpoints(events: Iterable[ev.KnownEvent]) -> tuple[SavedCheckpoint, ...]
     for event in events:
         if isinstance(event, ev.CheckpointBegun) and event.blocking:
             begun_ns = event.occurred_ns
-        elif isinstance(event, ev.CheckpointFailed | ev.RunStarted):
+        elif isinstance(event, ev.RunStarted) or (
+            isinstance(event, ev.CheckpointFailed) and not event.is_snapshot
+        ):
             begun_ns = None
         elif isinstance(event, ev.CheckpointSaved):
             from_ns = event.occurred_ns if begun_ns is None else begun_ns

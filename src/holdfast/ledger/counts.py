@@ -130,7 +130,7 @@ class Saves(msgspec.Struct):
             self.exposed_ns_max = max(self.exposed_ns_max, event.exposed_ns or 0)
 
     def measure_load(self, event: CheckpointLoaded) -> None:
-        if event.restore_ns is not None:
+        if event.restore_ns is not None and not event.is_snapshot:
             self.loads += 1
             self.restore_ns += event.restore_ns
 

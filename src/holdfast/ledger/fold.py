@@ -316,7 +316,8 @@ class Fold(Attempts):
 
     def _checkpoint_failed(self, event: events.CheckpointFailed) -> None:
         self._hear()
-        self._end_stall(event.step)
+        if not event.is_snapshot:
+            self._end_stall(event.step)
 
     def _end_stall(self, step: int) -> None:
         """An earlier checkpoint, written in the background, may be done while the next is waited for."""

@@ -213,21 +213,23 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
 class CheckpointLoaded(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.loaded"):
     """The run goes on from this step; what was committed after it is rolled back. size_bytes: how much was
     read for that, by all members together. restore_ns: how long the slowest member took to read, compare and
-    put it back.
+    put it back. is_snapshot: it was in memory.
     """
 
     step: StepNumber
     place: str = ""
     size_bytes: Count | None = None
     restore_ns: Nanoseconds | None = None
+    is_snapshot: bool = False
 
 
 class CheckpointFailed(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.failed"):
-    """A checkpoint could not be written or read."""
+    """A checkpoint could not be written or read; or a snapshot in memory could not be taken or used."""
 
     step: StepNumber
     reason: str = ""
     place: str = ""
+    is_snapshot: bool = False
 
 
 class CheckpointVerified(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.verified"):

@@ -366,12 +366,15 @@ async def _join_again(assignment: Assignment, line: Sequence[Address]) -> tuple[
 
 async def _serve(assignment: Assignment) -> int:
     held = memory.HeldMemory(0 if assignment.snapshot_every == 0 else assignment.slots)
-    node, connection = await _join(assignment, [(assignment.host, assignment.port)])
-    while True:
-        code = await Agent(assignment, node, connection, held).serve()
-        if code != EXIT_DISCONNECTED or not connection.line:
-            return code
-        node, connection = await _join_again(assignment, connection.line)
+    try:
+        node, connection = await _join(assignment, [(assignment.host, assignment.port)])
+        while True:
+            code = await Agent(assignment, node, connection, held).serve()
+            if code != EXIT_DISCONNECTED or not connection.line:
+                return code
+            node, connection = await _join_again(assignment, connection.line)
+    finally:
+        held.close()
 
 
 def main() -> int:

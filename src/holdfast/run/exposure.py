@@ -33,10 +33,11 @@ def kept_steps(state: RunState) -> KeptSteps:
 
 
 def _best_two(members: list[Member]) -> tuple[int, int]:
-    """The newest steps that one node, and that two nodes, have; 0: none."""
+    """The newest steps that one node, and that two nodes, have; 0: none. A node has nothing while one of its
+    members has no share.
+    """
     nodes: dict[str, int] = {}
     for member in members:
-        if member.snapshot:
-            nodes[member.node] = min(nodes.get(member.node, member.snapshot), member.snapshot)
+        nodes[member.node] = min(nodes.get(member.node, member.snapshot), member.snapshot)
     first, second, *_ = *sorted(nodes.values(), reverse=True), 0, 0
     return first, second

@@ -12,7 +12,7 @@ from holdfast.record.events import Action, ActionTaken, CheckpointLoaded, Genera
 from holdfast.run import pacing, processes, replacing, replicas
 from holdfast.run.happenings import ToMembers
 from holdfast.run.history import gist
-from holdfast.run.state import Generation, RunState, Trouble
+from holdfast.run.state import Generation, Member, RunState, Trouble
 from holdfast.run.wire import Announced
 from holdfast.wording import many
 from holdfast.wording.lanes import few_lanes
@@ -210,8 +210,8 @@ def _go_back(state: RunState, generation: Generation, version: int) -> None:
     if state.generations.formed is not None:
         steps = state.progress.step - version
         again = f"{steps} step{'s' * (steps > 1)} ({_duration(state.progress.worked.since_ns(version))})"
-        loaded = [state.roster.members[name] for name in generation.members]
-        what = "snapshot" if any(member.from_memory for member in loaded) else "checkpoint"
+        loaders = _loaders(state, generation, version)
+        what = "snapshot" if any(member.from_memory for member in loaders) else "checkpoint"
         where = f"the {what} at step {version}" if version else "the start"
         state.outbox.say(
             f"no member has the state: back to {where}; {again} will be computed again", severity="trouble"
@@ -296,8 +296,7 @@ def _record_loaded(state: RunState, generation: Generation, version: int) -> Non
     """A checkpoint matters to the run only if the generation goes on from it, rather than from a peer."""
     if state.generations.formed is not None and version >= state.progress.step:
         return
-    members = [state.roster.members[name] for name in generation.members]
-    loaders = [one for one in members if one.loaded is not None and one.loaded[0] == version]
+    loaders = _loaders(state, generation, version)
     if not loaders:
         return
     assert loaders[0].loaded is not None
@@ -309,8 +308,15 @@ def _record_loaded(state: RunState, generation: Generation, version: int) -> Non
             step=version,
             place=loaders[0].loaded[1],
             restore_ns=max(took_ns, default=None),
+            is_snapshot=loaders[0].from_memory,
         )
     )
+
+
+def _loaders(state: RunState, generation: Generation, version: int) -> list[Member]:
+    """Who has loaded this version. What others loaded before is of no account now."""
+    members = [state.roster.members[name] for name in generation.members]
+    return [one for one in members if one.loaded is not None and one.loaded[0] == version]
 
 
 def _record_opened(state: RunState, generation: Generation, version: int) -> None:

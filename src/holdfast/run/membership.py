@@ -328,7 +328,8 @@ def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
             return False
         case Snapshotted(step=step, stall_ns=stall_ns):
             member.snapshot = step
-            state.progress.checkpointing.snapshot_ns = stall_ns
+            if stall_ns:
+                state.progress.checkpointing.snapshot_ns = stall_ns
             return False
         case Struck():
             _struck(state, member, message)
@@ -445,6 +446,7 @@ def _checkpointed(state: RunState, member: Member, message: Checkpointed) -> Non
         member.from_memory = message.is_snapshot
         return
     if message.is_snapshot:  # it could not be taken, or not be used
+        member.snapshot = 0  # what it had may have gone with it
         if gist(message.reason) != gist(state.progress.checkpointing.snapshot_failure):
             state.outbox.say(message.reason, "trouble")
             state.outbox.record(checkpoint_event(message, state.now_ns))

@@ -6,9 +6,10 @@ with it. What is in them is the business of `train`.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 VARIABLE = "HOLDFAST_SNAPSHOTS"
 """By which a worker knows the descriptors: those of the first slot, then those of the next."""
@@ -46,7 +47,9 @@ class HeldMemory:
 
 
 def given(environment: Mapping[str, str]) -> SlotFiles:
-    """What this process was handed by its agent; nothing where it has none, or has lost it on the way."""
+    """What this process was handed by its agent; nothing where it has none, or has lost it on the way. What
+    this process starts from now on does not get it.
+    """
     try:
         descriptors = [int(word) for word in environment.get(VARIABLE, "").split(",") if word]
         is_ours = all(_is_ours(descriptor) for descriptor in descriptors)
@@ -54,9 +57,65 @@ def given(environment: Mapping[str, str]) -> SlotFiles:
         return ()
     if not is_ours or len(descriptors) % VERSIONS:
         return ()
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
     return tuple(zip(*[iter(descriptors)] * VERSIONS, strict=True))
 
 
 def _is_ours(descriptor: int) -> bool:
     """Whether nobody else has the number by now: a program that stands before the script may close files."""
     return str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith(f"/memfd:{NAME}-")
+
+
+# ---- how much there is -----------------------------------------------------------------------------------
+
+
+def memory_left_bytes(root: Path = Path("/")) -> int:
+    """What this machine has left, or the control group that has the least of those that this process is in.
+    Raises `OSError`.
+    """
+    lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+    machine_bytes = int(_figures(lines).get("MemAvailable:", 0)) << 10
+    return min([machine_bytes, *_left_in_groups(root)])
+
+
+def _left_in_groups(root: Path) -> Iterator[int]:
+    for group, (limit, used, cached) in _groups(root):
+        with suppress(OSError, ValueError):  # no such group is seen from here, or it has no limit
+            limit_bytes = int((group / limit).read_text(encoding="ascii"))
+            used_bytes = int((group / used).read_text(encoding="ascii"))
+            stat = _figures((group / "memory.stat").read_text(encoding="ascii").splitlines())
+            yield max(0, limit_bytes - used_bytes + stat.get(cached, 0))
+
+
+def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """The groups of this process and all that they are in, with the names of their files: the limit, what is
+    used, and what of that the kernel gives up when it is short.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    mounted = root / "sys/fs/cgroup"
+    for line in lines:
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if number == "0":
+            places, names = [mounted, mounted / "unified"], _UNIFIED
+        elif "memory" in controllers.split(","):
+            places, names = [mounted / "memory"], _SEPARATE
+        else:
+            continue
+        inside = PurePosixPath(path.lstrip("/"))
+        for group in (inside, *inside.parents):
+            yield from ((place / group, names) for place in places)
+
+
+_UNIFIED = ("memory.max", "memory.current", "inactive_file")
+_SEPARATE = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+"""Of control groups of the second and of the first kind."""
+
+
+def _figures(lines: list[str]) -> dict[str, int]:
+    """The first number of each line, by what stands before it."""
+    words = [line.split() for line in lines]
+    return {each[0]: int(each[1]) for each in words if len(each) > 1 and each[1].isdecimal()}

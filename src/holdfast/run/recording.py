@@ -43,11 +43,22 @@ def checkpoint_event(message: Checkpointed, occurred_ns: int) -> KnownEvent:
                 exposed_ns=message.exposed_ns,
             )
         case "failed":
-            reason = message.reason
-            return CheckpointFailed(id="", occurred_ns=occurred_ns, step=step, place=place, reason=reason)
+            return CheckpointFailed(
+                id="",
+                occurred_ns=occurred_ns,
+                step=step,
+                place=place,
+                reason=message.reason,
+                is_snapshot=message.is_snapshot,
+            )
         case "loaded":
             return CheckpointLoaded(
-                id="", occurred_ns=occurred_ns, step=step, place=place, restore_ns=message.restore_ns
+                id="",
+                occurred_ns=occurred_ns,
+                step=step,
+                place=place,
+                restore_ns=message.restore_ns,
+                is_snapshot=message.is_snapshot,
             )
 
 

@@ -511,7 +511,7 @@ class Witnessed(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 class Snapshotted(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The member's share of a snapshot is whole in its node's memory. stall_ns: how long it waited for the
-    copy; size_bytes: of the share.
+    copy; size_bytes: of the share; 0: the state is too small for this member to have one.
     """
 
     step: int

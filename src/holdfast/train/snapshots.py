@@ -20,14 +20,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 import torch
 
 from holdfast.record.errors import StoreError
-from holdfast.run.memory import VERSIONS, SlotFiles
+from holdfast.run.memory import VERSIONS, SlotFiles, memory_left_bytes
 from holdfast.train.checkpoint import Checkpoints, Loaded, Mark, State
 from holdfast.train.chunks import NAME_BYTES, Unsound, name_of, pieces_of
 from holdfast.train.manifest import INLINE_BYTES, Laid, Share, lay_out, layout_of, memory_of, stretches
@@ -51,13 +50,19 @@ HASHERS_MAX = 4
 CLOSE_S_MAX = 2.0
 LIST_S_MAX = 10.0
 """So long storage may take to say what it has, where there is a snapshot to go on from."""
+EMPTIED_BYTES = 64 << 20
+"""So much memory is given back at a time: other threads wait meanwhile."""
 PAGE_BYTES = 4096
 ALIGNED_BYTES = 64
+BLOCK_BYTES = 512
+"""In which the kernel counts what a file takes."""
 _MAGIC = b"holdfast.snap\r\n\x1a"
 _VERSION = 1
 _HEADER = struct.Struct(">16sIIIIIQQQ16s32s32s")
 _HASH_BYTES = 32
 _GB = 1e9
+_FAILURES = (OSError, RuntimeError, ValueError, MemoryError)
+"""Of snapshots alone: training goes on without them. Of a device that has failed it hears by itself."""
 
 Readiness = Literal[0, 1, 2]
 READY: Readiness = 0
@@ -157,6 +162,11 @@ class MemoryFile:
     def size_bytes(self) -> int:
         return os.fstat(self.descriptor).st_size
 
+    @property
+    def taken_bytes(self) -> int:
+        """Of memory."""
+        return os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
+
     def blank(self) -> None:
         """What it holds is of no use any more."""
         os.pwrite(self.descriptor, bytes(_HEADER.size + _HASH_BYTES), 0)
@@ -177,8 +187,19 @@ class MemoryFile:
         return note
 
     def mapped(self, size_bytes: int) -> mmap.mmap:
-        """Raises `OSError`, and `ValueError` where it is shorter."""
-        return mmap.mmap(self.descriptor, size_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        """Raises `OSError`, and `ValueError` where it is shorter. Pages are mapped as they are used: to map
+        all of them would keep every other thread waiting meanwhile.
+        """
+        return mmap.mmap(self.descriptor, size_bytes, mmap.MAP_SHARED)
+
+    def empty(self) -> None:
+        """Give its memory back. It keeps its size, so that whoever reads it just now finds zeros, and is not
+        killed. Raises `OSError`.
+        """
+        if size_bytes := self.size_bytes:
+            memory = self.mapped(size_bytes)
+            for begin in range(0, size_bytes, EMPTIED_BYTES):
+                memory.madvise(mmap.MADV_REMOVE, begin, min(EMPTIED_BYTES, size_bytes - begin))
 
 
 def _blake2b(data: bytes) -> bytes:
@@ -187,14 +208,19 @@ def _blake2b(data: bytes) -> bytes:
 
 def each_hashed(work: Sequence[Callable[[], bytes]]) -> list[bytes]:
     """What these come to, by several threads where there are cores for them: numpy lets go of the
-    interpreter while it hashes.
+    interpreter while it hashes. Raises what one of them raises.
     """
     count = max(1, min(HASHERS_MAX, len(os.sched_getaffinity(0)) // 2, len(work)))
     found: list[bytes] = [b""] * len(work)
 
+    failures: list[Exception] = []
+
     def hash_some(first: int) -> None:
-        for number in range(first, len(work), count):
-            found[number] = work[number]()
+        try:
+            for number in range(first, len(work), count):
+                found[number] = work[number]()
+        except Exception as error:
+            failures.append(error)
 
     others = [threading.Thread(target=hash_some, args=(number,), daemon=True) for number in range(1, count)]
     for other in others:
@@ -202,6 +228,8 @@ def each_hashed(work: Sequence[Callable[[], bytes]]) -> list[bytes]:
     hash_some(0)
     for other in others:
         other.join()
+    if failures:
+        raise failures[0]
     return found
 
 
@@ -297,20 +325,25 @@ class _Buffer:
     flat: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
 
     def is_locked(self) -> bool:
+        """Whether it is this process's to write now. Raises `OSError`."""
         if self.lock < 0:
             lock = os.open(f"/proc/self/fd/{self.file.descriptor}", os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 os.close(lock)
                 return False
+            except OSError:
+                os.close(lock)
+                raise
             self.lock = lock
         return True
 
     def make_ready(self, size_bytes: int, device: torch.device) -> None:
         """Give it this size, with memory behind every page; what it holds stays. Raises `OSError`."""
         self.let_go(device)
-        size_bytes = max(size_bytes, self.file.size_bytes)
+        if self.file.header() is not None:
+            size_bytes = max(size_bytes, self.file.size_bytes)
         os.posix_fallocate(self.file.descriptor, 0, size_bytes)  # an error here, and not a SIGBUS later
         self.flat = torch.frombuffer(self.file.mapped(size_bytes), dtype=torch.uint8)
         if device.type == "cuda":
@@ -327,6 +360,7 @@ class _Taken(NamedTuple):
     header: PartHeader
     note: SnapshotNote
     began_ns: int
+    epoch: int
 
 
 class MemorySnapshots:
@@ -349,11 +383,13 @@ class MemorySnapshots:
         self._own = [_Buffer(MemoryFile(descriptor)) for descriptor in slots[slot]]
         self._node = node
         self._device = device
-        self._told = told
+        self.told = told
         self._every = every
         self._rail, self._ranks = part
         self._copy = SideStreamCopy(device) if device.type == "cuda" else HostCopy()
         self._working: threading.Thread | None = None
+        self._heading = threading.Lock()
+        self._epoch = 0  # what was taken in an earlier one gets no header
         self._ready_bytes = 0
         self._is_off = self._is_closed = False
         self._refused: set[tuple[object, ...]] = set()  # what is damaged: parts, or numbers of files
@@ -388,15 +424,25 @@ class MemorySnapshots:
         """
         began_ns = time.monotonic_ns()
         self._began_ns = began_ns
-        if self._is_off or self.is_busy or not all(buffer.is_locked() for buffer in self._own):
+        if self._is_off or self.is_busy:
             return 0
+        try:
+            self._take(step, state, share, at_once)
+        except _FAILURES as error:
+            self._switch_off(step, f"snapshots are off, because one could not be taken: {error}")
+        return time.monotonic_ns() - began_ns
+
+    def _take(self, step: int, state: State, share: Share, at_once: Collection[int]) -> None:
+        if not all(buffer.is_locked() for buffer in self._own):
+            return
+        began_ns = self._began_ns
         laid = lay_out(state)
         kept, end = _placed(laid, share)
         note = _note(laid, kept, share)
         room_bytes = _rounded(end + len(msgspec.msgpack.encode(note)) + _names_bytes(kept) + PAGE_BYTES)
         mates = share.of if self._ranks == 1 else len(self._files) // VERSIONS
         if room_bytes > self._ready_bytes and not self._make_ready(step, room_bytes, mates):
-            return time.monotonic_ns() - began_ns
+            return
         buffer = self._target()
         buffer.file.blank()
         pairs = []
@@ -407,8 +453,7 @@ class MemorySnapshots:
         self._copy.copy(pairs, at_once)
         header = PartHeader(step, share, self._rail, self._ranks, end, 0, layout_of(laid), b"")
         stall_ns = time.monotonic_ns() - began_ns
-        self._work(self._complete, _Taken(buffer.flat, header, note, began_ns), stall_ns)
-        return stall_ns
+        self._work(self._complete, _Taken(buffer.flat, header, note, began_ns, self._epoch), stall_ns)
 
     def hold_back(self) -> None:
         """The state is about to be changed: not before it is copied."""
@@ -427,9 +472,11 @@ class MemorySnapshots:
     def close(self) -> None:
         """The memory stays with the agent. What is not whole soon is given up, and nobody is told of it."""
         self._is_closed = True
-        self.settle()
+        with suppress(RuntimeError):  # of a device that has failed
+            self.settle()
         if self._working is not None:
             self._working.join(CLOSE_S_MAX)
+        self._void()  # somebody else may write here from now on
         for buffer in self._own:
             buffer.let_go(self._device)
             if buffer.lock >= 0:
@@ -438,21 +485,35 @@ class MemorySnapshots:
 
     def forget(self) -> None:
         """All that this node has: it may be wrong."""
+        self._void()
+        failed: OSError | None = None
         for file in self._files:
-            file.blank()
+            try:
+                file.blank()
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            self._switch_off(0, f"snapshots are off, because one could not be forgotten: {failed}")
+
+    def _void(self) -> None:
+        """What is being completed will not be: once this returns it has its header, or never gets one."""
+        with self._heading:
+            self._epoch += 1
 
     def _work(self, work: Callable[..., None], *arguments: object) -> None:
-        self._working = threading.Thread(target=work, args=arguments, name="holdfast snapshots", daemon=True)
-        self._working.start()
+        thread = threading.Thread(target=work, args=arguments, name="holdfast snapshots", daemon=True)
+        thread.start()
+        self._working = thread
 
     def _make_ready(self, step: int, room_bytes: int, mates: int) -> bool:
-        """Whether it is, now. Otherwise it will be, or there is no room. mates: who need as much here."""
-        left_bytes = memory_left_bytes() + sum(file.size_bytes for file in self._files)
-        wanted_bytes = VERSIONS * room_bytes * mates
+        """Whether it is, now. Otherwise it will be, or there is no room. mates: who grow alike."""
+        left_bytes = memory_left_bytes()
+        taken_bytes = sum(buffer.file.taken_bytes for buffer in self._own)
+        wanted_bytes = max(0, VERSIONS * room_bytes - taken_bytes) * mates
         if wanted_bytes > MEMORY_SHARE_MAX * left_bytes:
             self._switch_off(
                 step,
-                f"snapshots are off: they would take {wanted_bytes / _GB:.1f} GB of the "
+                f"snapshots are off: they would take {wanted_bytes / _GB:.1f} GB more of the "
                 f"{left_bytes / _GB:.1f} GB of memory that {self._node} has left",
             )
             return False
@@ -466,20 +527,34 @@ class MemorySnapshots:
         try:
             for buffer in self._own:
                 buffer.make_ready(room_bytes, self._device)
-        except (OSError, ValueError, RuntimeError) as error:
+        except _FAILURES as error:
             self._switch_off(step, f"snapshots are off, for want of memory: {error}")
             return
         self._ready_bytes = room_bytes
         self.host_bytes = VERSIONS * room_bytes
 
-    def _switch_off(self, step: int, reason: str) -> None:
+    def _switch_off(self, step: int, reason: str, *, is_kept: bool = False) -> None:
+        """is_kept: what there is stays, for whoever can read it."""
         self._is_off = True
-        self._told.failed(step, self.place, reason)
+        if not is_kept:
+            with suppress(*_FAILURES):
+                self._give_memory_back()
+        self.told.failed(step, self.place, reason)
+
+    def _give_memory_back(self) -> None:
+        self._void()
+        self._copy.wait()
+        for buffer in self._own:
+            if buffer.lock >= 0:  # or it is another process's by now
+                buffer.file.blank()
+                buffer.let_go(self._device)
+                buffer.file.empty()
+        self.host_bytes = 0
 
     def _target(self) -> _Buffer:
-        """The one of its files that the newest whole snapshot of the node does not need."""
+        """The one of its files that is not needed."""
         headers = [buffer.file.header() for buffer in self._own]
-        needed = {header.whole for header in _whole_ones(self._headers())[-1:]}
+        needed = self._needed()
         order = sorted(
             range(len(headers)),
             key=lambda number: (
@@ -490,12 +565,33 @@ class MemorySnapshots:
         )
         return self._own[order[0]]
 
+    def _needed(self) -> set[tuple[object, ...]]:
+        """The newest snapshot of which this node has all parts that it has any of; else the newest part of
+        this member's.
+        """
+        parts = [header for header in _whole_ones(self._headers()) if header.ranks == self._ranks]
+        rails = {header.rail for header in parts}
+        versions: defaultdict[tuple[int, str], list[PartHeader]] = defaultdict(list)
+        for header in parts:
+            versions[header.step, header.share.history].append(header)
+        found = [version for version in versions.values() if {header.rail for header in version} == rails]
+        own = [header for header in parts if header.rail == self._rail]
+        return {header.whole for header in (found[-1] if found else own[-1:])}
+
     def _complete(self, taken: _Taken, stall_ns: int) -> None:
         """Behind the copy: the hashes, the note and, last, the header."""
         try:
             self._copy.wait()
         except RuntimeError:
             return  # the device has failed, and with it this member
+        try:
+            self._seal(taken, stall_ns)
+        except _FAILURES as error:
+            self._switch_off(
+                taken.header.step, f"snapshots are off, because one could not be completed: {error}"
+            )
+
+    def _seal(self, taken: _Taken, stall_ns: int) -> None:
         memory = taken.flat.numpy().data
         bounds = [
             (one.offset + begin, one.offset + end)
@@ -511,13 +607,16 @@ class MemorySnapshots:
         begin = taken.header.data_bytes
         memory[begin : begin + len(note)] = note
         header = taken.header._replace(note_bytes=len(note), note_hash=_blake2b(note)).encoded()
-        memory[: len(header)] = header
+        with self._heading:
+            if taken.epoch != self._epoch:
+                return
+            memory[: len(header)] = header
         took_s = (time.monotonic_ns() - taken.began_ns) / 1e9
         copied_s = self._copy.took_s
         self._cost_s = took_s if copied_s is None else stall_ns / 1e9 + COPY_COST * copied_s
         size_bytes = sum(one.size_bytes for one in taken.note.stretches)
         if not self._is_closed:
-            self._told.kept(taken.header.step, stall_ns, size_bytes)
+            self.told.kept(taken.header.step, stall_ns, size_bytes)
 
     # ---- using them ----------------------------------------------------------------------------------------
 
@@ -530,8 +629,12 @@ class MemorySnapshots:
         """The newest whole one of this member's part that this node has, up to this one if one is given.
         Those that are damaged are passed over, and told of.
         """
-        self._tell_damaged()
-        headers = self._headers()
+        try:
+            self._tell_damaged()
+            headers = self._headers()
+        except OSError as error:
+            self._switch_off(0, f"snapshots are off, because none can be read: {error}", is_kept=True)
+            return None
         for candidate in reversed(_whole_ones(headers)):
             is_wanted = (candidate.rail, candidate.ranks) == (self._rail, self._ranks)
             if not is_wanted or candidate.whole in self._refused:
@@ -549,7 +652,7 @@ class MemorySnapshots:
                 )
             except (Unsound, OSError, ValueError) as error:
                 self._refused.add(candidate.whole)
-                self._told.failed(
+                self.told.failed(
                     candidate.step, self.place, f"the snapshot of step {candidate.step} is damaged: {error}"
                 )
         return None
@@ -559,7 +662,7 @@ class MemorySnapshots:
         for number, file in enumerate(self._files):
             if (number,) not in self._refused and file.is_damaged:
                 self._refused.add((number,))
-                self._told.failed(0, self.place, "a snapshot is damaged: it does not begin with its header")
+                self.told.failed(0, self.place, "a snapshot is damaged: it does not begin with its header")
 
     def _loaded(self, candidate: PartHeader, parts: Sequence[tuple[MemoryFile, PartHeader]]) -> Loaded:
         self.times = RestoreTimes()
@@ -625,21 +728,6 @@ def _rounded(size_bytes: int) -> int:
 
 def _naming(memory: memoryview) -> Callable[[], bytes]:
     return lambda: name_of(memory)
-
-
-def memory_left_bytes() -> int:
-    """What this machine, or the control group that this process is in, has left."""
-    left = int(_first_number(Path("/proc/meminfo"), "MemAvailable:")) << 10
-    with suppress(OSError, ValueError):
-        most = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
-        left = min(left, max(0, most - used))
-    return left
-
-
-def _first_number(path: Path, name: str) -> int:
-    lines = path.read_text(encoding="ascii").splitlines()
-    return next((int(line.split()[1]) for line in lines if line.startswith(name)), 0)
 
 
 # ---- putting one together --------------------------------------------------------------------------------
@@ -774,22 +862,38 @@ class MemoryFirst:
             return found
         if found is None:
             return self._checkpoints.newest(until)
-        with suppress(StoreError):  # storage that cannot be read holds up nobody who has a state
+        try:
             steps = [step for step in self._steps(self._checkpoints) if until is None or (step, 0) <= until]
             if steps and max(steps) > found.step:
                 kept = self._checkpoints.newest(until)
                 return found if kept is None or kept.mark < found.mark else kept
+        except (OSError, StoreError) as error:  # storage that cannot be read holds up nobody who has a state
+            self._snapshots.told.failed(
+                found.step,
+                found.place,
+                f"the snapshot of step {found.step} is taken; whether there is a newer checkpoint is not "
+                f"known: {error}",
+            )
         return found
 
     def _steps(self, checkpoints: Checkpoints) -> list[int]:
-        """None where storage cannot be read, or hangs."""
-        found: list[int] = []
+        """Raises `OSError` or `StoreError` where storage cannot be read, or hangs."""
+        found: list[list[int] | OSError | StoreError] = []
 
         def look() -> None:
-            with suppress(OSError):
-                found.extend(checkpoints.steps())
+            try:
+                found.append(checkpoints.steps())
+            except (OSError, StoreError) as error:
+                found.append(error)
 
         looking = threading.Thread(target=look, name="holdfast storage", daemon=True)
-        looking.start()
+        try:
+            looking.start()
+        except RuntimeError as error:
+            raise OSError(str(error)) from None
         looking.join(LIST_S_MAX)
-        return list(found)
+        if not found:
+            raise TimeoutError(f"storage could not be listed in {LIST_S_MAX:.0f} s")
+        if isinstance(found[0], list):
+            return found[0]
+        raise found[0]

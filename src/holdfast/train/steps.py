@@ -585,7 +585,9 @@ class Loop:
             return
         kept = seat.durable()
         share = seat.snapshot_share(size_of(kept))
-        if share is not None:
+        if share is None:
+            self._snapshots.told.kept(seat.version, 0, 0)  # others on this node have all of it
+        else:
             self._control.at(seat.version, "checkpoint")
             moving = {
                 tensor.untyped_storage().data_ptr()
