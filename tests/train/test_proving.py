@@ -176,7 +176,9 @@ def test_a_checkpoint_by_a_member_with_a_corrupted_weight_is_not_proven(
     DirectoryCheckpoints(folder, told=tell_nobody).remove([8])
     proof = proof_by_cluster(run.folder, monkeypatch, known)
     assert not proof.is_proven
-    assert proof.reason.startswith("step 6, computed from it, "), proof  # has another loss, or leads elsewhere
+    assert proof.reason.startswith("step 6, computed from it, "), (
+        proof
+    )  # has another loss, or leads elsewhere
     sound = cluster.train("plain", members=2, steps=8, warm=0, checkpoint_every=5)
     known = witnessed(sound.folder / "journal")
     DirectoryCheckpoints(sound.folder / "checkpoints", told=tell_nobody).remove([8])
