@@ -38,6 +38,17 @@ def test_a_reference_is_not_written_over(tmp_path: Path) -> None:
         check("--write-reference", str(tmp_path / "good.toml"))
 
 
+def test_checks_that_are_left_out_exist_and_are_not_all_of_them(tmp_path: Path) -> None:
+    for name in ("GPU", "nosuch", ""):
+        with pytest.raises(InputError, match="No check's name begins with"):
+            check("--skip", name)
+    others = [word for kind in ("disk", "memory", "clock", "kernel") for word in ("--skip", kind)]
+    with pytest.raises(InputError, match="Every check is left out"):
+        check(*others)
+    with pytest.raises(InputError, match="reference cannot be written"):
+        check("--write-reference", str(tmp_path / "nowhere" / "good.toml"))
+
+
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a directory"):
         check("--directory", str(tmp_path / "nowhere"))

@@ -11,6 +11,7 @@ from holdfast.check.figures import CheckedFigure, held_against, unmeasured
 from holdfast.check.gpus import counted, logged, plugged_in, probe, tried
 from holdfast.check.host import PARTS, look_at_host
 from holdfast.record.clock import Clock, SystemClock
+from holdfast.record.errors import InputError
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.collectors.kernel_log_collector import OWN_LOG, KernelLogCollector
@@ -18,6 +19,10 @@ from holdfast.wording.units import SECOND_NS
 
 HOST_SHARE = 0.5
 """Of the time, at most, before the GPUs are tried."""
+
+
+KINDS = ("gpu", "disk", "memory", "clock", "kernel")
+"""How the names of checks begin."""
 
 
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +61,15 @@ def check_node(plan: CheckPlan, reference: Mapping[str, float], clock: Clock | N
     found += _kernel(plan, clock or SystemClock())
     shown = [one for one in held_against(found, reference) if not _is_skipped(one.name, plan.skipped)]
     return NodeCheck(ok=all(one.ok for one in shown), took_s=time.monotonic() - begun, checks=tuple(shown))
+
+
+def require_known(skipped: Sequence[str]) -> None:
+    """Raises `InputError` where one of them is the beginning of no check's name."""
+    for one in skipped:
+        if not one or not any(one.startswith(kind) or kind.startswith(one) for kind in KINDS):
+            raise InputError(
+                f"No check's name begins with {one!r}.", hint=f"They begin with: {', '.join(KINDS)}."
+            )
 
 
 def _is_skipped(name: str, skipped: Sequence[str]) -> bool:

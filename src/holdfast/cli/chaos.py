@@ -14,7 +14,7 @@ from holdfast.record.errors import HoldfastError
 from holdfast.run.dial import asked
 from holdfast.run.wire import FaultKind, Strike
 
-FOR_S = 3.0
+FOR_S, FOR_S_MAX = 3.0, 86_400.0
 
 
 @click.command("chaos")
@@ -24,7 +24,7 @@ FOR_S = 3.0
 @click.option(
     "--for",
     "for_s",
-    type=FiniteRange(min=0),
+    type=FiniteRange(0, FOR_S_MAX),
     default=FOR_S,
     metavar="S",
     help=f"How long a pause lasts, or a node stays away.  [default: {FOR_S:g}]",

@@ -7,9 +7,10 @@ import click
 import msgspec
 from rich.console import Console
 
-from holdfast.check.checking import CheckPlan, NodeCheck, check_node
+from holdfast.check.checking import CheckPlan, NodeCheck, check_node, require_known
 from holdfast.check.figures import CheckedFigure, read_reference, reference_text
 from holdfast.cli.flags import FiniteRange, option, shared, takes
+from holdfast.cli.pages import require_writable
 from holdfast.cli.record import json_option
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import print_json, printable
@@ -76,6 +77,8 @@ def command(given: _Flags) -> int:
     known = {} if given.reference is None else read_reference(given.reference)
     if given.write_reference is not None and given.write_reference.exists():
         raise InputError(f"{given.write_reference} exists already.", hint="Name another file.")
+    require_writable(given.write_reference, "reference")
+    require_known(given.skip)
     plan = CheckPlan(
         gpus=given.gpus,
         folder=given.directory or Path(tempfile.gettempdir()),
@@ -84,8 +87,13 @@ def command(given: _Flags) -> int:
         skipped=given.skip,
     )
     found = check_node(plan, known)
-    if given.write_reference is not None and found.ok:
-        given.write_reference.write_text(reference_text(found.checks), encoding="ascii")
+    if not found.checks:
+        raise InputError("Every check is left out.", hint="Give fewer of --skip.")
+    if given.write_reference is not None:
+        if found.ok:
+            given.write_reference.write_text(reference_text(found.checks), encoding="ascii")
+        else:
+            click.echo("holdfast: no reference is written: not all checks are good", err=True)
     if given.as_json:
         print_json(found)
     else:

@@ -1,5 +1,6 @@
 """How the verbs write web pages: one self-contained file, or stdout."""
 
+import os
 from pathlib import Path
 
 import click
@@ -21,6 +22,17 @@ html_option = click.option(
 def require_one_output(html_path: Path | None, as_json: bool) -> None:
     if html_path == STDOUT and as_json:
         raise InputError("`--html -` and `--json` would both print to stdout.", hint="Leave one of them out.")
+
+
+def require_writable(path: Path | None, what: str = "page") -> None:
+    """For verbs that do something before they write: what cannot be written is refused first."""
+    if path is None or path == STDOUT:
+        return
+    if not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(
+            f"The {what} cannot be written to {path}.",
+            hint="Name a file in a directory that exists and that you may write to.",
+        )
 
 
 def write_page(page: str, path: Path, what: str = "page") -> None:

@@ -61,7 +61,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     nodes: int = option(
         "Nodes to have on this machine, each with an agent.  [default: 1]",
-        type=click.IntRange(min=1),
+        type=click.IntRange(1, SLOTS_MAX),
         default=1,
         metavar="N",
     )
@@ -93,7 +93,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     warm: int = option(
         "Processes a node keeps ready to step in.  [default: 1]",
-        type=click.IntRange(min=0),
+        type=click.IntRange(0, SLOTS_MAX),
         default=1,
         metavar="N",
     )

@@ -38,7 +38,9 @@ WAIT_S = 180.0
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     run: str = option("--run", "The run, which goes on on this machine.", required=True, metavar="RUN")
-    per_day: int = option("Drills a day, at most.", type=int, default=2, show_default=True, metavar="N")
+    per_day: int = option(
+        "Drills a day, at most.", type=click.IntRange(min=1), default=2, show_default=True, metavar="N"
+    )
     hours: str = option(
         "Between which hours, by this machine's clock.", default="9-17", show_default=True, metavar="FROM-TO"
     )

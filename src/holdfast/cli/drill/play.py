@@ -11,6 +11,8 @@ from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import InputError
 from holdfast.record.files import is_directory
 
+GPUS_MAX = 131_072
+
 
 class ScenarioFlags(msgspec.Struct, frozen=True, kw_only=True):
     """What `play` and `reveal` are told about a scenario."""
@@ -19,7 +21,9 @@ class ScenarioFlags(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = option(
         "Draws place, time and strength.", type=click.IntRange(min=0), default=1, show_default=True
     )
-    gpus: int | None = option("How many GPUs the cluster has.  [default: 512]", type=click.IntRange(min=1))
+    gpus: int | None = option(
+        "How many GPUs the cluster has.  [default: 512]", type=click.IntRange(1, GPUS_MAX)
+    )
     directory: Path | None = option(
         "--out",
         "Write events, signals, topology and truth there.",

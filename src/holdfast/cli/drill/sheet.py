@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from holdfast.cli.drill.play import GPUS_MAX
 from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
@@ -19,7 +20,9 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "Draws place, time and strength.", type=click.IntRange(min=0), default=1, show_default=True
     )
     reveal: bool = option("The facilitator's copy, with the truth.", is_flag=True)
-    gpus: int | None = option("How many GPUs the cluster has.  [default: 512]", type=click.IntRange(min=1))
+    gpus: int | None = option(
+        "How many GPUs the cluster has.  [default: 512]", type=click.IntRange(1, GPUS_MAX)
+    )
     html_path: Path | None = shared(html_option)
     prices_path: Path | None = shared(prices_option)
     as_json: bool = shared(json_option)
@@ -34,13 +37,13 @@ def command(given: _Flags) -> None:
     from holdfast.drills.sheet import sheet
 
     require_one_output(given.html_path, given.as_json)
-    if given.html_path is None and not given.as_json:
-        raise InputError(
-            "A sheet is a page.", hint="Say where with --html PATH, or take the data with --json."
-        )
     layout = TABLETOP if given.gpus is None else msgspec.structs.replace(TABLETOP, gpus=given.gpus)
     played = play(given.scenario, given.seed, layout=layout)
     usd = load_prices(given.prices_path).usd_per_gpu_hour.value
+    if given.html_path is None and not given.as_json:
+        raise InputError(
+            "There is no place for the page.", hint="Name a file with --html, or take the data with --json."
+        )
     made = sheet(played, usd_per_gpu_hour=usd, reveal=given.reveal)
     if given.as_json:
         print_json(made)

@@ -321,7 +321,7 @@ def _cost(played: DrilledRun, since: Sequence[events.AnyEvent], until_ns: int) -
         if isinstance(one, events.StepCommitted) and played.strike.at_ns < one.occurred_ns <= until_ns
     }
     passed_s = (until_ns - played.strike.at_ns) / SECOND_NS
-    lost_s = (passed_s - len(steps) * (played.before.step_s or 0.0)) * played.before.gpus
+    lost_s = max(0.0, passed_s - len(steps) * (played.before.step_s or 0.0)) * played.before.gpus
     return DrillCost(gpu_hours=lost_s / HOUR_S, usd=lost_s / HOUR_S * played.usd)
 
 
