@@ -359,8 +359,9 @@ def _told(event: events.AnyEvent) -> tuple[int, str, RowKind] | None:
             return _row(at_ns, f"done: {action} {subject}".rstrip(), "done")
         case events.GenerationOpened(generation=number, members=members):
             return _row(at_ns, f"generation {number} with {wording.many(len(members), 'member')}", "done")
-        case events.CheckpointFailed(step=step):
-            return _row(at_ns, f"the checkpoint of step {step:,} failed", "noticed")
+        case events.CheckpointFailed(step=step, is_snapshot=is_snapshot):
+            kept = "snapshot" if is_snapshot else "checkpoint"
+            return _row(at_ns, f"the {kept} of step {step:,} failed", "noticed")
         case events.CheckpointSaved(step=step):
             return _row(at_ns, f"the checkpoint of step {step:,} is durable", "other")
     return None
