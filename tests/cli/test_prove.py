@@ -64,6 +64,7 @@ def test_programs_can_read_it(holdfast: Callable[..., Any], script: Path) -> Non
     assert (told.json["step"], told.json["way"], told.json["is_proven"]) == (5, "after", True)
 
 
+@pytest.mark.soak
 def test_a_directory_outside_of_the_record_is_proven_by_the_steps_before(
     holdfast: Callable[..., Any], script: Path, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def test_what_goes_with_the_coordinator_goes_on_elsewhere(site: NetworkedRun) ->
     assert site.finish()[1:] == [0, 0, 0]
 
 
+@pytest.mark.soak
 def test_a_run_that_is_started_again_where_it_was_lost_joins_the_others(site: NetworkedRun) -> None:
     site.start()
     site.until_heirs()
@@ -109,6 +110,7 @@ def test_a_machine_that_is_cut_off_stops_and_comes_back(site: NetworkedRun) -> N
     assert site.finish() == [0, 0, 0]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("way", sampled(["out", "in"], ["out"]))
 def test_a_coordinator_that_is_cut_off_one_way_is_replaced(site: NetworkedRun, way: Way) -> None:
     site.start()
