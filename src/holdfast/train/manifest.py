@@ -33,6 +33,7 @@ from holdfast.train.chunks import (
 )
 from holdfast.train.skeleton import MalformedSkeleton, is_dense, places_of, put_together, take_apart
 
+SEAL_BYTES = 32
 INLINE_BYTES = 1 << 10
 """Tensors up to this size are in the manifest itself: counters and the like."""
 _MAGIC = b"holdfast.ckpt\r\n\x1a"  # a transfer that mends line ends breaks it, and shows
@@ -225,7 +226,7 @@ def write_share(step: int, laid: Laid, share: Share, packs: PackWriter) -> Share
 def layout_of(laid: Laid) -> bytes:
     """The hash of all but what is in the tensors."""
     sizes = [tensor.nbytes for tensor in laid.tensors]
-    return _blake2b(msgspec.msgpack.encode((laid.skeleton, laid.stored, sizes)))
+    return sealed_by(msgspec.msgpack.encode((laid.skeleton, laid.stored, sizes)))
 
 
 def assembled(
@@ -286,11 +287,12 @@ def copied(folder: Path, manifest: Manifest, packs: PackWriter) -> Manifest:
 
 def _digest(manifest: Manifest) -> str:
     contents = [(tensor.size_bytes, tensor.inline, tensor.names) for tensor in manifest.tensors]
-    return _blake2b(msgspec.msgpack.encode((manifest.skeleton, manifest.stored, contents))).hex()
+    return sealed_by(msgspec.msgpack.encode((manifest.skeleton, manifest.stored, contents))).hex()
 
 
-def _blake2b(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=32).digest()
+def sealed_by(data: bytes) -> bytes:
+    """The hash that headers and notes are sealed with."""
+    return hashlib.blake2b(data, digest_size=SEAL_BYTES).digest()
 
 
 def encoded(note: Manifest | ShareNote) -> bytes:
@@ -303,7 +305,7 @@ def _seal(step: int, payload: bytes) -> bytes:
     """Over the format as well: a file that agrees with this one but for its format number is damaged, and not
     another version's.
     """
-    return _blake2b(_HEADER.pack(_MAGIC, _VERSION, step, len(payload), b"") + payload)
+    return sealed_by(_HEADER.pack(_MAGIC, _VERSION, step, len(payload), b"") + payload)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------

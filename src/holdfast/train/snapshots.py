@@ -10,7 +10,6 @@ of, is decided elsewhere.
 """
 
 import fcntl
-import hashlib
 import mmap
 import os
 import struct
@@ -29,7 +28,17 @@ from holdfast.record.errors import StoreError
 from holdfast.run.memory import VERSIONS, SlotFiles, memory_left_bytes
 from holdfast.train.checkpoint import Checkpoints, Loaded, Mark, State
 from holdfast.train.chunks import NAME_BYTES, Unsound, name_of, pieces_of
-from holdfast.train.manifest import INLINE_BYTES, Laid, Share, lay_out, layout_of, memory_of, stretches
+from holdfast.train.manifest import (
+    INLINE_BYTES,
+    SEAL_BYTES,
+    Laid,
+    Share,
+    lay_out,
+    layout_of,
+    memory_of,
+    sealed_by,
+    stretches,
+)
 from holdfast.train.parts import OWN
 from holdfast.train.protected import memory_as_it_lies
 from holdfast.train.skeleton import MalformedSkeleton, places_of, put_together
@@ -59,7 +68,6 @@ BLOCK_BYTES = 512
 _MAGIC = b"holdfast.snap\r\n\x1a"
 _VERSION = 1
 _HEADER = struct.Struct(">16sIIIIIQQQ16s32s32s")
-_HASH_BYTES = 32
 _GB = 1e9
 _FAILURES = (OSError, RuntimeError, ValueError, MemoryError)
 """Of snapshots alone: training goes on without them. Of a device that has failed it hears by itself."""
@@ -105,13 +113,13 @@ class PartHeader(NamedTuple):
             *(self.step, self.data_bytes, self.note_bytes),
             *(self.share.history.encode("ascii"), self.layout, self.note_hash),
         )
-        return body + _blake2b(body)
+        return body + sealed_by(body)
 
     @classmethod
     def read(cls, data: bytes) -> "PartHeader | None":
         """None where there is none that is whole."""
-        body, digest = data[: _HEADER.size], data[_HEADER.size : _HEADER.size + _HASH_BYTES]
-        if len(digest) < _HASH_BYTES or _blake2b(body) != digest:
+        body, digest = data[: _HEADER.size], data[_HEADER.size : _HEADER.size + SEAL_BYTES]
+        if len(digest) < SEAL_BYTES or sealed_by(body) != digest:
             return None
         magic, version, number, of, rail, ranks, step, data_bytes, note_bytes, history, layout, note_hash = (
             _HEADER.unpack(body)
@@ -156,7 +164,7 @@ class MemoryFile:
     @property
     def is_damaged(self) -> bool:
         """Whether it begins with something else than a header, or nothing."""
-        return self.header() is None and any(os.pread(self.descriptor, _HEADER.size + _HASH_BYTES, 0))
+        return self.header() is None and any(os.pread(self.descriptor, _HEADER.size + SEAL_BYTES, 0))
 
     @property
     def size_bytes(self) -> int:
@@ -169,12 +177,12 @@ class MemoryFile:
 
     def blank(self) -> None:
         """What it holds is of no use any more."""
-        os.pwrite(self.descriptor, bytes(_HEADER.size + _HASH_BYTES), 0)
+        os.pwrite(self.descriptor, bytes(_HEADER.size + SEAL_BYTES), 0)
 
     def note(self, header: PartHeader) -> SnapshotNote:
         """Raises `Unsound`."""
         data = os.pread(self.descriptor, header.note_bytes, header.data_bytes)
-        if len(data) != header.note_bytes or _blake2b(data) != header.note_hash:
+        if len(data) != header.note_bytes or sealed_by(data) != header.note_hash:
             raise Unsound("its note is not what was written")
         try:
             note = msgspec.msgpack.decode(data, type=SnapshotNote)
@@ -200,10 +208,6 @@ class MemoryFile:
             memory = self.mapped(size_bytes)
             for begin in range(0, size_bytes, EMPTIED_BYTES):
                 memory.madvise(mmap.MADV_REMOVE, begin, min(EMPTIED_BYTES, size_bytes - begin))
-
-
-def _blake2b(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=_HASH_BYTES).digest()
 
 
 def each_hashed(work: Sequence[Callable[[], bytes]]) -> list[bytes]:
@@ -606,7 +610,7 @@ class MemorySnapshots:
         note = msgspec.msgpack.encode(msgspec.structs.replace(taken.note, stretches=kept))
         begin = taken.header.data_bytes
         memory[begin : begin + len(note)] = note
-        header = taken.header._replace(note_bytes=len(note), note_hash=_blake2b(note)).encoded()
+        header = taken.header._replace(note_bytes=len(note), note_hash=sealed_by(note)).encoded()
         with self._heading:
             if taken.epoch != self._epoch:
                 return
