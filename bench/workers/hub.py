@@ -51,7 +51,7 @@ class Watched(Coordinator):
         return 0 if formed is None else formed.number
 
     def begin(self) -> Following:
-        """Its term, in which nobody elects yet but this machine."""
+        """Its term; until others have joined, this machine is the only elector."""
         electorate = first_electorate(MACHINE, has_arbiter=False)
         reign = Reign(MACHINE, 1, Mandate(electorate=electorate), self.estate.known.position)
         self.heirs = Following(self.estate, MachinePlace(MACHINE, *self.endpoint), reign)

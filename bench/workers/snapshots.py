@@ -37,7 +37,7 @@ POLL_S = 0.005
 
 
 class Deaf:
-    """Nobody listens, but for what went wrong."""
+    """Hears only what went wrong."""
 
     def kept(self, step: int, stall_ns: int, size_bytes: int) -> None:
         """It is whole."""
