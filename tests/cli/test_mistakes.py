@@ -75,7 +75,7 @@ def test_an_empty_file(holdfast: Any, tmp_path: Path) -> None:
 
 def test_a_directory_without_journals(holdfast: Any, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    assert "neither a journal nor files" in complaint(holdfast("import", tmp_path / "folder"))
+    assert "holds no journal of Holdfast and no files" in complaint(holdfast("import", tmp_path / "folder"))
 
 
 def test_a_binary_file(holdfast: Any, tmp_path: Path) -> None:

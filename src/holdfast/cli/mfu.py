@@ -54,8 +54,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     experts: int | None = option("Experts in each layer.", type=count)
     active_experts: int | None = option("Experts chosen for each token (top-k).", type=count)
     shared_ffn: int | None = option("Inner width of the experts that every token passes.", type=count)
-    plain_ffn: bool = option("The feed-forward layer has no gate (not SwiGLU).", is_flag=True)
-    tied: bool = option("Input table and output head are one matrix.", is_flag=True)
+    plain_ffn: bool = option("The feed-forward layer has no gate (not SwiGLU).")
+    tied: bool = option("Input table and output head are one matrix.")
     seq: int | None = option("Sequence length in tokens.", type=count)
     packed: str | None = option(
         "Lengths of the documents in a packed sequence, in place of --seq.", metavar="L,L,..."
@@ -72,7 +72,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     recompute: float = option(
         "Part of the forward pass computed again, 0 to 1.", type=number_between(0, 1), default=0.0
     )
-    as_json: bool = option("--json", "Print one JSON object.", is_flag=True)
+    as_json: bool = option("--json", "Print one JSON object.")
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
