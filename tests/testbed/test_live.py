@@ -40,6 +40,7 @@ def leftovers() -> list[str]:
     return [*map(str, found), *(loop for loop in loops.splitlines() if "hf-testbed-" in loop)]
 
 
+@pytest.mark.soak
 def test_a_slow_link_is_found_behind_the_node_that_has_it(live: list[str]) -> None:
     """In one of two tries: other tests may take the machine from the nodes while the fault is there."""
     told = []
