@@ -1,6 +1,5 @@
 """Snapshots in memory: what is kept is what is found, whole or not at all; a run goes on from them."""
 
-import asyncio
 import errno
 import os
 import random
@@ -16,15 +15,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked_cluster import Cluster, Meanwhile, Result
-from launching import Start, descendants
+from forked_cluster import Cluster
+from launching import Start
+from mass_kills import goes_on_from, killing
 from waiting import is_alive, until
 
 from holdfast.record.errors import StoreError
 from holdfast.record.events import CheckpointFailed
 from holdfast.record.journal import read_directory
 from holdfast.run import memory
-from holdfast.run.coordinator import Coordinator
 from holdfast.run.memory import HeldMemory
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.manifest import Share
@@ -570,31 +569,6 @@ def test_the_newest_whole_one_survives_hundreds_of_kills(seed: int) -> None:
 # ---- runs ------------------------------------------------------------------------------------------------
 
 
-def killing(
-    cluster: Cluster, steps: list[int], spoil: Callable[[int], None] = lambda node: None
-) -> Meanwhile:
-    """Kills all members at once, warm ones too, each time the run has come to one of these steps. spoil: is
-    done to each node before.
-    """
-
-    async def kill(coordinator: Coordinator) -> None:
-        for step in steps:
-            while coordinator.status().step < step:
-                await asyncio.sleep(0.01)
-            members = [pid for node in cluster.node_pids() for pid in descendants(node)[1:]]
-            for pid in members:
-                os.kill(pid, signal.SIGSTOP)
-            for node in cluster.node_pids():
-                spoil(node)
-            generation = coordinator.status().generation
-            for pid in members:
-                os.kill(pid, signal.SIGKILL)
-            while coordinator.status().generation == generation:
-                await asyncio.sleep(0.01)
-
-    return kill
-
-
 def memory_of_node(pid: int) -> list[Path]:
     return [link for link in Path(f"/proc/{pid}/fd").iterdir() if memory.NAME in str(link.readlink())]
 
@@ -605,11 +579,6 @@ def spoil_all(node: int) -> None:
         with link.open("r+b", buffering=0) as file:
             if os.fstat(file.fileno()).st_size:
                 flip(file.fileno(), 4096 + 17, 2)
-
-
-def goes_on_from(run: Result) -> list[int]:
-    """The steps that the run had where it went on after a loss."""
-    return [int(found[1]) - 1 for line in run.said if (found := re.search(r"; step (\d+) goes on", line))]
 
 
 @pytest.mark.slow
