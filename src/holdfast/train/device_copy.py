@@ -1,7 +1,8 @@
 """Copies of a state into main memory: from a GPU beside the next step, or from main memory at once.
 
-A GPU reaches memory directly once it is registered. The copies are asked of the driver itself: torch takes
-forty microseconds to prepare one, and a state has a thousand.
+A GPU reaches memory directly once it is registered. A stream takes about a thousand copies before the host
+has to wait for the first of them, and a state may have more tensors. So small ones are gathered on the device
+and copied as one. The others are asked of the driver itself, because torch takes longer to ask.
 """
 
 import ctypes
@@ -13,6 +14,8 @@ import torch
 
 from holdfast.train.protected import memory_as_it_lies
 from holdfast.train.skeleton import is_dense
+
+GATHERED_BYTES_MAX = 256 << 10
 
 
 class CopyTask(NamedTuple):
@@ -31,8 +34,8 @@ class StateCopy(Protocol):
     def took_s(self) -> float | None: ...
 
     def copy(self, buffer: torch.Tensor, tasks: Sequence[CopyTask], at_once: Collection[int]) -> None:
-        """at_once: where the storages begin of tensors that forward passes change: those are copied before
-        the next one.
+        """tasks: those that are gathered come last, one behind the other in the buffer. at_once: where the
+        storages begin of tensors that forward passes change: those are copied before the next one.
         """
 
     def hold_back(self) -> None:
@@ -69,11 +72,12 @@ class SideStreamCopy:
         self._sources: list[torch.Tensor] = []
 
     def copy(self, buffer: torch.Tensor, tasks: Sequence[CopyTask], at_once: Collection[int]) -> None:
-        later = []
-        for task in tasks:
+        gathered = [task for task in tasks if is_gathered(task.source, task.size_bytes)]
+        later = _gather(gathered)
+        for task in tasks[: len(tasks) - len(gathered)]:
             source = task.source
-            is_later = source.is_cuda and is_dense(source)
-            if is_later and source.untyped_storage().data_ptr() not in at_once:
+            is_steady = source.is_cuda and source.untyped_storage().data_ptr() not in at_once
+            if is_steady and is_dense(source):
                 later.append(task)
             else:
                 _copy_now(buffer, task)
@@ -102,10 +106,26 @@ class SideStreamCopy:
         return float(self._begun.elapsed_time(self._done)) / 1e3
 
 
+def is_gathered(tensor: torch.Tensor, size_bytes: int) -> bool:
+    """Whether so many bytes of it are too few for a copy of their own."""
+    return tensor.is_cuda and size_bytes <= GATHERED_BYTES_MAX
+
+
+def _gather(tasks: Sequence[CopyTask]) -> list[CopyTask]:
+    """One in place of all, of what they are now."""
+    if not tasks:
+        return []
+    together = torch.cat([_memory(task) for task in tasks])
+    return [CopyTask(together, 0, together.numel(), tasks[0].offset)]
+
+
+def _memory(task: CopyTask) -> torch.Tensor:
+    return memory_as_it_lies(task.source)[task.begin : task.begin + task.size_bytes]
+
+
 def _copy_now(buffer: torch.Tensor, task: CopyTask) -> None:
     target = buffer[task.offset : task.offset + task.size_bytes]
-    source = memory_as_it_lies(task.source)[task.begin : task.begin + task.size_bytes]
-    target.copy_(source, non_blocking=True)
+    target.copy_(_memory(task), non_blocking=True)
 
 
 def _copy_out(copies: Sequence[tuple[int, int, int]], stream: int) -> None:

@@ -18,8 +18,8 @@ from holdfast.train.protected import memory_as_it_lies
 from holdfast.train.skeleton import MalformedSkeleton, places_of, put_together
 from holdfast.train.snapshot_file import KeptStretch, MemoryFile, PartHeader, SnapshotNote
 
-COMPARERS_MAX = 16
-"""Threads that compare, where there are as many cores: nobody trains meanwhile."""
+COMPARERS_MAX, CORES_LEFT = 16, 2
+"""Threads that compare, where there are as many cores; and how many are left to those that copy, and CUDA."""
 REGISTERED_BYTES = 1 << 30
 """So much memory is registered with CUDA at a time, then copied and compared while the next is."""
 
@@ -97,7 +97,8 @@ def _fill(
     """What goes to a GPU is copied while it is compared, and used only if all of it agrees."""
     begun_s = time.perf_counter()
     view = memoryview(memory)
-    with ThreadPoolExecutor(min(COMPARERS_MAX, len(os.sched_getaffinity(0)))) as pool:
+    threads = max(1, min(COMPARERS_MAX, len(os.sched_getaffinity(0)) - CORES_LEFT))
+    with ThreadPoolExecutor(threads) as pool:
         comparing: list[Future[bool]] = []
         done = 0
         for until in _upload(memory, note, tensors, device, times):

@@ -26,7 +26,15 @@ from holdfast.record.errors import StoreError
 from holdfast.run.memory import VERSIONS, SlotFiles, memory_left_bytes
 from holdfast.train.checkpoint import Checkpoints, Loaded, Mark, State
 from holdfast.train.chunks import NAME_BYTES, Unsound, name_of
-from holdfast.train.device_copy import CopyTask, HostCopy, SideStreamCopy, StateCopy, register, unregister
+from holdfast.train.device_copy import (
+    CopyTask,
+    HostCopy,
+    SideStreamCopy,
+    StateCopy,
+    is_gathered,
+    register,
+    unregister,
+)
 from holdfast.train.manifest import INLINE_BYTES, Laid, Share, lay_out, layout_of, sealed_by, stretches
 from holdfast.train.parts import OWN
 from holdfast.train.protected import memory_as_it_lies
@@ -478,13 +486,23 @@ def _whole_ones(headers: Mapping[int, PartHeader]) -> list[PartHeader]:
 
 
 def _placed(laid: Laid, share: Share) -> tuple[list[KeptStretch], int]:
-    """Where the bytes of a share lie in its file, and where they end."""
-    kept, at = [], PAGE_BYTES
+    """Where the bytes of a share lie in its file, and where they end. What a GPU gathers comes last."""
     sizes = [tensor.nbytes for tensor in laid.tensors]
-    for number, (begin, end) in enumerate(stretches(sizes, share)):
-        if begin < end and not _is_small(laid.tensors[number]):
-            kept.append(KeptStretch(number, begin, end - begin, at))
-            at = -(-(at + end - begin) // ALIGNED_BYTES) * ALIGNED_BYTES
+    wanted = [
+        (number, begin, end - begin)
+        for number, (begin, end) in enumerate(stretches(sizes, share))
+        if begin < end and not _is_small(laid.tensors[number])
+    ]
+    kept, gathered, at = [], [], PAGE_BYTES
+    for one in wanted:
+        if is_gathered(laid.tensors[one[0]], one[2]):
+            gathered.append(one)
+            continue
+        kept.append(KeptStretch(*one, at))
+        at = -(-(at + one[2]) // ALIGNED_BYTES) * ALIGNED_BYTES
+    for one in gathered:
+        kept.append(KeptStretch(*one, at))
+        at += one[2]
     return kept, at
 
 
