@@ -116,7 +116,7 @@ gpu-dependencies: $(installed) ## Make a folder with what test-gpu and run need 
 	sed -n 's/^\([^ #]*==[^ ]*\).*/\1/p' constraints.txt > $(gpu_dependencies).txt
 	$(pip) --target $(gpu_dependencies) --constraint $(gpu_dependencies).txt --only-binary :all: --implementation cp --python-version $(GPU_PYTHON_VERSION) \
 	  --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 \
-	  click msgspec prometheus-client pytest pytest-xdist rich typing_extensions
+	  blake3 click msgspec prometheus-client pytest pytest-xdist rich typing_extensions
 	find $(gpu_dependencies) -type d \( -name __pycache__ -o -name tests -o -name bin \) -prune -exec rm -rf {} +
 	du -sh $(gpu_dependencies)
 
