@@ -73,6 +73,7 @@ def test_every_other_fault_is_found_too(live: list[str], fault: str) -> None:
     until(lambda: not leftovers(), leftovers)
 
 
+@pytest.mark.soak
 def test_a_testbed_that_is_stopped_removes_everything(live: list[str]) -> None:
     process = subprocess.Popen(live, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
