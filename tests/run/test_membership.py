@@ -35,12 +35,14 @@ from holdfast.run.history import MARKS_MAX, Worked
 from holdfast.run.membership import advance, deadline
 from holdfast.run.waits import IDLE_S_MAX, Observed, backoff_ns, ns
 from holdfast.run.wire import (
+    CODE_DEVICE_FAILED,
     COORDINATOR_GONE,
     Admitted,
     Announced,
     Checkpointed,
     Committed,
     Dealt,
+    DeviceFailed,
     Dismissed,
     EndNode,
     Finished,
@@ -1109,6 +1111,19 @@ def test_a_sentence_that_is_not_the_runs_ends_only_its_member(
     assert made.state.ending.closing is None
 
 
+def test_who_is_cut_off_before_anybody_has_joined_is_started_again(cluster: "MakeCluster") -> None:
+    """It was at `join()`, so the script is one that joins; the run once counted as completed here."""
+    made = cluster(slots=1, warm=0)
+    made.join_node("n0")
+    made.run(lambda: "n0.0" in made.processes)
+    made.queues["worker", "n0.0"].clear()  # that it has joined does not arrive any more
+    made.leave("n0.0", code=2, complaint=f"holdfast: {COORDINATOR_GONE}")
+    assert made.finish().outcome == "completed"
+    assert "n0.0 lost (connection ended)" in made.said
+    assert [generation.members for generation in made.generations] == [("n0.0+1",)]
+    assert made.state.progress.step == 5
+
+
 def test_losses_without_a_commit_are_bounded(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=1, steps=10**6)
     made.stall_steps = True
@@ -1218,6 +1233,21 @@ def test_restarts_are_bounded_and_the_last_complaint_is_told_once(cluster: "Make
     ending = made.finish()
     assert (ending.outcome, ending.complaint) == ("failed", "Traceback: 2")
     assert "after 2 restarts" in ending.reason
+
+
+def test_a_script_that_never_joins_is_complete_only_if_all_of_it_ended_well(cluster: "MakeCluster") -> None:
+    made = cluster(joins=False, slots=2)
+    made.join_node("n0")
+    made.run(lambda: len(made.processes) == 2)
+    failed = DeviceFailed(member="n0.1", generation=0, step=0, failure="CUDA error", detail="")
+    made.tell(FromMember("n0.1", failed))
+    made.leave("n0.1", code=CODE_DEVICE_FAILED)
+    made.leave("n0.0")
+    made.run(lambda: len(made.processes) == 2)
+    assert "restart 1 of at most 3: n0.1 was lost" in made.said
+    for name in list(made.processes):
+        made.leave(name)
+    assert made.finish().outcome == "completed"
 
 
 def test_a_lost_node_restarts_a_plain_script_on_the_others(cluster: "MakeCluster") -> None:

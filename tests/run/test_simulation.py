@@ -45,6 +45,20 @@ def test_newcomers_do_not_wait_for_a_part_that_no_member_has(seed: int) -> None:
     assert failure is None, str(failure)
 
 
+@pytest.mark.parametrize("seed", [3005168, 3026588, 3031496])
+def test_a_run_is_not_complete_because_its_only_process_was_cut_off(seed: int) -> None:
+    """Its connection ended before anybody had joined: see membership.py, `_judge`."""
+    _, failure = run_one(seed)
+    assert failure is None, str(failure)
+
+
+@pytest.mark.parametrize("seed", [3039757])
+def test_nodes_that_are_left_have_a_seat_for_every_part(seed: int) -> None:
+    """Both had seats of one part only, and the run waited in vain: see replicas.py, `move_nodes`."""
+    _, failure = run_one(seed)
+    assert failure is None, str(failure)
+
+
 @pytest.mark.soak
 def test_a_million_schedules_keep_all_promises() -> None:
     first = random.SystemRandom().randrange(1 << 48)

@@ -266,7 +266,7 @@ def _gather(state: RunState) -> None:
             state.outbox.wake(due_ns)
             return
     if not replicas.arrange(state, [], list(state.roster.waiting), ""):
-        _stall(state)
+        _await_replica(state)
     elif state.generations.announced is not None or setups.has_lanes(state):
         _announce(state, [], at_boundary=False)
 
@@ -285,7 +285,7 @@ def _go_on(state: RunState, generation: Generation) -> None:
             if replicas.arrange(state, survivors, list(state.roster.waiting), ""):
                 _announce(state, survivors, at_boundary=False)
             else:
-                _stall(state)
+                _await_replica(state)
     elif generation.broken_ns is not None:
         due_ns = generation.broken_ns + state.observed.broken_ns
         if state.now_ns < due_ns:
@@ -377,6 +377,13 @@ def _announce(
 
 def _has_nodes(state: RunState) -> bool:
     return state.roster.nodes_active >= state.policy.nodes_min
+
+
+def _await_replica(state: RunState) -> None:
+    """Not even one replica is whole: wait for members who make it so."""
+    if replicas.move_nodes(state):
+        seats.fill_seats(state)
+    _stall(state)
 
 
 def _stall(state: RunState) -> None:

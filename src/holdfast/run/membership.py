@@ -367,10 +367,15 @@ def _heard_members(state: RunState, names: Sequence[str], message: Committed | R
 
 
 def _worker_joined(state: RunState, member: Member) -> None:
+    _protect(state)
+    joined.enter(state, member)
+
+
+def _protect(state: RunState) -> None:
+    """The script is one that joins: it goes on in generations."""
     if not state.launch.is_protected:
         state.launch.is_protected = True
         state.outbox.record(PhaseEntered(id="", occurred_ns=state.now_ns, phase="init"))
-    joined.enter(state, member)
 
 
 def _worker_disconnected(state: RunState, name: str) -> None:
@@ -405,8 +410,8 @@ def _worker_exited(state: RunState, node: Node, message: WorkerExited) -> None:
 def _judge(state: RunState, member: Member, message: WorkerExited) -> None:
     """What a failed process means for the run as a whole."""
     if losses.is_cut_off(message):
-        return
-    if losses.is_mistake(state, member, message):
+        _protect(state)  # only a process that is at `join()` has a connection
+    elif losses.is_mistake(state, member, message):
         losses.judge_mistake(state, message)
     elif not state.launch.is_protected:
         reason = quiet.blamed(state, f"{member.name} failed ({losses.cause_of_death(message)})")
