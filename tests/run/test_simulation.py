@@ -137,6 +137,11 @@ def test_schedules_of_succession_keep_all_promises() -> None:
     assert not failures, "\n".join(map(str, failures))
 
 
+def test_a_member_that_was_cut_off_one_way_hears_of_its_generation_later() -> None:
+    _, failure = run_heirs(218516469733940)
+    assert failure is None, str(failure)
+
+
 @pytest.mark.soak
 def test_many_schedules_of_succession_keep_all_promises() -> None:
     first = random.SystemRandom().randrange(1 << 48)
