@@ -502,9 +502,13 @@ class World:
         return self._chosen[generation]
 
     def _holders_beside(self, generation: int) -> tuple[str, ...]:
-        """Members that count, are not in the generation and have the whole state, together."""
+        """Members that count, are not in the generation and have the whole state, together. In a generation
+        that another has followed only those are left who were given up.
+        """
         announced = self.state.generations.announced
-        members = () if announced is None or announced.number != generation else announced.members
+        if announced is None or announced.number != generation:
+            return ()
+        members = announced.members
         holders = [
             one
             for one in self.scripts.values()
