@@ -1434,3 +1434,71 @@ def test_only_members_that_are_through_are_released(cluster: "MakeCluster") -> N
     made.run(lambda: bool(made.sent(Released)))
     assert all(process.is_finished for process in made.processes.values() if process.generation)
     assert made.sent(Announced)[0].number == 1
+
+
+# ---- a script that ends before it is in a generation -----------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["worker", "agent"])
+@pytest.mark.parametrize("warm", [0, 1])
+def test_a_script_that_joins_and_ends_is_run_once(cluster: "MakeCluster", first: str, warm: int) -> None:
+    """Its connection may end before its agent sees that it ended well. The run once started it again, until
+    seventeen such losses had failed it.
+    """
+    made = cluster(slots=2, warm=warm)
+    made.script = lambda process: setattr(process, "builds", False)
+    made.join_node("n0")
+    made.run(lambda: {process.doing for process in made.processes.values()} == {"building"})
+    for name in ("n0.0", "n0.1"):
+        made.leave(name)
+        made.deliver_all(first)
+    ending = made.finish()
+    assert (ending.outcome, ending.code) == ("completed", 0)
+    assert {"n0.0 left: its script ended", "n0.1 left: its script ended"} <= {*made.said}
+    assert [message.member for message in made.sent(StartWorker)] == ["n0.0", "n0.1"]
+
+
+@pytest.mark.parametrize("first", ["worker", "agent"])
+def test_a_run_whose_last_process_leaves_does_not_wait_for_another(
+    cluster: "MakeCluster", first: str
+) -> None:
+    """The only member was killed, and its replacement has nothing to do."""
+    made = up(cluster, slots=1, warm=0, steps=1000)
+    made.script = lambda process: setattr(process, "builds", False)
+    made.kill("n0.0")
+    made.run(lambda: "n0.0+1" in made.processes and made.processes["n0.0+1"].doing == "building")
+    step, at_ns = made.state.progress.step, made.now_ns
+    made.leave("n0.0+1")
+    made.deliver_all(first)
+    ending = made.finish()
+    assert (ending.outcome, ending.reason) == (
+        "stopped",
+        f"the script exited at step {step} of 1000 (exit 0)",
+    )
+    assert made.now_ns - at_ns < SECOND
+
+
+def test_the_seat_of_who_was_in_no_generation_is_free_once_its_end_is_known(cluster: "MakeCluster") -> None:
+    made = cluster(slots=2, warm=0, steps=3)
+    made.script = lambda process: setattr(process, "builds", process.member != "n0.1")
+    made.join_node("n0")
+    made.run(lambda: bool(made.state.roster.waiting))
+    made.kill("n0.1")
+    made.deliver_all("worker")
+    assert "n0.1+1" not in made.state.roster.members
+    assert not made.generations  # n0.0 waits for who comes in its place
+    made.deliver_all("agent")
+    assert "n0.1+1" in made.state.roster.members
+    assert made.finish().outcome == "completed"
+    assert made.generations[0].members == ("n0.0", "n0.1+1")
+
+
+def test_a_seat_does_not_wait_for_ever_for_how_its_process_ended(cluster: "MakeCluster") -> None:
+    made = cluster(slots=1, warm=0, steps=3)
+    made.script = lambda process: setattr(process, "builds", process.member != "n0.0")
+    made.join_node("n0")
+    made.run(lambda: "n0.0" in made.processes and made.processes["n0.0"].doing == "building")
+    made.tell(Disconnected("worker", "n0.0"))
+    assert made.finish().outcome == "completed"
+    assert made.generations[0].members == ("n0.0+1",)
+    assert "n0.0 lost (connection ended)" in made.said

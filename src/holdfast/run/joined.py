@@ -259,7 +259,7 @@ def _gather(state: RunState) -> None:
     if not _has_nodes(state) or not state.roster.waiting:
         _stall(state)
         return
-    if state.roster.coming:
+    if state.roster.coming or state.generations.keeps_seats:
         first = state.roster.members[next(iter(state.roster.waiting))]
         due_ns = first.ready_ns + state.observed.start_wait_ns
         if state.now_ns < due_ns:
@@ -428,22 +428,29 @@ def _is_complete(state: RunState) -> bool:
     is_awaited = bool(state.roster.waiting) if generation is None else replicas.would_grow(state, generation)
     if state.ending.is_cut_short and (is_awaited or seats.is_anybody_coming(state)):
         return False
-    if generation is None:
-        seated = (
-            [name for node in state.roster.nodes.values() for name in node.seats]
-            if state.roster.departed
-            else []
-        )
-        return bool(seated) and all(
-            name is not None and state.roster.members[name].has_left for name in seated
-        )
-    if not _is_anybody_done(state, generation):
+    if (generation is None or not generation.living) and _have_all_left(state):
+        return True
+    if generation is None or not _is_anybody_done(state, generation):
         return False
     present = [state.roster.members[name] for name in generation.living]
     if generation.at_boundary and not generation.regrouped and state.generations.formed is not None:
         present = [member for member in present if member.name in state.generations.formed.names]
         present += [state.roster.members[name] for name in generation.leaving]
     return all(member.is_done for member in present)
+
+
+def _have_all_left(state: RunState) -> bool:
+    """Whether the script has come to its end in every seat, before it came into a generation."""
+    if not state.roster.departed:
+        return False
+    seated = [name for node in state.roster.nodes.values() for name in node.seats]
+    return bool(seated) and all(name is not None and _has_left(state, name) for name in seated)
+
+
+def _has_left(state: RunState, seated: str) -> bool:
+    """Whoever left keeps its seat, also when its name is forgotten."""
+    member = state.roster.members.get(seated)
+    return member is None or member.has_left
 
 
 def _is_anybody_done(state: RunState, generation: Generation) -> bool:

@@ -383,7 +383,9 @@ def _worker_disconnected(state: RunState, name: str) -> None:
     member = state.roster.living(name)
     if member is None or not state.launch.is_protected or state.ending.closing is not None:
         return  # its agent will say that it went
-    losses.lose_unexplained(state, member, "connection ended")
+    # A script may join and end without more: where it was in no generation, nobody misses it meanwhile.
+    keeps_seat = member.role == "active" and not member.since_generation
+    losses.lose_unexplained(state, member, "connection ended", keeps_seat=keeps_seat)
 
 
 def _worker_exited(state: RunState, node: Node, message: WorkerExited) -> None:
