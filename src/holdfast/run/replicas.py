@@ -213,7 +213,7 @@ def move_nodes(state: RunState) -> bool:
     return bool(moves)
 
 
-def _moves(state: RunState, orders: Mapping[str, int]) -> dict[str, int]:
+def _moves(state: RunState, orders: dict[str, int]) -> dict[str, int]:
     """Nodes, and the places to give them, that make a replica of seats whole; none where it is, or where that
     would cost the last copy of a part. Those with the least of the state go first.
     """
