@@ -148,6 +148,13 @@ def test_a_member_that_was_cut_off_one_way_hears_of_its_generation_later() -> No
     assert failure is None, str(failure)
 
 
+@pytest.mark.parametrize("seed", [4000243, 4000378, 4000906])
+def test_half_of_the_votes_do_not_depose_whom_the_arbiter_has_chosen(seed: int) -> None:
+    """They stood again and again, in vain, and heeded nobody of an earlier term: see `Elector.undecided`."""
+    _, failure = run_heirs(seed)
+    assert failure is None, str(failure)
+
+
 @pytest.mark.soak
 def test_many_schedules_of_succession_keep_all_promises() -> None:
     first = random.SystemRandom().randrange(1 << 48)

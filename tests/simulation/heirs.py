@@ -106,6 +106,7 @@ class Machine:
         self.quorum_ns = 0
         self.heard: dict[str, int] = {}
         self.followers: dict[str, tuple[int, int]] = {}
+        self.deaf: dict[str, None] = {}
         self.session = (0, 0)
         self.upstream = ""
         self.broken: set[int] = set()
@@ -127,7 +128,7 @@ class Machine:
         self.world.note_coordinator(self, term)
         self.reign = self.world.rules.reign(self.name, term, mandate, len(self.log))
         self.released, self.announced, self.quorum_ns = 0, None, self.world.now_ns
-        self.heard, self.followers = {}, {}
+        self.heard, self.followers, self.deaf = {}, {}, {}
 
     def enter(
         self,
@@ -264,10 +265,10 @@ class Machine:
         self._ask(self.elector.try_out(self.world.now_ns))
 
     def _ask(self, candidacy: Candidacy) -> None:
-        """All who elect."""
+        """All who elect; a coordinator asks all who have come to it."""
         self.candidacy, self.votes = candidacy, {self.name: None}
         electorate = self.elector.electorate if self.reign is None else self.reign.mandate.electorate
-        for machine in electorate.machines:
+        for machine in dict.fromkeys((*electorate.machines, *self.deaf)):
             if machine != self.name:
                 self.world.send(self, machine, "candidacy", candidacy)
         self.count()
@@ -289,6 +290,8 @@ class Machine:
                 self._ask(standing)
         elif is_enough or self.world.ask_arbiter(self.name, candidacy.known, candidacy.term):
             self._take_over(candidacy, is_granted=not is_enough)
+        else:
+            elector.undecided(self.world.now_ns)
 
     def _take_over(self, candidacy: Candidacy, *, is_granted: bool) -> None:
         self.candidacy = None
@@ -304,10 +307,13 @@ class Machine:
         """A coordinator goes on in a later term, with the votes of those who follow it."""
         reign = self.reign
         assert reign is not None
-        if candidacy.term > reign.term and reign.mandate.is_quorum(self.votes, reign.committed):
+        is_granted = reign.is_granted
+        if candidacy.term > reign.term and reign.mandate.is_quorum(
+            self.votes, reign.committed, is_granted=is_granted
+        ):
             self.candidacy = None
             self.world.note_coordinator(self, candidacy.term)
-            reign.renew(candidacy.term, is_granted=False)
+            reign.renew(candidacy.term, is_granted=is_granted)
             self.enter(f"term {candidacy.term}")
 
     def hear(self, sender: str, kind: str, *said: Any) -> None:
@@ -336,6 +342,7 @@ class Machine:
                     self.votes[sender] = None
                     self.count()
             case "promised":
+                self.deaf[sender] = None
                 asked = 0 if self.candidacy is None else self.candidacy.term - 1
                 if self.reign is not None and said[0] > max(self.reign.term, asked):
                     known = Stand(self.reign.term, len(self.log))
