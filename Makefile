@@ -83,9 +83,9 @@ quick: $(installed) ## Run the tests that need no server and no root and take no
 	  -m 'not (slow or server or root or soak or kubernetes)' $(checked:%=--ignore=%)
 
 .PHONY: test
-test: $(installed) ## Run the test suite, three tests at a time: many of them wait. As root it installs servers first.
+test: $(installed) ## Run the test suite, four tests at a time: many of them wait. As root it installs servers first.
 	@if [ "$$(id -u)" = 0 ]; then $(bin)/python tests/train/servers.py || true; fi
-	$(bin)/python -m pytest --numprocesses 3 --dist worksteal $(checked:%=--ignore=%)
+	$(bin)/python -m pytest --numprocesses 4 --dist worksteal $(checked:%=--ignore=%)
 
 .PHONY: soak
 soak: $(installed) ## Run the tests that take minutes, and every property on twenty times as many examples.
