@@ -120,7 +120,8 @@ def _gather(tasks: Sequence[CopyTask]) -> list[CopyTask]:
 
 
 def _memory(task: CopyTask) -> torch.Tensor:
-    return memory_as_it_lies(task.source)[task.begin : task.begin + task.size_bytes]
+    whole = memory_as_it_lies(task.source)
+    return whole if whole.numel() == task.size_bytes else whole[task.begin : task.begin + task.size_bytes]
 
 
 def _copy_now(buffer: torch.Tensor, task: CopyTask) -> None:

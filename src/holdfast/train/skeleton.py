@@ -25,6 +25,7 @@ DTYPES = {
     if isinstance(dtype, torch.dtype)
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_THEMSELVES = frozenset((type(None), bool, str, bytes, float))
 _INT64 = range(-(1 << 63), 1 << 63)
 _FACTORIES: dict[str, Callable[[], Any] | None] = {
     "": None,
@@ -111,11 +112,13 @@ def _plain(value: Any, tensors: list[torch.Tensor], depth: int) -> Any:
     """None, numbers, text and bytes are themselves; all else is a list that begins with what it is."""
     if depth > DEPTH_MAX:
         raise InputError(f"A state_dict() is nested more than {DEPTH_MAX} deep.", hint=_HINT)
+    if type(value) in _THEMSELVES:
+        return value
     if isinstance(value, torch.Tensor):
         tensor = value.detach()
         tensors.append(tensor)
         return ["tensor", *_place(len(tensors) - 1, tensor)]
-    if value is None or isinstance(value, (str, bool, bytes)):
+    if isinstance(value, str | bytes):
         return value
     if isinstance(value, int):
         return int(value) if int(value) in _INT64 else ["int", str(int(value))]

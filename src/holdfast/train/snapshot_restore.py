@@ -18,7 +18,7 @@ from holdfast.train.protected import memory_as_it_lies
 from holdfast.train.skeleton import MalformedSkeleton, places_of, put_together
 from holdfast.train.snapshot_file import KeptStretch, MemoryFile, PartHeader, SnapshotNote
 
-COMPARERS_MAX, CORES_LEFT = 16, 2
+COMPARERS_MAX, CORES_LEFT = 8, 2
 """Threads that compare, where there are as many cores; and how many are left to those that copy, and CUDA."""
 REGISTERED_BYTES = 1 << 30
 """So much memory is registered with CUDA at a time, then copied and compared while the next is."""
