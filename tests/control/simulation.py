@@ -226,6 +226,7 @@ class SimulatedMachines:
         if action in TAKES_OUT:
             self.set(node, is_out=True, reason=order.reason)
             self.ours[node] = action
+            self.without.discard(node)  # the drain has it now
             if action == "drain-now" and self.run is not None:
                 self.run.leaves(node)
         elif action == "migrate":

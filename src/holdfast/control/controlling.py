@@ -230,9 +230,9 @@ class Controlling:
         """It may have waited for others that took their time: much may have happened since."""
         if self.history.tripped_ns is not None:
             return Answered(ok=False, outcome="the breaker tripped before it was begun")
-        if not self._setting.is_leading():
-            return Answered(ok=False, outcome="another process took the lead before it was begun")
         try:
+            if not self._setting.is_leading():
+                return Answered(ok=False, outcome="another process took the lead before it was begun")
             return self._setting.machines.do(order)
         except HoldfastError as error:
             return Answered(ok=False, outcome=error.sentence)

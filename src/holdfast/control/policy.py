@@ -109,7 +109,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class KubernetesPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """taint: that drained nodes get besides the cordon; empty: none. keep_namespaces: from which nothing is
-    evicted. reboot: by whom, where the site has no command of its own.
+    evicted. reboot: by whom, where the site has no command of its own. lease: by which one process leads, as
+    NAMESPACE/NAME; empty: by the store.
     """
 
     taint: Annotated[
@@ -117,6 +118,7 @@ class KubernetesPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = ""
     keep_namespaces: tuple[str, ...] = ("kube-system",)
     reboot: Literal["maintenance-request", "none"] = "none"
+    lease: Annotated[str, msgspec.Meta(pattern=r"^(|[a-z0-9-]{1,63}/[a-z0-9][a-z0-9.-]{0,252})$")] = ""
 
 
 class LemonPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
