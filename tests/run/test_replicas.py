@@ -252,7 +252,7 @@ def test_nobody_waits_for_a_part_that_no_member_has(cluster: MakeCluster) -> Non
 
 
 def test_who_has_the_only_copy_of_a_part_is_not_replaced(cluster: MakeCluster) -> None:
-    """A replica by itself that keeps no mirrors: the heir looks for the part in vain."""
+    """A replica by itself that keeps no mirrors: the stand-in looks for the part in vain."""
     made = up(cluster, 1, warm=1)
     made.stall_steps = True
     made.tell(MoveRequested(Migrate(member="n0.0")))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from quantity import examples
+from quantity import examples, sampled
 
 from tests.simulation import broken
 from tests.simulation.broken_heirs import BROKEN
@@ -38,7 +38,7 @@ def test_schedules_from_a_new_seed_keep_all_promises() -> None:
     assert not failures, "\n".join(map(str, failures))
 
 
-@pytest.mark.parametrize("seed", [272, 1044, 1187, 1243, 1306, 1879])
+@pytest.mark.parametrize("seed", sampled([272, 1044, 1187, 1243, 1306, 1879], [272, 1187]))
 def test_newcomers_do_not_wait_for_a_part_that_no_member_has(seed: int) -> None:
     """The run once waited in vain: see replicas.py, `arrange`."""
     _, failure = run_one(seed)

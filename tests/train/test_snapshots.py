@@ -27,13 +27,12 @@ from holdfast.run import memory
 from holdfast.run.memory import HeldMemory
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.manifest import Share
+from holdfast.train.snapshot_file import PAGE_BYTES, MemoryFile
 from holdfast.train.snapshots import (
     BUSY,
     DUE,
-    PAGE_BYTES,
     READY,
     SNAPSHOT,
-    MemoryFile,
     MemoryFirst,
     MemorySnapshots,
     each_hashed,
@@ -241,10 +240,10 @@ def test_what_is_still_being_hashed_is_forgotten_too(
 ) -> None:
     is_hashing, may_go_on = threading.Event(), threading.Event()
 
-    def hash_later(work: Sequence[Callable[[], bytes]]) -> list[bytes]:
+    def hash_later(work: Sequence[Callable[[], bytes]], threads_max: int) -> list[bytes]:
         is_hashing.set()
         assert may_go_on.wait(60)
-        return each_hashed(work)
+        return each_hashed(work, threads_max)
 
     monkeypatch.setattr("holdfast.train.snapshots.each_hashed", hash_later)
     kept, heard = snapshots(held)
@@ -338,14 +337,13 @@ def test_a_device_that_has_failed_keeps_nobody_from_closing(
     assert heard.kept_steps == [20]
 
 
-def test_a_hash_that_fails_in_any_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+def test_a_hash_that_fails_in_any_thread_is_raised() -> None:
     work = [lambda: b"x"] * 8
-    assert each_hashed(work) == [b"x"] * 8
+    assert each_hashed(work, 4) == [b"x"] * 8
     for number in range(8):
         failing: list[Callable[[], bytes]] = [*work[:number], partial(int, "x"), *work[number + 1 :]]  # type: ignore[list-item]
         with pytest.raises(ValueError, match="invalid literal"):
-            each_hashed(failing)
+            each_hashed(failing, 4)
 
 
 def no_room(*_: object) -> None:

@@ -86,8 +86,8 @@ def leaving(state: RunState, present: Sequence[str]) -> dict[str, str]:
     if not going or state.policy.mesh.ranks == 1:
         return going
     staying = [name for name in present if name not in going]
-    heirs = [heir for heir in going.values() if heir]
-    return going if arrange(state, staying, heirs, "") else {}
+    stand_ins = [name for name in going.values() if name]
+    return going if arrange(state, staying, stand_ins, "") else {}
 
 
 def lost_part(state: RunState) -> int | None:
