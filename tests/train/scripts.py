@@ -647,18 +647,16 @@ def tarry(does: str, member: str, folder: Path) -> None:
 
 @contextmanager
 def dawdling(does: str, member: str, step: int) -> Iterator[None]:
-    """`slow n0.1 2 20 60`: a lane takes that member twice as long as the others, from step 20 up to 60. It
-    rests for as long as the lane took it, so that it is slow on a busy machine, too.
+    """`slow n0.1 2 20 60`: a lane takes that member twice as long as the others, from step 20 up to 60. All
+    rest for the remainder of a fixed time, so that on a busy machine it is still the one that is slow.
     """
-    if not does.startswith("slow "):
-        yield
-        return
-    slow, times, since, until = does.split()[1:]
     begun_s = time.monotonic()
-    time.sleep(SLEPT_S)
     yield
-    if member == slow and int(since) <= step < int(until):
-        time.sleep((float(times) - 1) * (time.monotonic() - begun_s))
+    if does.startswith("slow "):
+        slow, times, since, until = does.split()[1:]
+        is_slow = member == slow and int(since) <= step < int(until)
+        took_s = time.monotonic() - begun_s
+        time.sleep(max(SLEPT_S, took_s) * (float(times) if is_slow else 1.0) - took_s)
 
 
 def strike(does: str, member: str, lane: Any, folder: Path) -> None:

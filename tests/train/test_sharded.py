@@ -122,6 +122,7 @@ def test_a_rank_that_was_shelved_for_some_steps_tells_of_the_last_of_them(cluste
     assert disturbed.losses == undisturbed.losses
 
 
+@pytest.mark.soak
 def test_a_rank_that_is_shelved_in_shared_work_is_not_left_with_a_wrong_result(cluster: Any) -> None:
     """The others are steps further when its replica is whole again: a new process takes its place."""
     undisturbed = cluster.undisturbed("sharded", shard="1", steps=STEPS, meets=True)
