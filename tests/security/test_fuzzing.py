@@ -247,6 +247,10 @@ KUBERNETES_NODES = (
     b'"managedFields":[{"manager":"kubectl","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},'
     b'"spec":{"unschedulable":true},"status":{"conditions":[{"type":"Ready","status":"True"}]}}]}'
 )
+KUBERNETES_LEASE = (
+    b'{"metadata":{"name":"c","resourceVersion":"7"},"spec":{"holderIdentity":"a_1","leaseDurationSeconds":120,'
+    b'"acquireTime":"2026-01-01T00:00:00.000000Z","leaseTransitions":3}}'
+)
 KUBERNETES_PODS = (
     b'{"items":[{"metadata":{"name":"p","namespace":"a","ownerReferences":[{"kind":"Job","name":"j","controller":true}]},'
     b'"spec":{"nodeName":"n1","containers":[{"resources":{"limits":{"nvidia.com/gpu":"8"}}}]},"status":{"phase":"Running"}}]}'
@@ -355,6 +359,11 @@ DECODERS: dict[str, Decoder] = {
         text(lambda config: kubernetes_api.read_kubeconfig(config, ROOT)), (HoldfastError,), (KUBECONFIG,)
     ),
     "schedulers.kubernetes": Decoder(kubernetes_nodes, (ValueError,), (KUBERNETES_NODES,)),
+    "schedulers.kubernetes_lease": Decoder(
+        lambda content: http_client.decoded(content, kubernetes_objects.KubeLease),
+        (ValueError,),
+        (KUBERNETES_LEASE,),
+    ),
     "schedulers.kubernetes_objects": Decoder(kubernetes_pods, (ValueError,), (KUBERNETES_PODS,)),
     "run.wire": Decoder(wire.unframe, (wire.MalformedFrame,), (FRAME,)),
     "run.watching": Decoder(watching.status_of, (wire.MalformedFrame,), (b"\x80",)),
