@@ -595,9 +595,10 @@ def train(
                     set_lr(others[0], step.number)
                 with shown:
                     for lane in step.lanes:
-                        strike(does, run.member, lane, Path(folder))
-                        with dawdling(does, run.member, step.number), spoilt(does, model, lane):
-                            compute(build, model, lane, run.device, told.get("accumulate", 1))
+                        with dawdling(does, run.member, step.number):
+                            strike(does, run.member, lane, Path(folder))
+                            with spoilt(does, model, lane):
+                                compute(build, model, lane, run.device, told.get("accumulate", 1))
                     time.sleep(pace_s)
                     step.commit()
                 losses[step.number] = step.loss
@@ -646,19 +647,16 @@ def tarry(does: str, member: str, folder: Path) -> None:
 
 @contextmanager
 def dawdling(does: str, member: str, step: int) -> Iterator[None]:
-    """`slow n0.1 2 20 60`: a lane takes that member twice as long as the others, from step 20 up to 60. That
-    is so on a busy machine, too: what it takes all of them there, it takes this one twice.
+    """`slow n0.1 2 20 60`: a lane takes that member twice as long as the others, from step 20 up to 60. All
+    rest for the remainder of a fixed time, so that on a busy machine it is still the one that is slow.
     """
-    if not does.startswith("slow "):
-        yield
-        return
-    slow, times, since, until = does.split()[1:]
-    is_slow = member == slow and int(since) <= step < int(until)
-    began_s = time.monotonic()
-    time.sleep(SLEPT_S)
+    begun_s = time.monotonic()
     yield
-    if is_slow:
-        time.sleep((time.monotonic() - began_s) * (float(times) - 1))
+    if does.startswith("slow "):
+        slow, times, since, until = does.split()[1:]
+        is_slow = member == slow and int(since) <= step < int(until)
+        took_s = time.monotonic() - begun_s
+        time.sleep(max(SLEPT_S, took_s) * (float(times) if is_slow else 1.0) - took_s)
 
 
 def strike(does: str, member: str, lane: Any, folder: Path) -> None:
