@@ -19,6 +19,7 @@ import msgspec
 from holdfast.cli import torchrun
 from holdfast.cli.flags import FiniteRange, argument, option, takes
 from holdfast.cli.record import home, open_record
+from holdfast.cli.values import bytes_per_second
 from holdfast.record.errors import InputError
 from holdfast.run.arbiter import arbiter_at
 from holdfast.run.audits import RATE
@@ -133,6 +134,11 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     checkpoint_every: int | None = option(
         "How often.  [default: by cost, and at most every 10 s]", type=click.IntRange(min=1), metavar="STEPS"
+    )
+    checkpoint_rate: float | None = option(
+        "What saving may take of storage, over all members: 500MB/s.  [default: as fast as it goes]",
+        type=bytes_per_second,
+        metavar="RATE",
     )
     snapshot_every: int | None = option(
         "How often the state is copied into memory that outlives the members; 0: never.  "
@@ -347,6 +353,7 @@ def order_of(given: _Flags) -> Order:
         is_detachable=given.detachable,
         checkpoints=given.checkpoints,
         checkpoint_every=given.checkpoint_every,
+        checkpoint_rate=given.checkpoint_rate,
         snapshot_every=given.snapshot_every,
         address=given.local_addr or "",
         role=given.role,

@@ -57,13 +57,14 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     launcher: its process, with which the agent ends; 0: it outlives that. lines: the file in which the lines
     of the run are kept for `holdfast attach`; empty: none. node: its name; empty: the agent takes the host's.
-    command: the script, ready to be started. checkpoints: the directories; checkpoint_every: so many steps.
-    role: what torchrun calls so. address: where others reach this node; empty: as the way to the coordinator
-    tells. log_directory: where to write the members' lines, too. local: which of the launcher's nodes this
-    is, and how many they are: they share this machine's GPUs. view: what of the members' output is shown.
-    is_virtual: a member sees no GPU but its own. grace_s: what workers have between SIGTERM and SIGKILL when
-    their node leaves a run that goes on. wait_s: how long a coordinator is looked for that the run may have
-    elsewhere by then. snapshot_every: so many steps; None: by cost; 0: no memory is held for any.
+    command: the script, ready to be started. checkpoints: the directories; checkpoint_every: so many steps;
+    checkpoint_rate: bytes a second that all members together may write. role: what torchrun calls so.
+    address: where others reach this node; empty: as the way to the coordinator tells. log_directory: where
+    to write the members' lines, too. local: which of the launcher's nodes this is, and how many they are:
+    they share this machine's GPUs. view: what of the members' output is shown. is_virtual: a member sees no
+    GPU but its own. grace_s: what workers have between SIGTERM and SIGKILL when their node leaves a run
+    that goes on. wait_s: how long a coordinator is looked for that the run may have elsewhere by then.
+    snapshot_every: so many steps; None: by cost; 0: no memory is held for any.
     """
 
     launcher: int
@@ -75,6 +76,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     checkpoints: str
     checkpoint_every: int | None = None
+    checkpoint_rate: float | None = None
     role: str = "default"
     address: str = ""
     log_directory: str = ""
@@ -247,6 +249,7 @@ class Agent:
             "HOLDFAST_CHECKPOINTS": assignment.checkpoints,
             "HOLDFAST_LOCAL_NODE": "{}/{}".format(*assignment.local),
             **({"HOLDFAST_CHECKPOINT_EVERY": str(every)} if every else {}),
+            **({"HOLDFAST_CHECKPOINT_RATE": str(rate)} if (rate := assignment.checkpoint_rate) else {}),
             memory.VARIABLE: self._held.told,
             memory.EVERY_VARIABLE: str(assignment.snapshot_every or ""),
             **(visible.virtual(os.environ, number) if assignment.is_virtual else {}),

@@ -64,7 +64,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: where it should be; None: here, for this machine alone. token: empty where none is set.
     view: what of the members' output is shown. is_virtual: a member sees no GPU but its own. signals: what
     ends the run. checkpoints: none: in the run's own directory; checkpoint_every, snapshot_every:
-    None: by cost.
+    None: by cost. checkpoint_rate: bytes a second; None: as fast as it goes.
     is_encrypted: no control connection may be in plain. is_detachable: the run outlives this process.
     storm_per_min: faults a minute, from `seed`. metrics: the address and port to serve them at, where the
     coordinator is. arbiter: the URL of the one that decides between two machines; empty: there is none.
@@ -82,6 +82,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     is_detachable: bool = False
     checkpoints: tuple[Path, ...] = ()
     checkpoint_every: int | None = None
+    checkpoint_rate: float | None = None
     snapshot_every: int | None = None
     address: str = ""
     role: str = "default"
@@ -479,6 +480,7 @@ def _assignments(
             command=order.command,
             checkpoints=_listed(checkpoints),
             checkpoint_every=order.checkpoint_every,
+            checkpoint_rate=order.checkpoint_rate,
             snapshot_every=order.snapshot_every,
             role=order.role,
             address=order.address or site.address,

@@ -156,9 +156,15 @@ class PackWriter:
     copied, so they must stay as they are until then.
     """
 
-    def __init__(self, folder: Path, known: Mapping[bytes, ChunkPlace]) -> None:
-        """known: chunks that are there and may be referred to."""
+    def __init__(
+        self,
+        folder: Path,
+        known: Mapping[bytes, ChunkPlace],
+        wait: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """known: chunks that are there and may be referred to. wait: until so many bytes may be written."""
         self._folder = folder
+        self._wait = wait
         self._token = secrets.token_hex(8)
         self._places = dict(known)
         self._filling: list[memoryview] = []
@@ -200,7 +206,7 @@ class PackWriter:
     def _pack(self, name: str) -> None:
         """Have what was gathered written."""
         self.packs[name] = self._filled_bytes  # before it is there: to remove it is on `abandon`
-        file = PackFile(self._folder / name)
+        file = PackFile(self._folder / name, self._wait)
         self._behind.append((self._packers.submit(_write, file, self._filling), file))
         self._filling, self._filled_bytes = [], 0
         while len(self._behind) > PACKS_BEHIND_MAX:

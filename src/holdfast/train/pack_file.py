@@ -24,7 +24,9 @@ class ReadBack(Exception):
 class PackFile:
     """A new file. Who has made it writes it, or closes it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, wait: Callable[[int], None] = lambda _: None) -> None:
+        """wait: until so many bytes may be written or read."""
+        self._wait = wait
         self._descriptor, self._is_direct = _created(path)
         try:
             self._memory = memoryview(mmap.mmap(-1, BUFFER_BYTES))  # begins where a page does
@@ -67,6 +69,7 @@ class PackFile:
         self._descriptor, self._memory = -1, memoryview(b"")
 
     def _flush(self) -> None:
+        self._wait(self._filled)
         done = 0
         while done < self._filled:
             piece = self._memory[done : self._filled]
@@ -91,6 +94,7 @@ class PackFile:
                 offset, chunk = next(rest, (self._flushed, memoryview(b"")))
 
     def _read(self, begin: int, count: int) -> None:
+        self._wait(count)
         done = 0
         while done < count:
             piece, offset = self._memory[done:], begin + done

@@ -33,6 +33,7 @@ from holdfast.train.checkpoint import (
 from holdfast.train.chunks import Unsound
 from holdfast.train.manifest import ALL, Share, check_chunks, check_packs, read_manifest
 from holdfast.train.shards import Extent, TreePath, Wanted, extent_of, sharded_in
+from holdfast.train.storage_budget import StorageBudget
 
 OWN = RANKS_MAX + 1
 """The preference of parts that fit this run's ranks as they are; other runs' have their number of ranks."""
@@ -224,9 +225,17 @@ class RunCheckpoints(DirectoryCheckpoints):
     """
 
     def __init__(
-        self, directory: Path, *, mesh: MeshShape, rail: int, wanted: Wanted, told: CheckpointListener
+        self,
+        directory: Path,
+        *,
+        mesh: MeshShape,
+        rail: int,
+        wanted: Wanted,
+        told: CheckpointListener,
+        budget: StorageBudget | None = None,
     ) -> None:
-        super().__init__(folder_of(directory, rail, mesh.ranks), told=told)
+        super().__init__(folder_of(directory, rail, mesh.ranks), told=told, budget=budget)
+        self._ranks = mesh.ranks
         self._root = directory
         self._kept: dict[Mark, KeptStep] = {}
         self._mesh = mesh
