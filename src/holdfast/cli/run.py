@@ -19,7 +19,7 @@ import msgspec
 from holdfast.cli import torchrun
 from holdfast.cli.flags import FiniteRange, argument, option, takes
 from holdfast.cli.record import home, open_record
-from holdfast.cli.values import bytes_per_second
+from holdfast.cli.values import bytes_per_second, some_seconds
 from holdfast.record.errors import InputError
 from holdfast.run.arbiter import arbiter_at
 from holdfast.run.audits import RATE
@@ -28,6 +28,7 @@ from holdfast.run.endpoint import lost_runs
 from holdfast.run.launcher import SIGNALS, Order, launch
 from holdfast.run.mesh import MeshShape
 from holdfast.run.output import Stream, View
+from holdfast.run.prover import has_gpus
 from holdfast.run.skipped import skipped_in
 from holdfast.run.state import RunPolicy
 from holdfast.run.visible import too_few
@@ -139,6 +140,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "What saving may take of storage, over all members: 500MB/s.  [default: as fast as it goes]",
         type=bytes_per_second,
         metavar="RATE",
+    )
+    prove_every: float | None = option(
+        "How often a fresh process loads the newest checkpoint, computes a step and compares it with the "
+        "run's: 6h. Not on GPUs.  [default: never]",
+        type=some_seconds,
+        metavar="TIME",
     )
     snapshot_every: int | None = option(
         "How often the state is copied into memory that outlives the members; 0: never.  "
@@ -355,6 +362,8 @@ def order_of(given: _Flags) -> Order:
         checkpoint_every=given.checkpoint_every,
         checkpoint_rate=given.checkpoint_rate,
         snapshot_every=given.snapshot_every,
+        prove_every_s=given.prove_every,
+        proof_words=() if given.prove_every is None else _proof_words(given),
         address=given.local_addr or "",
         role=given.role,
         log_directory=None if _is_nowhere(given.log_dir) else given.log_dir,
@@ -454,6 +463,24 @@ def _command(given: _Flags) -> tuple[str, ...]:
         return (given.script, *given.arguments)
     _check_script(Path(given.script))
     return (*python, given.script, *given.arguments)
+
+
+def _proof_words(given: _Flags) -> tuple[str, ...]:
+    """The script and its arguments, as `checkpoint prove` takes them. What it cannot prove is refused."""
+    if has_gpus(os.environ):
+        raise InputError(
+            "--prove-every needs a GPU that no member uses, and this machine's are the members'.",
+            hint="On a machine with such a GPU: holdfast checkpoint prove DIR SCRIPT ARGUMENTS. For a run on "
+            "CPUs set CUDA_VISIBLE_DEVICES to nothing.",
+        )
+    if given.shard is not None:
+        raise InputError(
+            "--prove-every cannot prove checkpoints of sharded models.",
+            hint="Leave it out; `holdfast checkpoint verify` compares all bytes with their hashes.",
+        )
+    if (given.is_module or given.no_python) and not given.run_path:
+        raise InputError("--prove-every needs a Python script.", hint="Name the script's file as SCRIPT.")
+    return (given.script, *given.arguments)
 
 
 def _may_join(given: _Flags) -> bool:

@@ -30,6 +30,7 @@ from holdfast.run.kernel_log import KernelLog
 from holdfast.run.kin import adopt_orphans, children, end_children, reap, wake_with
 from holdfast.run.lines import KeptLines
 from holdfast.run.output import LastWords, Printer, Stream, View
+from holdfast.run.prover import ProofOrder, Prover
 from holdfast.run.seeking import SEEK_WAIT_S, Address
 from holdfast.run.worker import Program, Worker, open_log
 
@@ -65,6 +66,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     GPU but its own. grace_s: what workers have between SIGTERM and SIGKILL when their node leaves a run
     that goes on. wait_s: how long a coordinator is looked for that the run may have elsewhere by then.
     snapshot_every: so many steps; None: by cost; 0: no memory is held for any.
+    proof: what to prove now and then; None: another agent does, or none.
     """
 
     launcher: int
@@ -87,6 +89,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float = 0.0
     lines: str = ""
     snapshot_every: int | None = None
+    proof: ProofOrder | None = None
 
 
 def encoded(assignment: Assignment) -> bytes:
@@ -112,6 +115,7 @@ class Agent:
         self._printer = Printer(on_room=self._resume_soon)
         self._kernel_log = KernelLog()
         self._copies: dict[Stream, int] = {}
+        self._prover = None if assignment.proof is None else Prover(assignment.proof, connection.send)
         self._kept = KeptLines.opened(Path(assignment.lines)) if assignment.lines else None
 
     async def serve(self) -> int:
@@ -125,6 +129,7 @@ class Agent:
             )
         )
         beating = asyncio.create_task(self._beat())
+        proving = None if self._prover is None else asyncio.create_task(self._prover.keep())
         obeying = asyncio.create_task(self._obey())
         self._loop.add_signal_handler(signal.SIGTERM, obeying.cancel)
         self._watch_launcher(obeying)
@@ -138,6 +143,9 @@ class Agent:
             return 128 + signal.SIGTERM
         finally:
             beating.cancel()
+            if proving is not None:
+                proving.cancel()
+                await asyncio.wait([proving])
             await self._end_workers(0)
             await self._connection.close()
             self._printer.close()
@@ -292,7 +300,8 @@ class Agent:
 
     def _reap_orphans(self) -> None:
         """What workers left behind has ended: as long as nobody knows, it would seem to be there still."""
-        reap(children() - {worker.pid for worker in self._workers.values()})
+        ours = frozenset() if self._prover is None else self._prover.pids
+        reap(children() - {worker.pid for worker in self._workers.values()} - ours)
 
     def _resume_soon(self) -> None:
         """Called from the printer's thread."""

@@ -1,6 +1,7 @@
 """`holdfast checkpoint prove`: whether a run can really go on from its newest checkpoint."""
 
 import os
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -69,6 +70,11 @@ def command(
         order = order.told_of(store, name) if name else order
         found = compute(order, root, (script, *arguments), Recomputed)
     proof = judge_proof(plan, found, witnessed.get(plan.computed))
+    if not proof.is_proven and not Path(plan.place).exists():
+        raise InputError(
+            f"The checkpoint of step {plan.step} was removed while it was proven: there are newer ones.",
+            hint=f"Try again: {_again(run_or_path, script, arguments)}",
+        )
     if name:
         _record(name, proof.step, proof.place, proof.is_proven, proof.reason)
     if as_json:
@@ -78,6 +84,11 @@ def command(
         click.echo(f"checkpoint of step {proof.step} in {printable(str(root))}: {verdict}")
         click.echo(f"{proof.reason[0].upper()}{proof.reason[1:]}{'' if proof.is_proven else f' ({SAME})'}.")
     return 0 if proof.is_proven else 1
+
+
+def _again(run_or_path: str, script: str, arguments: tuple[str, ...], *options: str) -> str:
+    """The command as it was given, with more options."""
+    return shlex.join(("holdfast", "checkpoint", "prove", *options, run_or_path, script, *arguments))
 
 
 def _witnessed(store: Store, run: str) -> dict[int, StepWitnessed]:
