@@ -46,8 +46,8 @@ with hf.join() as run:
 def test_a_run_proves_its_checkpoints(tmp_path: Path, target: str, said: str, sound: bool) -> None:
     """The second script computes something else in each process, as a faulty chip does."""
     start = Start(tmp_path)
-    flags = ("--run", "proved", "--nproc-per-node", "1", "--warm", "0", "--metrics-port", "0")
-    flags += ("--checkpoint-every", "10", "--prove-every", "1s")
+    kept = ("--checkpoint-every", "10", "--prove-every", "1s")
+    flags = ("--run", "proved", "--nproc-per-node", "1", "--warm", "0", "--metrics-port", "0", *kept)
     run = start(*flags, script=SCRIPT.replace("TARGET", target))
     try:
         run.until_said("metrics at ")

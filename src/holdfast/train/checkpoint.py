@@ -10,6 +10,7 @@ import copy
 import math
 import os
 import re
+import shlex
 import threading
 import time
 from collections import Counter, OrderedDict, defaultdict
@@ -331,7 +332,7 @@ class DirectoryCheckpoints:
             step=made.step,
             place=str(target),
             size_bytes=made.size_bytes,
-            written_bytes=written_bytes,
+            written_bytes=written_bytes + sum(len(tensor.inline) for tensor in made.tensors),
             digest=made.digest,
         )
 
@@ -471,7 +472,8 @@ class DirectoryCheckpoints:
                 self._told("failed", each.step, each.place, _sentence(error))
         if found:
             raise AllDamaged(
-                f"Every checkpoint in {self.place} is damaged: `holdfast checkpoint list` says how.",
+                f"Every checkpoint in {self.place} is damaged: `holdfast checkpoint verify "
+                f"{shlex.quote(self.place)}` says how.",
                 hint="Nothing was changed there. Put a sound one back, or give the run another name to begin "
                 "anew.",
             )

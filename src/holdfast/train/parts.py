@@ -9,6 +9,7 @@ import copy
 import hashlib
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -160,7 +161,7 @@ def prune(directory: Path, keep: int) -> tuple[list[int], int]:
     if not usable and every:
         raise InputError(
             f"No checkpoint in {directory} can be gone on from: nothing was removed.",
-            hint="`holdfast checkpoint list` says what is wrong with them.",
+            hint=f"`holdfast checkpoint verify {shlex.quote(str(directory))}` says what is wrong with them.",
         )
     doomed = [kept for kept in every if len(usable) >= keep and kept.step < usable[-keep]]
     freed = 0
