@@ -304,7 +304,7 @@ def test_flags_of_checkpoints_are_checked_first(
     holdfast: Any, script: Path, flags: tuple[str, ...], sentence: str
 ) -> None:
     script.chmod(0o700)
-    done = holdfast("run", *flags, script)
+    done = holdfast("run", *flags, script)  # no GPU is seen here
     assert (done.code, done.out) == (2, ""), done
     assert sentence in " ".join(done.err.split()), done.err
 

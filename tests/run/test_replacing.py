@@ -252,7 +252,7 @@ def test_a_run_that_is_through_replaces_nobody(cluster: "MakeCluster") -> None:
     assert ask(made, "n0.0") == Answer(ok=False, sentence="the run is over")
 
 
-@pytest.mark.parametrize("who", ["another", "heir", "itself"])
+@pytest.mark.parametrize("who", ["another", "stand-in", "itself"])
 @pytest.mark.parametrize("when", ["building", "announced", "changing"])
 def test_a_loss_meanwhile_costs_no_state(cluster: "MakeCluster", who: str, when: str) -> None:
     """With two members: if the other one is lost, the state is with the one that was to go."""
@@ -264,7 +264,7 @@ def test_a_loss_meanwhile_costs_no_state(cluster: "MakeCluster", who: str, when:
         made.run(lambda: made.state.generations.number == 2)
     if when == "changing":
         made.run(lambda: made.processes["n0.1"].doing == "ready")
-    made.kill({"another": "n0.0", "heir": "n0.2", "itself": "n0.1"}[who])
+    made.kill({"another": "n0.0", "stand-in": "n0.2", "itself": "n0.1"}[who])
     made.run(lambda: made.state.progress.step > step + 5 and len(made.state.generations.formed.members) == 2)  # type: ignore[union-attr]
     assert made.state.progress.step_max == made.state.progress.step
     assert len(made.recorded(MemberLost)) == 1
@@ -296,7 +296,7 @@ def test_a_collective_that_breaks_meanwhile_costs_the_replacement_and_nothing_el
 
 
 def test_a_member_that_is_lost_first_is_replaced_as_after_any_loss(cluster: "MakeCluster") -> None:
-    """Its heir was announced in its place already; the loss is recorded and told all the same."""
+    """Its stand-in was announced in its place already; the loss is recorded and told all the same."""
     made = announced(cluster, "n0.1")
     made.kill("n0.1")
     made.until_step(made.state.progress.step + 5)
@@ -461,5 +461,5 @@ def test_whatever_fails_while_members_are_replaced_the_run_ends(
     assert ending.outcome == "completed" or any(reason in ending.reason for reason in EXCUSES)
     assert made.replay() == made.effects
     if ending.outcome == "completed" and (generation := made.state.generations.announced) is not None:
-        heirs = {*generation.leaving.values()} if generation.formed_ns is None else set()
-        assert active(made) == {*generation.present} - heirs - {*generation.lost}
+        stand_ins = {*generation.leaving.values()} if generation.formed_ns is None else set()
+        assert active(made) == {*generation.present} - stand_ins - {*generation.lost}

@@ -50,7 +50,7 @@ from holdfast.signals.step_files import StepFiles
 from holdfast.stragglers import kineto, members, meta, trace
 from holdfast.topology import document, file, hostlist
 from holdfast.topology.discovery import kubernetes, slurm
-from holdfast.train import checkpoint, importing, manifest, snapshots
+from holdfast.train import checkpoint, importing, manifest, snapshot_file, snapshot_restore
 from holdfast.train.chunks import Unsound, name_of
 from holdfast.twin import presets
 
@@ -203,10 +203,10 @@ SHARE = manifest.ShareNote(
     1, manifest.ALL, manifest.layout_of(_LAID), (_WHOLE,), (("0123456789abcdef-000000.pack", 2400),)
 )
 SNAPSHOT_NOTE = msgspec.msgpack.encode(
-    snapshots.SnapshotNote(
+    snapshot_file.SnapshotNote(
         (
-            snapshots.KeptStretch(
-                1, 0, 2400, snapshots.PAGE_BYTES, name_of(torch.ones(600).numpy().tobytes())
+            snapshot_file.KeptStretch(
+                1, 0, 2400, snapshot_file.PAGE_BYTES, name_of(torch.ones(600).numpy().tobytes())
             ),
         ),
         _LAID.skeleton,
@@ -271,14 +271,16 @@ def as_snapshot(content: bytes) -> object:
     """For the reader of snapshots: whatever is in the note, its hash agrees."""
     descriptor = os.memfd_create("fuzzed")
     try:
-        data_bytes = snapshots.PAGE_BYTES + 2432
-        os.pwrite(descriptor, torch.ones(600).numpy().tobytes(), snapshots.PAGE_BYTES)
+        data_bytes = snapshot_file.PAGE_BYTES + 2432
+        os.pwrite(descriptor, torch.ones(600).numpy().tobytes(), snapshot_file.PAGE_BYTES)
         os.pwrite(descriptor, content, data_bytes)
         os.ftruncate(descriptor, data_bytes + len(content))
         digest = hashlib.blake2b(content, digest_size=32).digest()
-        header = snapshots.PartHeader(1, manifest.ALL, 0, 1, data_bytes, len(content), bytes(32), digest)
-        file = snapshots.MemoryFile(descriptor)
-        return snapshots.restored([(file, header)], torch.device("cpu"), snapshots.RestoreTimes())
+        header = snapshot_file.PartHeader(1, manifest.ALL, 0, 1, data_bytes, len(content), bytes(32), digest)
+        file = snapshot_file.MemoryFile(descriptor)
+        return snapshot_restore.restored(
+            [(file, header)], torch.device("cpu"), snapshot_restore.RestoreTimes()
+        )
     finally:
         os.close(descriptor)
 
@@ -366,7 +368,7 @@ DECODERS: dict[str, Decoder] = {
     ),
     "train.manifest": Decoder(with_hash(checkpoint.read), (Unsound, OSError), (CHECKPOINT,)),
     "train.importing": Decoder(importing.read_safetensors, (importing.MalformedTensors,), (SAFETENSORS,)),
-    "train.snapshots": Decoder(as_snapshot, (Unsound, OSError), (SNAPSHOT_NOTE,)),
+    "train.snapshot_file": Decoder(as_snapshot, (Unsound, OSError), (SNAPSHOT_NOTE,)),
     "train.manifest.shares": Decoder(
         with_hash(manifest.read_share), (Unsound, OSError), (manifest.encoded(SHARE),)
     ),

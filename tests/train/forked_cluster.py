@@ -34,6 +34,8 @@ Meanwhile = Callable[[Coordinator], Awaitable[None]]
 RUN_S_MAX = 300.0
 END_S_MAX = 60.0
 WORKERS = Path(__file__).parents[2] / "bench" / "workers"
+BY_COST = -1
+"""Of snapshots: as often as they may be taken."""
 STACK_S = 1.0
 """What a process has to write its stack."""
 

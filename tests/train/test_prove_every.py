@@ -8,7 +8,7 @@ import pytest
 from launching import Start
 
 from holdfast.record.events import CheckpointVerified
-from holdfast.run.prover import has_gpus, verdict_of
+from holdfast.run.prover import verdict_of
 
 SCRIPT = """
 import os, time, torch, holdfast.train as hf
@@ -79,13 +79,3 @@ def test_what_a_proof_prints_is_understood() -> None:
     for out in ("", "{", "[]", '{"step": "x"}', '{"is_proven": true}'):
         found = verdict_of(1, out, "Traceback")
         assert (found.verdict, found.reason) == ("untried", "the proof ended with exit code 1")
-
-
-def test_gpus_that_members_see_are_found(tmp_path: Path) -> None:
-    assert not has_gpus({}, tmp_path)
-    (tmp_path / "nvidiactl").touch()
-    assert not has_gpus({}, tmp_path)
-    (tmp_path / "nvidia0").touch()
-    assert has_gpus({}, tmp_path)
-    assert has_gpus({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path)
-    assert not has_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path)

@@ -79,7 +79,7 @@ MOMENTS = ("lane", "reduce", "commit", "regroup")
     ("moment", "rank"),
     sampled(
         [(moment, rank) for moment in MOMENTS for rank in range(4)],
-        [("lane", 1), ("reduce", 3), ("commit", 0), ("regroup", 2)],
+        [("reduce", 3), ("regroup", 2)],
     ),
 )
 def test_a_replay_has_the_bits_of_a_run_that_was_short(cluster: Any, moment: str, rank: int) -> None:
@@ -125,7 +125,7 @@ def test_the_whole_batch_is_back_when_all_members_are(cluster: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", sampled(range(8), [0, 1]))
+@pytest.mark.parametrize("seed", sampled(range(8), [0]))
 def test_kills_in_every_moment(cluster: Any, seed: int) -> None:
     steps = 24
     short = cluster.train(

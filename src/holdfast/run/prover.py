@@ -9,9 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import IO
 
 import msgspec
@@ -24,7 +23,6 @@ PROOF_S_MAX = 6 * 3600.0
 TRIES_MAX, TRY_AGAIN_S = 3, 30.0
 """How often a proof is tried that could not be made, as while there is no checkpoint; and how soon again."""
 NICE = 19
-GPUS = "nvidia[0-9]*"
 
 
 class ProofOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,8 +119,3 @@ def verdict_of(code: int, out: str, err: str) -> wire.Proven:
     told = [line.removeprefix("holdfast: ") for line in err.splitlines() if line.startswith("holdfast: ")]
     reason = told[-1].removesuffix(".") if told else f"the proof ended with exit code {code}"
     return wire.Proven(step=0, verdict="untried", reason=reason)
-
-
-def has_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
-    """Whether members here may compute on GPUs: then a proof would need one, and they have them all."""
-    return environment.get("CUDA_VISIBLE_DEVICES", "all") != "" and any(devices.glob(GPUS))

@@ -8,6 +8,7 @@ each other tensor the names and places of its chunks.
 import hashlib
 import os
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -37,7 +38,7 @@ SEAL_BYTES = 32
 INLINE_BYTES = 1 << 10
 """Tensors up to this size are in the manifest itself: counters and the like."""
 _MAGIC = b"holdfast.ckpt\r\n\x1a"  # a transfer that mends line ends breaks it, and shows
-_VERSION = 3
+_VERSION = 4
 _HEADER = struct.Struct(
     ">16sIQQ32s"
 )  # magic, version, step, bytes that follow, BLAKE2b-256 of all but itself
@@ -109,15 +110,16 @@ class Laid(NamedTuple):
 def lay_out(state: Mapping[str, object]) -> Laid:
     """Tensors that share their memory are stored once."""
     skeleton, tensors = take_apart(dict(state))
-    numbers: dict[tuple[object, ...], int] = {}
+    numbers: defaultdict[int, list[int]] = defaultdict(list)
     unique: list[torch.Tensor] = []
     stored = []
     for tensor in tensors:
-        identity = identity_of(tensor)
-        if identity not in numbers:
-            numbers[identity] = len(unique)
+        there = numbers[tensor.data_ptr()]
+        number = next((one for one in there if identity_of(unique[one]) == identity_of(tensor)), len(unique))
+        if number == len(unique):
             unique.append(tensor)
-        stored.append(numbers[identity])
+            there.append(number)
+        stored.append(number)
     return Laid(skeleton, tuple(stored), unique)
 
 

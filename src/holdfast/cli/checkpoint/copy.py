@@ -37,7 +37,7 @@ def command(run_or_path: str, target: Path, step: int | None) -> None:
         usable = [kept for kept in wanted if not fault_of(kept)]
         if not usable:
             which = "" if step is None else f" of step {step}"
-            raise InputError(f"There is no checkpoint{which} in {root} that can be gone on from.", hint=hint)
+            raise InputError(f"{root} has no checkpoint{which} that a run can resume from.", hint=hint)
         copied, size_bytes, written_bytes = _copy_newest(usable, root, target, hint)
     except OSError as error:
         raise InputError(

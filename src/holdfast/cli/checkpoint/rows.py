@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from holdfast.cli.checkpoint.place import located
+from holdfast.cli.checkpoint.place import PLACE_HINT, located
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import InputError
 from holdfast.wording import stamp
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint, or its parts, one for each rank of a replica. size_bytes: of its tensors. fault: why it
-    cannot be gone on from; empty: it can.
+    a run cannot resume from it; empty: it can.
     """
 
     step: int
@@ -37,9 +37,12 @@ def rows_of(run_or_path: str, *, is_thorough: bool = False) -> tuple[Path, list[
 
     try:
         root = root_of(path if path.is_dir() else path.parent)
-        return root, [_row(kept, is_thorough) for kept in kept_steps(root)]
+        rows = [_row(kept, is_thorough) for kept in kept_steps(root)]
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.", hint=ACCESS_HINT) from None
+    if not rows and path.is_file():
+        raise InputError(f"{path} is not in a directory of checkpoints.", hint=PLACE_HINT)
+    return root, rows
 
 
 def print_rows(root: Path, rows: list[CheckpointRow], *, as_json: bool) -> None:

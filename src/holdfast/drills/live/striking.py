@@ -116,7 +116,7 @@ def refusal(scenario: LiveScenario, scene: LiveScene, target: str, for_s: float)
 def require(scenario: LiveScenario, scene: LiveScene, target: str, for_s: float) -> None:
     if why := refusal(scenario, scene, target, for_s):
         raise InputError(
-            f"{scenario.name} is refused: {why}.", hint=f"It may touch {scenario.radius}, and nothing more."
+            f"{scenario.name} is refused: {why}.", hint=f"This drill affects at most {scenario.radius}."
         )
 
 
@@ -331,7 +331,7 @@ def _fill(order: StrikeOrder) -> None:
     if room.f_bavail * room.f_frsize > FILL_BYTES_MAX:
         raise InputError(
             f"full-disk is refused: {mount} has more than {FILL_BYTES_MAX >> 30} GiB of room.",
-            hint=f"It may touch {order.scenario.radius}.",
+            hint=f"This drill affects at most {order.scenario.radius}.",
         )
     path = folder / FILL_FILE
     _keep(order, (Remove(path=str(path)),))
