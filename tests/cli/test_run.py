@@ -304,9 +304,14 @@ def test_flags_of_checkpoints_are_checked_first(
     holdfast: Any, script: Path, flags: tuple[str, ...], sentence: str
 ) -> None:
     script.chmod(0o700)
-    done = holdfast("run", *flags, script)  # no GPU is seen here
+    done = holdfast("run", *flags, script, CUDA_VISIBLE_DEVICES="")
     assert (done.code, done.out) == (2, ""), done
     assert sentence in " ".join(done.err.split()), done.err
+
+
+def test_proofs_are_refused_where_members_have_the_gpus(holdfast: Any, script: Path) -> None:
+    done = holdfast("run", "--prove-every", "6h", script, CUDA_VISIBLE_DEVICES="0")
+    assert complaint(done).startswith("--prove-every needs a GPU that no member uses")
 
 
 def test_a_run_is_refused_with_the_sentence_of_plan_size(holdfast: Any, script: Path, size: Path) -> None:
