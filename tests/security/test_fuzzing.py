@@ -50,7 +50,7 @@ from holdfast.signals.step_files import StepFiles
 from holdfast.stragglers import kineto, members, meta, trace
 from holdfast.topology import document, file, hostlist
 from holdfast.topology.discovery import kubernetes, slurm
-from holdfast.train import checkpoint, importing, manifest, snapshots
+from holdfast.train import checkpoint, importing, manifest, manifest_file, snapshots
 from holdfast.train.chunks import Unsound, name_of
 from holdfast.twin import presets
 
@@ -198,9 +198,9 @@ FLIGHT_DUMP = pickle.dumps(
     2,
 )
 _LAID = manifest.lay_out({"small": torch.ones(2), "large": torch.ones(600), "step": 1})
-_WHOLE = manifest.WrittenStretch(1, 0, bytes(32), ((0, 0),))
-SHARE = manifest.ShareNote(
-    1, manifest.ALL, manifest.layout_of(_LAID), (_WHOLE,), (("0123456789abcdef-000000.pack", 2400),)
+_WHOLE = manifest_file.WrittenStretch(1, 0, bytes(32), ((0, 0),))
+SHARE = manifest_file.ShareNote(
+    1, manifest_file.ALL, manifest.layout_of(_LAID), (_WHOLE,), (("0123456789abcdef-000000.pack", 2400),)
 )
 SNAPSHOT_NOTE = msgspec.msgpack.encode(
     snapshots.SnapshotNote(
@@ -215,7 +215,7 @@ SNAPSHOT_NOTE = msgspec.msgpack.encode(
         {0: torch.ones(2).numpy().tobytes()},
     )
 )
-CHECKPOINT = manifest.encoded(manifest.assembled(1, _LAID, [SHARE]))
+CHECKPOINT = manifest_file.encoded(manifest.assembled(1, _LAID, [SHARE]))
 HEADER_BYTES = 68
 _TENSORS = b'{"__metadata__":{"b":"a"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
 SAFETENSORS = struct.pack("<Q", len(_TENSORS)) + _TENSORS + bytes(8)
@@ -276,7 +276,7 @@ def as_snapshot(content: bytes) -> object:
         os.pwrite(descriptor, content, data_bytes)
         os.ftruncate(descriptor, data_bytes + len(content))
         digest = hashlib.blake2b(content, digest_size=32).digest()
-        header = snapshots.PartHeader(1, manifest.ALL, 0, 1, data_bytes, len(content), bytes(32), digest)
+        header = snapshots.PartHeader(1, manifest_file.ALL, 0, 1, data_bytes, len(content), bytes(32), digest)
         file = snapshots.MemoryFile(descriptor)
         return snapshots.restored([(file, header)], torch.device("cpu"), snapshots.RestoreTimes())
     finally:
@@ -368,7 +368,7 @@ DECODERS: dict[str, Decoder] = {
     "train.importing": Decoder(importing.read_safetensors, (importing.MalformedTensors,), (SAFETENSORS,)),
     "train.snapshots": Decoder(as_snapshot, (Unsound, OSError), (SNAPSHOT_NOTE,)),
     "train.manifest.shares": Decoder(
-        with_hash(manifest.read_share), (Unsound, OSError), (manifest.encoded(SHARE),)
+        with_hash(manifest_file.read_share), (Unsound, OSError), (manifest_file.encoded(SHARE),)
     ),
     "twin.presets": Decoder(presets.hazards_from, (HoldfastError,), (b'{"preset":{}}',)),
     "signals.step_files": Decoder(

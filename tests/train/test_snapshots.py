@@ -27,7 +27,7 @@ from holdfast.run import memory
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.memory import HeldMemory
 from holdfast.train.checkpoint import DirectoryCheckpoints
-from holdfast.train.manifest import Share
+from holdfast.train.manifest_file import Share
 from holdfast.train.snapshots import (
     BUSY,
     DUE,

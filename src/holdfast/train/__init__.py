@@ -11,13 +11,19 @@ with hf.join() as run:
             lane.backward(loss_of(step.number, lane.index))
         step.commit()
 ```
+
+What is named here is imported when it is used: who only moves checkpoints need not load torch.
 """
 
-from holdfast.train.best import Best
-from holdfast.train.data import MapData, StreamData
-from holdfast.train.joining import Run, State, join
-from holdfast.train.opening import Checkpoint, load_checkpoint
-from holdfast.train.steps import Lane, Step
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.train.best import Best
+    from holdfast.train.data import MapData, StreamData
+    from holdfast.train.joining import Run, State, join
+    from holdfast.train.opening import Checkpoint, load_checkpoint
+    from holdfast.train.steps import Lane, Step
 
 __all__ = [
     "Best",
@@ -31,3 +37,23 @@ __all__ = [
     "join",
     "load_checkpoint",
 ]
+
+_MODULES = {
+    "Best": "best",
+    "Checkpoint": "opening",
+    "Lane": "steps",
+    "MapData": "data",
+    "Run": "joining",
+    "State": "joining",
+    "Step": "steps",
+    "StreamData": "data",
+    "join": "joining",
+    "load_checkpoint": "opening",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return found

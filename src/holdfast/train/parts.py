@@ -31,7 +31,7 @@ from holdfast.train.checkpoint import (
     read,
 )
 from holdfast.train.chunks import Unsound
-from holdfast.train.manifest import ALL, Share, check_chunks, check_packs, read_manifest
+from holdfast.train.manifest_file import ALL, Share, check_chunks, check_packs, read_manifest
 from holdfast.train.shards import Extent, TreePath, Wanted, extent_of, sharded_in
 
 OWN = RANKS_MAX + 1

@@ -28,17 +28,8 @@ from holdfast.record.errors import StoreError
 from holdfast.run.memory import VERSIONS, SlotFiles, memory_left_bytes
 from holdfast.train.checkpoint import Checkpoints, Loaded, Mark, State
 from holdfast.train.chunks import NAME_BYTES, Unsound, name_of, pieces_of
-from holdfast.train.manifest import (
-    INLINE_BYTES,
-    SEAL_BYTES,
-    Laid,
-    Share,
-    lay_out,
-    layout_of,
-    memory_of,
-    sealed_by,
-    stretches,
-)
+from holdfast.train.manifest import Laid, lay_out, layout_of, memory_of, stretches
+from holdfast.train.manifest_file import INLINE_BYTES, SEAL_BYTES, Share, sealed_by
 from holdfast.train.parts import OWN
 from holdfast.train.protected import memory_as_it_lies
 from holdfast.train.skeleton import MalformedSkeleton, places_of, put_together

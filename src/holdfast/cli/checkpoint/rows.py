@@ -64,7 +64,7 @@ def amount(size_bytes: int) -> str:
 
 def _row(kept: "KeptStep", is_thorough: bool) -> CheckpointRow:
     from holdfast.train.chunks import Unsound
-    from holdfast.train.manifest import read_manifest
+    from holdfast.train.manifest_file import read_manifest
     from holdfast.train.parts import fault_of
 
     paths = [path for path, is_there in zip(kept.paths, kept.there, strict=True) if is_there]
