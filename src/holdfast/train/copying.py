@@ -56,6 +56,11 @@ class PlacedStep(msgspec.Struct, frozen=True, kw_only=True):
         return all(self.there)
 
     @property
+    def pattern(self) -> str:
+        """Its keys, for people."""
+        return re.sub(r"^shard-0-", "shard-*-", self.keys[0])
+
+    @property
     def present(self) -> tuple[str, ...]:
         return tuple(key for key, is_there in zip(self.keys, self.there, strict=True) if is_there)
 
@@ -101,6 +106,15 @@ def _part_of(key: str) -> str:
 def manifest_at(place: Place, key: str) -> Manifest:
     """Raises `Unsound` or `OSError`."""
     return manifest_of(place.read(key), _step_of(key))
+
+
+def size_at(place: Place, kept: PlacedStep) -> int:
+    """The bytes of its tensors, as far as its manifests can be read. Raises `OSError`."""
+    size_bytes = 0
+    for key in kept.present:
+        with contextlib.suppress(Unsound, FileNotFoundError):  # told as its fault
+            size_bytes += manifest_at(place, key).size_bytes
+    return size_bytes
 
 
 def fault_at(place: Place, kept: PlacedStep, listing: Listing, *, is_thorough: bool = False) -> str:
