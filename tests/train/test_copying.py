@@ -170,9 +170,9 @@ def test_what_cannot_be_used_is_said_in_a_few_words(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
     with pytest.raises(PlaceTrouble, match="access denied") as denied:
         opened_place(url(tmp_path)).listed()
-    assert denied.value.is_mistake
+    assert not denied.value.is_mistake
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(PlaceTrouble, match="error sending request") as away:
+    with pytest.raises(PlaceTrouble, match="it cannot be reached") as away:
         opened_place(url(tmp_path), request_s=1).listed()
     assert not away.value.is_mistake
 

@@ -41,7 +41,7 @@ class StoredObject(NamedTuple):
 
 
 class PlaceTrouble(OSError):
-    """A place cannot be used at the moment, or at all. is_mistake: another try will fare no better."""
+    """A place cannot be used at the moment, or at all. is_mistake: it does not exist."""
 
     def __init__(self, why: str, *, is_mistake: bool = False) -> None:
         super().__init__(None, why)

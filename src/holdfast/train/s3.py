@@ -130,7 +130,7 @@ class S3Place:
                 raise FileNotFoundError(None, "it is not there") from None
             is_denied = bool(re.search(r"status code: 40[13]\b", text))
             why = f"access denied ({code})" if is_denied and code else _gist(error)
-            raise PlaceTrouble(why, is_mistake=is_denied) from None
+            raise PlaceTrouble(why) from None
 
 
 def _gist(error: BaseException) -> str:
@@ -140,5 +140,7 @@ def _gist(error: BaseException) -> str:
         return f"it answers {status[1].strip()} ({code[1]})"
     if status := _STATUS.search(text):
         return f"it answers {status[1].strip()}"
+    if "HTTP error: " in text:
+        return "it cannot be reached, or does not answer in time"
     first = (text.splitlines() or [type(error).__name__])[0]
     return re.sub(r"^.* - ", "", first).rstrip(" .:")
