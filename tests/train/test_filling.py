@@ -24,7 +24,7 @@ from waiting import until
 from holdfast.record.errors import InputError
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.copying import copy_step, fault_at, steps_in
-from holdfast.train.fetching import TierNews, fetch_newest
+from holdfast.train.fetching import CopyNews, fetch_newest
 from holdfast.train.filling import FINISH, FillingOrder
 from holdfast.train.place import DirectoryPlace, Place, opened_place
 
@@ -82,7 +82,7 @@ class Fetched(list[str]):
 
     def __init__(self, own: Path, *places: Place) -> None:
         super().__init__()
-        self.news: list[TierNews] = fetch_newest([own], [(one, one) for one in places], self.append)
+        self.news: list[CopyNews] = fetch_newest([own], [(one, one) for one in places], self.append)
 
 
 def test_the_newest_sound_checkpoint_of_any_place_is_taken(
@@ -229,7 +229,7 @@ def test_a_place_is_kept_filled_and_the_last_one_is_waited_for(
             until(lambda step=step: step in sound_at(remote), lambda: filler.lines)  # type: ignore[misc]
         save(tmp_path / "own", 4)
         assert filler.finish() == 0
-        assert filler.lines == [f"holdfast: step 4 is in {url}\n"]
+        assert filler.lines[-1] == f"holdfast: step 4 is in {url}\n"
     assert sound_at(remote) == [3, 4]
     assert not list((tmp_path / "own").glob(".copying-*/"))
     assert not remote.listed("writing")
@@ -262,7 +262,7 @@ def test_storage_that_fails_is_told_once_and_used_again(
         until(lambda: 2 in sound_at(remote), lambda: filler.lines)
         until(lambda: filler.said(f"{url} is in use again: step"), lambda: filler.lines)
         assert filler.finish() == 0
-        assert len(filler.lines) == 3, filler.lines
+        assert len([line for line in filler.lines if "could not be copied" in line]) == 1, filler.lines
 
 
 def test_the_end_waits_for_a_bounded_time(server: ObjectServer, url: str, tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def command(given: _Flags) -> int:
         display = show
     if not (further := _further(given)):
         return launch(order, display)
-    from holdfast.cli.tiers import filled, further_place
+    from holdfast.cli.further_places import filled, further_place
 
     with filled(order, [further_place(text) for text in further]):
         return launch(order, display)

@@ -71,6 +71,14 @@ class _Note(msgspec.Struct, frozen=True):
     packs: tuple[str, ...] = ()
 
 
+def noted_packs(data: bytes) -> set[str]:
+    """What a note says that its writer may refer to. Raises `PlaceTrouble`: it may be anything."""
+    try:
+        return set(msgspec.json.decode(data, type=_Note).packs)
+    except UNDECODABLE as error:
+        raise PlaceTrouble(f"a note of who is writing cannot be read: {error}") from None
+
+
 # ---- what is there ---------------------------------------------------------------------------------------
 
 
@@ -301,12 +309,8 @@ class _Session:
                 self._place.remove([key])
                 continue
             tokens.add(key.rpartition("/")[2])
-            try:
-                packs |= set(msgspec.json.decode(self._place.read(key), type=_Note).packs)
-            except FileNotFoundError:
-                continue  # it is done: its manifest is seen from now on
-            except UNDECODABLE as error:
-                raise PlaceTrouble(f"the note {key} cannot be read: {error}") from None
+            with contextlib.suppress(FileNotFoundError):  # it is done: its manifest is seen from now on
+                packs |= noted_packs(self._place.read(key))
         return packs, tokens
 
     def put(

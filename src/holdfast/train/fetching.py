@@ -14,7 +14,7 @@ from holdfast.train.copying import Listing, PlacedStep, copy_step, fault_at, ste
 from holdfast.train.place import DirectoryPlace, Place, PlaceTrouble
 
 
-class TierNews(msgspec.Struct, frozen=True, kw_only=True):
+class CopyNews(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be recorded of a copy, see `CheckpointCopied`."""
 
     step: int
@@ -37,7 +37,7 @@ class _Offer(NamedTuple):
 
 def fetch_newest(
     directories: Sequence[Path], places: Sequence[tuple[Place, Place]], say: Callable[[str], None]
-) -> list[TierNews]:
+) -> list[CopyNews]:
     """Have the newest sound checkpoint in one of the run's own directories, the first of which takes what is
     fetched. All bytes are compared. What is damaged is passed over; so is a place that cannot be used, if the
     run's own directories have something to go on from. Raises `InputError` if they do not, and where a place
@@ -56,7 +56,7 @@ def fetch_newest(
             say(f"{trouble.sentence} It may have a newer checkpoint than this machine has.")
     # The run's own first: nothing has to be moved for that.
     offers.sort(key=lambda offer: (offer.kept.step, len(offer.kept.keys), offer.is_own), reverse=True)
-    news: list[TierNews] = []
+    news: list[CopyNews] = []
     for offer in offers:
         found, is_done = _taken(offer, own[0], say)
         news += found
@@ -77,7 +77,7 @@ def _offers(place: Place, *, is_own: bool) -> list[_Offer]:
     return [_Offer(kept, place, listing, is_own) for kept in steps_in(listing) if kept.is_complete]
 
 
-def _taken(offer: _Offer, target: Place, say: Callable[[str], None]) -> tuple[list[TierNews], bool]:
+def _taken(offer: _Offer, target: Place, say: Callable[[str], None]) -> tuple[list[CopyNews], bool]:
     """What is to be recorded of it, and whether it is in one of the run's own directories now, and sound."""
     step, source = offer.kept.step, offer.place.name
     try:
@@ -89,10 +89,10 @@ def _taken(offer: _Offer, target: Place, say: Callable[[str], None]) -> tuple[li
     except (OSError, Unsound) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         say(f"the checkpoint of step {step} in {source} cannot be used: {why}; the next is tried")
-        return [TierNews(step=step, place=target.name, origin=source, reason=why)], False
+        return [CopyNews(step=step, place=target.name, origin=source, reason=why)], False
     say(f"fetched the checkpoint of step {step} from {source}: {done.size_bytes / 1e6:,.1f} MB")
     return [
-        TierNews(
+        CopyNews(
             step=step,
             place=target.name,
             origin=source,

@@ -29,7 +29,7 @@ from holdfast.record.recorder import Recorder
 from holdfast.run.endpoint import FILE, run_directory
 from holdfast.train.chunks import FOLDER, Unsound, locked
 from holdfast.train.copying import CopiedStep, PlacedStep, copy_step, retain, steps_in
-from holdfast.train.fetching import TierNews
+from holdfast.train.fetching import CopyNews
 from holdfast.train.manifest_file import manifest_of
 from holdfast.train.place import DirectoryPlace, Place, opened_place
 
@@ -39,6 +39,8 @@ PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Between attempts that fail; the last one from then on."""
 END_S_MIN, END_X = 60.0, 4.0
 """How long the last copy may take when the run is over: so long, and so many times what the longest took."""
+QUIET_S = 3.0
+"""When the run is over, and it takes longer than this, a line says what is waited for."""
 NICENESS = 10
 FINISH = b"finish\n"
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
@@ -57,7 +59,7 @@ class FillingOrder(msgspec.Struct, frozen=True, kw_only=True):
     home: str
     end_s: float = END_S_MIN
     is_detached: bool = False
-    news: tuple[TierNews, ...] = ()
+    news: tuple[CopyNews, ...] = ()
 
 
 class _Wanted(msgspec.Struct, frozen=True):
@@ -198,7 +200,7 @@ class Filler:
                 _say(f"{self._place.name} is in use again: step {copied.step} is there")
             self._reason, self._newest = "", copied.step
             self._record(
-                TierNews(
+                CopyNews(
                     step=copied.step,
                     place=self._place.name,
                     size_bytes=copied.size_bytes,
@@ -215,8 +217,12 @@ class Filler:
                     f"step {step} could not be copied to {self._place.name}: {why}; training goes on, and so "
                     "do attempts"
                 )
-                self._record(TierNews(step=step, place=self._place.name, reason=why))
+                self._record(CopyNews(step=step, place=self._place.name, reason=why))
             self._reason = why
+
+    def tell_waiting(self) -> None:
+        if self._going is not None:
+            _say(f"waiting up to {self.end_s:.0f} s for step {self._going} to be in {self._place.name}")
 
     def give_up(self) -> None:
         """The time is up that the last copy has."""
@@ -225,13 +231,13 @@ class Filler:
                 newest = "no checkpoint" if self._newest is None else f"step {self._newest}"
                 why = self._reason or "it took too long"
                 _say(f"step {self._going} is NOT in {self._place.name}: {why}; {newest} of this run is there")
-                self._record(TierNews(step=self._going, place=self._place.name, reason=why))
+                self._record(CopyNews(step=self._going, place=self._place.name, reason=why))
 
     @property
     def end_s(self) -> float:
         return max(self._order.end_s, END_X * self._longest_s)
 
-    def _record(self, news: TierNews) -> None:
+    def _record(self, news: CopyNews) -> None:
         self._record_news()
         self._recorder.record(CheckpointCopied, **msgspec.structs.asdict(news))
 
@@ -292,6 +298,8 @@ def _watch(order: FillingOrder, filler: Filler) -> None:
     _await_end(order)
     filler.ending.set()
     until_s = time.monotonic() + filler.end_s
+    time.sleep(min(filler.end_s, QUIET_S))
+    filler.tell_waiting()
     while time.monotonic() < until_s:
         time.sleep(LOOK_S)
     filler.give_up()

@@ -17,7 +17,7 @@ from holdfast.record.errors import HoldfastError, InputError
 from holdfast.run.endpoint import run_directory
 from holdfast.run.launcher import CHECKPOINTS_DIRECTORY, Order
 from holdfast.run.site import reach, survey
-from holdfast.train.fetching import TierNews, fetch_newest
+from holdfast.train.fetching import CopyNews, fetch_newest
 from holdfast.train.filling import FINISH, FillingOrder
 from holdfast.train.place import is_url, opened_place
 
@@ -65,7 +65,7 @@ def filled(order: Order, further: Sequence[FurtherPlace]) -> Iterator[None]:
             hint="Give the same --run on all of them.",
         )
     own = order.checkpoints or (run_directory(order.home, order.policy.run) / CHECKPOINTS_DIRECTORY,)
-    news: list[TierNews] = []
+    news: list[CopyNews] = []
     if not _is_going(order):
         places = [
             (opened_place(one.place, request_s=REQUEST_S_MAX), opened_place(one.place)) for one in further
