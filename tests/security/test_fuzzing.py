@@ -52,7 +52,7 @@ from holdfast.topology import document, file, hostlist
 from holdfast.topology.discovery import kubernetes, slurm
 from holdfast.train import checkpoint, copying, importing, manifest, manifest_file, snapshots
 from holdfast.train.chunks import Unsound, name_of
-from holdfast.train.place import PlaceTrouble
+from holdfast.train.place import StorageTrouble
 from holdfast.twin import presets
 
 pytestmark = pytest.mark.slow
@@ -368,7 +368,7 @@ DECODERS: dict[str, Decoder] = {
     "train.manifest": Decoder(with_hash(checkpoint.read), (Unsound, OSError), (CHECKPOINT,)),
     "train.manifest_file": Decoder(manifest_file.manifest_of, (Unsound,), (CHECKPOINT,)),
     "train.copying": Decoder(
-        copying.noted_packs, (PlaceTrouble,), (b'{"packs":["chunks/0123456789abcdef-000000.pack"]}',)
+        copying.noted_packs, (StorageTrouble,), (b'{"packs":["chunks/0123456789abcdef-000000.pack"]}',)
     ),
     "train.importing": Decoder(importing.read_safetensors, (importing.MalformedTensors,), (SAFETENSORS,)),
     "train.snapshots": Decoder(as_snapshot, (Unsound, OSError), (SNAPSHOT_NOTE,)),

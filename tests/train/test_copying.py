@@ -19,7 +19,8 @@ from holdfast.record.errors import InputError
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.chunks import Unsound
 from holdfast.train.copying import collect, copy_step, fault_at, retain, steps_in
-from holdfast.train.place import DirectoryPlace, Place, PlaceTrouble, opened_place
+from holdfast.train.place import DirectoryStorage, Storage, StorageTrouble
+from holdfast.train.places import opened_place
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ def environment(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Object
 
 
 @pytest.fixture(params=["directory", "s3"])
-def place(request: pytest.FixtureRequest, environment: ObjectServer, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, environment: ObjectServer, tmp_path: Path) -> Storage:
     return opened_place(str(tmp_path / "there") if request.param == "directory" else url(tmp_path))
 
 
@@ -56,33 +57,33 @@ def state_of(step: int) -> dict[str, Any]:
     return {"step": step, "frozen": frozen, "moving": moving, "small": torch.tensor(step)}
 
 
-def kept_in(directory: Path, steps: Sequence[int], keep: int = 2) -> DirectoryPlace:
+def kept_in(directory: Path, steps: Sequence[int], keep: int = 2) -> DirectoryStorage:
     checkpoints = DirectoryCheckpoints(directory, told=lambda *_, **__: None, keep=keep)
     for step in steps:
         checkpoints.save(step, state_of(step))
-    return DirectoryPlace(directory)
+    return DirectoryStorage(directory)
 
 
-def steps_at(place: Place) -> list[int]:
+def steps_at(place: Storage) -> list[int]:
     return [kept.step for kept in steps_in(place.listed())]
 
 
-def faults_at(place: Place) -> dict[int, str]:
+def faults_at(place: Storage) -> dict[int, str]:
     """Of every step that is there, after every byte was read."""
     listing = place.listed()
     return {kept.step: fault_at(place, kept, listing, is_thorough=True) for kept in steps_in(listing)}
 
 
-def copy_newest(source: Place, target: Place) -> int:
+def copy_newest(source: Storage, target: Storage) -> int:
     return copy_step(source, steps_in(source.listed())[-1], target).written_bytes
 
 
-def test_a_checkpoint_goes_there_and_back_and_is_the_same(place: Place, tmp_path: Path) -> None:
+def test_a_checkpoint_goes_there_and_back_and_is_the_same(place: Storage, tmp_path: Path) -> None:
     source = kept_in(tmp_path / "here", [1, 2])
     assert copy_newest(source, place) == 3 * MIB
     assert faults_at(place) == {2: ""}
     assert copy_newest(source, place) == 0  # it is there already
-    back = DirectoryPlace(tmp_path / "back")
+    back = DirectoryStorage(tmp_path / "back")
     copy_newest(place, back)
     loaded = DirectoryCheckpoints(tmp_path / "back", told=lambda *_, **__: None).newest()
     assert loaded is not None
@@ -94,7 +95,7 @@ def test_a_checkpoint_goes_there_and_back_and_is_the_same(place: Place, tmp_path
 
 
 def test_what_is_there_is_not_written_again_and_the_two_newest_share_no_pack(
-    place: Place, tmp_path: Path
+    place: Storage, tmp_path: Path
 ) -> None:
     source = kept_in(tmp_path / "here", [1], keep=9)
     written = []
@@ -106,7 +107,7 @@ def test_what_is_there_is_not_written_again_and_the_two_newest_share_no_pack(
     assert faults_at(place) == {3: "", 4: ""}
 
 
-def test_retention_leaves_the_newest_and_removes_what_nothing_needs(place: Place, tmp_path: Path) -> None:
+def test_retention_leaves_the_newest_and_removes_what_nothing_needs(place: Storage, tmp_path: Path) -> None:
     source = kept_in(tmp_path / "here", [1, 2, 3], keep=9)
     for kept in steps_in(source.listed()):
         copy_step(source, kept, place, reuses=False)
@@ -134,13 +135,13 @@ def test_who_is_writing_is_left_alone_until_its_note_is_old(
     assert collect(place) == 2
     assert note not in place.listed()
     place.write(note, b"torn")  # what cannot be read may need anything
-    with pytest.raises(PlaceTrouble, match="cannot be read"):
+    with pytest.raises(StorageTrouble, match="cannot be read"):
         collect(place)
     assert faults_at(place) == {1: ""}
 
 
 def test_a_flipped_byte_is_found_and_never_copied(
-    environment: ObjectServer, place: Place, tmp_path: Path
+    environment: ObjectServer, place: Storage, tmp_path: Path
 ) -> None:
     copy_newest(kept_in(tmp_path / "here", [1]), place)
     root = environment.root / tmp_path.name / "run"
@@ -152,8 +153,8 @@ def test_a_flipped_byte_is_found_and_never_copied(
         file.write(bytes([byte[0] ^ 4]))
     assert "is damaged at byte 1048576" in faults_at(place)[1]
     with pytest.raises(Unsound, match="is damaged"):
-        copy_newest(place, DirectoryPlace(tmp_path / "back"))
-    assert not steps_at(DirectoryPlace(tmp_path / "back"))
+        copy_newest(place, DirectoryStorage(tmp_path / "back"))
+    assert not steps_at(DirectoryStorage(tmp_path / "back"))
 
 
 def test_what_cannot_be_used_is_said_in_a_few_words(
@@ -162,17 +163,17 @@ def test_what_cannot_be_used_is_said_in_a_few_words(
     for wrong in ("s3://", "s3:///prefix", "s3://b/x?y=1", "s3://b/../c", "gs://bucket/x"):
         with pytest.raises(InputError):
             opened_place(wrong)
-    with pytest.raises(PlaceTrouble, match="there is no such bucket") as missing:
+    with pytest.raises(StorageTrouble, match="there is no such bucket") as missing:
         opened_place("s3://nowhere/x").listed()
     assert missing.value.is_mistake
     with pytest.raises(FileNotFoundError):
         opened_place(url(tmp_path)).read("step-000000000001.checkpoint")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
-    with pytest.raises(PlaceTrouble, match="access denied") as denied:
+    with pytest.raises(StorageTrouble, match="access denied") as denied:
         opened_place(url(tmp_path)).listed()
     assert not denied.value.is_mistake
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(PlaceTrouble, match="it cannot be reached") as away:
+    with pytest.raises(StorageTrouble, match="it cannot be reached") as away:
         opened_place(url(tmp_path), request_s=1).listed()
     assert not away.value.is_mistake
 
@@ -213,10 +214,11 @@ COPIER = """
     import sys
     from pathlib import Path
     from holdfast.train.copying import copy_step, retain, steps_in
-    from holdfast.train.place import DirectoryPlace, opened_place
+    from holdfast.train.place import DirectoryStorage
+    from holdfast.train.places import opened_place
 
     assert "torch" not in sys.modules
-    source, place = DirectoryPlace(Path(sys.argv[1])), opened_place(sys.argv[2])
+    source, place = DirectoryStorage(Path(sys.argv[1])), opened_place(sys.argv[2])
     keep, rounds = map(int, sys.argv[3:])
     for number in range(rounds):
         kept = steps_in(source.listed())

@@ -26,7 +26,8 @@ from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.copying import copy_step, fault_at, steps_in
 from holdfast.train.fetching import CopyNews, fetch_newest
 from holdfast.train.filling import FINISH, FillingOrder
-from holdfast.train.place import DirectoryPlace, Place, opened_place
+from holdfast.train.place import DirectoryStorage, Storage
+from holdfast.train.places import opened_place
 
 pytestmark = pytest.mark.slow
 END_S = 180
@@ -51,13 +52,13 @@ def save(directory: Path, *steps: int, keep: int = 2) -> None:
         kept.save(step, {"step": step, "tensor": torch.full((1000,), step)})
 
 
-def sound_at(place: Place) -> list[int]:
+def sound_at(place: Storage) -> list[int]:
     listing = place.listed()
     return [kept.step for kept in steps_in(listing) if not fault_at(place, kept, listing, is_thorough=True)]
 
 
-def copy_all(source: Path, place: Place) -> None:
-    own = DirectoryPlace(source)
+def copy_all(source: Path, place: Storage) -> None:
+    own = DirectoryStorage(source)
     for kept in steps_in(own.listed()):
         copy_step(own, kept, place, reuses=False)
 
@@ -67,7 +68,7 @@ def damage(pack: Path) -> None:
     pack.write_bytes(bytes([data[0] ^ 1]) + data[1:])
 
 
-def pack_of(place: Place, step: int) -> str:
+def pack_of(place: Storage, step: int) -> str:
     (kept,) = (kept for kept in steps_in(place.listed()) if kept.step == step)
     found = re.search(rb"[0-9a-f]{16}-[0-9]{6}\.pack", place.read(kept.keys[0]))
     assert found
@@ -80,7 +81,7 @@ def pack_of(place: Place, step: int) -> str:
 class Fetched(list[str]):
     """What was said."""
 
-    def __init__(self, own: Path, *places: Place) -> None:
+    def __init__(self, own: Path, *places: Storage) -> None:
         super().__init__()
         self.news: list[CopyNews] = fetch_newest([own], [(one, one) for one in places], self.append)
 
@@ -88,7 +89,7 @@ class Fetched(list[str]):
 def test_the_newest_sound_checkpoint_of_any_place_is_taken(
     server: ObjectServer, url: str, tmp_path: Path
 ) -> None:
-    remote, shared = opened_place(url), DirectoryPlace(tmp_path / "shared")
+    remote, shared = opened_place(url), DirectoryStorage(tmp_path / "shared")
     assert Fetched(tmp_path / "own", remote, shared) == []  # a run that begins
     save(tmp_path / "origin", 1, 2, 3, keep=9)
     copy_all(tmp_path / "origin", remote)
@@ -97,7 +98,7 @@ def test_the_newest_sound_checkpoint_of_any_place_is_taken(
     (said,) = fetched = Fetched(tmp_path / "own", remote, shared)
     assert said == f"fetched the checkpoint of step 3 from {url}: 0.0 MB"
     assert [(one.step, one.origin, one.reason) for one in fetched.news] == [(3, url, "")]
-    assert sound_at(DirectoryPlace(tmp_path / "own")) == [3]
+    assert sound_at(DirectoryStorage(tmp_path / "own")) == [3]
     assert Fetched(tmp_path / "own", remote, shared) == []  # this machine has it now
     # Damaged there: passed over, and said; the next place has an older one.
     for step in (3, 2):
@@ -115,7 +116,7 @@ def test_damage_on_this_machine_is_mended_from_a_further_place(url: str, tmp_pat
     remote = opened_place(url)
     save(tmp_path / "own", 1, 2)
     copy_all(tmp_path / "own", remote)
-    own = DirectoryPlace(tmp_path / "own")
+    own = DirectoryStorage(tmp_path / "own")
     damage(tmp_path / "own" / "chunks" / pack_of(own, 2))
     fetched = Fetched(tmp_path / "own", remote)
     assert "cannot be used" in fetched[0]
@@ -276,7 +277,7 @@ def test_the_end_waits_for_a_bounded_time(server: ObjectServer, url: str, tmp_pa
 
 def test_a_damaged_checkpoint_is_not_copied(server: ObjectServer, url: str, tmp_path: Path) -> None:
     save(tmp_path / "own", 1)
-    damage(tmp_path / "own" / "chunks" / pack_of(DirectoryPlace(tmp_path / "own"), 1))
+    damage(tmp_path / "own" / "chunks" / pack_of(DirectoryStorage(tmp_path / "own"), 1))
     with filling(tmp_path, url, server) as filler:
         until(lambda: filler.said("is damaged"), lambda: filler.lines)
         save(tmp_path / "own", 2)

@@ -19,7 +19,7 @@ from holdfast.run.launcher import CHECKPOINTS_DIRECTORY, Order
 from holdfast.run.site import reach, survey
 from holdfast.train.fetching import CopyNews, fetch_newest
 from holdfast.train.filling import FINISH, FillingOrder
-from holdfast.train.place import is_url, opened_place
+from holdfast.train.places import is_url, opened_place
 
 KEEP = 2
 REQUEST_S_MAX = 20.0

@@ -15,15 +15,21 @@ with hf.join() as run:
 What is named here is imported when it is used: who only moves checkpoints need not load torch.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.train.best import Best
-    from holdfast.train.data import MapData, StreamData
-    from holdfast.train.joining import Run, State, join
-    from holdfast.train.opening import Checkpoint, load_checkpoint
-    from holdfast.train.steps import Lane, Step
+    from holdfast.train.api import (
+        Best,
+        Checkpoint,
+        Lane,
+        MapData,
+        Run,
+        State,
+        Step,
+        StreamData,
+        join,
+        load_checkpoint,
+    )
 
 __all__ = [
     "Best",
@@ -38,22 +44,11 @@ __all__ = [
     "load_checkpoint",
 ]
 
-_MODULES = {
-    "Best": "best",
-    "Checkpoint": "opening",
-    "Lane": "steps",
-    "MapData": "data",
-    "Run": "joining",
-    "State": "joining",
-    "Step": "steps",
-    "StreamData": "data",
-    "join": "joining",
-    "load_checkpoint": "opening",
-}
-
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    import holdfast.train.api as api
+
+    found = globals()[name] = getattr(api, name)
     return found

@@ -21,7 +21,7 @@ from holdfast.record.errors import InputError
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.train.chunks import FOLDER, PACK_BYTES, ChunkPlace, NewerFormat, Unsound, name_of
 from holdfast.train.manifest_file import Manifest, encoded, manifest_of, relocated
-from holdfast.train.place import PART, WRITING, Place, PlaceTrouble, StoredObject
+from holdfast.train.place import PART, WRITING, Storage, StorageTrouble, StoredObject
 
 NOTE_S_MAX, SESSION_S_MAX = 86_400.0, 43_200.0
 """A note this old was left by a writer that died; a writer gives up long before."""
@@ -72,11 +72,11 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 def noted_packs(data: bytes) -> set[str]:
-    """What a note says that its writer may refer to. Raises `PlaceTrouble`: it may be anything."""
+    """What a note says that its writer may refer to. Raises `StorageTrouble`: it may be anything."""
     try:
         return set(msgspec.json.decode(data, type=_Note).packs)
     except UNDECODABLE as error:
-        raise PlaceTrouble(f"a note of who is writing cannot be read: {error}") from None
+        raise StorageTrouble(f"a note of who is writing cannot be read: {error}") from None
 
 
 # ---- what is there ---------------------------------------------------------------------------------------
@@ -111,12 +111,12 @@ def _part_of(key: str) -> str:
     return f"{key.partition('/')[0]}/" if key.startswith("shard-") else ""
 
 
-def manifest_at(place: Place, key: str) -> Manifest:
+def manifest_at(place: Storage, key: str) -> Manifest:
     """Raises `Unsound` or `OSError`."""
     return manifest_of(place.read(key), _step_of(key))
 
 
-def size_at(place: Place, kept: PlacedStep) -> int:
+def size_at(place: Storage, kept: PlacedStep) -> int:
     """The bytes of its tensors, as far as its manifests can be read. Raises `OSError`."""
     size_bytes = 0
     for key in kept.present:
@@ -125,7 +125,7 @@ def size_at(place: Place, kept: PlacedStep) -> int:
     return size_bytes
 
 
-def fault_at(place: Place, kept: PlacedStep, listing: Listing, *, is_thorough: bool = False) -> str:
+def fault_at(place: Storage, kept: PlacedStep, listing: Listing, *, is_thorough: bool = False) -> str:
     """Why it cannot be gone on from; empty: it can, as far as its manifests and the sizes of its packs tell.
     is_thorough: every chunk is read and compared. Raises `OSError` where that cannot be seen.
     """
@@ -157,7 +157,9 @@ def _check_there(part: str, manifest: Manifest, listing: Listing) -> None:
             raise Unsound(f"its chunks in {pack} are " + ("missing" if told is None else "cut short"))
 
 
-def _chunks_at(place: Place, part: str, wanted: Mapping[bytes, ChunkPlace]) -> Iterator[tuple[bytes, bytes]]:
+def _chunks_at(
+    place: Storage, part: str, wanted: Mapping[bytes, ChunkPlace]
+) -> Iterator[tuple[bytes, bytes]]:
     """Name and bytes of each, compared, pack by pack; the next packs are read meanwhile."""
     by_pack: dict[str, list[tuple[bytes, ChunkPlace]]] = {}
     for name, at in wanted.items():
@@ -194,7 +196,7 @@ def _chunks_at(place: Place, part: str, wanted: Mapping[bytes, ChunkPlace]) -> I
 # ---- copying ---------------------------------------------------------------------------------------------
 
 
-def copy_step(source: Place, kept: PlacedStep, target: Place, *, reuses: bool = True) -> CopiedStep:
+def copy_step(source: Storage, kept: PlacedStep, target: Storage, *, reuses: bool = True) -> CopiedStep:
     """Keep a step in another place as well: those of its parts that are there. Every chunk is compared on the
     way. reuses: what the target has already is not written again. Raises `Unsound` or `OSError`.
     """
@@ -206,7 +208,7 @@ def copy_step(source: Place, kept: PlacedStep, target: Place, *, reuses: bool = 
     )
 
 
-def _copy_part(source: Place, key: str, target: Place, *, reuses: bool) -> CopiedStep:
+def _copy_part(source: Storage, key: str, target: Storage, *, reuses: bool) -> CopiedStep:
     manifest = manifest_at(source, key)
     part = _part_of(key)
     with target.writing(part) as lock, _Session(target, part) as session:
@@ -224,7 +226,7 @@ def _lacking(manifest: Manifest, known: Mapping[bytes, ChunkPlace]) -> dict[byte
     return {name: place for name, place in manifest.chunks() if name not in known}
 
 
-def _is_there_already(place: Place, key: str, manifest: Manifest, listing: Listing) -> bool:
+def _is_there_already(place: Storage, key: str, manifest: Manifest, listing: Listing) -> bool:
     if key not in listing:
         return False
     try:
@@ -238,7 +240,7 @@ def _is_there_already(place: Place, key: str, manifest: Manifest, listing: Listi
 class _Session:
     """One writing of a part, from its note to its manifest."""
 
-    def __init__(self, place: Place, part: str) -> None:
+    def __init__(self, place: Storage, part: str) -> None:
         self._place = place
         self._part = part
         self._token = secrets.token_hex(8)
@@ -350,11 +352,11 @@ class _Session:
         """The manifest, if all that it needs is there, before and after. Raises `OSError`."""
         self._check(manifest)
         if time.monotonic() - self._begun_s > SESSION_S_MAX:
-            raise PlaceTrouble("it took so long that others may count its writer as dead")
+            raise StorageTrouble("it took so long that others may count its writer as dead")
         self._place.write(key, encoded(manifest))
         try:
             self._check(manifest)
-        except PlaceTrouble:
+        except StorageTrouble:
             self._place.remove([key])
             raise
 
@@ -362,17 +364,17 @@ class _Session:
         try:
             _check_there(self._part, manifest, self._place.listed())
         except Unsound as error:
-            raise PlaceTrouble(f"while it was copied, {error}") from None
+            raise StorageTrouble(f"while it was copied, {error}") from None
 
 
-def _sound_at(place: Place, key: str) -> Manifest | None:
+def _sound_at(place: Storage, key: str) -> Manifest | None:
     """None: it is not one, is gone, or needs nothing, because it will never be used."""
     if _MANIFEST.fullmatch(key) is None:
         return None
     try:
         return manifest_at(place, key)
     except NewerFormat as error:
-        raise PlaceTrouble(f"{key}: {error}", is_mistake=True) from None
+        raise StorageTrouble(f"{key}: {error}", is_mistake=True) from None
     except (Unsound, FileNotFoundError):
         return None
 
@@ -380,7 +382,7 @@ def _sound_at(place: Place, key: str) -> Manifest | None:
 # ---- old ones --------------------------------------------------------------------------------------------
 
 
-def retain(place: Place, keep: int, *, is_thorough: bool = False) -> tuple[list[int], int]:
+def retain(place: Storage, keep: int, *, is_thorough: bool = False) -> tuple[list[int], int]:
     """Remove all checkpoints that are older than the newest `keep` that can be gone on from, and packs that
     none needs: the steps, and how many bytes of packs that frees. First goes what names others. Raises
     `OSError`.
@@ -409,7 +411,7 @@ def retain(place: Place, keep: int, *, is_thorough: bool = False) -> tuple[list[
     return sorted({kept.step for kept in doomed}), freed
 
 
-def collect(place: Place, part: str = "", named: Collection[str] = ()) -> int:
+def collect(place: Storage, part: str = "", named: Collection[str] = ()) -> int:
     """Remove packs of a part that neither a manifest nor somebody who is writing needs; how many bytes that
     frees. named: those that were in use before; without locks nobody can tell of others. Raises `OSError`.
     """
@@ -429,7 +431,7 @@ def collect(place: Place, part: str = "", named: Collection[str] = ()) -> int:
         return sum(before[key].size_bytes for key in doomed)
 
 
-def _named(place: Place, part: str, listing: Listing, seen: Listing) -> set[str]:
+def _named(place: Storage, part: str, listing: Listing, seen: Listing) -> set[str]:
     """Packs that manifests of the part name; of another listing than `seen`, those that are new in it."""
     found: set[str] = set()
     for key, told in listing.items():

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.record.errors import InputError
 from holdfast.train.chunks import Unsound
 from holdfast.train.copying import Listing, PlacedStep, copy_step, fault_at, steps_in
-from holdfast.train.place import DirectoryPlace, Place, PlaceTrouble
+from holdfast.train.place import DirectoryStorage, Storage, StorageTrouble
 
 
 class CopyNews(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,20 +30,20 @@ class _Offer(NamedTuple):
     """A checkpoint that seems to be whole, and where."""
 
     kept: PlacedStep
-    place: Place
+    place: Storage
     listing: Listing
     is_own: bool
 
 
 def fetch_newest(
-    directories: Sequence[Path], places: Sequence[tuple[Place, Place]], say: Callable[[str], None]
+    directories: Sequence[Path], places: Sequence[tuple[Storage, Storage]], say: Callable[[str], None]
 ) -> list[CopyNews]:
     """Have the newest sound checkpoint in one of the run's own directories, the first of which takes what is
     fetched. All bytes are compared. What is damaged is passed over; so is a place that cannot be used, if the
     run's own directories have something to go on from. Raises `InputError` if they do not, and where a place
     is not there at all. places: of each one that answers soon or not at all, and one with more patience.
     """
-    own = [DirectoryPlace(directory) for directory in directories]
+    own = [DirectoryStorage(directory) for directory in directories]
     offers = [offer for place in own for offer in _offers(place, is_own=True)]
     trouble: InputError | None = None
     for hasty, patient in places:
@@ -51,7 +51,7 @@ def fetch_newest(
             offers += [offer._replace(place=patient) for offer in _offers(hasty, is_own=False)]
         except OSError as error:
             trouble = _unusable(hasty, error)
-            if isinstance(error, PlaceTrouble) and error.is_mistake:
+            if isinstance(error, StorageTrouble) and error.is_mistake:
                 raise trouble from None
             say(f"{trouble.sentence} It may have a newer checkpoint than this machine has.")
     # The run's own first: nothing has to be moved for that.
@@ -67,7 +67,7 @@ def fetch_newest(
     return news
 
 
-def _offers(place: Place, *, is_own: bool) -> list[_Offer]:
+def _offers(place: Storage, *, is_own: bool) -> list[_Offer]:
     try:
         listing = place.listed()
     except OSError:
@@ -77,7 +77,7 @@ def _offers(place: Place, *, is_own: bool) -> list[_Offer]:
     return [_Offer(kept, place, listing, is_own) for kept in steps_in(listing) if kept.is_complete]
 
 
-def _taken(offer: _Offer, target: Place, say: Callable[[str], None]) -> tuple[list[CopyNews], bool]:
+def _taken(offer: _Offer, target: Storage, say: Callable[[str], None]) -> tuple[list[CopyNews], bool]:
     """What is to be recorded of it, and whether it is in one of the run's own directories now, and sound."""
     step, source = offer.kept.step, offer.place.name
     try:
@@ -102,7 +102,7 @@ def _taken(offer: _Offer, target: Place, say: Callable[[str], None]) -> tuple[li
     ], True
 
 
-def _unusable(place: Place, error: OSError) -> InputError:
+def _unusable(place: Storage, error: OSError) -> InputError:
     return InputError(
         f"Cannot use {place.name} for checkpoints: {error.strerror}.",
         hint="Look at the name of the bucket, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "

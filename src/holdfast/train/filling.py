@@ -31,7 +31,8 @@ from holdfast.train.chunks import FOLDER, Unsound, locked
 from holdfast.train.copying import CopiedStep, PlacedStep, copy_step, retain, steps_in
 from holdfast.train.fetching import CopyNews
 from holdfast.train.manifest_file import manifest_of
-from holdfast.train.place import DirectoryPlace, Place, opened_place
+from holdfast.train.place import DirectoryStorage, Storage
+from holdfast.train.places import opened_place
 
 LOOK_S = 0.5
 """How often the run's directories are looked at."""
@@ -74,7 +75,7 @@ class _Wanted(msgspec.Struct, frozen=True):
 class Filler:
     """Of one place."""
 
-    def __init__(self, order: FillingOrder, place: Place, recorder: Recorder) -> None:
+    def __init__(self, order: FillingOrder, place: Storage, recorder: Recorder) -> None:
         self._order = order
         self._place = place
         self._recorder = recorder
@@ -134,7 +135,7 @@ class Filler:
         by_part: dict[str, list[_Wanted]] = {}
         for directory in map(Path, self._order.directories):
             with contextlib.suppress(OSError):  # the run says what is wrong with it
-                listing = DirectoryPlace(directory).listed()
+                listing = DirectoryStorage(directory).listed()
                 for kept in steps_in(listing):
                     for key in kept.present:
                         one = _Wanted(directory, kept, key, listing[key].version)
@@ -258,7 +259,7 @@ def _is_locked(file: BinaryIO) -> bool:
     return True
 
 
-def _frozen(wanted: _Wanted, into: Path) -> Place:
+def _frozen(wanted: _Wanted, into: Path) -> Storage:
     """The checkpoint under names that the run will not remove while it is copied; where the filesystem cannot
     do that, the run's own. Raises `OSError` or `Unsound`.
     """
@@ -274,9 +275,9 @@ def _frozen(wanted: _Wanted, into: Path) -> Place:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            return DirectoryPlace(wanted.directory)
+            return DirectoryStorage(wanted.directory)
         (into / wanted.key).write_bytes(data)
-    return DirectoryPlace(into)
+    return DirectoryStorage(into)
 
 
 def _say(text: str) -> None:

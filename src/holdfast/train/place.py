@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from holdfast.record.errors import InputError
 from holdfast.record.files import sync
 from holdfast.train.chunks import FOLDER, Lock, locked, plain_file, remove_packs
 from holdfast.train.whole_file import is_left_behind, part_of
@@ -40,7 +39,7 @@ class StoredObject(NamedTuple):
     version: str
 
 
-class PlaceTrouble(OSError):
+class StorageTrouble(OSError):
     """A place cannot be used at the moment, or at all. is_mistake: it does not exist."""
 
     def __init__(self, why: str, *, is_mistake: bool = False) -> None:
@@ -48,7 +47,7 @@ class PlaceTrouble(OSError):
         self.is_mistake = is_mistake
 
 
-class Place(Protocol):
+class Storage(Protocol):
     """Where objects are kept. All of it may raise `OSError`; a missing object, `FileNotFoundError`."""
 
     @property
@@ -77,25 +76,7 @@ def is_key(key: str) -> bool:
     return _KEY.fullmatch(key) is not None
 
 
-def opened_place(text: str, *, request_s: float | None = None) -> Place:
-    """The place that a user has named. request_s: how long one request may take, if not as long as a pack
-    takes. Raises `InputError`.
-    """
-    scheme, separator, _ = text.partition("://")
-    if not separator:
-        return DirectoryPlace(Path(text))
-    if scheme != "s3":
-        raise InputError(f"Checkpoints cannot be kept in {text}.", hint=PLACE_HINT)
-    from holdfast.train.s3 import REQUEST_S_MAX, S3Place
-
-    return S3Place.at(text, REQUEST_S_MAX if request_s is None else request_s)
-
-
-def is_url(text: str) -> bool:
-    return "://" in text
-
-
-class DirectoryPlace:
+class DirectoryStorage:
     """A directory, such as one of shared storage, or a run's own."""
 
     def __init__(self, root: Path) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from holdfast.record.errors import InputError
 from holdfast.train.chunks import Lock
-from holdfast.train.place import PLACE_HINT, PlaceTrouble, StoredObject, is_key
+from holdfast.train.place import PLACE_HINT, StorageTrouble, StoredObject, is_key
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Store
@@ -32,7 +32,7 @@ _STATUS = re.compile(r"status code: ([0-9]{3}(?: [A-Za-z ]{1,40})?)")
 Answer = TypeVar("Answer")
 
 
-class S3Place:
+class S3Storage:
     """Objects under a prefix. A put is whole or not there; what was put is listed at once (true of Amazon S3
     since 2020, and of MinIO, Ceph, R2 and GCS).
     """
@@ -42,7 +42,7 @@ class S3Place:
         self._store = store
 
     @classmethod
-    def at(cls, url: str, request_s: float = REQUEST_S_MAX) -> "S3Place":
+    def at(cls, url: str, request_s: float = REQUEST_S_MAX) -> "S3Storage":
         """s3://BUCKET/PREFIX. Nothing is asked of it yet. Raises `InputError`."""
         told = urlsplit(url)
         bucket, prefix = told.netloc, told.path.strip("/")
@@ -116,7 +116,7 @@ class S3Place:
         return contextlib.nullcontext("held")
 
     def _ask(self, work: Callable[[], Answer]) -> Answer:
-        """Raises `FileNotFoundError` or `PlaceTrouble`."""
+        """Raises `FileNotFoundError` or `StorageTrouble`."""
         from obstore.exceptions import BaseError
 
         try:
@@ -125,12 +125,12 @@ class S3Place:
             text = str(error)
             code = found[1] if (found := _CODE.search(text)) else ""
             if code == "NoSuchBucket":
-                raise PlaceTrouble("there is no such bucket", is_mistake=True) from None
+                raise StorageTrouble("there is no such bucket", is_mistake=True) from None
             if isinstance(error, FileNotFoundError):
                 raise FileNotFoundError(None, "it is not there") from None
             is_denied = bool(re.search(r"status code: 40[13]\b", text))
             why = f"access denied ({code})" if is_denied and code else _gist(error)
-            raise PlaceTrouble(why) from None
+            raise StorageTrouble(why) from None
 
 
 def _gist(error: BaseException) -> str:

@@ -45,7 +45,7 @@ Copied = tuple[int, str, tuple[int, int]]
 def _copied_remotely(run_or_path: str, target: str, step: int | None) -> Copied:
     from holdfast.train.chunks import Unsound
     from holdfast.train.copying import copy_step
-    from holdfast.train.place import opened_place
+    from holdfast.train.places import opened_place
 
     source, to = place_of(run_or_path), opened_place(target)
     with troubles_told(source, to):

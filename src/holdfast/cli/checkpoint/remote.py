@@ -9,7 +9,7 @@ from holdfast.record.errors import InputError
 
 if TYPE_CHECKING:
     from holdfast.train.copying import PlacedStep
-    from holdfast.train.place import Place
+    from holdfast.train.place import Storage
 
 REMOTE_LIST_HINT = "`holdfast checkpoint list` shows the ones there are, and which are sound."
 REMOTE_HINT = "Look at the bucket, the credentials (AWS_ACCESS_KEY_ID, ...) and AWS_ENDPOINT_URL."
@@ -19,19 +19,20 @@ def is_remote(text: str) -> bool:
     return "://" in text
 
 
-def place_of(text: str) -> "Place":
+def place_of(text: str) -> "Storage":
     """A URL, a path, or a run's own directory."""
-    from holdfast.train.place import DirectoryPlace, opened_place
+    from holdfast.train.place import DirectoryStorage
+    from holdfast.train.places import opened_place
 
     if is_remote(text):
         return opened_place(text)
     path = located(text)
     path = path if path.is_dir() else path.parent
-    return DirectoryPlace(inner if (inner := path / "checkpoints").is_dir() else path)
+    return DirectoryStorage(inner if (inner := path / "checkpoints").is_dir() else path)
 
 
 @contextmanager
-def troubles_told(*places: "Place") -> Iterator[None]:
+def troubles_told(*places: "Storage") -> Iterator[None]:
     """As one sentence and a hint."""
     try:
         yield
@@ -40,7 +41,7 @@ def troubles_told(*places: "Place") -> Iterator[None]:
         raise InputError(f"Cannot use {names}: {error.strerror}.", hint=REMOTE_HINT) from None
 
 
-def newest_usable(place: "Place", step: int | None) -> "PlacedStep":
+def newest_usable(place: "Storage", step: int | None) -> "PlacedStep":
     """Of the checkpoints that can be gone on from, as far as manifests and sizes tell. Raises `OSError`."""
     from holdfast.train.copying import fault_at, steps_in
 

@@ -13,7 +13,7 @@ from holdfast.wording import stamp
 
 if TYPE_CHECKING:
     from holdfast.train.parts import KeptStep
-    from holdfast.train.place import Place
+    from holdfast.train.place import Storage
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ def rows_of(run_or_path: str, *, is_thorough: bool = False) -> tuple[str, list[C
         raise InputError(f"Cannot read {path}: {error.strerror}.", hint=ACCESS_HINT) from None
 
 
-def _remote_rows(place: "Place", is_thorough: bool) -> tuple[str, list[CheckpointRow]]:
+def _remote_rows(place: "Storage", is_thorough: bool) -> tuple[str, list[CheckpointRow]]:
     from holdfast.train.copying import fault_at, size_at, steps_in
 
     with troubles_told(place):
