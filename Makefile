@@ -83,9 +83,9 @@ quick: $(installed) ## Run the tests that need no server and no root and take no
 	  -m 'not (slow or server or root or soak or kubernetes)' $(checked:%=--ignore=%)
 
 .PHONY: test
-test: $(installed) ## Run the test suite, three tests at a time: many of them wait. As root it installs servers first.
+test: $(installed) ## Run the test suite, four tests at a time: many of them wait. As root it installs servers first.
 	@if [ "$$(id -u)" = 0 ]; then $(bin)/python tests/train/servers.py || true; fi
-	$(bin)/python -m pytest --numprocesses 3 --dist worksteal $(checked:%=--ignore=%)
+	$(bin)/python -m pytest --numprocesses 4 --dist worksteal $(checked:%=--ignore=%)
 
 .PHONY: soak
 soak: $(installed) ## Run the tests that take minutes, and every property on twenty times as many examples.
@@ -116,7 +116,7 @@ gpu-dependencies: $(installed) ## Make a folder with what test-gpu and run need 
 	sed -n 's/^\([^ #]*==[^ ]*\).*/\1/p' constraints.txt > $(gpu_dependencies).txt
 	$(pip) --target $(gpu_dependencies) --constraint $(gpu_dependencies).txt --only-binary :all: --implementation cp --python-version $(GPU_PYTHON_VERSION) \
 	  --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 \
-	  click msgspec prometheus-client pytest pytest-xdist rich typing_extensions
+	  blake3 click msgspec prometheus-client pytest pytest-xdist rich typing_extensions
 	find $(gpu_dependencies) -type d \( -name __pycache__ -o -name tests -o -name bin \) -prune -exec rm -rf {} +
 	du -sh $(gpu_dependencies)
 

@@ -31,8 +31,9 @@ class SnapshotBench(msgspec.Struct, frozen=True, kw_only=True):
     torch_save_stall_s, dcp_async_stall_s
                         how long training would wait for these, with the same state, to a file
     host_bytes          of main memory that snapshots take
-    restore_*_s         of the fresh process: comparing all hashes, registering memory with CUDA, copying it
-                        to the device, putting it into model and optimizer
+    restore_s           of the fresh process, in all: until the state is on the device, compared
+    restore_*_s         its parts: comparing all hashes; meanwhile registering memory with CUDA and copying it
+                        to the device; after them, putting it into model and optimizer
     """
 
     stall_ms: float
@@ -48,6 +49,7 @@ class SnapshotBench(msgspec.Struct, frozen=True, kw_only=True):
     copy_s: float
     forced_s: float
     whole_s: float
+    restore_s: float
     restore_compare_s: float
     restore_pin_s: float
     restore_copy_s: float

@@ -213,6 +213,7 @@ def restore(size: Size, device: torch.device) -> dict[str, float]:
     times = trainer.snapshots.times
     return {
         "used_s": times.copied_s if device.type == "cuda" else times.compared_s,
+        "restore_s": times.whole_s,
         "restore_compare_s": times.compared_s,
         "restore_pin_s": times.pinned_s,
         "restore_copy_s": times.copied_s,

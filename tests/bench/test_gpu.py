@@ -225,6 +225,7 @@ def tiny(*arguments: str) -> Any:
     return bench
 
 
+@pytest.mark.soak
 def test_without_a_gpu_it_says_so() -> None:
     done = run_bench()
     assert (done.returncode, done.stdout) == (2, "")
@@ -258,6 +259,7 @@ def check_recoveries(bench: Any) -> None:
     assert sum(bench.nccl.shrink_phases.values()) == pytest.approx(bench.nccl.shrink_s)
 
 
+@pytest.mark.soak
 def test_kernels_are_timed_one_by_one(tmp_path: Path) -> None:
     launched = script(tmp_path, "gpu_kernels.py", ("--size", "tiny", "--deterministic"))
     completed(launched, tmp_path, "kernels", BENCH_S_MAX)

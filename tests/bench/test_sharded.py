@@ -145,6 +145,7 @@ def test_kills_are_one_at_a_time_in_every_moment_and_the_same_each_time() -> Non
     assert all(after - before > BITS_STEPS_PER_KILL // 2 for before, after in pairwise(steps))
 
 
+@pytest.mark.soak
 def test_the_sizes_are_those_of_the_scripts() -> None:
     program = "from gpu_model import SIZES; print(*SIZES)"
     done = subprocess.run(

@@ -7,7 +7,7 @@ import pytest
 
 from bench.snapshot import measure, table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 
 def test_every_figure_is_measured(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def test_errors_of_main_memory_are_counted(tmp_path: Path) -> None:
     assert list(host._memory_errors(tmp_path / "nothing")) == []
 
 
+@pytest.mark.soak
 def test_the_probe_of_a_machine_without_gpus_tells_nothing() -> None:
     pytest.importorskip("torch", reason="the probe needs torch")
     done = subprocess.run(

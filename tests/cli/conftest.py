@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -94,6 +95,27 @@ def holdfast(
         )
 
     return run
+
+
+_homes: dict[tuple[str, ...], Path] = {}
+
+
+@pytest.fixture
+def take_in(
+    holdfast: Callable[..., Outcome], environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., None]:
+    """Fills the home with what `holdfast import` makes of these words, which a session does once for each."""
+
+    def fill(*words: str | Path) -> None:
+        key = tuple(map(str, words))
+        if key not in _homes:
+            home = tmp_path_factory.mktemp("imported") / "home"
+            done = holdfast("import", *words, HOLDFAST_HOME=str(home))
+            assert (done.code, done.err) == (0, "")
+            _homes[key] = home
+        shutil.copytree(_homes[key], environment["HOLDFAST_HOME"])
+
+    return fill
 
 
 @pytest.fixture

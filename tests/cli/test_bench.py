@@ -60,6 +60,7 @@ def test_killed_processes_lose_nothing_and_a_program_reads_it(holdfast: Any) -> 
     assert 0 < result.plain_write_us < result.event_us < 10 * EVENT_US_MAX  # a busy machine measures badly
 
 
+@pytest.mark.soak
 def test_what_is_measured_of_the_twin(holdfast: Any) -> None:
     outcome = holdfast("bench", "twin", "--days", "2", "--seeds", "4", "--json")
     told = outcome.json

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.collect_outlets import WAITING_MAX, Collected, storing
+from holdfast.cli.terminal import tell
+from holdfast.signals.collectors.gathering import Collected
 from holdfast.signals.collectors.rounds import RoundOutcome
+from holdfast.signals.collectors.storing import WAITING_MAX, storing
 from holdfast.signals.frame import Reading
 from holdfast.signals.store import MERGE_FILES, SignalStore
 
@@ -26,7 +28,7 @@ def test_readings_that_the_store_refused_are_written_later(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place, elsewhere = tmp_path / "signals", tmp_path / "elsewhere"
-    with storing(place, step_s=10, keep_s=None) as outlet:
+    with storing(place, tell, step_s=10, keep_s=None) as outlet:
         outlet(round_of(0))
         place.rename(elsewhere)
         outlet(round_of(1))
@@ -43,7 +45,7 @@ def test_readings_that_the_store_refused_are_written_later(
 @pytest.mark.slow
 def test_what_had_to_be_let_go_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place, elsewhere = tmp_path / "signals", tmp_path / "elsewhere"
-    with storing(place, step_s=10, keep_s=None) as outlet:
+    with storing(place, tell, step_s=10, keep_s=None) as outlet:
         place.rename(elsewhere)
         outlet(round_of(0, 3))
         outlet(round_of(1, WAITING_MAX))
@@ -55,7 +57,7 @@ def test_what_had_to_be_let_go_is_counted(tmp_path: Path, capsys: pytest.Capture
 
 def test_what_waits_at_the_end_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "signals"
-    with storing(place, step_s=10, keep_s=None) as outlet:
+    with storing(place, tell, step_s=10, keep_s=None) as outlet:
         place.rename(tmp_path / "elsewhere")
         outlet(round_of(0, 3))
     assert "The signals lack the last 3 readings" in capsys.readouterr().err
@@ -65,7 +67,7 @@ def test_what_waits_at_the_end_is_counted(tmp_path: Path, capsys: pytest.Capture
 def test_a_round_of_more_than_may_wait_is_written_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with storing(tmp_path, step_s=10, keep_s=None) as outlet:
+    with storing(tmp_path, tell, step_s=10, keep_s=None) as outlet:
         outlet(round_of(0, WAITING_MAX + 1))
     assert capsys.readouterr().err == ""
 
@@ -74,7 +76,7 @@ def test_a_merge_that_fails_writes_nothing_twice(tmp_path: Path) -> None:
     """What was appended is on disk, though a damaged file keeps it from being put together with others."""
     for number in range(MERGE_FILES):
         (tmp_path / f"{number}_{number}_0_{number:032x}.parquet").write_bytes(b"damaged")
-    with storing(tmp_path, step_s=10, keep_s=None) as outlet:
+    with storing(tmp_path, tell, step_s=10, keep_s=None) as outlet:
         outlet(round_of(0, 5))
         outlet(round_of(1, 0))
     assert len(list(tmp_path.glob("*.parquet"))) == MERGE_FILES + 1

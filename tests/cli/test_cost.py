@@ -22,8 +22,8 @@ Holdfast = Callable[..., Any]
 
 
 @pytest.fixture
-def imported(holdfast: Holdfast, data: Path) -> Holdfast:
-    assert holdfast("import", data / GOOGLE, "--reference-step-s", "8").code == 0
+def imported(holdfast: Holdfast, take_in: Callable[..., None], data: Path) -> Holdfast:
+    take_in(data / GOOGLE, "--reference-step-s", "8")
     return holdfast
 
 

@@ -12,7 +12,8 @@ import pytest
 from servers import daemon
 from waiting import answers, free_port, until
 
-from holdfast.cli.incident_text import DiagnoseAnswer, show
+from holdfast.cli.incident_text import show
+from holdfast.diagnose.answering import DiagnoseAnswer
 from holdfast.diagnose.weighing import TOLD_BY, not_measured
 from holdfast.drills import openmetrics
 from holdfast.drills.scenarios import play

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.events import following
 from holdfast.cli.record import DAMAGES_SHOWN_MAX, home_journal
+from holdfast.cli.terminal import say
 from holdfast.record.events import AnyEvent, RunStarted, StepCommitted, encode
+from holdfast.record.following import following
 from holdfast.record.journal import line_of
 from holdfast.record.recorder import Recorder
 from holdfast.record.sqlite import SqliteStore
@@ -158,7 +159,7 @@ def test_nothing_is_missed_or_shown_twice(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     with BusyStore(tmp_path / "busy.sqlite", map(step, count(100))) as store:
         store.ingest(map(step, range(100)))
-        events = list(islice(following(store, home_journal(store), Selection(run="live")), 108))
+        events = list(islice(following(store, home_journal(store), Selection(run="live"), say), 108))
         assert [event.id for event in events] == [step(number).id for number in range(108)]
         assert min(store.began_at) > 100  # what was there at first is read by time, and not once more
 
@@ -170,5 +171,5 @@ def test_what_was_looked_at_in_vain_is_not_looked_at_again(
     rare = RunStarted(id="rare", occurred_ns=1, run="live")
     with BusyStore(tmp_path / "busy.sqlite", chain(map(step, range(7)), [rare])) as store:
         selection = Selection(run="live", kinds=("run.started",))
-        assert list(islice(following(store, home_journal(store), selection), 1)) == [rare]
+        assert list(islice(following(store, home_journal(store), selection, say), 1)) == [rare]
         assert store.began_at == [1, 1, 5]

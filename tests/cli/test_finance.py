@@ -11,9 +11,8 @@ TARGETS = "[team_targets]\npretraining = 0.9\npost-training = 0.85\nvision = 0.6
 
 
 @pytest.fixture
-def month(holdfast: Any, data: Path, tmp_path: Path) -> Any:
-    done = holdfast("import", data / TEAMS)
-    assert (done.code, done.err) == (0, "")
+def month(holdfast: Any, take_in: Any, data: Path, tmp_path: Path) -> Any:
+    take_in(data / TEAMS)
     (tmp_path / "prices.toml").write_text(TARGETS, encoding="utf-8")
     return lambda *arguments, **variables: holdfast(
         "finance", "--prices", tmp_path / "prices.toml", "--as-of", "2026-11-09", *arguments, **variables

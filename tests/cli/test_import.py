@@ -155,4 +155,7 @@ def test_what_a_step_log_may_be_can_be_imported(holdfast: Any, tmp_path: Path, d
     assert (nameless.code, "does not say which run it is of" in nameless.err) == (2, True)
     (tmp_path / "empty").mkdir()
     refused = holdfast("import", "empty")
-    assert (refused.code, "neither a journal nor files of TensorBoard" in refused.err) == (2, True)
+    assert (refused.code, "holds no journal of Holdfast and no files" in refused.err) == (
+        2,
+        True,
+    )

@@ -73,9 +73,23 @@ def test_an_empty_file(holdfast: Any, tmp_path: Path) -> None:
     assert "is empty" in complaint(holdfast("import", tmp_path / "empty.jsonl"))
 
 
+@pytest.mark.parametrize("flag", ["--checkpoints", "--log-dir"])
+def test_a_file_where_a_run_needs_a_directory(holdfast: Any, tmp_path: Path, flag: str) -> None:
+    (tmp_path / "train.py").write_text("print('started')\n", encoding="ascii")
+    done = holdfast("run", flag, tmp_path / "train.py", tmp_path / "train.py")
+    assert f"{flag} {tmp_path / 'train.py'} is a file, not a directory." in complaint(done)
+
+
+@pytest.mark.parametrize("verb", ["list", "verify"])
+def test_a_file_that_is_no_checkpoint(holdfast: Any, tmp_path: Path, verb: str) -> None:
+    (tmp_path / "train.py").touch()
+    done = holdfast("checkpoint", verb, tmp_path / "train.py")
+    assert "train.py is not in a directory of checkpoints." in complaint(done)
+
+
 def test_a_directory_without_journals(holdfast: Any, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    assert "neither a journal nor files" in complaint(holdfast("import", tmp_path / "folder"))
+    assert "holds no journal of Holdfast and no files" in complaint(holdfast("import", tmp_path / "folder"))
 
 
 def test_a_binary_file(holdfast: Any, tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ def test_levels(holdfast: Holdfast) -> None:
     assert answer["gained_gpu_hours_per_day"] > 0
 
 
+@pytest.mark.soak
 def test_other_distributions_are_simulated_alike_every_time(holdfast: Holdfast, tmp_path: Path) -> None:
     (tmp_path / "gaps.txt").write_text("3h # the first\n20m\n\n70 min\n2h\n9000\n", encoding="utf-8")
     given = ("plan", "cadence", "--gpus", "1024", "--stall", "2m", "--json")

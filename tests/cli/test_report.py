@@ -10,9 +10,8 @@ GOOGLE = "google-70b-112-nodes-events.jsonl"
 
 
 @pytest.fixture
-def imported(holdfast: Any, data: Path) -> Any:
-    done = holdfast("import", data / GOOGLE, "--reference-step-s", "8")
-    assert (done.code, done.err) == (0, "")
+def imported(holdfast: Any, take_in: Any, data: Path) -> Any:
+    take_in(data / GOOGLE, "--reference-step-s", "8")
     return holdfast
 
 

@@ -229,7 +229,8 @@ def test_the_figures_are_the_same_in_the_same_order_everywhere(
     assert swept(list(tasks), place) == list(figures)
 
 
-@pytest.mark.parametrize("how", sampled([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], [signal.SIGTERM]))
+@pytest.mark.soak
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_driver_leaves_no_process_here_or_on_the_cluster(
     begun: Callable[..., "subprocess.Popen[str]"], ray_cluster: Cluster, how: signal.Signals
 ) -> None:
@@ -241,7 +242,9 @@ def test_an_interrupted_driver_leaves_no_process_here_or_on_the_cluster(
     assert_ended(command, how)
 
 
-@pytest.mark.parametrize("place", ["Ray", "two processes", *SOAKED], indirect=True)
+@pytest.mark.parametrize(
+    "place", [pytest.param("Ray", marks=pytest.mark.soak), "two processes", *SOAKED], indirect=True
+)
 def test_an_error_in_a_task_is_raised_as_itself(place: Place) -> None:
     tasks = [short("restart", seed) for seed in (1, 2, -1, 3, -1)]
     with pytest.raises(ValueError, match=r"^expected non-negative integer") as raised:

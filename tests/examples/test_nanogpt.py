@@ -79,6 +79,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.soak
 def test_kills_and_members_leave_no_trace(data: Path) -> None:
     plan = data / "kills.toml"
     plan.write_text(KILLS, encoding="utf-8")
@@ -100,6 +101,7 @@ def test_kills_and_members_leave_no_trace(data: Path) -> None:
         assert torch.equal(theirs["model"][name], tensor), name
 
 
+@pytest.mark.soak
 def test_a_setting_that_does_not_exist_is_told(tmp_path: Path) -> None:
     done = python(EXAMPLE / "train.py", "--batchsize=3", folder=tmp_path)
     assert done.returncode == 1

@@ -422,7 +422,7 @@ def _finished(process: "subprocess.Popen[bytes]") -> int:
         return process.wait(PROCESS_WAIT_S)
 
 
-@pytest.mark.parametrize("seed", sampled(range(5), [0, 3]))
+@pytest.mark.parametrize("seed", sampled(range(5), [0]))
 def test_ingest_may_be_killed_at_any_moment(url: str, tmp_path: Path, seed: int) -> None:
     generator = random.Random(seed)
     number = 2 * BATCH_EVENTS + 5_000

@@ -67,6 +67,19 @@ def test_a_coordinator_cannot_leave_out_the_majority_by_itself() -> None:
     assert reign.committed == 2  # from now on it is
 
 
+def test_the_arbiters_word_does_not_stand_for_who_has_voted() -> None:
+    """It chose a and b of four. Either may ask it next, so nothing is seen of a's that b does not have."""
+    four = Electorate(machines=("d", "a", "c", "b"), casting="d", has_arbiter=True)
+    reign = Reign("a", 2, Mandate(electorate=four), 5)
+    reign.is_granted = True
+    reign.enter(Electorate(machines=("a", "b"), casting="a", has_arbiter=True))
+    reign.acknowledged("c", 6)
+    assert reign.committed == 0
+    reign.acknowledged("b", 6)
+    assert reign.committed == 6
+    assert not reign.is_granted
+
+
 def test_what_was_inherited_is_not_seen_before_this_term_has_begun() -> None:
     reign = Reign("b", 2, Mandate(electorate=THREE), 7)
     assert not reign.is_established
@@ -120,6 +133,20 @@ def test_an_heir_stands_after_a_silence_in_the_order_of_the_line() -> None:
     assert elector.stand(trial) is None  # that term is promised
     restarted = Elector("b", elector.memory, 0)
     assert restarted.due_ns() is None  # it knows what it promised, and has no estate
+
+
+def test_who_has_voted_for_another_does_not_stand_at_once() -> None:
+    elector = _elector()
+    assert elector.vote(Candidacy(machine="c", term=2, known=Stand(1, 5)), LATER_NS).is_granted
+    assert elector.due_ns() == LATER_NS + ns(4.0)
+
+
+def test_who_the_arbiter_has_not_decided_for_leaves_time_to_whom_it_has() -> None:
+    elector = _elector()
+    elector.try_out(LATER_NS)
+    assert elector.due_ns() == LATER_NS + ns(2.0)
+    elector.undecided(LATER_NS)
+    assert elector.due_ns() == LATER_NS + ns(11.0)
 
 
 # ---- an arbiter ------------------------------------------------------------------------------------------

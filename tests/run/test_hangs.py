@@ -394,7 +394,7 @@ def test_one_that_is_to_be_replaced_and_hangs_is_ended_and_its_heir_has_the_plac
     hang(made, "n0.1", "train.py:88")
     made.processes["n0.1"].sticks_in = "forward"
     replace(made, "n0.1")
-    heir = made.state.replacing.leaving["n0.1"]
+    stand_in = made.state.replacing.leaving["n0.1"]
     made.run(lambda: made.state.generations.number == 2)
     begun_ns = made.now_ns
     made.run(lambda: "n0.1" in lost(made))
@@ -402,19 +402,19 @@ def test_one_that_is_to_be_replaced_and_hangs_is_ended_and_its_heir_has_the_plac
     made.until_step(made.state.progress.step + 2)
     assert lost(made) == ["n0.1"]
     assert made.state.generations.announced is not None
-    assert made.state.generations.announced.members == ("n0.0", heir)
+    assert made.state.generations.announced.members == ("n0.0", stand_in)
 
 
 def test_an_heir_has_the_seat_before_a_process_that_is_only_warm(cluster: "MakeCluster") -> None:
-    """The member is ended before a generation with its heir was announced."""
+    """The member is ended before a generation with its stand-in was announced."""
     made = up(cluster, hang_after_s=3.0)
     hang(made, "n0.1")
     replace(made, "n0.1")
-    heir = made.state.replacing.leaving["n0.1"]
-    made.processes[heir].builds = False
+    stand_in = made.state.replacing.leaving["n0.1"]
+    made.processes[stand_in].builds = False
     made.run(lambda: made.state.roster.has_parked(made.state.roster.nodes["n0"]))
     made.run(lambda: "n0.1" in lost(made))
-    assert made.state.roster.nodes["n0"].seats == ["n0.0", heir]
+    assert made.state.roster.nodes["n0"].seats == ["n0.0", stand_in]
 
 
 def test_declared_work_of_one_that_is_to_be_replaced_is_waited_for(cluster: "MakeCluster") -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from launching import JOINS, TOKEN, Launched, Start, children, is_a
+from quantity import sampled
 from waiting import free_port, is_alive
 
 from holdfast.record.events import ActionTaken, GenerationOpened, MemberLost, RunEnded
@@ -99,7 +100,11 @@ def test_a_script_that_raises_has_its_traceback_printed_once(start: Start) -> No
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGTERM, 143, id="SIGTERM"),
+        pytest.param(signal.SIGINT, 130, id="SIGINT", marks=pytest.mark.soak),
+    ],
 )
 def test_a_signal_ends_everything(start: Start, number: signal.Signals, code: int) -> None:
     launched = start("--nproc-per-node", "2", "--nodes", "2", "--run", "stopped", *GRACE, script=SLEEPS)
@@ -143,7 +148,7 @@ def test_a_signal_that_reaches_the_coordinator_as_well_is_one_signal(start: Star
     assert (tmp_path / "left").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", sampled([signal.SIGTERM, signal.SIGINT], [signal.SIGINT]))
 def test_a_signal_before_the_coordinator_is_up_leaves_none_behind(
     start: Start, number: signal.Signals
 ) -> None:
@@ -293,7 +298,7 @@ if attempt == 0:
 @pytest.mark.parametrize(
     ("script", "error"),
     [
-        ("def broken(:\n    pass\n", "SyntaxError: invalid syntax"),
+        pytest.param("def broken(:\n    pass\n", "SyntaxError: invalid syntax", marks=pytest.mark.soak),
         ("import os\nimport no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
     ],
 )
@@ -516,7 +521,9 @@ def test_a_storm_strikes(start: Start, tmp_path: Path) -> None:
 # ---- several launchers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tls", [(), ("--tls",)], ids=["plain", "tls"])
+@pytest.mark.parametrize(
+    "tls", [pytest.param((), id="plain", marks=pytest.mark.soak), pytest.param(("--tls",), id="tls")]
+)
 def test_two_launchers_make_one_run(start: Start, free_port: int, tls: tuple[str, ...]) -> None:
     script = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
     flags = (*tls, "--nnodes", "2", "--nproc-per-node", "2", "--coordinator", f"127.0.0.1:{free_port}")

@@ -35,12 +35,14 @@ from holdfast.run.history import MARKS_MAX, Worked
 from holdfast.run.membership import advance, deadline
 from holdfast.run.waits import IDLE_S_MAX, Observed, backoff_ns, ns
 from holdfast.run.wire import (
+    CODE_DEVICE_FAILED,
     COORDINATOR_GONE,
     Admitted,
     Announced,
     Checkpointed,
     Committed,
     Dealt,
+    DeviceFailed,
     Dismissed,
     EndNode,
     Finished,
@@ -1109,6 +1111,19 @@ def test_a_sentence_that_is_not_the_runs_ends_only_its_member(
     assert made.state.ending.closing is None
 
 
+def test_who_is_cut_off_before_anybody_has_joined_is_started_again(cluster: "MakeCluster") -> None:
+    """It was at `join()`, so the script is one that joins; the run once counted as completed here."""
+    made = cluster(slots=1, warm=0)
+    made.join_node("n0")
+    made.run(lambda: "n0.0" in made.processes)
+    made.queues["worker", "n0.0"].clear()  # that it has joined does not arrive any more
+    made.leave("n0.0", code=2, complaint=f"holdfast: {COORDINATOR_GONE}")
+    assert made.finish().outcome == "completed"
+    assert "n0.0 lost (connection ended)" in made.said
+    assert [generation.members for generation in made.generations] == [("n0.0+1",)]
+    assert made.state.progress.step == 5
+
+
 def test_losses_without_a_commit_are_bounded(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=1, steps=10**6)
     made.stall_steps = True
@@ -1218,6 +1233,21 @@ def test_restarts_are_bounded_and_the_last_complaint_is_told_once(cluster: "Make
     ending = made.finish()
     assert (ending.outcome, ending.complaint) == ("failed", "Traceback: 2")
     assert "after 2 restarts" in ending.reason
+
+
+def test_a_script_that_never_joins_is_complete_only_if_all_of_it_ended_well(cluster: "MakeCluster") -> None:
+    made = cluster(joins=False, slots=2)
+    made.join_node("n0")
+    made.run(lambda: len(made.processes) == 2)
+    failed = DeviceFailed(member="n0.1", generation=0, step=0, failure="CUDA error", detail="")
+    made.tell(FromMember("n0.1", failed))
+    made.leave("n0.1", code=CODE_DEVICE_FAILED)
+    made.leave("n0.0")
+    made.run(lambda: len(made.processes) == 2)
+    assert "restart 1 of at most 3: n0.1 was lost" in made.said
+    for name in list(made.processes):
+        made.leave(name)
+    assert made.finish().outcome == "completed"
 
 
 def test_a_lost_node_restarts_a_plain_script_on_the_others(cluster: "MakeCluster") -> None:
@@ -1404,3 +1434,71 @@ def test_only_members_that_are_through_are_released(cluster: "MakeCluster") -> N
     made.run(lambda: bool(made.sent(Released)))
     assert all(process.is_finished for process in made.processes.values() if process.generation)
     assert made.sent(Announced)[0].number == 1
+
+
+# ---- a script that ends before it is in a generation -----------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["worker", "agent"])
+@pytest.mark.parametrize("warm", [0, 1])
+def test_a_script_that_joins_and_ends_is_run_once(cluster: "MakeCluster", first: str, warm: int) -> None:
+    """Its connection may end before its agent sees that it ended well. The run once started it again, until
+    seventeen such losses had failed it.
+    """
+    made = cluster(slots=2, warm=warm)
+    made.script = lambda process: setattr(process, "builds", False)
+    made.join_node("n0")
+    made.run(lambda: {process.doing for process in made.processes.values()} == {"building"})
+    for name in ("n0.0", "n0.1"):
+        made.leave(name)
+        made.deliver_all(first)
+    ending = made.finish()
+    assert (ending.outcome, ending.code) == ("completed", 0)
+    assert {"n0.0 left: its script ended", "n0.1 left: its script ended"} <= {*made.said}
+    assert [message.member for message in made.sent(StartWorker)] == ["n0.0", "n0.1"]
+
+
+@pytest.mark.parametrize("first", ["worker", "agent"])
+def test_a_run_whose_last_process_leaves_does_not_wait_for_another(
+    cluster: "MakeCluster", first: str
+) -> None:
+    """The only member was killed, and its replacement has nothing to do."""
+    made = up(cluster, slots=1, warm=0, steps=1000)
+    made.script = lambda process: setattr(process, "builds", False)
+    made.kill("n0.0")
+    made.run(lambda: "n0.0+1" in made.processes and made.processes["n0.0+1"].doing == "building")
+    step, at_ns = made.state.progress.step, made.now_ns
+    made.leave("n0.0+1")
+    made.deliver_all(first)
+    ending = made.finish()
+    assert (ending.outcome, ending.reason) == (
+        "stopped",
+        f"the script exited at step {step} of 1000 (exit 0)",
+    )
+    assert made.now_ns - at_ns < SECOND
+
+
+def test_the_seat_of_who_was_in_no_generation_is_free_once_its_end_is_known(cluster: "MakeCluster") -> None:
+    made = cluster(slots=2, warm=0, steps=3)
+    made.script = lambda process: setattr(process, "builds", process.member != "n0.1")
+    made.join_node("n0")
+    made.run(lambda: bool(made.state.roster.waiting))
+    made.kill("n0.1")
+    made.deliver_all("worker")
+    assert "n0.1+1" not in made.state.roster.members
+    assert not made.generations  # n0.0 waits for who comes in its place
+    made.deliver_all("agent")
+    assert "n0.1+1" in made.state.roster.members
+    assert made.finish().outcome == "completed"
+    assert made.generations[0].members == ("n0.0", "n0.1+1")
+
+
+def test_a_seat_does_not_wait_for_ever_for_how_its_process_ended(cluster: "MakeCluster") -> None:
+    made = cluster(slots=1, warm=0, steps=3)
+    made.script = lambda process: setattr(process, "builds", process.member != "n0.0")
+    made.join_node("n0")
+    made.run(lambda: "n0.0" in made.processes and made.processes["n0.0"].doing == "building")
+    made.tell(Disconnected("worker", "n0.0"))
+    assert made.finish().outcome == "completed"
+    assert made.generations[0].members == ("n0.0+1",)
+    assert "n0.0 lost (connection ended)" in made.said

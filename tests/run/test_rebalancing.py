@@ -75,7 +75,7 @@ def test_where_no_lane_can_be_moved_it_says_what_would_help(cluster: MakeCluster
     made = up(cluster)
     (sentence,) = tell(made, "stuck", before=(1, 1, 1, 1))
     assert "n0.1 takes 2.0 times as long" in sentence
-    assert "it has only one lane; more lanes than 4 in protect()" in sentence
+    assert "it has only one; call protect() with more than 4 lanes" in sentence
     assert made.recorded(ActionTaken) == []
 
 

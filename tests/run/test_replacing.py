@@ -224,7 +224,10 @@ def test_a_node_is_migrated_to_the_spare_node_that_is_named(cluster: "MakeCluste
         made.join_node(f"n{number}")
     made.until_step(1)
     made.run(lambda: not made.state.roster.short and not made.state.roster.coming)
-    assert tell(made, Migrate(member="n0", to="n7")).sentence == "n7 is not a spare node; there is n2, n3"
+    assert tell(made, Migrate(member="n0", to="n1")).sentence == "n1 is not a spare node; there is n2, n3"
+    for member in ("n0", "n0.0"):
+        unknown = tell(made, Migrate(member=member, to="n7"))
+        assert (unknown.is_mistake, unknown.sentence) == (True, "no node 'n7'; it has n0, n1, n2, n3")
     assert tell(made, Migrate(member="n0.0", to="n3")).sentence.startswith("every place on n3 is taken")
     assert tell(made, Migrate(member="n0", to="n3")).ok
     made.until_generation(2)
@@ -252,7 +255,7 @@ def test_a_run_that_is_through_replaces_nobody(cluster: "MakeCluster") -> None:
     assert ask(made, "n0.0") == Answer(ok=False, sentence="the run is over")
 
 
-@pytest.mark.parametrize("who", ["another", "heir", "itself"])
+@pytest.mark.parametrize("who", ["another", "stand-in", "itself"])
 @pytest.mark.parametrize("when", ["building", "announced", "changing"])
 def test_a_loss_meanwhile_costs_no_state(cluster: "MakeCluster", who: str, when: str) -> None:
     """With two members: if the other one is lost, the state is with the one that was to go."""
@@ -264,7 +267,7 @@ def test_a_loss_meanwhile_costs_no_state(cluster: "MakeCluster", who: str, when:
         made.run(lambda: made.state.generations.number == 2)
     if when == "changing":
         made.run(lambda: made.processes["n0.1"].doing == "ready")
-    made.kill({"another": "n0.0", "heir": "n0.2", "itself": "n0.1"}[who])
+    made.kill({"another": "n0.0", "stand-in": "n0.2", "itself": "n0.1"}[who])
     made.run(lambda: made.state.progress.step > step + 5 and len(made.state.generations.formed.members) == 2)  # type: ignore[union-attr]
     assert made.state.progress.step_max == made.state.progress.step
     assert len(made.recorded(MemberLost)) == 1
@@ -296,7 +299,7 @@ def test_a_collective_that_breaks_meanwhile_costs_the_replacement_and_nothing_el
 
 
 def test_a_member_that_is_lost_first_is_replaced_as_after_any_loss(cluster: "MakeCluster") -> None:
-    """Its heir was announced in its place already; the loss is recorded and told all the same."""
+    """Its stand-in was announced in its place already; the loss is recorded and told all the same."""
     made = announced(cluster, "n0.1")
     made.kill("n0.1")
     made.until_step(made.state.progress.step + 5)
@@ -461,5 +464,5 @@ def test_whatever_fails_while_members_are_replaced_the_run_ends(
     assert ending.outcome == "completed" or any(reason in ending.reason for reason in EXCUSES)
     assert made.replay() == made.effects
     if ending.outcome == "completed" and (generation := made.state.generations.announced) is not None:
-        heirs = {*generation.leaving.values()} if generation.formed_ns is None else set()
-        assert active(made) == {*generation.present} - heirs - {*generation.lost}
+        stand_ins = {*generation.leaving.values()} if generation.formed_ns is None else set()
+        assert active(made) == {*generation.present} - stand_ins - {*generation.lost}

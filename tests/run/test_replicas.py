@@ -252,7 +252,7 @@ def test_nobody_waits_for_a_part_that_no_member_has(cluster: MakeCluster) -> Non
 
 
 def test_who_has_the_only_copy_of_a_part_is_not_replaced(cluster: MakeCluster) -> None:
-    """A replica by itself that keeps no mirrors: the heir looks for the part in vain."""
+    """A replica by itself that keeps no mirrors: the stand-in looks for the part in vain."""
     made = up(cluster, 1, warm=1)
     made.stall_steps = True
     made.tell(MoveRequested(Migrate(member="n0.0")))
@@ -282,3 +282,87 @@ def test_a_twin_that_was_not_there_when_the_last_step_was_made_does_not_have_its
     made.processes["n1.0+1"].builds = True
     made.until_generation(4)
     assert {"n1.1", "n2.1", "n0.0"} <= {*members(made)}
+
+
+def places(made: Cluster) -> dict[str, int]:
+    return {node.name: node.order for node in made.state.roster.active_nodes()}
+
+
+def rails(made: Cluster) -> list[int]:
+    return [made.state.roster.members[name].rail for name in members(made)]
+
+
+def lose_node(made: Cluster, name: str) -> None:
+    made.kill_node(name)
+    made.deliver_all("worker")
+    made.deliver_all("agent")
+
+
+def test_nodes_with_seats_of_one_part_only_do_not_wait_for_the_other(cluster: MakeCluster) -> None:
+    """Nothing was committed: one of the two begins again as the part that is missing."""
+    made = cluster(nodes_max=4, nodes_min=2, slots=1, warm=0, mesh=TWO, steps=3)
+    made.stall_steps = True
+    for number in range(4):
+        made.join_node(f"n{number}")
+    made.until_generation(1)
+    lose_node(made, "n3")
+    lose_node(made, "n1")
+    assert places(made) == {"n0": 0, "n2": 1}
+    assert "n2.0 lost (needed for another part of the model)" in made.said
+    made.stall_steps = False
+    assert made.finish().outcome == "completed"
+    assert made.generations[-1].members == ("n0.0", "n2.0+1")
+
+
+def test_who_has_the_state_stays_and_another_node_takes_the_lost_ones_place(cluster: MakeCluster) -> None:
+    """n0.0 keeps the mirror of the part that is lost; n2.0 on the shelf has a state that nobody needs."""
+    made = up(cluster, 4, slots=1)
+    lose_node(made, "n3")
+    made.until_generation(2)
+    assert members(made) == ("n0.0", "n1.0")
+    made.until_step(made.state.progress.step + 2)
+    lose_node(made, "n1")
+    made.until_generation(3)
+    assert members(made) == ("n0.0", "n2.0+1")
+    assert rails(made) == [0, 1]
+    assert not any("begin again" in line for line in made.said)
+
+
+def test_a_node_is_not_moved_with_the_last_copy_of_a_part(cluster: MakeCluster) -> None:
+    """n3.0 has its own part, and the mirror of the one that is lost: n1 is moved, though its place is low."""
+    made = up(cluster, 4, slots=1)
+    lose_node(made, "n0")
+    made.until_generation(2)
+    assert members(made) == ("n2.0", "n3.0")
+    made.until_step(made.state.progress.step + 2)
+    lose_node(made, "n2")
+    assert places(made) == {"n1": 0, "n3": 3}
+    made.until_generation(3)
+    assert members(made) == ("n1.0+1", "n3.0")
+    assert rails(made) == [0, 1]
+
+
+def test_when_a_part_is_lost_with_its_seats_all_begin_again_in_others(cluster: MakeCluster) -> None:
+    made = up(cluster, 4, slots=1)
+    made.kill_node("n1")
+    made.kill_node("n3")
+    made.deliver_all("worker")
+    made.deliver_all("agent")
+    assert any("begin again" in line for line in made.said)
+    made.until_generation(2)
+    assert [made.state.roster.members[name].node for name in members(made)] == ["n0", "n2"]
+    assert rails(made) == [0, 1]
+
+
+def test_tensor_parallel_ranks_of_one_seating_come_together_without_a_restart(cluster: MakeCluster) -> None:
+    """Ranks of two nodes make a replica only where the nodes are neighbours."""
+    made = cluster(nodes_max=4, nodes_min=2, slots=2, warm=0, mesh=MeshShape.parse("2,tp=2"), steps=3)
+    made.stall_steps = True
+    for number in range(4):
+        made.join_node(f"n{number}")
+    made.until_generation(1)
+    lose_node(made, "n1")
+    lose_node(made, "n2")
+    made.until_generation(2)
+    assert members(made) == ("n0.0", "n0.1", "n3.0", "n3.1")
+    assert rails(made) == [0, 1, 2, 3]

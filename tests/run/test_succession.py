@@ -112,7 +112,9 @@ def test_an_agent_that_dies_with_the_coordinator_comes_back(start: Start, tmp_pa
     assert len(start.events(RunEnded)) == 1
 
 
-@pytest.mark.parametrize("tls", [(), ("--tls",)], ids=["plain", "tls"])
+@pytest.mark.parametrize(
+    "tls", [pytest.param((), id="plain", marks=pytest.mark.soak), pytest.param(("--tls",), id="tls")]
+)
 def test_the_nodes_of_other_launchers_go_on_as_well(
     start: Start, tmp_path: Path, tls: tuple[str, ...]
 ) -> None:

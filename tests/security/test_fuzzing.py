@@ -50,7 +50,15 @@ from holdfast.signals.step_files import StepFiles
 from holdfast.stragglers import kineto, members, meta, trace
 from holdfast.topology import document, file, hostlist
 from holdfast.topology.discovery import kubernetes, slurm
-from holdfast.train import checkpoint, copying, importing, manifest, manifest_file, snapshots
+from holdfast.train import (
+    checkpoint,
+    copying,
+    importing,
+    manifest,
+    manifest_file,
+    snapshot_file,
+    snapshot_restore,
+)
 from holdfast.train.chunks import Unsound, name_of
 from holdfast.train.place import StorageTrouble
 from holdfast.twin import presets
@@ -204,10 +212,10 @@ SHARE = manifest_file.ShareNote(
     1, manifest_file.ALL, manifest.layout_of(_LAID), (_WHOLE,), (("0123456789abcdef-000000.pack", 2400),)
 )
 SNAPSHOT_NOTE = msgspec.msgpack.encode(
-    snapshots.SnapshotNote(
+    snapshot_file.SnapshotNote(
         (
-            snapshots.KeptStretch(
-                1, 0, 2400, snapshots.PAGE_BYTES, name_of(torch.ones(600).numpy().tobytes())
+            snapshot_file.KeptStretch(
+                1, 0, 2400, snapshot_file.PAGE_BYTES, name_of(torch.ones(600).numpy().tobytes())
             ),
         ),
         _LAID.skeleton,
@@ -248,6 +256,10 @@ KUBERNETES_NODES = (
     b'"managedFields":[{"manager":"kubectl","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},'
     b'"spec":{"unschedulable":true},"status":{"conditions":[{"type":"Ready","status":"True"}]}}]}'
 )
+KUBERNETES_LEASE = (
+    b'{"metadata":{"name":"c","resourceVersion":"7"},"spec":{"holderIdentity":"a_1","leaseDurationSeconds":120,'
+    b'"acquireTime":"2026-01-01T00:00:00.000000Z","leaseTransitions":3}}'
+)
 KUBERNETES_PODS = (
     b'{"items":[{"metadata":{"name":"p","namespace":"a","ownerReferences":[{"kind":"Job","name":"j","controller":true}]},'
     b'"spec":{"nodeName":"n1","containers":[{"resources":{"limits":{"nvidia.com/gpu":"8"}}}]},"status":{"phase":"Running"}}]}'
@@ -272,14 +284,18 @@ def as_snapshot(content: bytes) -> object:
     """For the reader of snapshots: whatever is in the note, its hash agrees."""
     descriptor = os.memfd_create("fuzzed")
     try:
-        data_bytes = snapshots.PAGE_BYTES + 2432
-        os.pwrite(descriptor, torch.ones(600).numpy().tobytes(), snapshots.PAGE_BYTES)
+        data_bytes = snapshot_file.PAGE_BYTES + 2432
+        os.pwrite(descriptor, torch.ones(600).numpy().tobytes(), snapshot_file.PAGE_BYTES)
         os.pwrite(descriptor, content, data_bytes)
         os.ftruncate(descriptor, data_bytes + len(content))
         digest = hashlib.blake2b(content, digest_size=32).digest()
-        header = snapshots.PartHeader(1, manifest_file.ALL, 0, 1, data_bytes, len(content), bytes(32), digest)
-        file = snapshots.MemoryFile(descriptor)
-        return snapshots.restored([(file, header)], torch.device("cpu"), snapshots.RestoreTimes())
+        header = snapshot_file.PartHeader(
+            1, manifest_file.ALL, 0, 1, data_bytes, len(content), bytes(32), digest
+        )
+        file = snapshot_file.MemoryFile(descriptor)
+        return snapshot_restore.restored(
+            [(file, header)], torch.device("cpu"), snapshot_restore.RestoreTimes()
+        )
     finally:
         os.close(descriptor)
 
@@ -354,6 +370,11 @@ DECODERS: dict[str, Decoder] = {
         text(lambda config: kubernetes_api.read_kubeconfig(config, ROOT)), (HoldfastError,), (KUBECONFIG,)
     ),
     "schedulers.kubernetes": Decoder(kubernetes_nodes, (ValueError,), (KUBERNETES_NODES,)),
+    "schedulers.kubernetes_lease": Decoder(
+        lambda content: http_client.decoded(content, kubernetes_objects.KubeLease),
+        (ValueError,),
+        (KUBERNETES_LEASE,),
+    ),
     "schedulers.kubernetes_objects": Decoder(kubernetes_pods, (ValueError,), (KUBERNETES_PODS,)),
     "run.wire": Decoder(wire.unframe, (wire.MalformedFrame,), (FRAME,)),
     "run.watching": Decoder(watching.status_of, (wire.MalformedFrame,), (b"\x80",)),
@@ -371,7 +392,7 @@ DECODERS: dict[str, Decoder] = {
         copying.noted_packs, (StorageTrouble,), (b'{"packs":["chunks/0123456789abcdef-000000.pack"]}',)
     ),
     "train.importing": Decoder(importing.read_safetensors, (importing.MalformedTensors,), (SAFETENSORS,)),
-    "train.snapshots": Decoder(as_snapshot, (Unsound, OSError), (SNAPSHOT_NOTE,)),
+    "train.snapshot_file": Decoder(as_snapshot, (Unsound, OSError), (SNAPSHOT_NOTE,)),
     "train.manifest.shares": Decoder(
         with_hash(manifest_file.read_share), (Unsound, OSError), (manifest_file.encoded(SHARE),)
     ),

@@ -3,7 +3,8 @@
 The estate is a list here. A coordinator enters steps and generations into it and, once a quorum has them,
 tells the members, of which each machine has one. A generation commits a step when all its members are in it
 and reach each other. Connections keep their order; one on which a message was lost brings nothing more, and
-is made anew after a silence. All that happens follows from a seed.
+is made anew after a silence; what a member was sent over it comes then. All that happens follows from a
+seed.
 """
 
 import heapq
@@ -101,9 +102,11 @@ class Machine:
         self.elector = world.rules.elector(name, Memory(), world.now_ns)
         self.reign: Reign | None = None
         self.released = 0
+        self.announced: HeirEntry | None = None
         self.quorum_ns = 0
         self.heard: dict[str, int] = {}
         self.followers: dict[str, tuple[int, int]] = {}
+        self.deaf: dict[str, None] = {}
         self.session = (0, 0)
         self.upstream = ""
         self.broken: set[int] = set()
@@ -124,8 +127,8 @@ class Machine:
     def begin(self, term: int, mandate: Mandate) -> None:
         self.world.note_coordinator(self, term)
         self.reign = self.world.rules.reign(self.name, term, mandate, len(self.log))
-        self.released, self.quorum_ns = 0, self.world.now_ns
-        self.heard, self.followers = {}, {}
+        self.released, self.announced, self.quorum_ns = 0, None, self.world.now_ns
+        self.heard, self.followers, self.deaf = {}, {}, {}
 
     def enter(
         self,
@@ -155,9 +158,23 @@ class Machine:
         self.world.note_released(self, reign.committed)
         for entry in self.log[self.released : reign.committed]:
             if entry.members is not None:
+                self.announced = entry
                 for member in entry.members:
-                    self.world.send(self, member, "announce", reign.term, entry.generation, entry.members)
+                    self._announce(member)
         self.released = reign.committed
+
+    def _announce(self, member: str) -> None:
+        assert self.reign is not None
+        assert self.announced is not None
+        _, _, number, members, _ = self.announced
+        self.world.send(self, member, "announce", self.reign.term, number, members)
+
+    def _hear_member(self, member: str, generation: int) -> None:
+        """It lives. What was sent to it while it was cut off is sent again, as by run/sent.py."""
+        self.heard[member] = self.world.now_ns
+        last = self.announced
+        if last is not None and member in (last.members or ()) and generation < last.generation:
+            self._announce(member)
 
     def coordinate(self) -> None:
         """What it looks after twice a second."""
@@ -248,10 +265,10 @@ class Machine:
         self._ask(self.elector.try_out(self.world.now_ns))
 
     def _ask(self, candidacy: Candidacy) -> None:
-        """All who elect."""
+        """All who elect; a coordinator asks all who have come to it."""
         self.candidacy, self.votes = candidacy, {self.name: None}
         electorate = self.elector.electorate if self.reign is None else self.reign.mandate.electorate
-        for machine in electorate.machines:
+        for machine in dict.fromkeys((*electorate.machines, *self.deaf)):
             if machine != self.name:
                 self.world.send(self, machine, "candidacy", candidacy)
         self.count()
@@ -273,6 +290,8 @@ class Machine:
                 self._ask(standing)
         elif is_enough or self.world.ask_arbiter(self.name, candidacy.known, candidacy.term):
             self._take_over(candidacy, is_granted=not is_enough)
+        else:
+            elector.undecided(self.world.now_ns)
 
     def _take_over(self, candidacy: Candidacy, *, is_granted: bool) -> None:
         self.candidacy = None
@@ -288,10 +307,13 @@ class Machine:
         """A coordinator goes on in a later term, with the votes of those who follow it."""
         reign = self.reign
         assert reign is not None
-        if candidacy.term > reign.term and reign.mandate.is_quorum(self.votes, reign.committed):
+        is_granted = reign.is_granted
+        if candidacy.term > reign.term and reign.mandate.is_quorum(
+            self.votes, reign.committed, is_granted=is_granted
+        ):
             self.candidacy = None
             self.world.note_coordinator(self, candidacy.term)
-            reign.renew(candidacy.term, is_granted=False)
+            reign.renew(candidacy.term, is_granted=is_granted)
             self.enter(f"term {candidacy.term}")
 
     def hear(self, sender: str, kind: str, *said: Any) -> None:
@@ -320,13 +342,14 @@ class Machine:
                     self.votes[sender] = None
                     self.count()
             case "promised":
+                self.deaf[sender] = None
                 asked = 0 if self.candidacy is None else self.candidacy.term - 1
                 if self.reign is not None and said[0] > max(self.reign.term, asked):
                     known = Stand(self.reign.term, len(self.log))
                     self._ask(Candidacy(machine=self.name, term=said[0] + 1, known=known))
             case "beat":
                 if self.reign is not None:
-                    self.heard[sender] = self.world.now_ns
+                    self._hear_member(sender, *said)
             case "announce":
                 term, number, members = said
                 if term >= self.term and number > self.generation[0]:
@@ -476,7 +499,7 @@ class HeirWorld:
                 if other is machine:
                     machine.heard[machine.name] = self.now_ns
                 else:
-                    self.send(machine, other.name, "beat")
+                    self.send(machine, other.name, "beat", machine.generation[0])
         if machine.reign is not None:
             machine.coordinate()
         else:

@@ -70,6 +70,8 @@ SIGTERM, SIGKILL = 15, 9
 PART_LOST = "part of the state lost"
 """Of what the membership says that members were ended which begin again."""
 SPIKE_NS = 6 * SECOND_NS
+LATE_NS_MAX = 40 * SECOND_NS
+"""A late node comes by then: less than a run waits for one at least."""
 
 Advance = Callable[[RunState, Happening, int], tuple[Effect, ...]]
 
@@ -175,7 +177,7 @@ class World:
         self.tell(Begun())
         for number in range(self.setting.nodes):
             is_late = number >= self.setting.nodes - self.setting.late
-            self.at(self.delay() * (100 if is_late else 1), self.join, f"n{number}")
+            self.at(min(self.delay() * (100 if is_late else 1), LATE_NS_MAX), self.join, f"n{number}")
         self.at(BEAT_NS, self._beat)
         queue = self._queue
         while self.ending is None and self.turns < TURNS_MAX:
@@ -502,9 +504,13 @@ class World:
         return self._chosen[generation]
 
     def _holders_beside(self, generation: int) -> tuple[str, ...]:
-        """Members that count, are not in the generation and have the whole state, together."""
+        """Members that count, are not in the generation and have the whole state, together. In a generation
+        that another has followed only those are left who were given up.
+        """
         announced = self.state.generations.announced
-        members = () if announced is None or announced.number != generation else announced.members
+        if announced is None or announced.number != generation:
+            return ()
+        members = announced.members
         holders = [
             one
             for one in self.scripts.values()

@@ -40,6 +40,7 @@ def leftovers() -> list[str]:
     return [*map(str, found), *(loop for loop in loops.splitlines() if "hf-testbed-" in loop)]
 
 
+@pytest.mark.soak
 def test_a_slow_link_is_found_behind_the_node_that_has_it(live: list[str]) -> None:
     """In one of two tries: other tests may take the machine from the nodes while the fault is there."""
     told = []
@@ -72,6 +73,7 @@ def test_every_other_fault_is_found_too(live: list[str], fault: str) -> None:
     until(lambda: not leftovers(), leftovers)
 
 
+@pytest.mark.soak
 def test_a_testbed_that_is_stopped_removes_everything(live: list[str]) -> None:
     process = subprocess.Popen(live, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

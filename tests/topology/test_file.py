@@ -255,7 +255,7 @@ def hundred_thousand() -> str:
     return text
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_hundred_thousand_gpus_load_in_seconds() -> None:
     begun = time.process_time()
     topology = described(hundred_thousand()).topology

@@ -376,7 +376,7 @@ def large() -> tuple[Topology, float]:
     return topology, time.process_time() - begun
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_hundred_thousand_gpus_are_built_in_seconds(large: tuple[Topology, float]) -> None:
     topology, took_s = large
     assert len(topology.names("gpu")) == 100_000
@@ -384,7 +384,7 @@ def test_a_hundred_thousand_gpus_are_built_in_seconds(large: tuple[Topology, flo
     assert took_s < BUILD_S_MAX
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_hundred_thousand_gpus_answer_at_once(large: tuple[Topology, float]) -> None:
     topology, _ = large
     all_members = topology.names("member")

@@ -568,7 +568,7 @@ def train(
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = checkpoints
         os.environ["HOLDFAST_CHECKPOINT_EVERY"] = str(checkpoint_every)
-    if snapshot_every:
+    if snapshot_every > 0:
         os.environ["HOLDFAST_SNAPSHOT_EVERY"] = str(snapshot_every)
     losses: dict[int, float] = {}
     ranks: dict[int, int] = {}

@@ -32,17 +32,9 @@ STUCK_S = 20.0
 """Only what waits for ever takes as long."""
 
 
-_known: dict[tuple[str, int], Any] = {}
-
-
 def undisturbed(cluster: Any, build: str, members: int) -> Any:
-    """Computed once for all tests."""
-    if (build, members) not in _known:
-        shard = "1" if build == "unpiped" else "pp=2"
-        _known[build, members] = cluster.train(build, members=members, shard=shard, steps=STEPS)
-    found = _known[build, members]
-    assert found.ending.outcome == "completed", found.story
-    return found
+    shard = "1" if build == "unpiped" else "pp=2"
+    return cluster.undisturbed(build, members=members, shard=shard, steps=STEPS)
 
 
 def survived(disturbed: Any, expected: Any) -> None:
@@ -52,7 +44,9 @@ def survived(disturbed: Any, expected: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", ["piped", "piped_gpipe", "piped_interleaved"])
+@pytest.mark.parametrize(
+    "build", sampled(["piped", "piped_gpipe", "piped_interleaved"], ["piped_interleaved"])
+)
 def test_a_pipeline_has_the_bits_of_one_process(cluster: Any, build: str) -> None:
     alone = undisturbed(cluster, "unpiped", 1)
     for members in (2, 4):
@@ -71,17 +65,14 @@ def test_any_number_of_replicas_draws_the_same(cluster: Any) -> None:
         assert more.losses == one.losses
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("build", "dimension", "nodes"),
-    sampled(
-        [
-            (*kind, nodes)
-            for kind in (("piped_sharded", "shard"), ("piped_tensor_parallel", "tp"))
-            for nodes in (1, 2)
-        ],
-        [("piped_sharded", "shard", 1)],
-    ),
+    [
+        (*kind, nodes)
+        for kind in (("piped_sharded", "shard"), ("piped_tensor_parallel", "tp"))
+        for nodes in (1, 2)
+    ],
 )
 def test_a_stage_may_be_several_ranks(cluster: Any, build: str, dimension: str, nodes: int) -> None:
     shard = f"pp=2,{dimension}=2"
@@ -98,7 +89,7 @@ CASES = [(moment, rank) for moment in MOMENTS for rank in range(4)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("moment", "rank"), sampled(CASES, [*zip(MOMENTS, (0, 3, 2, 1, 0), strict=True)]))
+@pytest.mark.parametrize(("moment", "rank"), sampled(CASES, [("reduce", 3), ("commit", 1)]))
 def test_a_stage_may_die_at_any_moment(cluster: Any, moment: str, rank: int) -> None:
     first = [(3, "lane", rank ^ 1)] if moment == "regroup" else []  # of the same replica
     faults = kills(*first, (3, moment, rank))
@@ -108,7 +99,7 @@ def test_a_stage_may_die_at_any_moment(cluster: Any, moment: str, rank: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", sampled(("lane", "reduce", "agree", "commit"), ["lane", "agree"]))
+@pytest.mark.parametrize("moment", sampled(("lane", "reduce", "agree", "commit"), ["agree"]))
 def test_a_stage_without_a_copy_is_made_again(cluster: Any, moment: str) -> None:
     faults = kills((3, moment, 0), (5, moment, 1))
     disturbed = cluster.train("piped", members=2, shard="pp=2", steps=STEPS, faults=faults)
@@ -124,7 +115,7 @@ DEATHS = [(build, spot, rank) for build in BUILDS for spot in SPOTS for rank in 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "spot", "rank"),
-    sampled(DEATHS, [("piped", "forward 1", 0), ("piped_gpipe", "backward 34", 3), (BUILDS[2], SPOTS[1], 0)]),
+    sampled(DEATHS, [("piped_gpipe", "backward 34", 3), (BUILDS[2], SPOTS[1], 0)]),
 )
 def test_a_stage_may_die_between_microbatches(cluster: Any, build: str, spot: str, rank: int) -> None:
     """In the very first one, in the middle, and in the last one of a lane."""

@@ -20,7 +20,7 @@ SPACING, PACE_S = 5, 0.4
 
 @pytest.mark.parametrize(
     "build",
-    sampled(["sharded", "sharded_twice", "sharded_half", "sharded_in_part"], ["sharded", "sharded_in_part"]),
+    sampled(["sharded", "sharded_twice", "sharded_half", "sharded_in_part"], ["sharded_in_part"]),
 )
 def test_any_number_of_ranks_gives_the_same_bits(cluster: Any, build: str) -> None:
     alone = cluster.train(build, shard="1", steps=STEPS)
@@ -47,11 +47,11 @@ def kills(*faults: tuple[int, str, int], kind: str = "kill") -> list[PlannedFaul
     ("moment", "rank"),
     sampled(
         [(moment, rank) for moment in MOMENTS for rank in range(4)],
-        [("lane", 0), ("reduce", 3), ("agree", 1), ("agree", 2), ("commit", 0), ("regroup", 3)],
+        [("reduce", 3), ("agree", 1), ("regroup", 3)],
     ),
 )
 def test_a_rank_may_die_at_any_moment(cluster: Any, moment: str, rank: int) -> None:
-    undisturbed = cluster.train("sharded", shard="1", steps=STEPS)
+    undisturbed = cluster.undisturbed("sharded", shard="1", steps=STEPS)
     beside = rank ^ 1  # of the same replica: the other one has every part
     faults = (
         kills((3, "lane", beside), (3, moment, rank)) if moment == "regroup" else kills((3, moment, rank))
@@ -93,7 +93,7 @@ def test_an_optimizer_that_needs_other_ranks_is_refused(cluster: Any) -> None:
 @pytest.mark.parametrize("build", ["sharded_average", "sharded_in_part", "tensor_parallel"])
 def test_any_model_survives_a_kill(cluster: Any, build: str) -> None:
     shard = "tp=2" if build == "tensor_parallel" else "2"
-    undisturbed = cluster.train(build, members=2, shard=shard, steps=6)
+    undisturbed = cluster.undisturbed(build, members=2, shard=shard, steps=6)
     disturbed = cluster.train(
         build, members=4, shard=shard, steps=6, faults=kills((2, "lane", 1), (4, "agree", 2))
     )
@@ -104,7 +104,7 @@ def test_any_model_survives_a_kill(cluster: Any, build: str) -> None:
 
 def test_a_rank_that_was_shelved_for_some_steps_tells_of_the_last_of_them(cluster: Any) -> None:
     """Its script was in the lanes of the first one all the time."""
-    undisturbed = cluster.train("sharded", shard="1", steps=STEPS)
+    undisturbed = cluster.undisturbed("sharded", shard="1", steps=STEPS)
     disturbed = cluster.train(
         "sharded", members=4, shard="2", steps=STEPS, warm=0, faults=kills((1, "lane", 0)), pace_s=0.05
     )
@@ -115,7 +115,7 @@ def test_a_rank_that_was_shelved_for_some_steps_tells_of_the_last_of_them(cluste
 
 def test_a_rank_that_is_shelved_in_shared_work_is_not_left_with_a_wrong_result(cluster: Any) -> None:
     """The others are steps further when its replica is whole again: a new process takes its place."""
-    undisturbed = cluster.train("sharded", shard="1", steps=STEPS, meets=True)
+    undisturbed = cluster.undisturbed("sharded", shard="1", steps=STEPS, meets=True)
     disturbed = cluster.train(
         "sharded",
         members=4,
@@ -164,7 +164,7 @@ def spaced_kills(seed: int, members: int, count: int) -> list[PlannedFault]:
 )
 def test_many_kills_leave_no_trace(cluster: Any, nodes: int, members: int, shard: str, kills: int) -> None:
     steps = SPACING * kills + 4
-    undisturbed = cluster.train("sharded", shard="1", steps=steps)
+    undisturbed = cluster.undisturbed("sharded", shard="1", steps=steps)
     disturbed = cluster.train(
         "sharded",
         nodes=nodes,

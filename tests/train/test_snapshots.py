@@ -1,6 +1,5 @@
 """Snapshots in memory: what is kept is what is found, whole or not at all; a run goes on from them."""
 
-import asyncio
 import errno
 import os
 import random
@@ -16,25 +15,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked_cluster import Cluster, Meanwhile, Result
-from launching import Start, descendants
+from forked_cluster import Cluster
+from launching import Start
+from mass_kills import goes_on_from, killing
 from waiting import is_alive, until
 
 from holdfast.record.errors import StoreError
 from holdfast.record.events import CheckpointFailed
 from holdfast.record.journal import read_directory
 from holdfast.run import memory
-from holdfast.run.coordinator import Coordinator
 from holdfast.run.memory import HeldMemory
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.manifest_file import Share
+from holdfast.train.snapshot_file import PAGE_BYTES, MemoryFile
 from holdfast.train.snapshots import (
     BUSY,
     DUE,
-    PAGE_BYTES,
     READY,
     SNAPSHOT,
-    MemoryFile,
     MemoryFirst,
     MemorySnapshots,
     each_hashed,
@@ -242,10 +240,10 @@ def test_what_is_still_being_hashed_is_forgotten_too(
 ) -> None:
     is_hashing, may_go_on = threading.Event(), threading.Event()
 
-    def hash_later(work: Sequence[Callable[[], bytes]]) -> list[bytes]:
+    def hash_later(work: Sequence[Callable[[], bytes]], threads_max: int) -> list[bytes]:
         is_hashing.set()
         assert may_go_on.wait(60)
-        return each_hashed(work)
+        return each_hashed(work, threads_max)
 
     monkeypatch.setattr("holdfast.train.snapshots.each_hashed", hash_later)
     kept, heard = snapshots(held)
@@ -339,14 +337,13 @@ def test_a_device_that_has_failed_keeps_nobody_from_closing(
     assert heard.kept_steps == [20]
 
 
-def test_a_hash_that_fails_in_any_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+def test_a_hash_that_fails_in_any_thread_is_raised() -> None:
     work = [lambda: b"x"] * 8
-    assert each_hashed(work) == [b"x"] * 8
+    assert each_hashed(work, 4) == [b"x"] * 8
     for number in range(8):
         failing: list[Callable[[], bytes]] = [*work[:number], partial(int, "x"), *work[number + 1 :]]  # type: ignore[list-item]
         with pytest.raises(ValueError, match="invalid literal"):
-            each_hashed(failing)
+            each_hashed(failing, 4)
 
 
 def no_room(*_: object) -> None:
@@ -570,31 +567,6 @@ def test_the_newest_whole_one_survives_hundreds_of_kills(seed: int) -> None:
 # ---- runs ------------------------------------------------------------------------------------------------
 
 
-def killing(
-    cluster: Cluster, steps: list[int], spoil: Callable[[int], None] = lambda node: None
-) -> Meanwhile:
-    """Kills all members at once, warm ones too, each time the run has come to one of these steps. spoil: is
-    done to each node before.
-    """
-
-    async def kill(coordinator: Coordinator) -> None:
-        for step in steps:
-            while coordinator.status().step < step:
-                await asyncio.sleep(0.01)
-            members = [pid for node in cluster.node_pids() for pid in descendants(node)[1:]]
-            for pid in members:
-                os.kill(pid, signal.SIGSTOP)
-            for node in cluster.node_pids():
-                spoil(node)
-            generation = coordinator.status().generation
-            for pid in members:
-                os.kill(pid, signal.SIGKILL)
-            while coordinator.status().generation == generation:
-                await asyncio.sleep(0.01)
-
-    return kill
-
-
 def memory_of_node(pid: int) -> list[Path]:
     return [link for link in Path(f"/proc/{pid}/fd").iterdir() if memory.NAME in str(link.readlink())]
 
@@ -605,11 +577,6 @@ def spoil_all(node: int) -> None:
         with link.open("r+b", buffering=0) as file:
             if os.fstat(file.fileno()).st_size:
                 flip(file.fileno(), 4096 + 17, 2)
-
-
-def goes_on_from(run: Result) -> list[int]:
-    """The steps that the run had where it went on after a loss."""
-    return [int(found[1]) - 1 for line in run.said if (found := re.search(r"; step (\d+) goes on", line))]
 
 
 @pytest.mark.slow

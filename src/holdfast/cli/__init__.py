@@ -27,7 +27,7 @@ _HOLDFAST = LazyGroup(
             "restore": "Let a node that was drained take part in a live run again.",
             "chaos": "Inject a fault into a live run, on purpose.",
             "replay": "Compute one lane of a step again and hold it against what was recorded.",
-            "checkpoint": "List a run's checkpoints; export one to safetensors or torch.",
+            "checkpoint": "List, prove, copy, convert and prune a run's checkpoints.",
         },
         "See": {
             "check": "Try what this node can do, before it is given work again.",

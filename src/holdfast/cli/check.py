@@ -29,23 +29,11 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         type=click.IntRange(0, 64),
         metavar="N",
     )
-    directory: Path | None = option(
-        "On the disk to try.  [default: the temporary directory]",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-    )
-    reference: Path | None = option(
-        "Hold figures against those of a good node, from --write-reference.",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-    )
-    write_reference: Path | None = option(
-        "This node is good: write what it shows.", type=click.Path(path_type=Path), metavar="FILE"
-    )
+    directory: Path | None = option("On the disk to try.  [default: the temporary directory]", metavar="DIR")
+    reference: Path | None = option("Hold figures against those of a good node, from --write-reference.")
+    write_reference: Path | None = option("This node is good: write what it shows.")
     skip: tuple[str, ...] = option(
-        "Leave out the checks whose names begin so, such as clock or gpu0. May be repeated.",
-        multiple=True,
-        metavar="NAME",
+        "Leave out the checks whose names begin so, such as clock or gpu0. May be repeated.", metavar="NAME"
     )
     since_s: float = option(
         "--since",

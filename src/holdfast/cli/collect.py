@@ -1,9 +1,8 @@
 """`holdfast collect`: one process for a node or a site that reads what exporters do not give."""
 
 import os
-import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import get_args
@@ -11,36 +10,26 @@ from typing import get_args
 import click
 import msgspec
 
-from holdfast.cli.collect_outlets import Collected, Outlet, printing, recording, serving, storing, tell
+from holdfast.cli.collect_outlets import printing, recording, serving
 from holdfast.cli.ending import StopRequest, interrupt, on_signal
 from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.record import home, json_option, store_option
-from holdfast.cli.signal_sources import SIGNALS_DIRECTORY, url_option
+from holdfast.cli.signal_sources import url_option
+from holdfast.cli.terminal import tell
 from holdfast.cli.values import some_seconds
 from holdfast.cli.xid_policy import load_xids
 from holdfast.detect.kernel_faults import FaultRecord, Names
 from holdfast.detect.xids import CATALOGUE, Source
-from holdfast.record.clock import Clock, SystemClock
+from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
-from holdfast.signals.collectors import Collector
-from holdfast.signals.collectors.host import HostCollector
-from holdfast.signals.collectors.infiniband import SYSFS, InfinibandCollector, ports_by_address
-from holdfast.signals.collectors.kernel_log_collector import KernelLogCollector
-from holdfast.signals.collectors.nvml import NvmlCollector
-from holdfast.signals.collectors.redfish import RedfishCollector
-from holdfast.signals.collectors.redfish_access import redfish_service
-from holdfast.signals.collectors.rounds import RoundOutcome, Rounds
-from holdfast.signals.collectors.scrape import ScrapeCollector
-from holdfast.signals.collectors.slurm import SlurmCollector
-from holdfast.signals.credentials import access
-from holdfast.signals.frame import Labels
+from holdfast.signals.collectors.gathering import AskedCollectors, Collected, CollectorSet
+from holdfast.signals.collectors.infiniband import SYSFS
+from holdfast.signals.collectors.rounds import Rounds
+from holdfast.signals.collectors.storing import Outlet, storing
+from holdfast.signals.opening import SIGNALS_DIRECTORY
 
-STDIN = "-"
 DEFAULT_SIGNALS = ""
 """`--signals` without a directory: the one that the other verbs read."""
-
-UNPROVEN = "Lines of the kernel log that read like faults are left out: any user could have written them."
-UNPROVEN_HINT = "Read /dev/kmsg, the output of dmesg, or that of journalctl --dmesg --output=json."
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +42,6 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     scrape: tuple[str, ...] = option(
         "A page that Prometheus would scrape: a run's --metrics-port.",
         "May be repeated; @FILE holds a URL.",
-        multiple=True,
         envvar="HOLDFAST_SCRAPE",
         callback=url_option,
         metavar="URL",
@@ -61,23 +49,22 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     redfish: tuple[str, ...] = option(
         "Cooling units and power shelves of a service; may be given again.",
         "NAME: what the unit is called.",
-        multiple=True,
         metavar="[NAME=]URL",
     )
-    redfish_session: bool = option("Log in once, instead of at every request.", is_flag=True)
-    redfish_insecure: bool = option("Trust any certificate.", is_flag=True)
+    redfish_session: bool = option("Log in once, instead of at every request.")
+    redfish_insecure: bool = option("Trust any certificate.")
     redfish_ca: str | None = option("Trust certificates that this authority has signed.", metavar="FILE")
-    nvml: bool = option("This machine's GPUs, under dcgm-exporter's names.", is_flag=True)
-    node: bool = option("This machine's pressure, memory, disks, fans: node_exporter's.", is_flag=True)
+    nvml: bool = option("This machine's GPUs, under dcgm-exporter's names.")
+    node: bool = option("This machine's pressure, memory, disks, fans: node_exporter's.")
     kernel_log: str | None = option(
         "XIDs and the like from this log: /dev/kmsg, a file, or -.", metavar="PATH"
     )
-    slurm: bool = option("States of nodes, jobs and maintenance.", is_flag=True)
+    slurm: bool = option("States of nodes, jobs and maintenance.")
     host: str | None = option("What this machine is called.  [default: its host name]", metavar="NAME")
     every_s: float = option(
         "--every", "How often.", type=some_seconds, metavar="TIME", default="10s", show_default=True
     )
-    once: bool = option("Read everything once and end.", is_flag=True)
+    once: bool = option("Read everything once and end.")
     listen: str | None = option("Serve the readings for Prometheus, at /metrics.", metavar="HOST:PORT")
     signals: str | None = option(
         "Keep the readings in the embedded store. ",
@@ -89,7 +76,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     keep_s: float | None = option(
         "--keep", "Delete stored readings that are older: 30d, say.", type=some_seconds, metavar="TIME"
     )
-    record: bool = option("Record faults of the kernel log.", is_flag=True)
+    record: bool = option("Record faults of the kernel log.")
     store_url: str | None = shared(store_option)
     xid_source: Source = option(
         "Whose word counts on how grave an XID is.",
@@ -98,8 +85,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         show_default=True,
     )
     xid_policy: Path | None = option(
-        "What this site thinks of XIDs, as TOML.  [default: xids.toml in $HOLDFAST_HOME]",
-        type=click.Path(path_type=Path),
+        "What this site thinks of XIDs, as TOML.  [default: xids.toml in $HOLDFAST_HOME]"
     )
     as_json: bool = shared(json_option)
 
@@ -119,10 +105,11 @@ def command(given: _Flags) -> int:
     if given.keep_s is not None and given.signals is None:
         raise InputError("--keep is about stored readings.", hint="Store them with --signals.")
     with ExitStack() as stack:
-        sources = _Sources(given, SystemClock())
+        asked = msgspec.convert(given, AskedCollectors, from_attributes=True)
+        sources = CollectorSet(asked, SystemClock(), tell)
         rounds = Rounds(sources.all, tell)
         stack.callback(rounds.close)
-        outlets = [stack.enter_context(outlet) for outlet in _outlets(given, sources.names)]
+        outlets = [stack.enter_context(outlet) for outlet in _outlets(given, sources)]
         if given.once:
             outcomes = rounds.play(None)
             _hand_out(sources.collected(outcomes), outlets)
@@ -152,98 +139,17 @@ def _uninterrupted(ending: StopRequest) -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _outlets(given: _Flags, names: Callable[[], Names]) -> Iterator[AbstractContextManager[Outlet]]:
+def _outlets(given: _Flags, sources: CollectorSet) -> Iterator[AbstractContextManager[Outlet]]:
     """Where the readings go: to stdout where nothing else was asked for, or they are read once."""
     if given.record:
         overrides = load_xids(given.xid_policy)
         faults = FaultRecord(given.store_url, home(), source=given.xid_source, overrides=overrides)
-        yield recording(faults, names)
+        yield recording(faults, lambda: Names(gpus=sources.gpus(), ports=sources.ports()))
     if given.signals is not None:
         place = Path(given.signals or os.environ.get("HOLDFAST_SIGNALS") or home() / SIGNALS_DIRECTORY)
-        yield storing(place, step_s=given.every_s, keep_s=given.keep_s)
+        yield storing(place, tell, step_s=given.every_s, keep_s=given.keep_s)
     if given.listen is not None:
         yield serving(given.listen, every_s=given.every_s)
     kept = given.record or given.signals is not None or given.listen is not None
     if given.once or not kept:
         yield printing(as_json=given.as_json, once=given.once)
-
-
-class _Sources:
-    """The collectors that were asked for, and what they know beside their readings."""
-
-    def __init__(self, given: _Flags, clock: Clock) -> None:
-        host = given.host or socket.gethostname()
-        self._clock = clock
-        self._has_told = False
-        self._sysfs = Path(given.infiniband or SYSFS)
-        self._nvml = NvmlCollector(clock=clock, host=host) if given.nvml else None
-        self._log = _kernel_log(given, clock, host, self._gpus)
-        self._slurm = SlurmCollector(clock=clock) if given.slurm else None
-        self._redfish = _redfish(given, clock)
-        ports = InfinibandCollector(self._sysfs, clock=clock, host=host) if given.infiniband else None
-        pages = _pages(given.scrape, clock)
-        node = HostCollector(clock=clock, host=host) if given.node else None
-        own: list[Collector | None] = [ports, self._nvml, node, self._log, self._slurm]
-        chosen = [*own, *self._redfish, *pages]
-        self.all = [collector for collector in chosen if collector is not None]
-        if not self.all:
-            raise InputError(
-                "Nothing was asked for.",
-                hint="Name one: --infiniband, --redfish, --nvml, --node, --kernel-log, --slurm or --scrape.",
-            )
-
-    def names(self) -> Names:
-        return Names(gpus=self._gpus(), ports=ports_by_address(self._sysfs))
-
-    def collected(self, outcomes: Sequence[RoundOutcome]) -> Collected:
-        if self._log is not None and self._log.unproven and not self._has_told:
-            self._has_told = True
-            tell(UNPROVEN, UNPROVEN_HINT)
-        return Collected(
-            at_ns=self._clock.now_ns(),
-            outcomes=tuple(outcomes),
-            events=tuple(self._log.take_events()) if self._log else (),
-            cooling=tuple(link for collector in self._redfish for link in collector.links()),
-            slurm=self._slurm.view() if self._slurm else None,
-        )
-
-    def _gpus(self) -> dict[str, Labels]:
-        return self._nvml.gpus() if self._nvml else {}
-
-
-def _pages(urls: Sequence[str], clock: Clock) -> list[ScrapeCollector]:
-    """Pages of one server are told apart by a number: their paths may be secrets."""
-    pages: list[ScrapeCollector] = []
-    for url in dict.fromkeys(urls):
-        page = ScrapeCollector(url, clock=clock, access=access("SCRAPE"))
-        earlier = sum(other.place == page.place for other in pages)
-        page.name += f" #{earlier + 1}" if earlier else ""
-        pages.append(page)
-    return pages
-
-
-def _redfish(given: _Flags, clock: Clock) -> list[RedfishCollector]:
-    services = [
-        redfish_service(
-            text,
-            session=given.redfish_session,
-            verify=not given.redfish_insecure,
-            authority=given.redfish_ca,
-        )
-        for text in given.redfish
-    ]
-    titles = [service.title for service in services]
-    if twice := [title for title in titles if titles.count(title) > 1]:
-        raise InputError(
-            f"--redfish: {twice[0]} occurs twice.", hint="Give each service a name: NAME=https://HOST."
-        )
-    return [RedfishCollector(service, clock=clock) for service in services]
-
-
-def _kernel_log(
-    given: _Flags, clock: Clock, host: str, gpus: Callable[[], dict[str, Labels]]
-) -> KernelLogCollector | None:
-    if given.kernel_log is None:
-        return None
-    path = None if given.kernel_log == STDIN else Path(given.kernel_log)
-    return KernelLogCollector(path, clock=clock, host=host, gpus=gpus, whole=given.once)

@@ -24,12 +24,8 @@ FINEST_S = 1.0
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    write: Path | None = option(
-        "Write a topology file to start from.", type=click.Path(path_type=Path), metavar="FILE"
-    )
-    check: bool = option(
-        "Exit with code 1 if nothing is seen, a name is not known or a node is dark.", is_flag=True
-    )
+    write: Path | None = option("Write a topology file to start from.")
+    check: bool = option("Exit with code 1 if nothing is seen, a name is not known or a node is dark.")
     at_ns: int | None = option(
         "--at", "As of this time.  [default: now]", callback=past_moment_ns, metavar="TIME"
     )

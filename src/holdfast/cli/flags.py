@@ -8,12 +8,14 @@ def command(given: Flags) -> None: ...
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
 
 import click
 import msgspec
+from msgspec.structs import FieldInfo
 
 Decorator = Callable[[Any], Any]
 Given = TypeVar("Given", bound=msgspec.Struct)
@@ -32,24 +34,41 @@ class FiniteRange(click.FloatRange):
 def option(*words: str, **settings: Any) -> Any:
     """An option, as click has it. words: its names, where the field does not say it, and its help.
 
-    What it returns stands as the field's default, and declares the parameter once the field's name is known.
+    What it returns stands as the field's default, and declares the parameter once the field is known: a
+    `bool` is a flag, a tuple takes the option several times, and a path is a FILE unless something is said.
     """
     names = [word for word in words if word.startswith("-")]
     told = " ".join(word for word in words if not word.startswith("-")) or None
 
-    def declared(field: str) -> Decorator:
-        return click.option(*(names or [flag_of(field)]), field, help=told, **settings)
+    def declared(field: FieldInfo) -> Decorator:
+        flags = names or [flag_of(field)]
+        return click.option(*flags, field.name, help=told, **{**_implied(field, flags), **settings})
 
     return declared
 
 
-def flag_of(field: str) -> str:
-    return "--" + field.replace("_", "-")
+def _implied(field: FieldInfo, flags: Sequence[str]) -> dict[str, Any]:
+    """What follows from the type of the field."""
+    kinds = {field.type, *get_args(field.type)}
+    if bool in kinds and "/" not in flags[0]:
+        return {"is_flag": True}
+    path = {"type": click.Path(path_type=Path), "metavar": "FILE"} if Path in kinds else {}
+    return {**path, "multiple": True} if get_origin(field.type) is tuple else path
+
+
+def flag_of(field: FieldInfo) -> str:
+    return "--" + field.name.replace("_", "-")
+
+
+def is_typed(field: str) -> bool:
+    """Whether the parameter of the verb that runs stands on the command line itself."""
+    source = click.get_current_context().get_parameter_source(field)
+    return source is click.core.ParameterSource.COMMANDLINE
 
 
 def argument(**settings: Any) -> Any:
     """An argument that the field names."""
-    return lambda field: click.argument(field, **settings)
+    return lambda field: click.argument(field.name, **settings)
 
 
 def shared(decorator: Decorator) -> Any:
@@ -86,5 +105,5 @@ def together(form: type[Given], field: str, made: Callable[[Given], Any] = lambd
 
 def _asking(form: type[msgspec.Struct], called: Callable[..., Any]) -> Callable[..., Any]:
     for field in reversed(msgspec.structs.fields(form)):
-        called = field.default(field.name)(called)
+        called = field.default(field)(called)
     return called

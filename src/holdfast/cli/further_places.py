@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from holdfast.cli.pages import require_directory
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.run.endpoint import run_directory
@@ -48,6 +49,7 @@ def further_place(text: str) -> FurtherPlace:
     opened_place(found.place)
     if is_url(found.place):
         return found
+    require_directory("--checkpoints-also", Path(found.place))
     return msgspec.structs.replace(found, place=str(Path(found.place).absolute()))
 
 

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from io import BytesIO
 from pathlib import Path
 
 import click
@@ -11,29 +10,11 @@ import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.record import json_option, open_record, store_option
-from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.terminal import print_json, printable, say
 from holdfast.record.errors import HoldfastError, InputError
-from holdfast.record.files import is_directory
-from holdfast.record.home import ingest_directory
-from holdfast.record.importers import FileReading, Options, Watch, import_file, table
-from holdfast.record.importers.intake import SKIPPED_SHOWN_MAX, Lines
-from holdfast.record.journal import Damage, holds_journal
-from holdfast.record.store import Ingested, Store
+from holdfast.record.importers import Options, Watch
+from holdfast.record.importers.taking import FileResult, Taking
 from holdfast.signals.step_files import Shown, StepFiles
-
-
-class FileResult(msgspec.Struct, frozen=True, kw_only=True):
-    file: str
-    format: str
-    lines: int | None = None
-    runs: int | None = None
-    new: int
-    known: int
-    conflicting: int
-    replaced: int = 0
-    skipped: int
-    skipped_lines: tuple[str, ...]
-    summary: str = ""
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,30 +49,18 @@ def command(given: _Flags) -> int:
     options = msgspec.convert(given, Options, from_attributes=True)
     results, problems = [], []
     with open_record(given.store_url) as store:
+        taking = Taking(store=store, options=options, steps_in=_steps_in, watched=_watched)
         for path in given.files:
             try:
-                results.append(_take(store, path, options))
+                results.append(taking.take(path))
             except HoldfastError as error:
                 problems.append(error)
     _show(results, as_json=given.as_json)
     if len(problems) == len(given.files) == 1:
         raise problems[0]
     for problem in problems:
-        click.echo(f"holdfast: {printable(problem.sentence)}", err=True)
+        say(problem.sentence)
     return 2 if problems else 0
-
-
-def _take(store: Store, path: Path, options: Options) -> FileResult:
-    """By its format; a file in none of them may still be a step log, as `--step-log` takes it."""
-    if is_directory(path):
-        return _take_directory(store, path, options)
-    try:
-        with _watched(path) as watch, import_file(path, options, watch) as reading:
-            return _taken(path, store.ingest(reading), reading)
-    except InputError:
-        if not (shown := _steps_in(path)):
-            raise
-        return _take_steps(store, path, options, shown)
 
 
 def _steps_in(path: Path) -> list[Shown]:
@@ -103,61 +72,6 @@ def _steps_in(path: Path) -> list[Shown]:
     except (InputError, OSError):
         return []
     return shown
-
-
-def _take_steps(store: Store, path: Path, options: Options, shown: list[Shown]) -> FileResult:
-    """As a table of them."""
-    rows = "".join(f"{at_ns},{step}\n" for at_ns, step in shown)
-    reading = table.read_csv(Lines(BytesIO(f"occurred_ns,step\n{rows}".encode()), str(path)), options)
-    return msgspec.structs.replace(_taken(path, store.ingest(reading), reading), format="step log")
-
-
-def _taken(path: Path, ingested: Ingested, reading: FileReading) -> FileResult:
-    imported = reading.imported()
-    if not ingested.new + ingested.known + ingested.conflicting:
-        first = (
-            f", as line {skip.line}: {skip.reason}" if (skip := next(iter(imported.skipped), None)) else ""
-        )
-        raise InputError(
-            f"Nothing in {path} can be used{first}.", hint="docs/import.md has the formats and their fields."
-        )
-    return FileResult(
-        file=printable(str(path)),
-        format=imported.format,
-        lines=imported.lines,
-        runs=imported.runs,
-        new=ingested.new,
-        known=ingested.known,
-        conflicting=ingested.conflicting,
-        replaced=imported.replaced_count,
-        skipped=imported.skipped_count,
-        skipped_lines=tuple(f"line {skip.line}: {skip.reason}" for skip in imported.skipped),
-        summary=imported.summary(),
-    )
-
-
-def _take_directory(store: Store, path: Path, options: Options) -> FileResult:
-    if not holds_journal(path):
-        if steps := _steps_in(path):
-            return _take_steps(store, path, options, steps)
-        raise InputError(
-            f"{path} is a directory with neither a journal nor files of TensorBoard or W&B in it.",
-            hint="Name the files in it.",
-        )
-    damages: list[Damage] = []
-    ingested = ingest_directory(store, path, damages)
-    shown = damages[:SKIPPED_SHOWN_MAX]
-    return FileResult(
-        file=printable(str(path)),
-        format="journal",
-        new=ingested.new,
-        known=ingested.known,
-        conflicting=ingested.conflicting,
-        skipped=len(damages),
-        skipped_lines=tuple(
-            printable(f"{damage.file}, line {damage.line}: {damage.reason}") for damage in shown
-        ),
-    )
 
 
 @contextmanager

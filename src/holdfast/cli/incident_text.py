@@ -4,7 +4,6 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
-import msgspec
 from rich.console import Console, JustifyMethod
 from rich.table import Column, Table
 from rich.text import Text
@@ -13,9 +12,10 @@ from holdfast import wording
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import printable
 from holdfast.diagnose.alerts import cost, severity, slowness, stands, summary
+from holdfast.diagnose.answering import DiagnoseAnswer
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import IncidentChange
-from holdfast.diagnose.wording import BLIND, known_runs, members, share, stepless
+from holdfast.diagnose.wording import BLIND, members, share
 from holdfast.ledger.report import ReportedPace
 from holdfast.ledger.reporting import SLOW_SHARE_MIN
 from holdfast.record.events import IncidentState
@@ -26,51 +26,6 @@ LABEL_CHARS = 11
 CONTINUED = " \\"
 """With this at its end a command goes on in the next line."""
 _COLOURS = {"critical": "red", "warning": "yellow", "info": "cyan"}
-
-
-class DiagnoseAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What `diagnose` found.
-
-    sees_run  whether the signals tell anything of the run in the window at all
-    unshown   what the record has open and this look does not show
-    recorded  the names of those incidents that `runbook` will find
-    others    the other runs that the signals tell of
-    again     the command that finds the same and records it
-    pace      how far the steps of the whole run are from a healthy one, as `report` has it
-    last_ns   when its last step was made, where the window does not tell its pace
-    sees_machines  whether the signals tell anything of machines at all
-    unmeasured     what the signals do not have that might tell of a cause, and whose it is
-    """
-
-    run: str
-    at_ns: int
-    window_s: float
-    sees_run: bool
-    incidents: tuple[Incident, ...]
-    unshown: tuple[Incident, ...]
-    recorded: frozenset[str]
-    others: tuple[str, ...]
-    again: tuple[str, ...]
-    flaws: tuple[Flaw, ...]
-    pace: ReportedPace | None = None
-    last_ns: int | None = None
-    sees_machines: bool = True
-    unmeasured: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def since_ns(self) -> int:
-        return self.at_ns - round(self.window_s * 10**9)
-
-    @property
-    def misnamed(self) -> tuple[str, ...]:
-        """What the telemetry knows by no name that the run has."""
-        return tuple(flaw.text for flaw in self.flaws if flaw.kind == "names")
-
-    @property
-    def blindness(self) -> str:
-        """That nothing can be said, for where the signals do not see the run."""
-        sentence = f"Nothing can be said of {self.run}: {stepless(self.last_ns, self.since_ns)}"
-        return f"{sentence} {known_runs(self.others)}".rstrip()
 
 
 def show(answer: DiagnoseAnswer) -> None:

@@ -4,8 +4,10 @@ import click
 import msgspec
 
 from holdfast.cli.flags import option, takes
+from holdfast.cli.terminal import print_json, say
 from holdfast.cli.values import count, number_between
 from holdfast.ledger import flops, references
+from holdfast.ledger.utilising import ComparedThroughput, compared_throughput
 from holdfast.record.errors import InputError
 
 RATE_MIN, RATE_MAX = 1e-9, 1e18
@@ -54,8 +56,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     experts: int | None = option("Experts in each layer.", type=count)
     active_experts: int | None = option("Experts chosen for each token (top-k).", type=count)
     shared_ffn: int | None = option("Inner width of the experts that every token passes.", type=count)
-    plain_ffn: bool = option("The feed-forward layer has no gate (not SwiGLU).", is_flag=True)
-    tied: bool = option("Input table and output head are one matrix.", is_flag=True)
+    plain_ffn: bool = option("The feed-forward layer has no gate (not SwiGLU).")
+    tied: bool = option("Input table and output head are one matrix.")
     seq: int | None = option("Sequence length in tokens.", type=count)
     packed: str | None = option(
         "Lengths of the documents in a packed sequence, in place of --seq.", metavar="L,L,..."
@@ -72,20 +74,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     recompute: float = option(
         "Part of the forward pass computed again, 0 to 1.", type=number_between(0, 1), default=0.0
     )
-    as_json: bool = option("--json", "Print one JSON object.", is_flag=True)
-
-
-class _Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--json` prints. Without a known chip there is no reference and no sentence."""
-
-    throughput: flops.Throughput
-    chip: flops.Chip | None
-    precision: flops.Precision
-    full: flops.Utilisation
-    causal: flops.Utilisation
-    reference: references.MfuReference | None = None
-    differences: tuple[str, ...] = ()
-    sentence: str | None = None
+    as_json: bool = option("--json", "Print one JSON object.")
 
 
 @click.command("mfu")
@@ -99,14 +88,14 @@ def command(given: _Flags) -> None:
     """
     answer = _answer(given)
     if doubt := _doubt(given, answer):
-        click.echo(f"holdfast: {doubt}", err=True)
+        say(doubt)
     if given.as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+        print_json(answer)
     else:
         _show(answer)
 
 
-def _answer(flags: _Flags) -> _Answer:
+def _answer(flags: _Flags) -> ComparedThroughput:
     chip = flops.chip_named(flags.chip) if flags.chip else None
     throughput = flops.Throughput(
         model=_transformer(flags),
@@ -116,33 +105,7 @@ def _answer(flags: _Flags) -> _Answer:
         peak_flops_per_s=_peak_flops_per_s(flags, chip),
         recompute=flags.recompute,
     )
-    answer = _Answer(
-        throughput=throughput,
-        chip=chip,
-        precision=flags.precision,
-        full=flops.utilisation(throughput, "full"),
-        causal=flops.utilisation(throughput, "causal"),
-    )
-    return _held_against_reference(answer, chip) if chip else answer
-
-
-def _held_against_reference(answer: _Answer, chip: flops.Chip) -> _Answer:
-    setup = references.ReferenceSetup(
-        params=answer.throughput.model.params,
-        gpus=answer.throughput.gpus,
-        chip=chip,
-        precision=answer.precision,
-        moe=answer.throughput.model.moe,
-        sequence_tokens=answer.throughput.sequence_tokens,
-    )
-    row = references.reference_mfu(setup)
-    counted = answer.full if row.compared_as == "full" else answer.causal
-    return msgspec.structs.replace(
-        answer,
-        reference=row,
-        differences=references.differences(setup, row),
-        sentence=references.mfu_sentence(counted.mfu_percent, row),
-    )
+    return compared_throughput(throughput, chip, flags.precision)
 
 
 def _peak_flops_per_s(flags: _Flags, chip: flops.Chip | None) -> float:
@@ -258,7 +221,7 @@ def _spelt(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _doubt(flags: _Flags, answer: _Answer) -> str | None:
+def _doubt(flags: _Flags, answer: ComparedThroughput) -> str | None:
     """One sentence on the input that is likely wrong, where the result cannot be right.
 
     Judged with causal attention: on long sequences the other half exists only in the full convention's count.
@@ -273,7 +236,7 @@ def _doubt(flags: _Flags, answer: _Answer) -> str | None:
     return None
 
 
-def _overcounted(flags: _Flags, answer: _Answer) -> str:
+def _overcounted(flags: _Flags, answer: ComparedThroughput) -> str:
     mfu = answer.causal.mfu_percent
     has_fp8 = answer.chip not in (None, "a100") and flags.peak_tflops is None
     if flags.precision == "bf16" and has_fp8 and _plausible(mfu / 2):
@@ -306,7 +269,7 @@ def _throughput_flags(flags: _Flags) -> str:
     return f"--tokens-per-step {flags.tokens_per_step}"
 
 
-def _show(answer: _Answer) -> None:
+def _show(answer: ComparedThroughput) -> None:
     from rich.console import Console
 
     from holdfast.cli.tables import figure, table
@@ -329,7 +292,7 @@ def _show(answer: _Answer) -> None:
     )
 
 
-def _verdict(answer: _Answer) -> list[str]:
+def _verdict(answer: ComparedThroughput) -> list[str]:
     """The sentences above the table."""
     if answer.reference is None:
         return ["There is no reference without --chip.", ""]

@@ -85,9 +85,3 @@ def _tell(damages: Sequence[Damage]) -> None:
         click.echo(printable(f"  {damage.file}{line}: {damage.reason}"), err=True)
     if len(damages) > DAMAGES_SHOWN_MAX:
         click.echo(f"  and {len(damages) - DAMAGES_SHOWN_MAX:,} more", err=True)
-
-
-def left_out(simulated: int) -> str:
-    """The remark where simulated runs do not count."""
-    are = "is" if simulated == 1 else "are"
-    return f"{wording.many(simulated, 'simulated run')} {are} left out; `--run` names one to read it."

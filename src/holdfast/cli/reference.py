@@ -1,17 +1,15 @@
 """`holdfast reference`: the published figures that runs are held against, each with its source."""
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import click
-import msgspec
 
+from holdfast.cli.terminal import print_json, say
 from holdfast.cli.values import count
 from holdfast.ledger import references
-from holdfast.ledger.flops import Chip, chip_named
+from holdfast.ledger.flops import chip_named
 
 NEAREST_ROWS_USUAL = 10
-_Row = TypeVar("_Row", references.MfuReference, references.BandwidthReference)
 
 
 @click.command("reference")
@@ -28,26 +26,16 @@ def command(chip: str | None, params: int | None, gpus: int | None, limit: int |
     A question mark stands for what the source does not say. Without a filter, the models that
     `holdfast mfu --model` knows by name are listed as well.
     """
-    known = references.published()
-    wanted = chip_named(chip) if chip else None
-    mfu = _of_chip(known.mfu, wanted)
-    bandwidth = _of_chip(known.bandwidth, wanted)
-    mfu.sort(key=lambda row: (row.chip, row.precision, row.params, row.gpus))
+    known = references.published().chosen(chip_named(chip) if chip else None, params, gpus)
     if params or gpus:
-        mfu.sort(key=lambda row: row.octaves_from(params=params, gpus=gpus))
-        bandwidth.sort(key=lambda row: row.octaves_from(gpus=gpus))
         limit = limit or NEAREST_ROWS_USUAL
-    models = {} if chip or params or gpus else known.models
-    shown = references.PublishedReferences(
-        sources={}, models=models, mfu=tuple(mfu[:limit]), bandwidth=tuple(bandwidth[:limit])
-    )
-    shown = _with_sources(shown, known.sources)
+    shown = known.first(limit)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
+        print_json(shown)
         return
     _show(shown)
-    for line in _remarks(len(mfu), len(bandwidth), limit):
-        click.echo(f"holdfast: {line}", err=True)
+    for line in _remarks(len(known.mfu), len(known.bandwidth), limit):
+        say(line)
 
 
 def _remarks(mfu_rows: int, bandwidth_rows: int, limit: int | None) -> list[str]:
@@ -60,20 +48,6 @@ def _remarks(mfu_rows: int, bandwidth_rows: int, limit: int | None) -> list[str]
     if limit and mfu_rows > limit:
         remarks.append(f"{limit} of {mfu_rows} rows of MFU are shown; see --limit.")
     return remarks
-
-
-def _of_chip(rows: Sequence[_Row], chip: Chip | None) -> list[_Row]:
-    return [row for row in rows if chip in (None, row.chip)]
-
-
-def _with_sources(
-    shown: references.PublishedReferences, sources: dict[str, references.PublicationSource]
-) -> references.PublishedReferences:
-    """The same with the sources that it names, in the order in which a reader meets them."""
-    named = [row.source for row in shown.mfu]
-    named += [row.source for row in shown.bandwidth]
-    named += [model.source for model in shown.models.values()]
-    return msgspec.structs.replace(shown, sources={name: sources[name] for name in named})
 
 
 def _show(shown: references.PublishedReferences) -> None:

@@ -3,21 +3,17 @@
 import os
 import re
 import secrets
-import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
-from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
 from holdfast.cli import torchrun
 from holdfast.cli.flags import FiniteRange, argument, option, takes
+from holdfast.cli.pages import require_directory
 from holdfast.cli.record import home, open_record
 from holdfast.record.errors import InputError
 from holdfast.run.arbiter import arbiter_at
@@ -27,22 +23,16 @@ from holdfast.run.endpoint import lost_runs
 from holdfast.run.launcher import SIGNALS, Order, launch
 from holdfast.run.mesh import MeshShape
 from holdfast.run.output import Stream, View
-from holdfast.run.skipped import skipped_in
+from holdfast.run.script import TrainingScript, checked_name
+from holdfast.run.skipped import skipped_by
 from holdfast.run.state import RunPolicy
-from holdfast.run.visible import too_few
+from holdfast.run.visible import gpus_seen, too_few
 from holdfast.run.wire import SLOTS_MAX, PlannedFault, SkippedLanes
 
 DEFAULT_PORT = 29400
 """torchrun's, for an endpoint without one."""
 WAIT_S = 600.0
 GRACE_S = 10.0
-RUN_CHARS_MAX = 100
-SUFFIX_BYTES = 3
-SCRIPT_BYTES_MAX = 1 << 20
-"""Of a script that is looked through."""
-NVIDIA_SMI_WAIT_S = 30
-
-_RUN_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{RUN_CHARS_MAX - 1}}}")
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +64,6 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     tls: bool = option(
         "Encrypt the connections to the coordinator, by a key of the run's own.  [env: HOLDFAST_TLS]",
-        is_flag=True,
         envvar="HOLDFAST_TLS",
     )
     arbiter: str = option(
@@ -113,7 +102,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         type=FiniteRange(min=0, min_open=True),
         metavar="S",
     )
-    no_rebalance: bool = option("Deal lanes evenly, also if a member is slow.", is_flag=True)
+    no_rebalance: bool = option("Deal lanes evenly, also if a member is slow.")
     audit: float | None = option(
         "Compute this share of lanes twice and compare, to find silent corruption; 0: never. "
         f"Not with --shard.  [default: {RATE:g}]",
@@ -121,20 +110,18 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="SHARE",
     )
     is_module: bool = torchrun.option(
-        "-m", "--module", "SCRIPT is a module, as with python -m.", by="--module", is_flag=True
+        "-m", "--module", "SCRIPT is a module, as with python -m.", by="--module"
     )
-    no_python: bool = torchrun.option("SCRIPT is a program of its own.", is_flag=True)
+    no_python: bool = torchrun.option("SCRIPT is a program of its own.")
     checkpoints: tuple[str, ...] = option(
         "For durable checkpoints. Given again: where they go if that fails. A URL: as --checkpoints-also.  "
         "[default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
         metavar="DIR|URL",
-        multiple=True,
     )
     checkpoints_also: tuple[str, ...] = option(
         "A further place that checkpoints are copied to in the background, and fetched from if it has a "
         "newer one: a directory or s3://BUCKET/PREFIX; ,keep=N behind it: how many stay there.  [default: 2]",
         metavar="PLACE",
-        multiple=True,
     )
     checkpoint_every: int | None = option(
         "How often.  [default: by cost, and at most every 10 s]", type=click.IntRange(min=1), metavar="STEPS"
@@ -146,9 +133,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="STEPS",
     )
     log_dir: Path | None = torchrun.option(
-        "Write each member's output there, too: DIR/RUN/MEMBER/stdout.log.",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
+        "Write each member's output there, too: DIR/RUN/MEMBER/stdout.log.", metavar="DIR"
     )
     skip_lanes: str | None = option(
         "Skip the lanes that RUN skipped, to repeat it bit by bit.", metavar="RUN"
@@ -169,13 +154,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "At which address of this machine.  [default: 127.0.0.1]", default="127.0.0.1", metavar="ADDRESS"
     )
     size: Path | None = option(
-        "The model, its layout and its data loader (TOML), to be checked before anything starts.",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
+        "The model, its layout and its data loader (TOML), to be checked before anything starts."
     )
     detachable: bool = option(
-        "The run outlives this command: `holdfast attach RUN` shows it, `holdfast stop RUN` ends it.",
-        is_flag=True,
+        "The run outlives this command: `holdfast attach RUN` shows it, `holdfast stop RUN` ends it."
     )
     live: bool = option(
         "--live/--no-live", "Show the run while it goes.  [default: --no-live]", default=False
@@ -211,7 +193,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     duplicate_stderr_filters: str | None = torchrun.option("The same of stderr.", metavar="WORD,...")
     virtual_local_rank: bool = torchrun.option(
-        "LOCAL_RANK is 0 in every member, and its GPU the only one that it sees.", is_flag=True
+        "LOCAL_RANK is 0 in every member, and its GPU the only one that it sees."
     )
     shutdown_timeout: int | None = torchrun.option(
         "From SIGTERM to SIGKILL, for members that are to end.  [default: 10]",
@@ -225,8 +207,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     rdzv_conf: str = torchrun.option(
         "join_timeout is --wait; other keys have no effect.", default="", metavar="KEY=VALUE,..."
     )
-    standalone: bool = torchrun.option("On this machine alone, whatever else says where.", is_flag=True)
-    run_path: bool = torchrun.option("SCRIPT is a file for Python; overrides --no-python.", is_flag=True)
+    standalone: bool = torchrun.option("On this machine alone, whatever else says where.")
+    run_path: bool = torchrun.option("SCRIPT is a file for Python; overrides --no-python.")
 
 
 @click.command(
@@ -316,7 +298,13 @@ def _doubts(given: _Flags, policy: RunPolicy) -> Iterator[str]:
 
 def order_of(given: _Flags) -> Order:
     """What the flags ask for."""
-    command = _command(given)
+    script = TrainingScript(
+        name=given.script,
+        arguments=given.arguments,
+        is_module=given.is_module and not given.run_path,
+        is_program=given.no_python and not given.run_path,
+    )
+    command = script.command
     slots = _slots(given.nproc_per_node)
     mesh = MeshShape() if given.shard is None else MeshShape.parse(given.shard)
     nodes_min, nodes_max = _node_range(given, -(-mesh.ranks // slots))
@@ -327,10 +315,13 @@ def order_of(given: _Flags) -> Order:
             f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} has fewer.",
             hint="Start fewer members, or leave the flag out.",
         )
+    checkpoints = tuple(Path(text) for text in given.checkpoints if "://" not in text)
+    for flag, place in (*(("--checkpoints", one) for one in checkpoints), ("--log-dir", given.log_dir)):
+        require_directory(flag, place)
     plan, storm_per_min = _chaos(given.chaos)
-    skipped, skipped_of = ((), None) if given.skip_lanes is None else _skipped(given.skip_lanes)
+    skipped, skipped_of = _skipped(given.skip_lanes)
     policy = RunPolicy(
-        run=_run_name(given),
+        run=script.run_name if given.run is None else checked_name(given.run),
         team=given.team,
         project=given.project,
         cluster=given.cluster,
@@ -342,7 +333,7 @@ def order_of(given: _Flags) -> Order:
         wait_s=_wait_s(given),
         grace_s=GRACE_S if given.shutdown_timeout is None else float(given.shutdown_timeout),
         hang_after_s=given.hang_after_s,
-        may_join=_may_join(given),
+        may_join=script.may_join,
         rebalances=not given.no_rebalance,
         faults=plan,
         mesh=mesh,
@@ -361,7 +352,7 @@ def order_of(given: _Flags) -> Order:
         token=os.environ.get("HOLDFAST_TOKEN", ""),
         is_encrypted=given.tls,
         is_detachable=given.detachable,
-        checkpoints=tuple(Path(text) for text in given.checkpoints if "://" not in text),
+        checkpoints=checkpoints,
         checkpoint_every=given.checkpoint_every,
         snapshot_every=given.snapshot_every,
         address=given.local_addr or "",
@@ -394,20 +385,11 @@ def _audit_rate(wanted: float | None, mesh: MeshShape) -> float:
     return 0.0
 
 
-def _skipped(name: str) -> tuple[tuple[SkippedLanes, ...], int | None]:
-    """What a run of the record has skipped, and of how many lanes, if that was recorded."""
-    from holdfast.record.events import GenerationOpened
-    from holdfast.record.runs import find_run
-    from holdfast.record.store import Selection
-
+def _skipped(run: str | None) -> tuple[tuple[SkippedLanes, ...], int | None]:
+    if run is None:
+        return (), None
     with open_record(os.environ.get("HOLDFAST_STORE")) as store:
-        run = find_run(store, name)
-        found = skipped_in(store.select(Selection(run=run, kinds=("step.committed",))))
-        opened = store.select(Selection(run=run, kinds=("generation.opened",)))
-        lanes = next((one.lanes for one in opened if isinstance(one, GenerationOpened) and one.lanes), None)
-    if not found:
-        raise InputError(f"The run {run} has skipped no lanes.", hint="Leave out --skip-lanes.")
-    return found, lanes
+        return skipped_by(store, run)
 
 
 def _view(given: _Flags, slots: int) -> View:
@@ -446,78 +428,6 @@ def _signals(text: str | None, *, is_detachable: bool) -> tuple[signal.Signals, 
 def _wait_s(given: _Flags) -> float:
     conf_s = torchrun.wait_s_of(given.rdzv_conf)
     return next((wait_s for wait_s in (given.wait_s, conf_s) if wait_s is not None), WAIT_S)
-
-
-def _command(given: _Flags) -> tuple[str, ...]:
-    python = (sys.executable, "-u")
-    if given.is_module and given.no_python and not given.run_path:
-        raise InputError("--module and --no-python exclude each other.", hint="Leave one of them out.")
-    if given.is_module and not given.run_path:
-        _check_module(given.script)
-        return (*python, "-m", given.script, *given.arguments)
-    if given.no_python and not given.run_path:
-        if shutil.which(given.script) is None:
-            raise InputError(
-                f"There is no program {given.script}.", hint="It must be executable, and named by its path."
-            )
-        return (given.script, *given.arguments)
-    _check_script(Path(given.script))
-    return (*python, given.script, *given.arguments)
-
-
-def _may_join(given: _Flags) -> bool:
-    """Whether the script names Holdfast, or cannot be read for that."""
-    if given.is_module or given.no_python:
-        return True
-    try:
-        with Path(given.script).open("rb") as file:
-            return b"holdfast" in file.read(SCRIPT_BYTES_MAX)
-    except OSError:
-        return True
-
-
-def _check_script(path: Path) -> None:
-    """Python runs a file, or a directory or archive with a __main__ in it."""
-    try:
-        if path.is_dir():
-            if not (path / "__main__.py").is_file():
-                raise InputError(f"The script {path} is a directory.", hint="Name the file to be run.")
-            return
-        with path.open("rb"):
-            return
-    except OSError as error:
-        is_gone = isinstance(error, FileNotFoundError)
-        hint = "A module is run with --module, a program with --no-python." if is_gone else ""
-        raise InputError(f"The script {path} cannot be read: {error.strerror}.", hint=hint) from None
-
-
-def _check_module(name: str) -> None:
-    """Find it as `python -m` will, but import nothing: importing may have effects."""
-    places: Any = ["", *sys.path]
-    parts = name.split(".")
-    for count in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:count]), places)
-        if spec is None:
-            raise InputError(
-                f"There is no module {'.'.join(parts[:count])!r}.",
-                hint="Modules are looked for in the working directory and in this Python's packages.",
-            )
-        places = spec.submodule_search_locations or []
-    if places and PathFinder.find_spec(f"{name}.__main__", places) is None:
-        raise InputError(f"{name!r} is a package without a __main__.", hint="Name the module to be run.")
-
-
-def _run_name(given: _Flags) -> str:
-    if given.run is None:
-        name = given.script.rpartition(".")[2] if given.is_module else Path(given.script).stem
-        stem = re.sub(r"[^A-Za-z0-9_.\-]", "-", name).lstrip(".-") or "run"
-        return f"{stem[: RUN_CHARS_MAX // 2]}-{secrets.token_hex(SUFFIX_BYTES)}"
-    if not _RUN_NAME.fullmatch(given.run):
-        raise InputError(
-            f"{given.run!r} cannot be the name of a run.",
-            hint=f"Use up to {RUN_CHARS_MAX} letters, digits, dots, dashes and underscores.",
-        )
-    return given.run
 
 
 def _node_range(given: _Flags, nodes_needed: int) -> tuple[int, int]:
@@ -565,7 +475,7 @@ def _slots(text: str) -> int:
     if text == "cpu":
         return cpus
     if text in ("gpu", "auto"):
-        gpus = _gpus()
+        gpus = gpus_seen(os.environ)
         if text == "gpu" and not gpus:
             raise InputError("This node has no GPU that nvidia-smi lists.", hint="Give a number.")
         return gpus or cpus
@@ -573,19 +483,6 @@ def _slots(text: str) -> int:
         f"--nproc-per-node {text} is not a number of members from 1 to {SLOTS_MAX}.",
         hint="Write 8, gpu, cpu or auto.",
     )
-
-
-def _gpus() -> int:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
-    try:
-        listed = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=NVIDIA_SMI_WAIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
 
 
 def _chaos(text: str | None) -> tuple[tuple[PlannedFault, ...], float]:

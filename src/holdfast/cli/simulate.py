@@ -16,16 +16,14 @@ from holdfast.cli.values import number_between
 from holdfast.economics.pricing.prices import Prices
 from holdfast.record.errors import InputError
 from holdfast.record.events import encode
-from holdfast.twin.policies import Policy, policies, policy
-from holdfast.twin.presets import Preset, hazards_from, names, preset, resized
-from holdfast.twin.study import Study
-from holdfast.twin.sweep import Comparison, Task, expected_interruptions, summarise
-from holdfast.wording.units import DAY_NS
+from holdfast.twin.comparing import SimulationAsked, compare
+from holdfast.twin.policies import policies
+from holdfast.twin.presets import names
+from holdfast.twin.sweep import Comparison, Figures, Task
 
 RUNS_MAX = 100_000
 SPARES_MAX = 100_000
 DAYS_MAX = 10_000
-DEFAULT_POLICIES = ("restart", "holdfast")
 DEFAULT_PRESET = "llama3-405b"
 
 
@@ -50,7 +48,6 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "--policy",
         f"What is done about a failure, repeatable: {', '.join(one.name for one in policies(8, 0))},",
         "published (what the cluster's owners did), or all.  [default: restart and holdfast]",
-        multiple=True,
         metavar="NAME",
     )
     gpus: int | None = option("The same kind of cluster with so many GPUs.", type=click.IntRange(min=1))
@@ -66,7 +63,6 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     rates: Path | None = option(
         "Your own failures, as `holdfast plan fit --json` writes them.",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
-        metavar="FILE",
     )
     processes: int | None = option(
         "Processes to share runs.  [default: the cores]", type=click.IntRange(min=1)
@@ -107,56 +103,16 @@ def command(given: _Flags) -> None:
             show(compared)
 
 
-def _simulate(asked: _Flags, prices: Prices) -> Comparison:
+def _simulate(given: _Flags, prices: Prices) -> Comparison:
     from holdfast.cli.sweeping import sweep
 
-    chosen = preset(asked.preset)
-    if asked.gpus not in (None, chosen.job.gpus):
-        chosen = resized(chosen, asked.gpus or 0)
-    own = f"failures: {click.format_filename(asked.rates)}; the rest: " if asked.rates else ""
-    price = prices.planned(chosen.job.chip)
-    days = chosen.duration_days if asked.days is None else asked.days
-    study = _study(asked, chosen, days, price.value)
-    played = _policies(asked, chosen)
-    tasks = [
-        Task(study=study, policy=one, seed=asked.seed + number)
-        for one in played
-        for number in range(asked.runs)
-    ]
-    if asked.record is not None:
-        _write_record(tasks[0], asked.record)
-    figures = sweep(tasks, processes=asked.processes, ray_address=asked.ray)
-    groups = [figures[at : at + asked.runs] for at in range(0, len(figures), asked.runs)]
-    return Comparison(
-        preset=chosen.title,
-        source=f"{own}{chosen.source}",
-        command=_command(asked),
-        gpus=chosen.job.gpus,
-        preset_gpus=preset(asked.preset).job.gpus,
-        days=days,
-        preset_days=chosen.duration_days,
-        expected_interruptions=expected_interruptions(study),
-        # A preset that was resized has none.
-        reported=chosen.published if days == chosen.duration_days and asked.rates is None else (),
-        seed=asked.seed,
-        runs=asked.runs,
-        usd_per_gpu_hour=price.value,
-        price_source=price.source,
-        is_exact=all(one.is_exact for one in figures),
-        policies=tuple(summarise(*one, groups[0]) for one in zip(played, groups, strict=True)),
-    )
+    def played(tasks: list[Task]) -> list[Figures]:
+        if given.record is not None:
+            _write_record(tasks[0], given.record)
+        return sweep(tasks, processes=given.processes, ray_address=given.ray)
 
-
-def _study(asked: _Flags, chosen: Preset, days: float, usd_per_gpu_hour: float) -> Study:
-    return Study(
-        name=chosen.name,
-        job=chosen.job,
-        layout=chosen.layout,
-        hazards=chosen.hazards if asked.rates is None else hazards_from(asked.rates.read_bytes()),
-        duration_ns=round(days * DAY_NS),
-        usd_per_gpu_hour=usd_per_gpu_hour,
-        crews=asked.crews,
-    )
+    asked = msgspec.convert(given, SimulationAsked, from_attributes=True)
+    return compare(asked, prices, _command(given), played)
 
 
 def _command(asked: _Flags) -> str:
@@ -178,19 +134,6 @@ def _command(asked: _Flags) -> str:
         if value is not None:
             words += [flag, str(value)]
     return shlex.join(words)
-
-
-def _policies(asked: _Flags, chosen: Preset) -> list[Policy]:
-    """Those that were named, without repetitions. All keep the same spares unless one cannot do without."""
-    gpus = chosen.job.gpus
-    spares = chosen.practice.spare_nodes if asked.spares is None else asked.spares
-    wanted = asked.policies or DEFAULT_POLICIES
-    everything = [one.name for one in policies(gpus, spares)]
-    chosen_names = [name for one in wanted for name in (everything if one == "all" else [one])]
-    own = chosen.practice
-    if asked.spares is not None:
-        own = msgspec.structs.replace(own, spare_nodes=asked.spares)
-    return [own if name == own.name else policy(name, gpus, spares) for name in dict.fromkeys(chosen_names)]
 
 
 def _write_record(task: Task, path: Path) -> None:

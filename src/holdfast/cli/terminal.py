@@ -4,14 +4,16 @@ import errno
 import io
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
 import msgspec
 
+from holdfast.record.errors import complaint
 from holdfast.record.untrusted import printable
 
-__all__ = ["NO_ROOM", "discard_output", "open_streams", "print_json", "printable"]
+__all__ = ["NO_ROOM", "discard_output", "open_streams", "print_json", "printable", "say", "tell"]
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """With these a write fails where a disk or a quota is full, or a file has its greatest size."""
@@ -35,6 +37,18 @@ def discard_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+def say(sentence: str) -> None:
+    """On stderr. A reader that is gone is no reason to stop."""
+    with suppress(OSError):
+        click.echo(f"holdfast: {printable(sentence)}", err=True)
+
+
+def tell(sentence: str, hint: str = "") -> None:
+    """On stderr, as every mistake and failure is told."""
+    with suppress(OSError):
+        click.echo(complaint(printable(sentence), printable(hint)), err=True)
 
 
 def print_json(data: object) -> None:

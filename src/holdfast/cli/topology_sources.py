@@ -35,18 +35,13 @@ topology_option = click.option(
 class _Systems(msgspec.Struct, frozen=True, kw_only=True):
     """The live systems to ask, as `Systems` has them."""
 
-    slurm: bool = option("Ask Slurm for nodes, switches and running jobs.", is_flag=True)
+    slurm: bool = option("Ask Slurm for nodes, switches and running jobs.")
     prometheus: str | None = option("Ask a Prometheus what its labels tell.", metavar="URL")
     redfish: tuple[str, ...] = option(
         "Ask a Redfish service which racks its cooling units cool. NAME: what its unit is called.",
-        multiple=True,
         metavar="[NAME=]URL",
     )
-    kubernetes: Path | None = option(
-        "Take in what `kubectl get nodes -o json` printed to this file.",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-    )
+    kubernetes: Path | None = option("Take in what `kubectl get nodes -o json` printed to this file.")
 
 
 systems_options = together(_Systems, "systems", lambda asked: Systems(**msgspec.structs.asdict(asked)))

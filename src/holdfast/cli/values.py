@@ -46,7 +46,6 @@ def number_between(low: float, high: float) -> Callable[[str], float]:
 
 
 SECONDS_MIN, SECONDS_MAX = 1e-6, 1e9
-WINDOW_S_MAX = 6 * 3_600.0
 _UNITS_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DURATION = re.compile(rf"([0-9.]+(?:e-?[0-9]+)?) ?({'|'.join(_UNITS_S)})")
 
@@ -72,6 +71,8 @@ def some_seconds(text: str) -> float:
 
 def window_seconds(text: str) -> float:
     """How far an assessment looks back: all it reads of that time is in memory at once."""
+    from holdfast.diagnose.answering import WINDOW_S_MAX
+
     value_s = some_seconds(text)
     if value_s > WINDOW_S_MAX:
         raise InputError(

@@ -14,7 +14,7 @@ from holdfast.cli.metrics_page import serving_metrics
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, home_journal, json_option, recorded_name, store_option
 from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options, url_option
-from holdfast.cli.terminal import printable
+from holdfast.cli.terminal import printable, say
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
 from holdfast.cli.values import past_moment_ns, some_seconds, window_seconds
 from holdfast.cli.xid_policy import load_xids
@@ -48,12 +48,11 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         show_default=True,
         metavar="TIME",
     )
-    once: bool = option("Look once and end; exit with code 1 if that was not possible.", is_flag=True)
+    once: bool = option("Look once and end; exit with code 1 if that was not possible.")
     at_ns: int | None = option("--at", "Look once, as of this time.", callback=past_moment_ns, metavar="TIME")
     alertmanager_urls: tuple[str, ...] = option(
         "--alertmanager",
         "Tell it. May be repeated; @FILE for a URL in a file.  [default: $HOLDFAST_ALERTMANAGER]",
-        multiple=True,
         envvar="HOLDFAST_ALERTMANAGER",
         callback=url_option,
         metavar="URL",
@@ -61,7 +60,6 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     webhook_urls: tuple[str, ...] = option(
         "--webhook",
         "Tell it. May be repeated; @FILE for a URL in a file.  [default: $HOLDFAST_WEBHOOK]",
-        multiple=True,
         envvar="HOLDFAST_WEBHOOK",
         callback=url_option,
         metavar="URL",
@@ -100,7 +98,7 @@ def command(given: _Flags) -> int:
         outlets = _outlets(given, stack, clock)
         if given.is_only_look:
             return _look_once(looking, book, outlets, metrics, at_ns)
-        watch = Watch(looking, book, outlets, metrics, _say)
+        watch = Watch(looking, book, outlets, metrics, say)
         _watch_on(watch, given.every_s, clock)
     return 0
 
@@ -118,7 +116,7 @@ def _scope(given: _Flags, store: Store, source: Source) -> Scope:
         ),
         xids=load_xids,
         remark=lambda: remark_on_topology(given.topology_path),
-        say=_say,
+        say=say,
     )
 
 
@@ -143,16 +141,16 @@ def _look_once(
     except HoldfastError as error:
         click.echo(complaint(printable(error.sentence), printable(error.hint)), err=True)
         return 1
-    Watch(lambda at_ns, since_ns: looked, book, outlets, metrics, _say).turn(at_ns)
+    Watch(lambda at_ns, since_ns: looked, book, outlets, metrics, say).turn(at_ns)
     if looked.unseen and (others := known_runs(sorted(looking.seen))):
-        _say(others)
+        say(others)
     return 0
 
 
 def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[AlertOutlet]:
     recorder = stack.enter_context(Recorder(home() / JOURNAL_DIRECTORY, clock=clock))
     webhooks = [
-        stack.enter_context(Webhook(url, access=access("WEBHOOK"), tell=_say)) for url in given.webhook_urls
+        stack.enter_context(Webhook(url, access=access("WEBHOOK"), tell=say)) for url in given.webhook_urls
     ]
     managers = [
         stack.enter_context(
@@ -162,7 +160,7 @@ def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[AlertOutlet]
                 generator=given.signals.prometheus_url or "",
                 every_s=given.every_s,
                 clock=clock,
-                tell=_say,
+                tell=say,
             )
         )
         for url in given.alertmanager_urls
@@ -182,8 +180,3 @@ class _Terminal:
         click.echo(msgspec.json.encode(message(change)) if self._as_json else change_line(change))
 
     def standing(self, incidents: Sequence[Incident]) -> None: ...
-
-
-def _say(sentence: str) -> None:
-    with suppress(OSError):  # nobody to tell is no reason to stop looking
-        click.echo(f"holdfast: {printable(sentence)}", err=True)

@@ -8,7 +8,7 @@ says "unknown". Distance is in octaves (log 2): half as many GPUs are as far awa
 from functools import cache
 from importlib.resources import files
 from math import hypot, log2
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
@@ -112,6 +112,25 @@ class PublishedReferences(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, KnownModel]
     mfu: tuple[MfuReference, ...]
     bandwidth: tuple[BandwidthReference, ...]
+
+    def chosen(self, chip: Chip | None, params: int | None, gpus: int | None) -> Self:
+        """The rows of this chip, nearest first to what is given. Models are named where nothing is."""
+        mfu = [row for row in self.mfu if chip in (None, row.chip)]
+        bandwidth = [row for row in self.bandwidth if chip in (None, row.chip)]
+        mfu.sort(key=lambda row: (row.chip, row.precision, row.params, row.gpus))
+        if params or gpus:
+            mfu.sort(key=lambda row: row.octaves_from(params=params, gpus=gpus))
+            bandwidth.sort(key=lambda row: row.octaves_from(gpus=gpus))
+        models = {} if chip or params or gpus else self.models
+        return msgspec.structs.replace(self, models=models, mfu=tuple(mfu), bandwidth=tuple(bandwidth))
+
+    def first(self, limit: int | None) -> Self:
+        """So many rows of each table, with the sources that they name, in the order of the rows."""
+        mfu, bandwidth = self.mfu[:limit], self.bandwidth[:limit]
+        named = [row.source for row in mfu] + [row.source for row in bandwidth]
+        named += [model.source for model in self.models.values()]
+        sources = {name: self.sources[name] for name in named}
+        return msgspec.structs.replace(self, mfu=mfu, bandwidth=bandwidth, sources=sources)
 
 
 class ReferenceSetup(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """A run's accounts from its events in a store: all of them, or those of a window of time."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
 import msgspec
 
@@ -10,7 +11,10 @@ from holdfast.ledger.report import Report
 from holdfast.ledger.reporting import report
 from holdfast.ledger.window import Window, WindowStanding, accruing, standing, within
 from holdfast.record.events import Correction
-from holdfast.record.store import Selection, Store
+from holdfast.record.store import RunSummary, Selection, Store
+
+Progress = Callable[[list[RunSummary]], AbstractContextManager[Iterable[RunSummary]]]
+"""Gives the runs one by one, and shows meanwhile how far the reading is."""
 
 
 class AskedWindow(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 
+from holdfast import wording
 from holdfast.record.errors import InputError, nearest
 from holdfast.record.events import RunEnded, RunStarted
 from holdfast.record.store import Selection, Store
@@ -64,3 +65,9 @@ def ends_ns(store: Store, runs: Iterable[str], at_ns: int) -> dict[str, int]:
         if last and isinstance(last[0], RunEnded):
             found[run] = last[0].occurred_ns
     return found
+
+
+def simulated_remark(simulated: int) -> str:
+    """The remark where simulated runs do not count."""
+    are = "is" if simulated == 1 else "are"
+    return f"{wording.many(simulated, 'simulated run')} {are} left out; `--run` names one to read it."

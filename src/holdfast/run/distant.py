@@ -288,6 +288,7 @@ class DistantHeir:
             is_chosen = await chosen(arbiter, self._own.machine, candidacy.known.term, candidacy.term)
             if is_chosen and elector.has_quorum(candidacy, votes, is_granted=True):
                 return self._election(candidacy, tuple(votes))
+            elector.undecided(self._clock.now_ns())
         return None
 
     def _election(self, candidacy: Candidacy, only: tuple[str, ...] = ()) -> Election:

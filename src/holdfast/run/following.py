@@ -244,9 +244,11 @@ class Following:
     def term_won(self, now_ns: int) -> TermBegun | None:
         """The entry that begins the term which they have voted for, if enough have."""
         candidacy, reign = self._candidacy, self.reign
-        if candidacy is None or not reign.mandate.is_quorum(self._votes, reign.committed):
+        if candidacy is None:
             return None
-        self.renew(candidacy.term, is_granted=False)
+        if not reign.mandate.is_quorum(self._votes, reign.committed, is_granted=reign.is_granted):
+            return None
+        self.renew(candidacy.term, is_granted=reign.is_granted)  # whom the arbiter refuses, it still does
         return TermBegun(term=candidacy.term, now_ns=now_ns)
 
     def renew(self, term: int, *, is_granted: bool) -> None:

@@ -28,19 +28,19 @@ def announce(
 ) -> None:
     """The next generation: the survivors, and those who are ready, as far as the lanes allow."""
     leaving = replicas.leaving(state, survivors) if at_boundary else {}
-    heirs = [name for name in leaving.values() if name]
+    stand_ins = [name for name in leaving.values() if name]
     others = [name for name in state.roster.waiting if replacing.is_newcomer(state, name)]
     newcomers = others if state.policy.mesh.ranks > 1 else others[: max(0, room(state))]
     staying = [name for name in survivors if name not in leaving]
-    members = _ranked(state, staying, [*newcomers, *heirs])
+    members = _ranked(state, staying, [*newcomers, *stand_ins])
     newcomers = [name for name in newcomers if name in members]
-    shelved = tuple(name for name in (*staying, *heirs) if name not in members)
+    shelved = tuple(name for name in (*staying, *stand_ins) if name not in members)
     if any(replicas.is_fresh(state, name) for name in newcomers):
         state.ending.is_cut_short = False
     for name in newcomers:
         del state.roster.waiting[name]
         processes.record_active(state, state.roster.members[name])
-    for name in heirs:
+    for name in stand_ins:
         del state.roster.waiting[name]
     state.roster.waiting |= dict.fromkeys(shelved)
     state.generations.number += 1

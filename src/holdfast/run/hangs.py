@@ -330,7 +330,7 @@ def _end(
     if not state.hangs.is_hinted and found.kind in DECLARABLE:
         state.hangs.is_hinted = True
         state.outbox.say(HINT)
-    replacing.settle(state)  # an heir that is ready has the seat before anybody else
+    replacing.settle(state)  # a stand-in that is ready has the seat before anybody else
     seats.fill_seats(state)
 
 

@@ -259,14 +259,14 @@ def _gather(state: RunState) -> None:
     if not _has_nodes(state) or not state.roster.waiting:
         _stall(state)
         return
-    if state.roster.coming:
+    if state.roster.coming or state.generations.keeps_seats:
         first = state.roster.members[next(iter(state.roster.waiting))]
         due_ns = first.ready_ns + state.observed.start_wait_ns
         if state.now_ns < due_ns:
             state.outbox.wake(due_ns)
             return
     if not replicas.arrange(state, [], list(state.roster.waiting), ""):
-        _stall(state)
+        _await_replica(state)
     elif state.generations.announced is not None or setups.has_lanes(state):
         _announce(state, [], at_boundary=False)
 
@@ -285,7 +285,7 @@ def _go_on(state: RunState, generation: Generation) -> None:
             if replicas.arrange(state, survivors, list(state.roster.waiting), ""):
                 _announce(state, survivors, at_boundary=False)
             else:
-                _stall(state)
+                _await_replica(state)
     elif generation.broken_ns is not None:
         due_ns = generation.broken_ns + state.observed.broken_ns
         if state.now_ns < due_ns:
@@ -379,6 +379,13 @@ def _has_nodes(state: RunState) -> bool:
     return state.roster.nodes_active >= state.policy.nodes_min
 
 
+def _await_replica(state: RunState) -> None:
+    """Not even one replica is whole: wait for members who make it so."""
+    if replicas.move_nodes(state):
+        seats.fill_seats(state)
+    _stall(state)
+
+
 def _stall(state: RunState) -> None:
     """The run cannot go on for want of nodes or members: wait for them, at most `wait_s`."""
     ranks = state.policy.mesh.ranks
@@ -421,22 +428,29 @@ def _is_complete(state: RunState) -> bool:
     is_awaited = bool(state.roster.waiting) if generation is None else replicas.would_grow(state, generation)
     if state.ending.is_cut_short and (is_awaited or seats.is_anybody_coming(state)):
         return False
-    if generation is None:
-        seated = (
-            [name for node in state.roster.nodes.values() for name in node.seats]
-            if state.roster.departed
-            else []
-        )
-        return bool(seated) and all(
-            name is not None and state.roster.members[name].has_left for name in seated
-        )
-    if not _is_anybody_done(state, generation):
+    if (generation is None or not generation.living) and _have_all_left(state):
+        return True
+    if generation is None or not _is_anybody_done(state, generation):
         return False
     present = [state.roster.members[name] for name in generation.living]
     if generation.at_boundary and not generation.regrouped and state.generations.formed is not None:
         present = [member for member in present if member.name in state.generations.formed.names]
         present += [state.roster.members[name] for name in generation.leaving]
     return all(member.is_done for member in present)
+
+
+def _have_all_left(state: RunState) -> bool:
+    """Whether the script has come to its end in every seat, before it came into a generation."""
+    if not state.roster.departed:
+        return False
+    seated = [name for node in state.roster.nodes.values() for name in node.seats]
+    return bool(seated) and all(name is not None and _has_left(state, name) for name in seated)
+
+
+def _has_left(state: RunState, seated: str) -> bool:
+    """Whoever left keeps its seat, also when its name is forgotten."""
+    member = state.roster.members.get(seated)
+    return member is None or member.has_left
 
 
 def _is_anybody_done(state: RunState, generation: Generation) -> bool:

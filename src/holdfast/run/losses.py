@@ -37,6 +37,7 @@ DEVICE_FAILED = "GPU failure"
 def lose(state: RunState, member: Member, why: str, *, onset_ns: int | None = None, cause: str = "") -> None:
     """The member does not count any more. cause: the key of the fault that is recorded already."""
     _take_out(state, member, why)
+    processes.vacate(state, member)
     loss = Loss(lost_ns=state.now_ns, onset_ns=member.onset_ns if onset_ns is None else onset_ns)
     _record_lost(state, member.name, why, loss, cause)
 
@@ -62,20 +63,25 @@ def _take_out(state: RunState, member: Member, why: str) -> None:
         state.generations.causes += (_key(member.name),)
     elif not state.launch.is_protected:
         state.generations.causes += (_key(member.name),)
-    processes.vacate(state, member)
 
 
-def lose_unexplained(state: RunState, member: Member, guess: str, *, is_known: bool = False) -> None:
+def lose_unexplained(
+    state: RunState, member: Member, guess: str, *, is_known: bool = False, keeps_seat: bool = False
+) -> None:
     """The agent is about to say more: the record of the loss waits for it, and the run goes on.
 
-    is_known: the guess is more than that.
+    is_known: the guess is more than that. keeps_seat: nobody is to have its place before.
     """
     _take_out(state, member, guess)
+    if keeps_seat:
+        processes.withdraw(state, member)
+    else:
+        processes.vacate(state, member)
     if not is_known:
         state.generations.fates.pop(member.name, None)
     state.outbox.effects.append(Expect(_key(member.name)))
     state.generations.unexplained[member.name] = Loss(
-        lost_ns=state.now_ns, onset_ns=member.onset_ns, guess=guess
+        lost_ns=state.now_ns, onset_ns=member.onset_ns, guess=guess, keeps_seat=keeps_seat
     )
 
 
@@ -127,15 +133,16 @@ def leave(state: RunState, member: Member) -> None:
     """The script came to its end on this member, though the run had not: it counts as finished."""
     member.has_left = state.ending.is_anybody_done = True
     state.hangs.end_excuses(member.name)
+    known = state.generations.unexplained.get(member.name)
+    has_seat = not member.is_lost or (known is not None and known.keeps_seat)
     if not member.is_lost:
         member.is_lost = True
-        state.roster.coming.pop(member.name, None)
-        state.roster.waiting.pop(member.name, None)
+        processes.withdraw(state, member)
         if state.generations.announced is not None and state.generations.announced.has(member.name):
             state.generations.announced.lost[member.name] = state.now_ns
-        if state.launch.is_protected:
-            state.outbox.say(f"{member.name} left: its script ended")
-    elif member.name in state.generations.unexplained:
+    if has_seat and state.launch.is_protected:
+        state.outbox.say(f"{member.name} left: its script ended")
+    elif known is not None:
         _say_lost(state, member.name, Account(why="exit 0"))
     close_account(state, member.name, "exit 0")
 
@@ -172,6 +179,8 @@ def account(state: RunState, name: str, told: Account) -> None:
     known = state.generations.unexplained.pop(name, None)
     if known is None:
         return
+    if known.keeps_seat:
+        processes.vacate(state, state.roster.members[name])
     cause = record_fault(
         state, name, told.why, onset_ns=known.onset_ns, detail=told.detail, at_ns=known.lost_ns
     )

@@ -367,10 +367,15 @@ def _heard_members(state: RunState, names: Sequence[str], message: Committed | R
 
 
 def _worker_joined(state: RunState, member: Member) -> None:
+    _protect(state)
+    joined.enter(state, member)
+
+
+def _protect(state: RunState) -> None:
+    """The script is one that joins: it goes on in generations."""
     if not state.launch.is_protected:
         state.launch.is_protected = True
         state.outbox.record(PhaseEntered(id="", occurred_ns=state.now_ns, phase="init"))
-    joined.enter(state, member)
 
 
 def _worker_disconnected(state: RunState, name: str) -> None:
@@ -378,7 +383,9 @@ def _worker_disconnected(state: RunState, name: str) -> None:
     member = state.roster.living(name)
     if member is None or not state.launch.is_protected or state.ending.closing is not None:
         return  # its agent will say that it went
-    losses.lose_unexplained(state, member, "connection ended")
+    # A script may join and end without more: where it was in no generation, nobody misses it meanwhile.
+    keeps_seat = member.role == "active" and not member.since_generation
+    losses.lose_unexplained(state, member, "connection ended", keeps_seat=keeps_seat)
 
 
 def _worker_exited(state: RunState, node: Node, message: WorkerExited) -> None:
@@ -405,8 +412,8 @@ def _worker_exited(state: RunState, node: Node, message: WorkerExited) -> None:
 def _judge(state: RunState, member: Member, message: WorkerExited) -> None:
     """What a failed process means for the run as a whole."""
     if losses.is_cut_off(message):
-        return
-    if losses.is_mistake(state, member, message):
+        _protect(state)  # only a process that is at `join()` has a connection
+    elif losses.is_mistake(state, member, message):
         losses.judge_mistake(state, message)
     elif not state.launch.is_protected:
         reason = quiet.blamed(state, f"{member.name} failed ({losses.cause_of_death(message)})")

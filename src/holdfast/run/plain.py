@@ -66,9 +66,7 @@ def settle(state: RunState) -> None:
     """Start when there are nodes enough, end when all workers have ended well."""
     if state.launch.is_launched and state.launch.restart_due_ns is None:
         if not state.roster.running:
-            _record_generation(state)
-            state.outbox.say("completed")
-            ending.complete(state)
+            _conclude(state)
         return
     if state.roster.running and state.launch.restart_due_ns is not None:
         if state.now_ns < state.launch.restart_due_ns:
@@ -78,6 +76,18 @@ def settle(state: RunState) -> None:
             processes.gone(state, member)  # its agent kills it and says nothing: nothing more can be done
     if _may_launch(state):
         _launch(state)
+
+
+def _conclude(state: RunState) -> None:
+    """No worker is left. The run is complete only if the script has come to its end on every one of them."""
+    members = state.roster.members
+    lost = [name for name in state.launch.attempt if name not in members or not members[name].has_left]
+    if lost:
+        fail(state, f"{lost[0]} was lost")
+        return
+    _record_generation(state)
+    state.outbox.say("completed")
+    ending.complete(state)
 
 
 def _may_launch(state: RunState) -> bool:

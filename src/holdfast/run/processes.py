@@ -151,11 +151,16 @@ def activate(state: RunState, node: Node) -> None:
     state.roster.short[node.name] = None
 
 
+def withdraw(state: RunState, member: Member) -> None:
+    """Nobody waits for it any more, and it is in no generation to come."""
+    state.roster.coming.pop(member.name, None)
+    state.roster.waiting.pop(member.name, None)
+
+
 def vacate(state: RunState, member: Member) -> None:
     """Whatever place it had, in a seat or in the pool, is free."""
     node = state.roster.nodes.get(member.node)
-    state.roster.coming.pop(member.name, None)
-    state.roster.waiting.pop(member.name, None)
+    withdraw(state, member)
     if node is None:
         return
     if node.pool.get(member.slot) == member.name:

@@ -12,7 +12,6 @@ from holdfast.run import pacing, replacing
 from holdfast.run.balance import BalanceFinding
 from holdfast.run.state import Generation, RunState
 from holdfast.run.wire import Balanced
-from holdfast.wording import many
 
 DATA_SHARE = 0.5
 """Of what all members take longer than before: if waiting for data is more of it, that is the reason."""
@@ -112,13 +111,12 @@ def _slow(finding: BalanceFinding, unit: Sequence[str]) -> str:
 
 def _stuck(finding: BalanceFinding, unit: Sequence[str], units: int, slices: int) -> str:
     has, whom = finding.before[finding.member], "members" if len(unit) == 1 else "replicas"
-    why = (
-        f"with fewer than {many(has, 'lane')} steps would not be shorter"
-        if has > 1
-        else "it has only one lane"
+    why = f"fewer than its {has} would not make steps shorter" if has > 1 else "it has only one"
+    hint = (
+        f"call protect() with more than {slices * sum(finding.before)} lanes, "
+        f"so that they can be shared more finely among {units} {whom}"
     )
-    hint = f"more lanes than {slices * sum(finding.before)} in protect() allow a finer deal to {units} {whom}"
-    return f"{_slow(finding, unit)}, and no lane is moved: {why}; {hint}"
+    return f"{_slow(finding, unit)}, but keeps its lanes: {why}; {hint}"
 
 
 def _everyone(finding: BalanceFinding) -> str:

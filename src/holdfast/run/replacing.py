@@ -1,13 +1,13 @@
 """A member is replaced because the operator asks for it, or because it is slow. Nobody is lost by it, and no
 step is.
 
-Its heir, a warm process of its node, is admitted and builds its model while the member goes on. Then a
-generation is announced with the heir in the member's place; the present one changes over at a step boundary,
-as it does to grow, and the member is ended. Until that generation is formed the member has the state that
-others may need: if anybody is lost meanwhile, it stays, and the heir is ended.
+Its stand-in, a warm process of its node, is admitted and builds its model while the member goes on. Then a
+generation is announced with the stand-in in the member's place; the present one changes over at a step
+boundary, as it does to grow, and the member is ended. Until that generation is formed the member has the
+state that others may need: if anybody is lost meanwhile, it stays, and the stand-in is ended.
 
-A node is drained likewise: its members go at a boundary without heirs, and the others share their lanes until
-a spare node, where there is one, takes part in its place. It has nobody until it is restored.
+A node is drained likewise: its members go at a boundary without stand-ins, and the others share their lanes
+until a spare node, where there is one, takes part in its place. It has nobody until it is restored.
 """
 
 from collections.abc import Sequence
@@ -27,6 +27,8 @@ AGAIN = "Start the run again under its name, if it is to go on."
 def ask(state: RunState, message: Move) -> Answer:
     """Begin what is asked for, or say how that stands."""
     match message:
+        case Migrate(to=to, asks_only=False) if to and to not in state.roster.nodes:
+            return _no_node(state, to)
         case Migrate(member=name) if name in state.roster.nodes:
             return _migrate_node(state, state.roster.nodes[name], message)
         case Migrate():
@@ -102,7 +104,7 @@ def _no_node(state: RunState, name: str) -> Answer:
 
 
 def begin(state: RunState, name: str, reason: str = REASON) -> Answer:
-    """Have an heir found for the member. reason: why it is to go."""
+    """Have a stand-in found for the member. reason: why it is to go."""
     generation = state.generations.announced
     if generation is None:
         sentence = "the script has not joined, so its processes cannot be replaced"
@@ -158,7 +160,7 @@ def reason_of(state: RunState, name: str) -> str:
 
 
 def settle(state: RunState) -> None:
-    """Find an heir for each that has none; let what was begun go on, or undo it."""
+    """Find a stand-in for each that has none; let what was begun go on, or undo it."""
     generation = state.generations.announced
     if generation is None or not (state.replacing.leaving or generation.leaving):
         return
@@ -167,30 +169,32 @@ def settle(state: RunState) -> None:
         others = f" and {len(lost) - 1} more were" if len(lost) > 1 else " was"
         revert(state, generation, f"{lost[0]}{others} lost meanwhile")
     is_calm = generation.formed_ns is not None and not generation.lost
-    for name, heir_name in list(state.replacing.leaving.items()):
-        member, heir = state.roster.living(name), state.roster.living(heir_name)
+    for name, stand_in_name in list(state.replacing.leaving.items()):
+        member, stand_in = state.roster.living(name), state.roster.living(stand_in_name)
         if member is None:
-            _inherit(state, name, heir)
-        elif heir_name and heir is None:
-            _give_up(state, name, f"{heir_name} was lost before it could take its place")
-        elif heir is None and is_calm and not _is_drained(state, name):
-            _find_heir(state, member)
+            _inherit(state, name, stand_in)
+        elif stand_in_name and stand_in is None:
+            _give_up(state, name, f"{stand_in_name} was lost before it could take its place")
+        elif stand_in is None and is_calm and not _is_drained(state, name):
+            _find_stand_in(state, member)
 
 
 def ready(state: RunState, present: Sequence[str]) -> dict[str, str]:
-    """Who of those present can go at the next boundary, and the heir that waits to take the place, if there
-    is to be one. Somebody who has the state stays: where all are to go, one of them, or one node, goes later.
+    """Who of those present can go at the next boundary, and the stand-in that waits to take the place, if
+    there is to be one. Somebody who has the state stays: where all are to go, one of them, or one node, goes
+    later.
     """
     going = {
-        name: heir
-        for name, heir in state.replacing.leaving.items()
-        if name in present and (heir in state.roster.waiting or (not heir and _is_drained(state, name)))
+        name: stand_in
+        for name, stand_in in state.replacing.leaving.items()
+        if name in present
+        and (stand_in in state.roster.waiting or (not stand_in and _is_drained(state, name)))
     }
     if len(going) < len(present) or not going:
         return going
     last = state.roster.members[present[-1]]
     kept = {last.name} if going[last.name] else {name for name in going if _is_beside(state, name, last)}
-    return {name: heir for name, heir in going.items() if name not in kept}
+    return {name: stand_in for name, stand_in in going.items() if name not in kept}
 
 
 def is_newcomer(state: RunState, name: str) -> bool:
@@ -207,29 +211,29 @@ def _is_drained(state: RunState, name: str) -> bool:
 
 
 def hand_over(state: RunState, generation: Generation, opened_ns: int) -> None:
-    """The generation is formed: the heirs have the seats, and those who had them are ended."""
+    """The generation is formed: the stand-ins have the seats, and those who had them are ended."""
     drained: dict[str, None] = {}
-    for name, heir_name in generation.leaving.items():
+    for name, stand_in_name in generation.leaving.items():
         member = state.roster.members[name]
         member.is_lost = True
         state.hangs.end_excuses(name)
         processes.stop(state, member, state.policy.grace_s)
-        # Its GPU is the heir's from now on, or nobody's; it is there to be ended, and brings none.
+        # Its GPU is the stand-in's from now on, or nobody's; it is there to be ended, and brings none.
         left = MemberJoined(
             id="", occurred_ns=opened_ns, subject=name, gpus=0, role="spare", node=member.node
         )
         state.outbox.record(left)
         state.replacing.leaving.pop(name, None)
-        if not heir_name:
+        if not stand_in_name:
             drained[member.node] = None
             continue
-        heir = state.roster.members[heir_name]
-        state.roster.nodes[heir.node].seats[heir.slot] = heir_name
-        processes.record_active(state, heir, at_ns=opened_ns)
+        stand_in = state.roster.members[stand_in_name]
+        state.roster.nodes[stand_in.node].seats[stand_in.slot] = stand_in_name
+        processes.record_active(state, stand_in, at_ns=opened_ns)
         _record_action(state, "migrate", name, opened_ns)
         if name in state.replacing.reasons:
-            state.replacing.slow_seats.add((heir.node, heir.slot))
-        state.replacing.replaced[name] = heir_name
+            state.replacing.slow_seats.add((stand_in.node, stand_in.slot))
+        state.replacing.replaced[name] = stand_in_name
     for node_name in drained:
         _retire(state, state.roster.nodes[node_name], opened_ns)
 
@@ -261,17 +265,17 @@ def _record_action(state: RunState, action: Action, subject: str, at_ns: int, gp
 def revert(state: RunState, generation: Generation, why: str) -> None:
     """The generation that was to replace members is not formed, and will not be: they stay in it.
 
-    One that was lost meanwhile is lost from it like any other, and its heir waits to take its place.
+    One that was lost meanwhile is lost from it like any other, and its stand-in waits to take its place.
     """
-    for name, heir_name in generation.leaving.items():
-        heir, is_here = state.roster.living(heir_name), state.roster.living(name) is not None
-        generation.lost.pop(heir_name, None)
+    for name, stand_in_name in generation.leaving.items():
+        stand_in, is_here = state.roster.living(stand_in_name), state.roster.living(name) is not None
+        generation.lost.pop(stand_in_name, None)
         if not is_here:
             generation.lost.setdefault(name, state.now_ns)
-        if heir is not None and is_here:
-            _dismiss(state, heir)
-        elif heir is not None:  # before other newcomers: it may have the state by now
-            state.roster.waiting = {heir_name: None, **state.roster.waiting}
+        if stand_in is not None and is_here:
+            _dismiss(state, stand_in)
+        elif stand_in is not None:  # before other newcomers: it may have the state by now
+            state.roster.waiting = {stand_in_name: None, **state.roster.waiting}
         if is_here:
             _give_up(state, name, why)
     names = {*generation.present} - {*generation.leaving.values()}
@@ -292,37 +296,37 @@ def _is_upset(state: RunState, generation: Generation) -> bool:
     )
 
 
-def _find_heir(state: RunState, member: Member) -> None:
+def _find_stand_in(state: RunState, member: Member) -> None:
     node = state.roster.nodes[member.node]
-    heir = processes.from_pool(state, node, member.slot)
-    if heir is not None:
-        heir.replaces, heir.seated_ns = member.name, state.now_ns
-        state.roster.coming[heir.name] = None
-        state.replacing.leaving[member.name] = heir.name
-        processes.admit_parked(state, heir)
+    stand_in = processes.from_pool(state, node, member.slot)
+    if stand_in is not None:
+        stand_in.replaces, stand_in.seated_ns = member.name, state.now_ns
+        state.roster.coming[stand_in.name] = None
+        state.replacing.leaving[member.name] = stand_in.name
+        processes.admit_parked(state, stand_in)
     elif state.policy.warm:
         return  # the pool is being filled
     elif state.now_ns < node.start_ns:
         state.outbox.wake(node.start_ns)
     else:
         processes.start(state, node, node.slots, "spare")
-        _find_heir(state, member)
+        _find_stand_in(state, member)
 
 
-def _inherit(state: RunState, name: str, heir: Member | None) -> None:
-    """The member was lost: its heir takes the seat as any replacement does, unless somebody else has it or
-    nobody is to have it any more.
+def _inherit(state: RunState, name: str, stand_in: Member | None) -> None:
+    """The member was lost: its stand-in takes the seat as any replacement does, unless somebody else has it
+    or nobody is to have it any more.
     """
     del state.replacing.leaving[name]
-    is_free = heir is not None and (heir.node, heir.slot) in state.roster.vacant
-    if heir is not None and is_free and not _is_drained(state, heir.name):
-        state.replacing.replaced[name] = heir.name
-        state.roster.nodes[heir.node].seats[heir.slot] = heir.name
-        del state.roster.vacant[heir.node, heir.slot]
+    is_free = stand_in is not None and (stand_in.node, stand_in.slot) in state.roster.vacant
+    if stand_in is not None and is_free and not _is_drained(state, stand_in.name):
+        state.replacing.replaced[name] = stand_in.name
+        state.roster.nodes[stand_in.node].seats[stand_in.slot] = stand_in.name
+        del state.roster.vacant[stand_in.node, stand_in.slot]
         return
     state.replacing.kept[name] = f"{name} was lost before it could be replaced"
-    if heir is not None:
-        _dismiss(state, heir)
+    if stand_in is not None:
+        _dismiss(state, stand_in)
     _end_drain(state, name)
 
 
@@ -348,10 +352,10 @@ def _give_up(state: RunState, name: str, why: str) -> None:
     state.outbox.say(state.replacing.kept[name], "trouble")
 
 
-def _dismiss(state: RunState, heir: Member) -> None:
+def _dismiss(state: RunState, stand_in: Member) -> None:
     """It is not needed any more. That it ends is no loss."""
-    processes.stop(state, heir, 0)
-    state.outbox.effects.append(Close("worker", heir.name))
-    heir.is_lost = True
-    state.roster.coming.pop(heir.name, None)
-    state.roster.waiting.pop(heir.name, None)
+    processes.stop(state, stand_in, 0)
+    state.outbox.effects.append(Close("worker", stand_in.name))
+    stand_in.is_lost = True
+    state.roster.coming.pop(stand_in.name, None)
+    state.roster.waiting.pop(stand_in.name, None)

@@ -1,12 +1,13 @@
 """Members that hold the model together: which of them make whole replicas, and who waits until one is whole.
 
 Rank r of every replica has the same part of the model: they are a **rail**, and copies of each other. A seat
-belongs to one rail for good, so whoever takes a lost member's seat takes over its part from a twin. A replica
-that lacks a rank is shelved: its other ranks live and wait, the other replicas have its lanes, and ranks of
-two broken replicas make one where they complete each other.
+belongs to one rail for as long as its node keeps its place, so whoever takes a lost member's seat takes over
+its part from a twin. A replica that lacks a rank is shelved: its other ranks live and wait, the other
+replicas have its lanes, and ranks of two broken replicas make one where they complete each other. Where no
+node has a seat for some rail any more, one of those that are left takes a lost node's place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.run import losses, processes, replacing
 from holdfast.run.mesh import mirror_offset
@@ -85,8 +86,8 @@ def leaving(state: RunState, present: Sequence[str]) -> dict[str, str]:
     if not going or state.policy.mesh.ranks == 1:
         return going
     staying = [name for name in present if name not in going]
-    heirs = [heir for heir in going.values() if heir]
-    return going if arrange(state, staying, heirs, "") else {}
+    stand_ins = [name for name in going.values() if name]
+    return going if arrange(state, staying, stand_ins, "") else {}
 
 
 def lost_part(state: RunState) -> int | None:
@@ -197,6 +198,79 @@ def is_stuck(state: RunState) -> bool:
     if state.policy.mesh.ranks == 1 or generation is None or not generation.lost:
         return False
     return not arrange(state, generation.living, list(state.roster.waiting), "")
+
+
+def move_nodes(state: RunState) -> bool:
+    """Where no seat is left for a part of the model, nobody comes who could have it: give nodes the places of
+    lost ones, so that every part has a seat. Their members begin again there, unless some part of the state
+    would be lost with them. Whether any node was moved.
+    """
+    moves = _moves(state, {node.name: node.order for node in state.roster.active_nodes()})
+    for name, place in moves.items():
+        state.outbox.say(f"no seat is left for a part of the model: {name} takes the place of a lost node")
+        _end(state, _unfit(state, name, place), "needed for another part of the model")
+        state.roster.nodes[name].order = place
+    return bool(moves)
+
+
+def _moves(state: RunState, orders: dict[str, int]) -> dict[str, int]:
+    """Nodes, and the places to give them, that make a replica of seats whole; none where it is, or where that
+    would cost the last copy of a part. Those with the least of the state go first.
+    """
+    ranks, having, everyone = state.policy.mesh.ranks, _having(state), list(state.roster.members)
+    held = _held(state, having, everyone)
+    moves: dict[str, int] = {}
+    ended: set[str] = set()
+    while (seated := _seated(state, orders | moves)) < ranks:
+        best: tuple[tuple[int, int, int, int], str, int, set[str]] | None = None
+        for place in _free(state, orders | moves):
+            for name in orders.keys() - moves.keys():
+                gain = _seated(state, orders | moves | {name: place}) - seated
+                unfit = {one.name for one in _unfit(state, name, place)}
+                left = [other for other in everyone if other not in ended | unfit]
+                worth = (gain, -len(unfit & having), -len(unfit), orders[name])
+                if gain > 0 and (best is None or worth > best[0]) and _held(state, having, left) == held:
+                    best = (worth, name, place, unfit)
+        if best is None:
+            return {}
+        moves[best[1]] = best[2]
+        ended |= best[3]
+    return moves
+
+
+def _free(state: RunState, orders: Mapping[str, int]) -> list[int]:
+    """Places that a node might take: where members may mix, those of the first replica have every part."""
+    first = -(-state.policy.mesh.ranks // state.policy.slots)
+    end = first if _may_mix(state) else max(orders.values(), default=0) + first
+    return [order for order in range(end) if order not in orders.values()]
+
+
+def _seated(state: RunState, orders: Mapping[str, int]) -> int:
+    """How many ranks of a replica the seats of nodes in these places make, at best."""
+    ranks = state.policy.mesh.ranks
+    seatings: dict[int, set[int]] = {}
+    for name, order in orders.items():
+        node = state.roster.nodes[name]
+        for slot, seated in enumerate(node.seats):
+            if not node.is_drained or (seated is not None and state.roster.living(seated) is not None):
+                number = order * state.policy.slots + slot
+                seatings.setdefault(number // ranks, set()).add(number % ranks)
+    if _may_mix(state):
+        return len(set[int]().union(*seatings.values()))
+    return max(map(len, seatings.values()), default=0)
+
+
+def _unfit(state: RunState, node: str, order: int) -> list[Member]:
+    """Members of the node that were admitted for another part than they would have in this place."""
+    first, ranks = order * state.policy.slots, state.policy.mesh.ranks
+    return [
+        one
+        for one in state.roster.members.values()
+        if one.node == node
+        and not one.is_lost
+        and one.reached in ("admitted", "ready")
+        and one.rail != (first + one.slot) % ranks
+    ]
 
 
 def begin_again(state: RunState, rail: int) -> None:

@@ -44,9 +44,11 @@ def fill_seats(state: RunState) -> None:
 
 
 def is_anybody_coming(state: RunState) -> bool:
-    """Whether a process is getting ready, or is to be started in an empty seat."""
-    return bool(state.roster.coming) or any(
-        not state.roster.nodes[node].is_drained for node, _ in state.roster.vacant
+    """Whether a process is getting ready, or is to be started in a seat that is empty, or may soon be."""
+    return (
+        bool(state.roster.coming)
+        or state.generations.keeps_seats
+        or any(not state.roster.nodes[node].is_drained for node, _ in state.roster.vacant)
     )
 
 

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable
 
-from holdfast.record.events import AnyEvent, StepCommitted
+from holdfast.record.errors import InputError
+from holdfast.record.events import AnyEvent, GenerationOpened, StepCommitted
+from holdfast.record.runs import find_run
+from holdfast.record.store import Selection, Store
 from holdfast.run.wire import SkippedLanes
 
 
@@ -18,3 +21,13 @@ def skipped_in(events: Iterable[AnyEvent]) -> tuple[SkippedLanes, ...]:
         elif lanes:
             found.append(SkippedLanes(step, step, lanes))
     return tuple(found)
+
+
+def skipped_by(store: Store, name: str) -> tuple[tuple[SkippedLanes, ...], int | None]:
+    """What a run of the record has skipped, and of how many lanes, if that was recorded."""
+    run = find_run(store, name)
+    found = skipped_in(store.select(Selection(run=run, kinds=("step.committed",))))
+    if not found:
+        raise InputError(f"The run {run} has skipped no lanes.", hint="Leave out --skip-lanes.")
+    opened = store.select(Selection(run=run, kinds=("generation.opened",)))
+    return found, next((one.lanes for one in opened if isinstance(one, GenerationOpened) and one.lanes), None)

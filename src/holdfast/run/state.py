@@ -292,11 +292,14 @@ class CheckpointTimes(msgspec.Struct, kw_only=True):
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """A loss: when it was noticed and when it began. guess: of what, until the agent tells."""
+    """A loss: when it was noticed and when it began. guess: of what, until the agent tells. keeps_seat: until
+    then nobody else has its seat, because its script may have come to its end.
+    """
 
     lost_ns: int
     onset_ns: int | None
     guess: str = ""
+    keeps_seat: bool = False
 
 
 class Failing(msgspec.Struct, kw_only=True):
@@ -463,6 +466,11 @@ class Generations(msgspec.Struct, kw_only=True):
     def survivors(self) -> int:
         """How many members of the announced generation are not lost."""
         return 0 if self.announced is None else len(self.announced.members) - len(self.announced.lost)
+
+    @property
+    def keeps_seats(self) -> bool:
+        """Whether a lost member has its seat until it is known how it went."""
+        return any(loss.keeps_seat for loss in self.unexplained.values())
 
     @property
     def main(self) -> str:

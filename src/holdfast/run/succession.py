@@ -20,6 +20,9 @@ HUSH_S = 3.0
 """A coordinator that an heir has not heard for so long may be gone. It says something twice a second."""
 STAGGER_S = 1.0
 """Each heir waits so much longer than the one before it in the line: they would split the votes."""
+UNDECIDED_S = 10.0
+"""An heir that has half of the votes, and for which the arbiter has not decided, stands again after so long:
+it has for another half, whose coordinator has to be heeded meanwhile."""
 ABSENT_S = 5.0
 """An elector that has acknowledged nothing for so long is left out, if the others are a quorum."""
 QUORUM_WAIT_S = 60.0
@@ -74,7 +77,8 @@ class Mandate(msgspec.Struct, frozen=True, kw_only=True):
     Of the coordinator that makes the change, nothing may be seen until a quorum of both has that entry: in
     the electorate before, it may have been a quorum by its own voice. Everybody else goes by the last
     electorate that it knows. They differ by one machine, so two majorities, of one and of the other, have a
-    machine in common.
+    machine in common. Where the arbiter has chosen half of the electorate before, those who elect now are the
+    ones that voted, and a quorum of them is needed in any case: one of them may ask the arbiter next.
     """
 
     electorate: Electorate
@@ -82,7 +86,7 @@ class Mandate(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: int = 0
 
     def is_quorum(self, said: Collection[str], committed: int, *, is_granted: bool = False) -> bool:
-        if not self.electorate.is_quorum(said, is_granted=is_granted):
+        if not self.electorate.is_quorum(said):
             return False
         is_settled = self.before is None or committed >= self.changed_at
         return is_settled or (self.before or self.electorate).is_quorum(said, is_granted=is_granted)
@@ -195,7 +199,7 @@ class Elector:
         self.has_estate = False
         self.heard_ns = now_ns
         self.coordinator = ""
-        self._tried_ns = 0
+        self._waits_ns = 0
 
     def heeds(self, term: int) -> bool:
         """Whether to follow a coordinator of this term."""
@@ -224,6 +228,7 @@ class Elector:
             return Vote(is_granted=False, reason="it lacks entries of the estate")
         if not candidacy.is_trial:
             self.memory = msgspec.structs.replace(self.memory, promised=candidacy.term)
+            self._wait(now_ns, HUSH_S)  # to stand now would be in the way of whom it has just voted for
         return Vote(is_granted=True)
 
     def due_ns(self) -> int | None:
@@ -231,14 +236,21 @@ class Elector:
         machines = self.electorate.machines
         if not self.has_estate or self.machine not in machines:
             return None
-        turn = machines.index(self.machine)
-        waited_ns = ns(HUSH_S + STAGGER_S * turn)
-        again_ns = self._tried_ns + ns(STAGGER_S * (1 + turn)) if self._tried_ns else 0
-        return max(self.heard_ns + waited_ns, again_ns)
+        return max(self.heard_ns + ns(HUSH_S + STAGGER_S * machines.index(self.machine)), self._waits_ns)
+
+    def _wait(self, now_ns: int, wait_s: float) -> None:
+        """Stand no sooner than after so long, and then one after the other."""
+        machines = self.electorate.machines
+        turn = machines.index(self.machine) if self.machine in machines else 0
+        self._waits_ns = max(self._waits_ns, now_ns + ns(wait_s + STAGGER_S * turn))
+
+    def undecided(self, now_ns: int) -> None:
+        """It had half of the votes, and the arbiter did not decide for it."""
+        self._wait(now_ns, UNDECIDED_S)
 
     def try_out(self, now_ns: int) -> Candidacy:
         """Ask whether the others would vote for it."""
-        self._tried_ns = now_ns
+        self._wait(now_ns, STAGGER_S)
         term = max(self.memory.promised, self.memory.known.term) + 1
         return Candidacy(machine=self.machine, term=term, known=self.memory.known, is_trial=True)
 

@@ -8,7 +8,6 @@ chunks make up a checkpoint is said by its manifest, not here.
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import queue
 import re
@@ -18,11 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-import numpy as np
+from blake3 import blake3
 
 from holdfast.record.files import sync
 from holdfast.train.pack_file import PackFile, ReadBack
@@ -43,8 +42,6 @@ LOCK_S_MAX, LOCK_LOOK_S = 60.0, 0.01
 """How long a writer waits for somebody who removes packs."""
 READERS_MAX = 8
 """Threads that read and compare packs, where there are as many cores: nobody trains then."""
-_BLOCK_BYTES = 128 << 10
-_ROWS = 3
 _PACK = re.compile(r"[0-9a-f]{16}-[0-9]{6}\.pack")
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 
@@ -108,35 +105,9 @@ class _Crew:
 # ---- names -----------------------------------------------------------------------------------------------
 
 
-@cache
-def _keys() -> tuple[np.ndarray[Any, np.dtype[np.int64]], ...]:
-    """Fixed for ever, and random enough: whatever hash they come from."""
-    count = _BLOCK_BYTES // 4
-    raw = hashlib.shake_256(b"holdfast chunks").digest(_ROWS * count * 8)
-    return tuple(np.frombuffer(raw, dtype="<i8").astype(np.int64).reshape(_ROWS, count))
-
-
 def name_of(data: Memory) -> bytes:
-    """The hash that a chunk is known by. Two that differ have the same with a probability below 2^-96.
-
-    BLAKE2b of what is left of each block: three sums of its 32-bit words times random 64-bit keys, modulo
-    2^64, each of which is the same for two different blocks with a probability below 2^-32 (multilinear
-    hashing, Lemire and Kaser 2014, arxiv.org/abs/1202.4961). It keeps out errors, not forgers: who can write
-    a pack can write its manifest as well. Why not BLAKE2b of everything: docs/decisions/0023.
-    """
-    found = hashlib.blake2b(len(data).to_bytes(8, "little"), digest_size=NAME_BYTES)
-    view = memoryview(data).cast("B")
-    whole = len(view) - len(view) % 4
-    words = np.frombuffer(view[:whole], dtype="<i4")
-    block = _BLOCK_BYTES // 4
-    wide = np.empty(min(block, len(words)), np.int64)
-    for begin in range(0, len(words), block):
-        count = min(block, len(words) - begin)
-        np.copyto(wide[:count], words[begin : begin + count])
-        for row in _keys():
-            found.update(np.dot(wide[:count], row[:count]).tobytes())
-    found.update(view[whole:])
-    return found.digest()
+    """The hash that a chunk is known by. Other threads run meanwhile."""
+    return blake3(data).digest()
 
 
 def pieces_of(begin: int, end: int) -> Iterator[tuple[int, int]]:

@@ -366,8 +366,6 @@ class Run:
         if not self._admitted.slot < len(slots):
             return None
         every = os.environ.get(memory.EVERY_VARIABLE)
-        if device.type == "cuda" and not every:
-            return None  # not tried on GPUs yet, so only for runs that ask for it
         sharding = self._sharding
         return MemorySnapshots(
             slots,

@@ -5,6 +5,7 @@ A manifest has the skeleton of a state, typed data and never a pickle, the small
 each other tensor the names and places of its chunks.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,15 +51,16 @@ class Laid(NamedTuple):
 def lay_out(state: Mapping[str, object]) -> Laid:
     """Tensors that share their memory are stored once."""
     skeleton, tensors = take_apart(dict(state))
-    numbers: dict[tuple[object, ...], int] = {}
+    numbers: defaultdict[int, list[int]] = defaultdict(list)
     unique: list[torch.Tensor] = []
     stored = []
     for tensor in tensors:
-        identity = identity_of(tensor)
-        if identity not in numbers:
-            numbers[identity] = len(unique)
+        there = numbers[tensor.data_ptr()]
+        number = next((one for one in there if identity_of(unique[one]) == identity_of(tensor)), len(unique))
+        if number == len(unique):
             unique.append(tensor)
-        stored.append(numbers[identity])
+            there.append(number)
+        stored.append(number)
     return Laid(skeleton, tuple(stored), unique)
 
 

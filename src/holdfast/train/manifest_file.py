@@ -31,7 +31,7 @@ SEAL_BYTES = 32
 INLINE_BYTES = 1 << 10
 """Tensors up to this size are in the manifest itself: counters and the like."""
 _MAGIC = b"holdfast.ckpt\r\n\x1a"  # a transfer that mends line ends breaks it, and shows
-_VERSION = 3
+_VERSION = 4
 _HEADER = struct.Struct(
     ">16sIQQ32s"
 )  # magic, version, step, bytes that follow, BLAKE2b-256 of all but itself

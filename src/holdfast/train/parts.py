@@ -151,14 +151,14 @@ def fault_of(kept: KeptStep, *, is_thorough: bool = False) -> str:
 
 
 def prune(directory: Path, keep: int) -> tuple[list[int], int]:
-    """Remove all checkpoints that are older than the newest `keep` that can be gone on from, and chunks that
-    none needs: the steps, and how many bytes of chunks that frees. Raises `OSError`.
+    """Remove all checkpoints that are older than the newest `keep` that a run can resume from, and chunks
+    that none needs: the steps, and how many bytes of chunks that frees. Raises `OSError`.
     """
     every = kept_steps(directory)
     usable = _usable_steps(every, keep)
     if not usable and every:
         raise InputError(
-            f"No checkpoint in {directory} can be gone on from: nothing was removed.",
+            f"A run can resume from no checkpoint in {directory}: nothing was removed.",
             hint="`holdfast checkpoint list` says what is wrong with them.",
         )
     doomed = [kept for kept in every if len(usable) >= keep and kept.step < usable[-keep]]
@@ -172,7 +172,7 @@ def prune(directory: Path, keep: int) -> tuple[list[int], int]:
 
 
 def _usable_steps(every: Sequence[KeptStep], keep: int) -> list[int]:
-    """The newest that can be gone on from, so many at most, oldest first; every chunk of them was read."""
+    """The newest that a run can resume from, so many at most, oldest first; every chunk of them was read."""
     found: set[int] = set()
     for kept in reversed(every):
         if len(found) < keep and kept.step not in found and not fault_of(kept, is_thorough=True):

@@ -419,12 +419,12 @@ def memory_of(tensor: torch.Tensor) -> bytes:
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's bytes as a flat tensor, without a copy where it is contiguous."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
 def memory_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of its memory in their order there, without a copy where its elements fill it."""
-    if not tensor.numel() or not is_dense(tensor):
+    if tensor.is_contiguous() or not is_dense(tensor):
         return bytes_of(tensor)
     flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
     return flat.view(torch.uint8)

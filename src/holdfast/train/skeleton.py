@@ -24,6 +24,8 @@ DTYPES = {
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype)
 }
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_THEMSELVES = frozenset((type(None), bool, str, bytes, float))
 _INT64 = range(-(1 << 63), 1 << 63)
 _FACTORIES: dict[str, Callable[[], Any] | None] = {
     "": None,
@@ -100,7 +102,7 @@ def described(skeleton: bytes) -> bytes:
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether its elements fill its memory, in whatever order."""
-    return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
+    return tensor.is_contiguous() or bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
 
 
 # ---- into plain data -------------------------------------------------------------------------------------
@@ -110,15 +112,18 @@ def _plain(value: Any, tensors: list[torch.Tensor], depth: int) -> Any:
     """None, numbers, text and bytes are themselves; all else is a list that begins with what it is."""
     if depth > DEPTH_MAX:
         raise InputError(f"A state_dict() is nested more than {DEPTH_MAX} deep.", hint=_HINT)
-    if value is None or isinstance(value, bool | str | bytes):
+    if type(value) in _THEMSELVES:
+        return value
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach()
+        tensors.append(tensor)
+        return ["tensor", *_place(len(tensors) - 1, tensor)]
+    if isinstance(value, str | bytes):
         return value
     if isinstance(value, int):
         return int(value) if int(value) in _INT64 else ["int", str(int(value))]
     if isinstance(value, float):
         return float(value)
-    if isinstance(value, torch.Tensor):
-        tensors.append(value.detach())
-        return ["tensor", *msgspec.to_builtins(_place(len(tensors) - 1, tensors[-1]))]
 
     def all_plain(items: Any) -> list[Any]:
         return [_plain(item, tensors, depth + 1) for item in items]
@@ -167,14 +172,10 @@ def _plain_numpy(value: Any) -> Any:
     return [kind, array.dtype.str, [] if kind == "scalar" else list(value.shape), array.tobytes()]
 
 
-def _place(number: int, tensor: torch.Tensor) -> TensorPlace:
-    return TensorPlace(
-        number,
-        str(tensor.dtype).removeprefix("torch."),
-        tuple(tensor.shape),
-        tuple(tensor.stride()) if is_dense(tensor) else None,
-        tensor.device.type,
-    )
+def _place(number: int, tensor: torch.Tensor) -> tuple[Any, ...]:
+    """A `TensorPlace` as it is stored."""
+    stride = tensor.stride() if is_dense(tensor) else None
+    return number, _NAMES[tensor.dtype], tuple(tensor.shape), stride, tensor.device.type
 
 
 _HINT = "States are made of tensors, numbers, strings and containers of them."

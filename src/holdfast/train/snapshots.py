@@ -4,22 +4,20 @@ The node's agent holds the memory (run/memory.py): two files for each slot, so t
 other is written. The members of a node keep one copy of the state together, each a share of its bytes; a rank
 of a sharded model keeps its part. So every node has what it needs, and each is a mirror of the others.
 
-A file begins with a header, which is written last. Behind it are the bytes, cut into chunks, and a note with
-the hash of each. Nothing is used before its hashes agree. When a snapshot is due, and what the state is made
-of, is decided elsewhere.
+What is in a file is said in snapshot_file.py, and how a state is put together from them in
+snapshot_restore.py. When a snapshot is due, and what the state is made of, is decided elsewhere.
 """
 
+import ctypes
 import fcntl
-import mmap
 import os
-import struct
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 import torch
@@ -27,12 +25,29 @@ import torch
 from holdfast.record.errors import StoreError
 from holdfast.run.memory import VERSIONS, SlotFiles, memory_left_bytes
 from holdfast.train.checkpoint import Checkpoints, Loaded, Mark, State
-from holdfast.train.chunks import NAME_BYTES, Unsound, name_of, pieces_of
-from holdfast.train.manifest import Laid, lay_out, layout_of, memory_of, stretches
-from holdfast.train.manifest_file import INLINE_BYTES, SEAL_BYTES, Share, sealed_by
+from holdfast.train.chunks import NAME_BYTES, Unsound, name_of
+from holdfast.train.device_copy import (
+    CopyTask,
+    HostCopy,
+    SideStreamCopy,
+    StateCopy,
+    is_gathered,
+    register,
+    unregister,
+)
+from holdfast.train.manifest import Laid, lay_out, layout_of, stretches
+from holdfast.train.manifest_file import INLINE_BYTES, Share, sealed_by
 from holdfast.train.parts import OWN
 from holdfast.train.protected import memory_as_it_lies
-from holdfast.train.skeleton import MalformedSkeleton, places_of, put_together
+from holdfast.train.snapshot_file import (
+    PAGE_BYTES,
+    KeptStretch,
+    MemoryFile,
+    PartHeader,
+    SnapshotNote,
+    piece_count,
+)
+from holdfast.train.snapshot_restore import RestoreTimes, restored
 
 SNAPSHOT = OWN + 1
 """The preference of a snapshot: of one step it is taken before a checkpoint, and does not hide it."""
@@ -40,25 +55,18 @@ INTERVAL_S_MIN = 1.0
 """Where snapshots cost next to nothing, they are still no closer together."""
 COST_SHARE_MAX = 1 / 100
 """Of the time from one snapshot to the next, no more than this goes into taking one."""
-COPY_COST = 1 / 4
-"""Of the time that a copy from a GPU takes beside a step, what the step loses. On an H200 it was 1/6."""
+COPY_COST = 1 / 10
+"""Of the time that a copy from a GPU takes beside a step, what the step loses; on an H200 less."""
 MEMORY_SHARE_MAX = 0.5
 """Of the memory that is free, what snapshots of this member may take."""
 INLINE_PREPARE_BYTES = 16 << 20
 """Memory up to this size is made ready while training waits; more in the background."""
 HASHERS_MAX = 4
+"""Threads that hash beside training, where there are twice as many cores."""
 CLOSE_S_MAX = 2.0
 LIST_S_MAX = 10.0
 """So long storage may take to say what it has, where there is a snapshot to go on from."""
-EMPTIED_BYTES = 64 << 20
-"""So much memory is given back at a time: other threads wait meanwhile."""
-PAGE_BYTES = 4096
 ALIGNED_BYTES = 64
-BLOCK_BYTES = 512
-"""In which the kernel counts what a file takes."""
-_MAGIC = b"holdfast.snap\r\n\x1a"
-_VERSION = 1
-_HEADER = struct.Struct(">16sIIIIIQQQ16s32s32s")
 _GB = 1e9
 _FAILURES = (OSError, RuntimeError, ValueError, MemoryError)
 """Of snapshots alone: training goes on without them. Of a device that has failed it hears by itself."""
@@ -78,136 +86,12 @@ class SnapshotListener(Protocol):
     def failed(self, step: int, place: str, reason: str) -> None: ...
 
 
-# ---- a file ----------------------------------------------------------------------------------------------
-
-
-class PartHeader(NamedTuple):
-    """What a file holds: a share of a part. layout: the hash of what all shares must have alike."""
-
-    step: int
-    share: Share
-    rail: int
-    ranks: int
-    data_bytes: int
-    note_bytes: int
-    layout: bytes
-    note_hash: bytes
-
-    @property
-    def whole(self) -> tuple[object, ...]:
-        """The same for all shares of one part."""
-        return self.step, self.share.history, self.share.of, self.rail, self.ranks, self.layout
-
-    def encoded(self) -> bytes:
-        body = _HEADER.pack(
-            *(_MAGIC, _VERSION, self.share.number, self.share.of, self.rail, self.ranks),
-            *(self.step, self.data_bytes, self.note_bytes),
-            *(self.share.history.encode("ascii"), self.layout, self.note_hash),
-        )
-        return body + sealed_by(body)
-
-    @classmethod
-    def read(cls, data: bytes) -> "PartHeader | None":
-        """None where there is none that is whole."""
-        body, digest = data[: _HEADER.size], data[_HEADER.size : _HEADER.size + SEAL_BYTES]
-        if len(digest) < SEAL_BYTES or sealed_by(body) != digest:
-            return None
-        magic, version, number, of, rail, ranks, step, data_bytes, note_bytes, history, layout, note_hash = (
-            _HEADER.unpack(body)
-        )
-        if (magic, version) != (_MAGIC, _VERSION) or not number < of or not rail < ranks:
-            return None
-        share = Share(number, of, history.rstrip(b"\0").decode("ascii", "replace"))
-        return cls(step, share, rail, ranks, data_bytes, note_bytes, layout, note_hash)
-
-
-class KeptStretch(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes of one tensor: from which on, where they lie in the file, and the names of their chunks."""
-
-    tensor: int
-    begin: int
-    size_bytes: int
-    offset: int
-    names: bytes = b""
-
-
-class SnapshotNote(msgspec.Struct, frozen=True, array_like=True):
-    """What the first share has beside its bytes: skeleton, stored and sizes as a `Laid` has them, and the
-    small tensors themselves, by number.
+def each_hashed(work: Sequence[Callable[[], bytes]], threads_max: int = 1) -> list[bytes]:
+    """What these come to, by several threads: the interpreter is free while one hashes. Raises what one of
+    them raises.
     """
-
-    stretches: tuple[KeptStretch, ...]
-    skeleton: bytes = b""
-    stored: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
-    small: dict[int, bytes] = {}
-
-
-class MemoryFile:
-    """One of a slot's files, as anybody on the node reads it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def header(self) -> PartHeader | None:
-        return PartHeader.read(os.pread(self.descriptor, PAGE_BYTES, 0))
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether it begins with something else than a header, or nothing."""
-        return self.header() is None and any(os.pread(self.descriptor, _HEADER.size + SEAL_BYTES, 0))
-
-    @property
-    def size_bytes(self) -> int:
-        return os.fstat(self.descriptor).st_size
-
-    @property
-    def taken_bytes(self) -> int:
-        """Of memory."""
-        return os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
-
-    def blank(self) -> None:
-        """What it holds is of no use any more."""
-        os.pwrite(self.descriptor, bytes(_HEADER.size + SEAL_BYTES), 0)
-
-    def note(self, header: PartHeader) -> SnapshotNote:
-        """Raises `Unsound`."""
-        data = os.pread(self.descriptor, header.note_bytes, header.data_bytes)
-        if len(data) != header.note_bytes or sealed_by(data) != header.note_hash:
-            raise Unsound("its note is not what was written")
-        try:
-            note = msgspec.msgpack.decode(data, type=SnapshotNote)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise Unsound(f"its note cannot be read: {error}") from None
-        for one in note.stretches:
-            is_inside = one.size_bytes > 0 and PAGE_BYTES <= one.offset <= header.data_bytes - one.size_bytes
-            if not is_inside or len(one.names) != NAME_BYTES * len(list(pieces_of(0, one.size_bytes))):
-                raise Unsound("its note places bytes outside of it")
-        return note
-
-    def mapped(self, size_bytes: int) -> mmap.mmap:
-        """Raises `OSError`, and `ValueError` where it is shorter. Pages are mapped as they are used: to map
-        all of them would keep every other thread waiting meanwhile.
-        """
-        return mmap.mmap(self.descriptor, size_bytes, mmap.MAP_SHARED)
-
-    def empty(self) -> None:
-        """Give its memory back. It keeps its size, so that whoever reads it just now finds zeros, and is not
-        killed. Raises `OSError`.
-        """
-        if size_bytes := self.size_bytes:
-            memory = self.mapped(size_bytes)
-            for begin in range(0, size_bytes, EMPTIED_BYTES):
-                memory.madvise(mmap.MADV_REMOVE, begin, min(EMPTIED_BYTES, size_bytes - begin))
-
-
-def each_hashed(work: Sequence[Callable[[], bytes]]) -> list[bytes]:
-    """What these come to, by several threads where there are cores for them: numpy lets go of the
-    interpreter while it hashes. Raises what one of them raises.
-    """
-    count = max(1, min(HASHERS_MAX, len(os.sched_getaffinity(0)) // 2, len(work)))
+    count = max(1, min(threads_max, len(work)))
     found: list[bytes] = [b""] * len(work)
-
     failures: list[Exception] = []
 
     def hash_some(first: int) -> None:
@@ -226,84 +110,6 @@ def each_hashed(work: Sequence[Callable[[], bytes]]) -> list[bytes]:
     if failures:
         raise failures[0]
     return found
-
-
-# ---- on a GPU --------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def pinned(memory: torch.Tensor, device: torch.device) -> Iterator[None]:
-    """Have the GPU reach this memory directly while the block lasts: copies are as quick as they can be."""
-    if device.type != "cuda" or not memory.numel():
-        yield
-        return
-    _register(memory, device)
-    try:
-        yield
-    finally:
-        torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())))  # type: ignore[no-untyped-call]
-
-
-def _register(memory: torch.Tensor, device: torch.device) -> None:
-    with torch.cuda.device(device):
-        code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]
-        torch.cuda.check_error(int(code))
-
-
-class HostCopy:
-    """Copies within main memory: it is done when it returns."""
-
-    took_s: float | None = None
-
-    def copy(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], at_once: Collection[int]) -> None:
-        for target, source in pairs:
-            target.copy_(source)
-
-    def hold_back(self) -> None:
-        """Nothing reads the state any more."""
-
-    def wait(self) -> None:
-        """It is done."""
-
-
-class SideStreamCopy:
-    """Copies from a GPU on a stream of their own, beside the next step, into memory that is pinned."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._begun = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._done = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._sources: list[torch.Tensor] = []
-
-    def copy(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], at_once: Collection[int]) -> None:
-        """at_once: where tensors begin that forward passes change: those are copied before the next one."""
-        later = []
-        for target, source in pairs:
-            if source.is_cuda and source.untyped_storage().data_ptr() not in at_once:
-                later.append((target, source))
-            else:
-                target.copy_(source, non_blocking=True)
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            self._begun.record(self._stream)
-            for target, source in later:
-                target.copy_(source, non_blocking=True)
-            self._done.record(self._stream)
-        self._sources = [source for _, source in later]  # nobody else gets their memory meanwhile
-
-    def hold_back(self) -> None:
-        """What the present stream does from here on waits for the copy; the host does not."""
-        if self._sources:
-            torch.cuda.current_stream().wait_event(self._done)
-
-    def wait(self) -> None:
-        self._done.synchronize()
-        self._sources = []
-
-    @property
-    def took_s(self) -> float | None:
-        """On the device."""
-        return float(self._begun.elapsed_time(self._done)) / 1e3
 
 
 # ---- taking them -----------------------------------------------------------------------------------------
@@ -342,11 +148,11 @@ class _Buffer:
         os.posix_fallocate(self.file.descriptor, 0, size_bytes)  # an error here, and not a SIGBUS later
         self.flat = torch.frombuffer(self.file.mapped(size_bytes), dtype=torch.uint8)
         if device.type == "cuda":
-            _register(self.flat, device)
+            register(self.flat, device)
 
     def let_go(self, device: torch.device) -> None:
         if device.type == "cuda" and self.flat.numel():
-            torch.cuda.cudart().cudaHostUnregister(self.flat.data_ptr())  # type: ignore[no-untyped-call]
+            unregister(self.flat)
         self.flat = torch.empty(0, dtype=torch.uint8)
 
 
@@ -381,7 +187,7 @@ class MemorySnapshots:
         self.told = told
         self._every = every
         self._rail, self._ranks = part
-        self._copy = SideStreamCopy(device) if device.type == "cuda" else HostCopy()
+        self._copy: StateCopy = SideStreamCopy(device) if device.type == "cuda" else HostCopy()
         self._working: threading.Thread | None = None
         self._heading = threading.Lock()
         self._epoch = 0  # what was taken in an earlier one gets no header
@@ -440,12 +246,8 @@ class MemorySnapshots:
             return
         buffer = self._target()
         buffer.file.blank()
-        pairs = []
-        for one in kept:
-            source = memory_as_it_lies(laid.tensors[one.tensor])
-            target = buffer.flat[one.offset : one.offset + one.size_bytes]
-            pairs.append((target, source[one.begin : one.begin + one.size_bytes]))
-        self._copy.copy(pairs, at_once)
+        tasks = [CopyTask(laid.tensors[one.tensor], one.begin, one.size_bytes, one.offset) for one in kept]
+        self._copy.copy(buffer.flat, tasks, at_once)
         header = PartHeader(step, share, self._rail, self._ranks, end, 0, layout_of(laid), b"")
         stall_ns = time.monotonic_ns() - began_ns
         self._work(self._complete, _Taken(buffer.flat, header, note, began_ns, self._epoch), stall_ns)
@@ -591,11 +393,12 @@ class MemorySnapshots:
         bounds = [
             (one.offset + begin, one.offset + end)
             for one in taken.note.stretches
-            for begin, end in pieces_of(0, one.size_bytes)
+            for begin, end in one.pieces()
         ]
-        names = iter(each_hashed([_naming(memory[begin:end]) for begin, end in bounds]))
+        threads = min(HASHERS_MAX, len(os.sched_getaffinity(0)) // 2)
+        names = iter(each_hashed([_naming(memory[begin:end]) for begin, end in bounds], threads))
         kept = tuple(
-            msgspec.structs.replace(one, names=b"".join(next(names) for _ in pieces_of(0, one.size_bytes)))
+            msgspec.structs.replace(one, names=b"".join(next(names) for _ in one.pieces()))
             for one in taken.note.stretches
         )
         note = msgspec.msgpack.encode(msgspec.structs.replace(taken.note, stretches=kept))
@@ -684,13 +487,23 @@ def _whole_ones(headers: Mapping[int, PartHeader]) -> list[PartHeader]:
 
 
 def _placed(laid: Laid, share: Share) -> tuple[list[KeptStretch], int]:
-    """Where the bytes of a share lie in its file, and where they end."""
-    kept, at = [], PAGE_BYTES
+    """Where the bytes of a share lie in its file, and where they end. What a GPU gathers comes last."""
     sizes = [tensor.nbytes for tensor in laid.tensors]
-    for number, (begin, end) in enumerate(stretches(sizes, share)):
-        if begin < end and not _is_small(laid.tensors[number]):
-            kept.append(KeptStretch(number, begin, end - begin, at))
-            at = -(-(at + end - begin) // ALIGNED_BYTES) * ALIGNED_BYTES
+    wanted = [
+        (number, begin, end - begin)
+        for number, (begin, end) in enumerate(stretches(sizes, share))
+        if begin < end and not _is_small(laid.tensors[number])
+    ]
+    kept, gathered, at = [], [], PAGE_BYTES
+    for one in wanted:
+        if is_gathered(laid.tensors[one[0]], one[2]):
+            gathered.append(one)
+            continue
+        kept.append(KeptStretch(*one, at))
+        at = -(-(at + one[2]) // ALIGNED_BYTES) * ALIGNED_BYTES
+    for one in gathered:
+        kept.append(KeptStretch(*one, at))
+        at += one[2]
     return kept, at
 
 
@@ -698,13 +511,14 @@ def _note(laid: Laid, kept: Sequence[KeptStretch], share: Share) -> SnapshotNote
     """Small tensors of main memory are read here, before anything changes them."""
     if share.number:
         return SnapshotNote(tuple(kept))
-    small = {
-        number: bytes(memory_as_it_lies(tensor).tolist())
-        for number, tensor in enumerate(laid.tensors)
-        if _is_small(tensor)
-    }
+    small = {number: _bytes_here(tensor) for number, tensor in enumerate(laid.tensors) if _is_small(tensor)}
     sizes = tuple(tensor.nbytes for tensor in laid.tensors)
     return SnapshotNote(tuple(kept), laid.skeleton, laid.stored, sizes, small)
+
+
+def _bytes_here(tensor: torch.Tensor) -> bytes:
+    flat = memory_as_it_lies(tensor)
+    return ctypes.string_at(flat.data_ptr(), flat.numel())
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
@@ -713,8 +527,8 @@ def _is_small(tensor: torch.Tensor) -> bool:
 
 
 def _names_bytes(kept: Sequence[KeptStretch]) -> int:
-    """What the names of all chunks will add to the note."""
-    return sum(NAME_BYTES * len(list(pieces_of(0, one.size_bytes))) + 8 for one in kept)
+    """What the hashes of all pieces will add to the note."""
+    return sum(NAME_BYTES * piece_count(one.size_bytes) + 8 for one in kept)
 
 
 def _rounded(size_bytes: int) -> int:
@@ -723,115 +537,6 @@ def _rounded(size_bytes: int) -> int:
 
 def _naming(memory: memoryview) -> Callable[[], bytes]:
     return lambda: name_of(memory)
-
-
-# ---- putting one together --------------------------------------------------------------------------------
-
-
-@dataclass
-class RestoreTimes:
-    """What it took: to compare all bytes, where they go to main memory with the copy; to register memory
-    with CUDA; and to copy it to the device.
-    """
-
-    compared_s: float = 0.0
-    pinned_s: float = 0.0
-    copied_s: float = 0.0
-
-
-def restored(
-    parts: Sequence[tuple[MemoryFile, PartHeader]], device: torch.device, times: RestoreTimes
-) -> dict[str, Any]:
-    """The state that these files have shares of, every byte compared. What was on a GPU is there again.
-    Raises `Unsound` or `OSError`.
-    """
-    notes = [(file, header, file.note(header)) for file, header in parts]
-    first = next(note for _, header, note in notes if header.share.number == 0)
-    try:
-        _check_cover(first, [note for _, _, note in notes])  # before any memory is taken for it
-        tensors = _empty(first, places_of(first.skeleton), device)
-        for file, header, note in notes:
-            _fill(file.mapped(header.data_bytes), note, tensors, device, times)
-        state = put_together(first.skeleton, [tensors[number] for number in first.stored])
-    except (MalformedSkeleton, RuntimeError) as error:
-        raise Unsound(f"it cannot be put together: {error}") from None
-    if not isinstance(state, dict):
-        raise Unsound("it holds no state")
-    return state
-
-
-def _empty(note: SnapshotNote, places: Sequence[Any], device: torch.device) -> dict[int, torch.Tensor]:
-    """For every tensor that is stored; the small ones have their contents."""
-    if len(places) != len(note.stored):
-        raise Unsound("its tensors are not those of its skeleton")
-    found: dict[int, torch.Tensor] = {}
-    for place, number in zip(places, note.stored, strict=True):
-        if not 0 <= number < len(note.sizes) or place.size_bytes != note.sizes[number]:
-            raise Unsound("its tensors are not those of its skeleton")
-        if number in found:
-            continue
-        found[number] = place.empty(device)
-        if small := note.small.get(number):
-            memory_as_it_lies(found[number]).copy_(torch.frombuffer(bytearray(small), dtype=torch.uint8))
-    return found
-
-
-def _check_cover(first: SnapshotNote, notes: Sequence[SnapshotNote]) -> None:
-    """Whether the shares have every byte of every tensor once."""
-    ends = {number: 0 for number in range(len(first.sizes)) if number not in first.small}
-    for one in sorted((one for note in notes for one in note.stretches), key=lambda one: one.begin):
-        if ends.get(one.tensor) != one.begin:
-            raise Unsound("its shares leave gaps")
-        ends[one.tensor] += one.size_bytes
-    ends |= {number: len(small) for number, small in first.small.items()}
-    if any(ends[number] != size for number, size in enumerate(first.sizes)):
-        raise Unsound("its shares leave gaps")
-
-
-def _fill(
-    memory: mmap.mmap,
-    note: SnapshotNote,
-    tensors: Mapping[int, torch.Tensor],
-    device: torch.device,
-    times: RestoreTimes,
-) -> None:
-    begun_s = time.perf_counter()
-    flat = torch.frombuffer(memory, dtype=torch.uint8)
-    view = memoryview(memory)
-    work, expected = [], []
-    for one in note.stretches:
-        target = tensors[one.tensor]
-        into = memory_of(target)[one.begin : one.begin + one.size_bytes] if not target.is_cuda else None
-        for number, (begin, end) in enumerate(pieces_of(0, one.size_bytes)):
-            source = view[one.offset + begin : one.offset + end]
-            work.append(_comparing(source, None if into is None else into[begin:end]))
-            expected.append(one.names[number * NAME_BYTES : (number + 1) * NAME_BYTES])
-    if each_hashed(work) != expected:
-        raise Unsound("the hash of a chunk does not agree")
-    compared_s = time.perf_counter()
-    times.compared_s += compared_s - begun_s
-    if device.type == "cuda":
-        with pinned(flat, device):
-            pinned_s = time.perf_counter()
-            for one in note.stretches:
-                if (target := tensors[one.tensor]).is_cuda:
-                    into_device = memory_as_it_lies(target)[one.begin : one.begin + one.size_bytes]
-                    into_device.copy_(flat[one.offset : one.offset + one.size_bytes], non_blocking=True)
-            torch.cuda.synchronize(device)
-            times.pinned_s += pinned_s - compared_s
-            times.copied_s += time.perf_counter() - pinned_s
-
-
-def _comparing(source: memoryview, into: memoryview | None) -> Callable[[], bytes]:
-    """The hash of what has arrived, where it is in main memory that it goes to."""
-
-    def compare() -> bytes:
-        if into is None:
-            return name_of(source)
-        into[:] = source
-        return name_of(into)
-
-    return compare
 
 
 # ---- before checkpoints ----------------------------------------------------------------------------------

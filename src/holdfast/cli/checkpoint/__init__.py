@@ -6,15 +6,15 @@ command = LazyGroup(
     "holdfast.cli.checkpoint",
     {
         "Commands": {
-            "list": "The checkpoints of a run, and which can be gone on from.",
+            "list": "Show the checkpoints of a run, and which of them it can resume from.",
             "prove": "Load the newest checkpoint, compute a step, and compare it with the run's.",
-            "verify": "Read every byte of a run's checkpoints, and compare it with its hash.",
-            "copy": "A checkpoint in another directory as well, verified on the way.",
-            "export": "A checkpoint as a safetensors file, or one that torch or its DCP opens.",
-            "import": "A checkpoint made of such a file.",
-            "prune": "Remove old checkpoints, and chunks that none needs.",
+            "verify": "Read a run's checkpoints whole, and compare every chunk with its hash.",
+            "copy": "Copy a checkpoint to another directory, and verify it on the way.",
+            "export": "Write a checkpoint as safetensors, or in a format of torch or its DCP.",
+            "import": "Make a checkpoint from such a file.",
+            "prune": "Remove old checkpoints, and the chunks that no other one needs.",
         }
     },
     name="checkpoint",
-    help="Look at a run's checkpoints, move them, and remove old ones.",
+    help="Inspect the checkpoints of a run, prove that they load, convert them, and remove old ones.",
 )

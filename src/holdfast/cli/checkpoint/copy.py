@@ -71,9 +71,7 @@ def _copied(run_or_path: str, target: Path, step: int | None) -> Copied:
         usable = [kept for kept in kept_steps(root) if step in (None, kept.step) and not fault_of(kept)]
         if not usable:
             which = "" if step is None else f" of step {step}"
-            raise InputError(
-                f"There is no checkpoint{which} in {root} that can be gone on from.", hint=LIST_HINT
-            )
+            raise InputError(f"{root} has no checkpoint{which} that a run can resume from.", hint=LIST_HINT)
         size_bytes, written_bytes = copy_checkpoint(usable[-1], root, target)
     except Unsound as error:
         raise InputError(f"The checkpoint {usable[-1].place} is damaged: {error}.", hint=LIST_HINT) from None

@@ -1,4 +1,4 @@
-"""`holdfast checkpoint list`: what a run has kept, and whether it can be gone on from."""
+"""`holdfast checkpoint list`: what a run has kept, and whether a run can resume from it."""
 
 import click
 
@@ -10,7 +10,8 @@ from holdfast.cli.record import json_option
 @click.argument("run_or_path")
 @json_option
 def command(run_or_path: str, as_json: bool) -> None:
-    """List the checkpoints of RUN_OR_PATH, the oldest first, and which can be gone on from: manifests and the
-    sizes of files are looked at. `holdfast checkpoint verify` reads all of it.
+    """List the checkpoints of RUN_OR_PATH, the oldest first, and which of them a run can resume from.
+
+    It reads manifests and the sizes of files. `holdfast checkpoint verify` reads everything.
     """
     print_rows(*rows_of(run_or_path), as_json=as_json)

@@ -8,6 +8,8 @@ from holdfast.record.files import is_there
 from holdfast.run.endpoint import run_directory
 from holdfast.run.launcher import CHECKPOINTS_DIRECTORY
 
+PLACE_HINT = "Name the run, its --checkpoints directory, or a file in it."
+
 
 def located(run_or_path: str) -> Path:
     """A path is taken before a run of the same name."""
@@ -19,7 +21,7 @@ def located(run_or_path: str) -> Path:
         return directory
     raise InputError(
         f"{run_or_path!r} is neither a path nor a run with checkpoints in {home()}.",
-        hint="Name the run, its --checkpoints directory, or a file in it.",
+        hint=PLACE_HINT,
     )
 
 

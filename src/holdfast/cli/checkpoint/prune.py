@@ -16,10 +16,10 @@ from holdfast.record.errors import InputError
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="How many of the newest to keep that can be gone on from.",
+    help="How many to keep: the newest that a run can resume from.",
 )
 def command(run_or_path: str, keep: int) -> None:
-    """Remove checkpoints of RUN_OR_PATH that are older than the newest few that can be gone on from, and
+    """Remove checkpoints of RUN_OR_PATH that are older than the newest few a run can resume from, and
     chunks that none needs. Safe while a run writes there. RUN_OR_PATH may be s3://BUCKET/PREFIX, too.
     """
     if is_remote(run_or_path):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from holdfast.cli.checkpoint.place import located
+from holdfast.cli.checkpoint.place import PLACE_HINT, located
 from holdfast.cli.checkpoint.remote import is_remote, place_of, troubles_told
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import InputError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint, or its parts, one for each rank of a replica. size_bytes: of its tensors. fault: why it
-    cannot be gone on from; empty: it can.
+    a run cannot resume from it; empty: it can.
     """
 
     step: int
@@ -40,9 +40,12 @@ def rows_of(run_or_path: str, *, is_thorough: bool = False) -> tuple[str, list[C
 
     try:
         root = root_of(path if path.is_dir() else path.parent)
-        return str(root), [_row(kept, is_thorough) for kept in kept_steps(root)]
+        rows = [_row(kept, is_thorough) for kept in kept_steps(root)]
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.", hint=ACCESS_HINT) from None
+    if not rows and path.is_file():
+        raise InputError(f"{path} is not in a directory of checkpoints.", hint=PLACE_HINT)
+    return str(root), rows
 
 
 def _remote_rows(place: "Storage", is_thorough: bool) -> tuple[str, list[CheckpointRow]]:

@@ -51,7 +51,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         default="",
         metavar="DIGEST",
     )
-    abort: bool = option("Put back at once whatever a drill of RUN has changed, and end.", is_flag=True)
+    abort: bool = option("Put back at once whatever a drill of RUN has changed, and end.")
     html_path: Path | None = shared(html_option)
     prices_path: Path | None = shared(prices_option)
     store_url: str | None = shared(store_option)

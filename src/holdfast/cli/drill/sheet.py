@@ -19,7 +19,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = option(
         "Draws place, time and strength.", type=click.IntRange(min=0), default=1, show_default=True
     )
-    reveal: bool = option("The facilitator's copy, with the truth.", is_flag=True)
+    reveal: bool = option("The facilitator's copy, with the truth.")
     gpus: int | None = option(
         "How many GPUs the cluster has.  [default: 512]", type=click.IntRange(1, GPUS_MAX)
     )

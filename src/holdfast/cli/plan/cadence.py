@@ -66,7 +66,6 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "Another place for checkpoints: what one costs there, and the share of failures it survives, as",
         "in memory:0.5s:90%. May be given several times.",
         type=_level,
-        multiple=True,
         metavar="NAME:STALL:SHARE",
     )
     distribution: str = option(

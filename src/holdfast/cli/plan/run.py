@@ -36,9 +36,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     mtbf_s: float | None = option(
         "--mtbf", "Between failures of the whole run.", type=seconds_with_unit, metavar="TIME"
     )
-    rates: Path | None = option(
-        "What `plan fit --json` found, instead.", type=click.Path(path_type=Path), metavar="FILE"
-    )
+    rates: Path | None = option("What `plan fit --json` found, instead.")
     policy: str | None = option(
         "What is done about a failure: restart, spares, holdfast, ...", metavar="NAME"
     )

@@ -56,7 +56,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     framework: Framework | None = option(
         "Whose memory is meant.  [default: any]", type=click.Choice(["megatron", "torchtitan"])
     )
-    survive_node_loss: bool = option("Only layouts that go on when a node is lost.", is_flag=True)
+    survive_node_loss: bool = option("Only layouts that go on when a node is lost.")
     limit: int = option("Rows shown.", type=click.IntRange(min=1), default=ROWS_USUAL, show_default=True)
     prices_path: Path | None = shared(prices_option)
     as_json: bool = shared(json_option)

@@ -1,0 +1,189 @@
+"""One run asked about once: which run and moment are meant, a look at them, and what the record has of it."""
+
+from collections.abc import Collection
+from typing import NoReturn
+
+import msgspec
+
+from holdfast.detect.standstill import RanksStanding
+from holdfast.diagnose import recorded as diagnosed
+from holdfast.diagnose.incident import Incident
+from holdfast.diagnose.lifecycle import Casebook, IncidentChange, Taken
+from holdfast.diagnose.looking import LookSetting, Recalled, References, look, recall, sees_machines
+from holdfast.diagnose.standing import with_standing
+from holdfast.diagnose.weighing import not_measured
+from holdfast.diagnose.wording import known_runs, stepless
+from holdfast.economics.pricing.prices import Prices
+from holdfast.ledger.report import ReportedPace
+from holdfast.record.errors import InputError, nearest
+from holdfast.record.events import RunStarted
+from holdfast.record.runs import ends_ns, find_run
+from holdfast.record.store import Store
+from holdfast.signals.quality import Flaw
+from holdfast.signals.source import Source
+from holdfast.signals.stepped import last_step_ns, runs_in
+from holdfast.topology.discovery.prometheus import labelled_runs
+from holdfast.topology.file import Described
+
+FRESH_NS_MAX = 600 * 10**9
+"""A run of which something was recorded within this time is looked at as it is now, else as it was last; one
+that has ended as it was then.
+"""
+WINDOW_S_MAX = 6 * 3_600.0
+"""All that an assessment reads of its window is in memory at once."""
+
+
+class DiagnoseQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a run.
+
+    window_s   how far to look back; is_exact: no further, even if the last step is older
+    logged     the runs whose step logs were named
+    gpus       how many the run has, where no record says
+    ranks      what dumps of its flight recorder tell
+    """
+
+    run: str
+    at_ns: int
+    window_s: float
+    is_exact: bool
+    logged: tuple[str, ...] = ()
+    gpus: int | None = None
+    ranks: RanksStanding | None = None
+
+
+class DiagnoseAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What `diagnose` found.
+
+    sees_run  whether the signals tell anything of the run in the window at all
+    unshown   what the record has open and this look does not show
+    recorded  the names of those incidents that `runbook` will find
+    others    the other runs that the signals tell of
+    again     the command that finds the same and records it
+    pace      how far the steps of the whole run are from a healthy one, as `report` has it
+    last_ns   when its last step was made, where the window does not tell its pace
+    sees_machines  whether the signals tell anything of machines at all
+    unmeasured     what the signals do not have that might tell of a cause, and whose it is
+    """
+
+    run: str
+    at_ns: int
+    window_s: float
+    sees_run: bool
+    incidents: tuple[Incident, ...]
+    unshown: tuple[Incident, ...]
+    recorded: frozenset[str]
+    others: tuple[str, ...]
+    flaws: tuple[Flaw, ...]
+    again: tuple[str, ...] = ()
+    pace: ReportedPace | None = None
+    last_ns: int | None = None
+    sees_machines: bool = True
+    unmeasured: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def since_ns(self) -> int:
+        return self.at_ns - round(self.window_s * 10**9)
+
+    @property
+    def misnamed(self) -> tuple[str, ...]:
+        """What the telemetry knows by no name that the run has."""
+        return tuple(flaw.text for flaw in self.flaws if flaw.kind == "names")
+
+    @property
+    def blindness(self) -> str:
+        """That nothing can be said, for where the signals do not see the run."""
+        sentence = f"Nothing can be said of {self.run}: {stepless(self.last_ns, self.since_ns)}"
+        return f"{sentence} {known_runs(self.others)}".rstrip()
+
+
+def asked_for(
+    store: Store, run: str | None, at_ns: int | None, logged: tuple[str, ...], now_ns: int
+) -> tuple[str, int]:
+    """The run and the moment. A run need not be in the record: signals may be all there is of it."""
+    run = run or _logged(logged) or find_run(store, None)
+    if at_ns is not None:
+        return run, at_ns
+    found = (summary for summary in store.runs() if summary.run == run and summary.events)
+    last_ns = next((summary.last_ns for summary in found), now_ns)
+    at_ns = now_ns if now_ns - last_ns < FRESH_NS_MAX else last_ns
+    return run, ends_ns(store, [run], at_ns).get(run, at_ns)
+
+
+def _logged(runs: tuple[str, ...]) -> str | None:
+    """The run of the step log that was named."""
+    if len(runs) > 1:
+        raise InputError("Several step logs are given, and no RUN.", hint=f"Name one of {', '.join(runs)}.")
+    return next(iter(runs), None)
+
+
+def answered(
+    asked: DiagnoseQuestion, store: Store, source: Source, cluster: Described, prices: Prices
+) -> tuple[DiagnoseAnswer, tuple[IncidentChange, ...]]:
+    """What was found, and what of it the record does not have yet."""
+    run, at_ns = asked.run, asked.at_ns
+    ended = ends_ns(store, [run], at_ns)
+    setting = LookSetting(
+        store=store,
+        source=source,
+        cluster=cluster,
+        prices=prices,
+        window_s=asked.window_s if run in ended else _wide_enough_s(source, asked),
+        references=References(store),
+    )
+    seen = runs_in(source, setting.window_ns(at_ns))
+    recorded = {summary.run for summary in store.runs() if summary.run}
+    told = {*seen, *labelled_runs(setting.cluster.survey), *asked.logged}
+    if run not in {*told, *recorded}:
+        _refuse(run, told, recorded)
+    known = diagnosed.changes_of(store, run)
+    # The answer is about this window: it neither reaches back to what the record has open, nor is that
+    # over because this one look does not show it.
+    book = Casebook(known, now_ns=at_ns)
+    assessment = look(setting, [run], at_ns, recalled=_recalled(setting, asked))
+    incidents = with_standing(assessment.incidents, asked.ranks, at_ns)
+    taken = book.take(incidents, at_ns, unseen={run} - seen, ends_ns=ended)
+    answer = DiagnoseAnswer(
+        run=run,
+        at_ns=at_ns,
+        window_s=setting.window_s,
+        sees_run=run in seen,
+        incidents=taken.incidents,
+        unshown=_unshown(book, taken, at_ns),
+        recorded=frozenset(change.incident.name for change in known),
+        others=tuple(sorted(seen - {run})),
+        flaws=assessment.flaws,
+        pace=setting.references.pace(run, at_ns),
+        last_ns=None if run in seen else last_step_ns(source, run, at_ns),
+        sees_machines=sees_machines(source),
+        unmeasured=tuple(not_measured(assessment.measured)),
+    )
+    return answer, tuple(taken.changes)
+
+
+def _wide_enough_s(source: Source, asked: DiagnoseQuestion) -> float:
+    """So far back that a run that stands still shows when it stopped, unless the window was asked for."""
+    window_s = asked.window_s
+    if asked.is_exact:
+        return window_s
+    last_ns = last_step_ns(source, asked.run, asked.at_ns)
+    since_s = 0.0 if last_ns is None else (asked.at_ns - last_ns) / 1e9
+    return window_s + since_s if window_s / 2 < since_s <= WINDOW_S_MAX - window_s else window_s
+
+
+def _recalled(setting: LookSetting, asked: DiagnoseQuestion) -> Recalled:
+    said = recall(setting, [asked.run], asked.at_ns)
+    if asked.gpus is None or any(isinstance(event, RunStarted) and event.gpus for event in said.events):
+        return said
+    given = RunStarted(id="", occurred_ns=asked.at_ns, run=asked.run, gpus=asked.gpus)
+    return msgspec.structs.replace(said, events=(*said.events, given))
+
+
+def _unshown(book: Casebook, taken: Taken, at_ns: int) -> tuple[Incident, ...]:
+    shown = {incident.name for incident in taken.incidents}
+    return tuple(one for one in book.open if one.name not in shown and one.noticed_ns <= at_ns)
+
+
+def _refuse(run: str, seen: Collection[str], recorded: Collection[str]) -> NoReturn:
+    listed = f"{known_runs(sorted(seen))} `holdfast runs` lists those of the record.".lstrip()
+    hint = nearest(run, sorted({*seen, *recorded}), listed, likeness=0.4, quote="'")
+    raise InputError(f"Neither the record nor the signals know a run {run!r}.", hint=hint)

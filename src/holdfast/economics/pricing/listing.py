@@ -1,0 +1,57 @@
+"""A run in a row: what was paid for, what of it was useful, what it cost, and how it ended."""
+
+from fractions import Fraction
+
+import msgspec
+
+from holdfast.economics.pricing.prices import Prices
+from holdfast.economics.pricing.pricing import Pricing
+from holdfast.economics.pricing.rates import edges_ns
+from holdfast.ledger.report import Ended
+from holdfast.ledger.runs import AskedWindow, read_run
+from holdfast.ledger.window import Window
+from holdfast.record.store import RunSummary, Store
+from holdfast.wording.units import HOUR_NS
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in the list. ended: its last end; None where none is recorded since it was started last.
+
+    gpu_hours: paid for, with what a run that goes on accrued since its last event. useful_share: of what is
+    accounted for; None where nothing tells. useful_basis: how good that is, where it is an estimate.
+    cost_usd: None of a simulated run, which nobody paid for, and of one without recorded GPUs.
+    """
+
+    run: str
+    team: str
+    events: int
+    first_ns: int
+    last_ns: int
+    ended: Ended | None
+    gpus: int
+    gpu_hours: float
+    useful_share: float | None
+    useful_basis: str
+    cost_usd: float | None
+    cost_assumed: bool
+    simulated: bool
+
+
+def listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simulated: bool) -> Listed:
+    look = AskedWindow(window=Window(), now_ns=now_ns)
+    told = read_run(store, summary.run, look, edges_ns(prices.rates))
+    charges = [charge for charge in Pricing(told, prices).charges() if charge.gpu_ns]
+    gpu_ns = sum(charge.gpu_ns for charge in charges)
+    usd = sum((charge.usd(charge.gpu_ns) for charge in charges), Fraction())
+    return Listed(
+        **msgspec.structs.asdict(summary),
+        team=told.team,
+        ended=told.ended,
+        gpus=told.gpus,
+        gpu_hours=gpu_ns / HOUR_NS,
+        useful_share=told.goodput.total,
+        useful_basis=told.goodput.basis,
+        cost_usd=None if simulated or not told.gpus else float(usd),
+        cost_assumed=any(charge.price.assumed for charge in charges),
+        simulated=simulated,
+    )

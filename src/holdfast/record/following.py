@@ -1,0 +1,71 @@
+"""The events of a store as they come, behind those that it has."""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+
+import msgspec
+
+from holdfast.record.errors import StoreError
+from holdfast.record.events import AnyEvent
+from holdfast.record.home import HomeJournal
+from holdfast.record.store import Selection, Store
+
+POLL_INTERVAL_S = 0.5
+
+
+def following(
+    store: Store, journal: HomeJournal, selection: Selection, say: Callable[[str], None]
+) -> Iterator[AnyEvent]:
+    """What is there, by time, and then what arrives, as it arrives. Ends with an interrupt.
+
+    A store that cannot be used for a while, as when its server restarts, is told once and waited for.
+    """
+    cursor = store.end()
+    shown: set[str] = set()
+    last: AnyEvent | None = None
+    is_listed = is_troubled = False
+    while True:
+        try:
+            if not is_listed:
+                for event in _present(store, selection, cursor, last, shown):
+                    last = event
+                    yield event
+                is_listed = True
+            journal.take_in()
+            end = store.end()
+            for arrival, event in store.since(cursor, selection):
+                cursor = arrival
+                if event.id not in shown:
+                    yield event
+            cursor = max(cursor, end)
+        except StoreError as error:
+            if not is_troubled:
+                say(f"{error.sentence} It is tried again.")
+            is_troubled = True
+        else:
+            if is_troubled:
+                say("The store can be used again; nothing was missed.")
+            is_troubled = False
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _present(
+    store: Store, selection: Selection, cursor: int, last: AnyEvent | None, shown: set[str]
+) -> Iterator[AnyEvent]:
+    """What is there, behind `last` where an earlier reading came so far. Adds to `shown` what arrived after
+    the cursor, and will be met there again.
+    """
+    if last is not None:
+        selection = msgspec.structs.replace(selection, since_ns=last.occurred_ns)
+    present = store.select(selection)
+    first = list(islice(present, 1))  # now the reading has begun, and will see nothing newer
+    # What arrived between the two looks is behind the cursor, and may be among what is present as well.
+    began = store.end()
+    unsure = {event.id for arrival, event in store.since(cursor, selection) if arrival <= began}
+    for event in chain(first, present):
+        if last is not None and (event.occurred_ns, event.id) <= (last.occurred_ns, last.id):
+            continue
+        if event.id in unsure:
+            shown.add(event.id)
+        yield event

@@ -1,0 +1,111 @@
+"""A file or a directory taken into a store, whatever it is: a journal, a known format, or a log of steps."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from io import BytesIO
+from pathlib import Path
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.record.files import is_directory
+from holdfast.record.home import ingest_directory
+from holdfast.record.importers import import_file, table
+from holdfast.record.importers.intake import SKIPPED_SHOWN_MAX, FileReading, Lines, Options, Watch
+from holdfast.record.journal import Damage, holds_journal
+from holdfast.record.store import Ingested, Store
+from holdfast.record.untrusted import printable
+
+StepsIn = Callable[[Path], list[tuple[int, int]]]
+"""The moment and number of each step in a log, or in a tracker's files; none where it is nothing such."""
+
+
+class FileResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file brought."""
+
+    file: str
+    format: str
+    lines: int | None = None
+    runs: int | None = None
+    new: int
+    known: int
+    conflicting: int
+    replaced: int = 0
+    skipped: int
+    skipped_lines: tuple[str, ...]
+    summary: str = ""
+
+
+class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """How files go into a store. watched: what is told how far a file was read."""
+
+    store: Store
+    options: Options
+    steps_in: StepsIn
+    watched: Callable[[Path], AbstractContextManager[Watch | None]]
+
+    def take(self, path: Path) -> FileResult:
+        """By its format; a file in none of them may still be a step log, as `--step-log` takes it."""
+        if is_directory(path):
+            return self._take_directory(path)
+        try:
+            with self.watched(path) as watch, import_file(path, self.options, watch) as reading:
+                return _taken(path, self.store.ingest(reading), reading)
+        except InputError:
+            if not (shown := self.steps_in(path)):
+                raise
+            return self._take_steps(path, shown)
+
+    def _take_steps(self, path: Path, shown: list[tuple[int, int]]) -> FileResult:
+        """As a table of them."""
+        rows = "".join(f"{at_ns},{step}\n" for at_ns, step in shown)
+        lines = Lines(BytesIO(f"occurred_ns,step\n{rows}".encode()), str(path))
+        reading = table.read_csv(lines, self.options)
+        return msgspec.structs.replace(_taken(path, self.store.ingest(reading), reading), format="step log")
+
+    def _take_directory(self, path: Path) -> FileResult:
+        if not holds_journal(path):
+            if steps := self.steps_in(path):
+                return self._take_steps(path, steps)
+            raise InputError(
+                f"The directory {path} holds no journal of Holdfast and no files of TensorBoard or W&B.",
+                hint="Name the log files themselves; docs/import.md has the formats.",
+            )
+        damages: list[Damage] = []
+        ingested = ingest_directory(self.store, path, damages)
+        shown = damages[:SKIPPED_SHOWN_MAX]
+        return FileResult(
+            file=printable(str(path)),
+            format="journal",
+            new=ingested.new,
+            known=ingested.known,
+            conflicting=ingested.conflicting,
+            skipped=len(damages),
+            skipped_lines=tuple(
+                printable(f"{damage.file}, line {damage.line}: {damage.reason}") for damage in shown
+            ),
+        )
+
+
+def _taken(path: Path, ingested: Ingested, reading: FileReading) -> FileResult:
+    imported = reading.imported()
+    if not ingested.new + ingested.known + ingested.conflicting:
+        first = (
+            f", as line {skip.line}: {skip.reason}" if (skip := next(iter(imported.skipped), None)) else ""
+        )
+        raise InputError(
+            f"Nothing in {path} can be used{first}.", hint="docs/import.md has the formats and their fields."
+        )
+    return FileResult(
+        file=printable(str(path)),
+        format=imported.format,
+        lines=imported.lines,
+        runs=imported.runs,
+        new=ingested.new,
+        known=ingested.known,
+        conflicting=ingested.conflicting,
+        replaced=imported.replaced_count,
+        skipped=imported.skipped_count,
+        skipped_lines=tuple(f"line {skip.line}: {skip.reason}" for skip in imported.skipped),
+        summary=imported.summary(),
+    )

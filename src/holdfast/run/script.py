@@ -1,0 +1,107 @@
+"""What a run is to run: whether it can be started, and how; and what the run is called."""
+
+import re
+import secrets
+import shutil
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.record.errors import InputError
+
+RUN_CHARS_MAX = 100
+SUFFIX_BYTES = 3
+SCRIPT_BYTES_MAX = 1 << 20
+"""Of a script that is looked through."""
+
+_RUN_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{RUN_CHARS_MAX - 1}}}")
+
+
+class TrainingScript(msgspec.Struct, frozen=True, kw_only=True):
+    """A script as it was named: a file for Python, a module of it, or a program of its own."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+    is_program: bool = False
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What starts it. `InputError` where that cannot work."""
+        python = (sys.executable, "-u")
+        if self.is_module and self.is_program:
+            raise InputError("--module and --no-python exclude each other.", hint="Leave one of them out.")
+        if self.is_module:
+            _check_module(self.name)
+            return (*python, "-m", self.name, *self.arguments)
+        if self.is_program:
+            if shutil.which(self.name) is None:
+                raise InputError(
+                    f"There is no program {self.name}.",
+                    hint="It must be executable, and named by its path.",
+                )
+            return (self.name, *self.arguments)
+        _check_script(Path(self.name))
+        return (*python, self.name, *self.arguments)
+
+    @property
+    def may_join(self) -> bool:
+        """Whether the script names Holdfast, or cannot be read for that."""
+        if self.is_module or self.is_program:
+            return True
+        try:
+            with Path(self.name).open("rb") as file:
+                return b"holdfast" in file.read(SCRIPT_BYTES_MAX)
+        except OSError:
+            return True
+
+    @property
+    def run_name(self) -> str:
+        """A new name for a run of it."""
+        name = self.name.rpartition(".")[2] if self.is_module else Path(self.name).stem
+        stem = re.sub(r"[^A-Za-z0-9_.\-]", "-", name).lstrip(".-") or "run"
+        return f"{stem[: RUN_CHARS_MAX // 2]}-{secrets.token_hex(SUFFIX_BYTES)}"
+
+
+def checked_name(run: str) -> str:
+    """`InputError` where a run cannot be called so."""
+    if not _RUN_NAME.fullmatch(run):
+        raise InputError(
+            f"{run!r} cannot be the name of a run.",
+            hint=f"Use up to {RUN_CHARS_MAX} letters, digits, dots, dashes and underscores.",
+        )
+    return run
+
+
+def _check_script(path: Path) -> None:
+    """Python runs a file, or a directory or archive with a __main__ in it."""
+    try:
+        if path.is_dir():
+            if not (path / "__main__.py").is_file():
+                raise InputError(f"The script {path} is a directory.", hint="Name the file to be run.")
+            return
+        with path.open("rb"):
+            return
+    except OSError as error:
+        is_gone = isinstance(error, FileNotFoundError)
+        hint = "A module is run with --module, a program with --no-python." if is_gone else ""
+        raise InputError(f"The script {path} cannot be read: {error.strerror}.", hint=hint) from None
+
+
+def _check_module(name: str) -> None:
+    """Find it as `python -m` will, but import nothing: importing may have effects."""
+    places: Any = ["", *sys.path]
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:count]), places)
+        if spec is None:
+            raise InputError(
+                f"There is no module {'.'.join(parts[:count])!r}.",
+                hint="Modules are looked for in the working directory and in this Python's packages.",
+            )
+        places = spec.submodule_search_locations or []
+    if places and PathFinder.find_spec(f"{name}.__main__", places) is None:
+        raise InputError(f"{name!r} is a package without a __main__.", hint="Name the module to be run.")

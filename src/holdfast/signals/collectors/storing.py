@@ -1,0 +1,71 @@
+"""Readings on their way into the store of signals, which may take none for a while."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.record.errors import HoldfastError
+from holdfast.signals.collectors.gathering import Collected
+from holdfast.signals.collectors.redfish import is_facility_water
+from holdfast.signals.collectors.rounds import Tell
+from holdfast.signals.frame import Reading
+from holdfast.signals.store import SignalStore
+
+WAITING_MAX = 100_000
+"""Readings that wait for a store that cannot be written: some 100 MB. The oldest are let go, and counted."""
+
+Outlet = Callable[[Collected], None]
+
+
+@contextmanager
+def storing(path: Path, tell: Tell, *, step_s: float, keep_s: float | None) -> Iterator[Outlet]:
+    """Readings into the store of signals, but for the facility's water, which is no coolant of a rack. What
+    the store refuses, because the disk is full say, is offered again in the next round.
+
+    keep_s: what is older than this is deleted; None: nothing is.
+    """
+    complaints = ComplaintBox(tell)
+    waiting: list[Reading] = []
+    dropped = 0
+    with SignalStore(path, step_s=step_s) as store:
+
+        def outlet(collected: Collected) -> None:
+            nonlocal dropped
+            waiting.extend(reading for reading in collected.readings if not is_facility_water(reading))
+            with complaints.caught():
+                store.append(waiting)
+                waiting.clear()
+                if dropped:
+                    tell(f"The signals lack {dropped:,} readings: only the newest {WAITING_MAX:,} wait.", "")
+                    dropped = 0
+                store.merge()
+                if keep_s is not None:
+                    store.forget(collected.at_ns - round(keep_s * 1e9))
+            if len(waiting) > WAITING_MAX:
+                dropped += len(waiting) - WAITING_MAX
+                del waiting[:-WAITING_MAX]
+
+        try:
+            yield outlet
+        finally:
+            if lost := dropped + len(waiting):
+                tell(f"The signals lack the last {lost:,} readings: the store took none of them.", "")
+
+
+class ComplaintBox:
+    """What an outlet fails with, told once until it works again."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._told = ""
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        try:
+            yield
+        except HoldfastError as error:
+            if error.sentence != self._told:
+                self._tell(error.sentence, error.hint)
+            self._told = error.sentence
+        else:
+            self._told = ""

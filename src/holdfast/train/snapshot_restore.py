@@ -1,0 +1,187 @@
+"""Putting a state together from snapshots in memory, every byte compared with its hash before it is used."""
+
+import mmap
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from holdfast.train.chunks import NAME_BYTES, Unsound, name_of
+from holdfast.train.device_copy import register, unregister
+from holdfast.train.manifest import memory_of
+from holdfast.train.protected import memory_as_it_lies
+from holdfast.train.skeleton import MalformedSkeleton, places_of, put_together
+from holdfast.train.snapshot_file import KeptStretch, MemoryFile, PartHeader, SnapshotNote
+
+COMPARERS_MAX, CORES_LEFT = 8, 2
+"""Threads that compare, where there are as many cores; and how many are left to those that copy, and CUDA."""
+REGISTERED_BYTES = 1 << 30
+"""So much memory is registered with CUDA at a time, then copied and compared while the next is."""
+
+
+@dataclass
+class RestoreTimes:
+    """What it took: to compare all bytes, where they go to main memory with the copy; to register memory
+    with CUDA; to copy it to the device; and in all, for the former happen at once.
+    """
+
+    whole_s: float = 0.0
+    compared_s: float = 0.0
+    pinned_s: float = 0.0
+    copied_s: float = 0.0
+
+
+def restored(
+    parts: Sequence[tuple[MemoryFile, PartHeader]], device: torch.device, times: RestoreTimes
+) -> dict[str, Any]:
+    """The state that these files have shares of, every byte compared. What was on a GPU is there again.
+    Raises `Unsound` or `OSError`.
+    """
+    begun_s = time.perf_counter()
+    notes = [(file, header, file.note(header)) for file, header in parts]
+    first = next(note for _, header, note in notes if header.share.number == 0)
+    try:
+        _check_cover(first, [note for _, _, note in notes])  # before any memory is taken for it
+        tensors = _empty(first, places_of(first.skeleton), device)
+        for file, header, note in notes:
+            _fill(file.mapped(header.data_bytes), note, tensors, device, times)
+        state = put_together(first.skeleton, [tensors[number] for number in first.stored])
+    except (MalformedSkeleton, RuntimeError) as error:
+        raise Unsound(f"it cannot be put together: {error}") from None
+    if not isinstance(state, dict):
+        raise Unsound("it holds no state")
+    times.whole_s = time.perf_counter() - begun_s
+    return state
+
+
+def _empty(note: SnapshotNote, places: Sequence[Any], device: torch.device) -> dict[int, torch.Tensor]:
+    """For every tensor that is stored; the small ones have their contents."""
+    if len(places) != len(note.stored):
+        raise Unsound("its tensors are not those of its skeleton")
+    found: dict[int, torch.Tensor] = {}
+    for place, number in zip(places, note.stored, strict=True):
+        if not 0 <= number < len(note.sizes) or place.size_bytes != note.sizes[number]:
+            raise Unsound("its tensors are not those of its skeleton")
+        if number in found:
+            continue
+        found[number] = place.empty(device)
+        if small := note.small.get(number):
+            memory_as_it_lies(found[number]).copy_(torch.frombuffer(bytearray(small), dtype=torch.uint8))
+    return found
+
+
+def _check_cover(first: SnapshotNote, notes: Sequence[SnapshotNote]) -> None:
+    """Whether the shares have every byte of every tensor once."""
+    ends = {number: 0 for number in range(len(first.sizes)) if number not in first.small}
+    for one in sorted((one for note in notes for one in note.stretches), key=lambda one: one.begin):
+        if ends.get(one.tensor) != one.begin:
+            raise Unsound("its shares leave gaps")
+        ends[one.tensor] += one.size_bytes
+    ends |= {number: len(small) for number, small in first.small.items()}
+    if any(ends[number] != size for number, size in enumerate(first.sizes)):
+        raise Unsound("its shares leave gaps")
+
+
+def _fill(
+    memory: mmap.mmap,
+    note: SnapshotNote,
+    tensors: Mapping[int, torch.Tensor],
+    device: torch.device,
+    times: RestoreTimes,
+) -> None:
+    """What goes to a GPU is copied while it is compared, and used only if all of it agrees."""
+    begun_s = time.perf_counter()
+    view = memoryview(memory)
+    threads = max(1, min(COMPARERS_MAX, len(os.sched_getaffinity(0)) - CORES_LEFT))
+    with ThreadPoolExecutor(threads) as pool:
+        comparing: list[Future[bool]] = []
+        done = 0
+        for until in _upload(memory, note, tensors, device, times):
+            while done < len(note.stretches) and _end(note.stretches[done]) <= until:
+                one = note.stretches[done]
+                comparing += _comparing(pool, view, one, tensors[one.tensor])
+                done += 1
+        is_sound = all(found.result() for found in comparing)
+    times.compared_s += time.perf_counter() - begun_s
+    if not is_sound:
+        raise Unsound("the hash of a piece does not agree")
+
+
+def _end(one: KeptStretch) -> int:
+    return one.offset + one.size_bytes
+
+
+def _comparing(
+    pool: ThreadPoolExecutor, view: memoryview, one: KeptStretch, target: torch.Tensor
+) -> list[Future[bool]]:
+    """Whether each piece is what it was; what goes to main memory is compared where it has arrived."""
+    into = None if target.is_cuda else memory_of(target)[one.begin : one.begin + one.size_bytes]
+
+    def agrees(number: int, begin: int, end: int) -> bool:
+        piece = view[one.offset + begin : one.offset + end]
+        if into is not None:
+            into[begin:end] = piece
+            piece = into[begin:end]
+        return name_of(piece) == one.names[number * NAME_BYTES : (number + 1) * NAME_BYTES]
+
+    return [pool.submit(agrees, number, *piece) for number, piece in enumerate(one.pieces())]
+
+
+def _upload(
+    memory: mmap.mmap,
+    note: SnapshotNote,
+    tensors: Mapping[int, torch.Tensor],
+    device: torch.device,
+    times: RestoreTimes,
+) -> Iterator[int]:
+    """Copy to the GPU what belongs there, if there is one. Gives how far the memory is mapped."""
+    if device.type != "cuda":
+        yield len(memory)
+        return
+    flat = torch.frombuffer(memory, dtype=torch.uint8)
+    goes_up = [one for one in note.stretches if tensors[one.tensor].is_cuda]
+    registered: list[torch.Tensor] = []
+    copies: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+    try:
+        for at in range(0, flat.numel(), REGISTERED_BYTES):
+            part = flat[at : at + REGISTERED_BYTES]
+            begun_s = time.perf_counter()
+            register(part, device)
+            registered.append(part)
+            times.pinned_s += time.perf_counter() - begun_s
+            end = at + part.numel()
+            copies.append(_copy_up(flat, (at, end), goes_up, tensors))
+            yield end
+        torch.cuda.synchronize(device)
+        times.copied_s += sum(begun.elapsed_time(done) for begun, done in copies) / 1e3
+    finally:  # it takes as long as a copy, and nobody waits for it
+        threading.Thread(target=_unregister_all, args=(registered,), daemon=True).start()
+
+
+def _copy_up(
+    flat: torch.Tensor,
+    bounds: tuple[int, int],
+    stretches: Sequence[KeptStretch],
+    tensors: Mapping[int, torch.Tensor],
+) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Have what lies between these bounds copied. Gives when that begins on the device, and is done."""
+    events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    events[0].record()
+    for one in stretches:
+        begin, end = max(one.offset, bounds[0]), min(_end(one), bounds[1])
+        if begin < end:
+            first = one.begin + begin - one.offset
+            into = memory_as_it_lies(tensors[one.tensor])[first : first + end - begin]
+            into.copy_(flat[begin:end], non_blocking=True)
+    events[1].record()
+    return events
+
+
+def _unregister_all(parts: Sequence[torch.Tensor]) -> None:
+    for part in parts:
+        unregister(part)
