@@ -265,6 +265,32 @@ def test_who_has_the_only_copy_of_a_part_is_not_replaced(cluster: MakeCluster) -
     made.until_generation(3)
 
 
+def test_all_members_may_say_that_only_who_leaves_has_a_part(cluster: MakeCluster) -> None:
+    """The next generation waits for a node, so that the second of them is heard as well."""
+    made = cluster(nodes_max=2, nodes_min=2, slots=2, warm=1, mesh=TWO, steps=10**6)
+    for name in ("n0", "n1"):
+        made.join_node(name)
+    made.until_step(1)
+    made.run(lambda: made.state.is_settled)
+    made.processes["n1.2"].builds = False
+    made.kill("n1.0")
+    made.run(lambda: members(made) == ("n0.0", "n0.1"))
+    made.run(lambda: made.state.generations.formed is made.state.generations.announced)
+    made.kill_node("n1")
+    made.deliver_all("agent")
+    made.stall_steps = True
+    number = made.state.generations.number + 1
+    made.tell(MoveRequested(Migrate(member="n0.0")))
+    made.run(lambda: made.state.generations.number == number)
+    for name in ("n0.2", "n0.1"):
+        made.from_worker(made.processes[name], PartLost(member=name, generation=number, rail=0))
+        made.deliver_all("worker")
+    assert "n0.0 stays: no other member has part 1 of the state" in made.said
+    assert not any("begin again" in line for line in made.said)
+    assert members(made) == ("n0.0", "n0.1")
+    assert not made.state.generations.announced.lost  # type: ignore[union-attr]
+
+
 def test_a_twin_that_was_not_there_when_the_last_step_was_made_does_not_have_its_sum(
     cluster: MakeCluster,
 ) -> None:

@@ -59,6 +59,12 @@ def test_nodes_that_are_left_have_a_seat_for_every_part(seed: int) -> None:
     assert failure is None, str(failure)
 
 
+def test_nobody_begins_again_because_several_say_that_only_who_leaves_has_a_part() -> None:
+    """The first sentence undid the replacement, and the second one ended all members: see `part_lost`."""
+    _, failure = run_one(5190883)
+    assert failure is None, str(failure)
+
+
 def test_who_was_given_up_may_begin_again_in_its_old_generation() -> None:
     """It is alone there, and commits nothing; the simulation once took that for a return of the run."""
     _, failure = run_one(4009835)

@@ -175,10 +175,12 @@ def fence_ahead(state: RunState) -> None:
 
 def part_lost(state: RunState, message: PartLost) -> None:
     """Members have looked for a part of the state in vain. Whoever was to leave with this generation may have
-    it, and stays: a replica by itself need not have mirrors.
+    it, and stays: a replica by itself need not have mirrors. All members say so, and the first one counts.
     """
     generation = state.generations.announced
     if generation is None or generation.number != message.generation or generation.formed_ns is not None:
+        return
+    if generation.is_void:
         return
     if generation.leaving:
         replacing.revert(state, generation, f"no other member has part {message.rail + 1} of the state")
