@@ -332,6 +332,28 @@ def test_a_member_that_is_lost_after_the_last_step_has_its_part_done_by_its_heir
     assert made.finish().outcome == "completed"
 
 
+def test_a_stand_in_for_another_member_does_not_keep_a_run_that_is_through(cluster: "MakeCluster") -> None:
+    """Rank 0 is lost with its node after the last step. The stand-in waits for a boundary that never comes;
+    generations once followed each other without end, because it seemed to come in with the next one.
+    """
+    made = up(cluster, nodes=2, slots=1, steps=10**6)
+    made.stall_steps = True
+    made.processes["n1.1"].builds = False
+    ask(made, "n1.0")
+    made.deliver_all("worker")
+    process = made.processes["n1.0"]
+    process.doing, process.is_finished = "finished", True
+    made.tell(FromMember("n1.0", Finished(member="n1.0", step=process.version, digest="d")))
+    made.processes["n1.1"].builds = True
+    made.run(lambda: "n1.1" in made.state.roster.waiting)
+    made.kill_node("n0")
+    made.deliver_all("worker")
+    made.deliver_all("agent")
+    made.run(lambda: made.state.ending.closing is not None or made.state.generations.number > 5)
+    assert made.state.generations.number == 1
+    assert made.finish().outcome == "completed"
+
+
 def test_a_node_that_is_lost_meanwhile_is_gone_without_the_replacement(cluster: "MakeCluster") -> None:
     made = announced(cluster, "n0.1", nodes=2)
     made.kill_node("n1")

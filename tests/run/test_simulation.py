@@ -59,6 +59,12 @@ def test_nodes_that_are_left_have_a_seat_for_every_part(seed: int) -> None:
     assert failure is None, str(failure)
 
 
+def test_a_stand_in_for_another_member_does_not_keep_a_run_from_its_end() -> None:
+    """Generations followed each other without end: see replicas.py, `would_grow`."""
+    _, failure = run_one(5145132)
+    assert failure is None, str(failure)
+
+
 def test_nobody_begins_again_because_several_say_that_only_who_leaves_has_a_part() -> None:
     """The first sentence undid the replacement, and the second one ended all members: see `part_lost`."""
     _, failure = run_one(5190883)

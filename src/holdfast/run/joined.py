@@ -331,7 +331,10 @@ def _awaits_main(state: RunState) -> bool:
     The others have nothing more to compute. If one of them were rank 0 meanwhile, two might do it at once; or
     none, where its script is past it already.
     """
-    is_there = any(replicas.may_stand_in(state, name) for name in state.roster.waiting)
+    is_there = any(
+        replicas.may_stand_in(state, name) and replacing.is_newcomer(state, name)
+        for name in state.roster.waiting
+    )
     return bool(state.ending.undone_main) and not is_there and seats.is_anybody_coming(state)
 
 

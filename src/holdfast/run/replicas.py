@@ -73,10 +73,12 @@ def room_for(state: RunState) -> int:
 
 
 def would_grow(state: RunState, generation: Generation) -> bool:
-    """Whether those who wait can come in: with a sharded model, only if they make another whole replica."""
-    if not state.roster.waiting or state.policy.mesh.ranks == 1:
-        return bool(state.roster.waiting)
+    """Whether those who wait can come in: with a sharded model, only if they make another whole replica. Who
+    waits for another member's place comes in with that one's leave, and not before.
+    """
     newcomers = [name for name in state.roster.waiting if replacing.is_newcomer(state, name)]
+    if not newcomers or state.policy.mesh.ranks == 1:
+        return bool(newcomers)
     return len(arrange(state, generation.living, newcomers, "")) > len(generation.living)
 
 
