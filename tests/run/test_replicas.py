@@ -354,6 +354,24 @@ def test_who_has_the_state_stays_and_another_node_takes_the_lost_ones_place(clus
     assert not any("begin again" in line for line in made.said)
 
 
+def test_who_keeps_the_mirror_of_a_lost_part_comes_in_before_its_neighbour(cluster: MakeCluster) -> None:
+    """n2.0 and n3.0 are neighbours and make a replica, but what n0.0 had is only in the mirror of n1.0."""
+    made = cluster(nodes_max=4, nodes_min=2, slots=1, warm=0, mesh=TWO, steps=10**6, wait_s=60.0)
+    for name in ("n0", "n1"):
+        made.join_node(name)
+    made.until_step(1)
+    made.script = lambda process: setattr(process, "sticks_in", "state" if process.node == "n2" else None)
+    for name in ("n2", "n3"):
+        made.join_node(name)
+    made.run(lambda: "n3.0" in made.state.generations.announced.regrouped)  # type: ignore[union-attr]
+    assert members(made) == ("n0.0", "n1.0", "n2.0", "n3.0")
+    stuck = made.processes["n2.0"]  # its state has not come, so that nobody else has this part
+    stuck.sticks_in = stuck.hangs_in = None
+    lose_node(made, "n0")
+    assert members(made) == ("n2.0", "n1.0")
+    assert made.state.launch.stalled_ns is None
+
+
 def test_a_node_is_not_moved_with_the_last_copy_of_a_part(cluster: MakeCluster) -> None:
     """n3.0 has its own part, and the mirror of the one that is lost: n1 is moved, though its place is low."""
     made = up(cluster, 4, slots=1)

@@ -59,6 +59,12 @@ def test_nodes_that_are_left_have_a_seat_for_every_part(seed: int) -> None:
     assert failure is None, str(failure)
 
 
+def test_who_keeps_the_mirror_of_a_lost_part_is_in_the_replica_that_goes_on() -> None:
+    """Another of its rail was in it, and the run waited in vain: see replicas.py, `_take_in`."""
+    _, failure = run_one(5758848)
+    assert failure is None, str(failure)
+
+
 def test_a_stand_in_for_another_member_does_not_keep_a_run_from_its_end() -> None:
     """Generations followed each other without end: see replicas.py, `would_grow`."""
     _, failure = run_one(5145132)
