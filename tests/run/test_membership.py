@@ -755,6 +755,57 @@ def test_below_the_least_nodes_the_run_waits_for_one(cluster: "MakeCluster") -> 
     assert made.generations[-1].members == ("n0.0", "n1.0+1")
 
 
+def test_each_wait_for_a_node_is_as_long_as_the_first(cluster: "MakeCluster") -> None:
+    """The only node comes back and is lost again before its member is ready; what the run waited for it
+    before, and what the member takes to get ready, is no part of the next wait.
+    """
+    made = up(cluster, slots=1, warm=0, wait_s=60.0)
+    made.script = lambda process: setattr(process, "builds", False)
+    for _ in range(4):
+        made.kill_node("n0")
+        made.deliver_all("worker")
+        made.deliver_all("agent")
+        made.wait(made.now_ns + 40 * SECOND)
+        made.join_node("n0")
+        made.run(lambda: any(process.doing == "building" for process in made.processes.values()))
+        made.wait(made.now_ns + 40 * SECOND)
+    for process in made.processes.values():
+        process.builds = True
+    assert made.finish().outcome == "completed"
+
+
+def test_a_node_that_comes_and_goes_without_a_commit_is_not_waited_for_for_ever(
+    cluster: "MakeCluster",
+) -> None:
+    made = up(cluster, slots=1, warm=0, wait_s=60.0)
+    made.script = lambda process: setattr(process, "builds", False)
+    for _ in range(40):
+        if made.ending is not None:
+            break
+        made.kill_node("n0")
+        made.deliver_all("worker")
+        made.deliver_all("agent")
+        made.wait(made.now_ns + 10 * SECOND)
+        if made.ending is None:
+            made.join_node("n0")
+            made.deliver_all("agent")
+    assert "failures and not one commit in between" in made.finish().reason
+
+
+def test_a_node_that_comes_back_has_no_longer_than_that_for_its_members(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=1, warm=0, wait_s=60.0)
+    made.script = lambda process: setattr(process, "builds", False)
+    made.kill_node("n0")
+    made.deliver_all("worker")
+    made.deliver_all("agent")
+    made.wait(made.now_ns + 40 * SECOND)
+    made.join_node("n0")
+    made.deliver_all("agent")
+    returned_ns = made.now_ns
+    assert "waited 60 s in vain for members that are ready" in made.finish().reason
+    assert made.now_ns - returned_ns < 70 * SECOND
+
+
 def test_when_everybody_is_lost_the_run_goes_on_from_a_checkpoint(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=0, steps=30)
     made.until_step(9)

@@ -59,6 +59,13 @@ def test_nodes_that_are_left_have_a_seat_for_every_part(seed: int) -> None:
     assert failure is None, str(failure)
 
 
+@pytest.mark.parametrize("seed", [5194866, 5304698, 5311447, 5409923, 5438105, 5457823, 5691723, 5713730])
+def test_what_was_waited_for_nodes_is_no_part_of_the_wait_for_members(seed: int) -> None:
+    """A node returned late, and its members had only the rest of the time: see joined.py, `_stall`."""
+    _, failure = run_one(seed)
+    assert failure is None, str(failure)
+
+
 def test_who_keeps_the_mirror_of_a_lost_part_is_in_the_replica_that_goes_on() -> None:
     """Another of its rail was in it, and the run waited in vain: see replicas.py, `_take_in`."""
     _, failure = run_one(5758848)

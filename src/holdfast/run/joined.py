@@ -390,13 +390,15 @@ def _await_replica(state: RunState) -> None:
 
 
 def _stall(state: RunState) -> None:
-    """The run cannot go on for want of nodes or members: wait for them, at most `wait_s`."""
-    ranks = state.policy.mesh.ranks
+    """The run cannot go on for want of nodes or members: wait for them, at most `wait_s`. When nodes have
+    come, their members have as long again to get ready. Each lost node is a setback, which bounds that.
+    """
+    ranks, lacks_nodes = state.policy.mesh.ranks, not _has_nodes(state)
     want = "members that are ready" if ranks == 1 else f"a whole replica of {ranks} members"
-    if not _has_nodes(state):
+    if lacks_nodes:
         want = f"nodes: {state.roster.nodes_active} of at least {state.policy.nodes_min} have joined"
-    if state.launch.stalled_ns is None:
-        state.launch.stalled_ns = state.now_ns
+    if state.launch.stalled_ns is None or state.launch.lacks_nodes != lacks_nodes:
+        state.launch.stalled_ns, state.launch.lacks_nodes = state.now_ns, lacks_nodes
         if state.generations.announced is not None:
             state.outbox.say(f"waiting for {want}, for at most {state.policy.wait_s:g} s", "trouble")
     due_ns = state.launch.stalled_ns + state.wait_ns

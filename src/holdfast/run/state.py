@@ -427,7 +427,8 @@ class Launch(msgspec.Struct, kw_only=True):
 
     is_protected: its script has joined. attempt: who was started at launch, at `launched_ns`. gpus: members
     the run is meant to have, as recorded. setup: what the first member at `protect()` has built, and its
-    name; setups: the same by rail. stalled_ns: since when the run cannot go on for want of nodes or members.
+    name; setups: the same by rail. stalled_ns: since when the run cannot go on for want of nodes or members;
+    lacks_nodes: which of the two.
     """
 
     is_launched: bool = False
@@ -439,6 +440,7 @@ class Launch(msgspec.Struct, kw_only=True):
     restarts: int = 0
     restart_due_ns: int | None = None
     stalled_ns: int | None = None
+    lacks_nodes: bool = False
     setup: tuple[str, Setup] | None = None
     setups: dict[int, tuple[str, Setup]] = {}
 
