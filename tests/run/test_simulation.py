@@ -90,6 +90,18 @@ def test_who_was_given_up_may_begin_again_in_its_old_generation() -> None:
     assert failure is None, str(failure)
 
 
+@pytest.mark.parametrize("seed", [5021477, 5608549])
+def test_tensor_parallel_ranks_of_several_nodes_are_no_replica(seed: int) -> None:
+    """Those of a whole one did the first step again, rather than wait for processes that make theirs whole;
+    the simulation once took that for a loss. It is one if the run had that step already.
+    """
+    _, failure = run_one(seed)
+    assert failure is None, str(failure)
+    _, failure = run_one(seed, step=broken.has_what_one_has)
+    assert failure is not None
+    assert "goes back to step 0, though" in failure.wrong[0]
+
+
 @pytest.mark.soak
 def test_a_million_schedules_keep_all_promises() -> None:
     first = random.SystemRandom().randrange(1 << 48)

@@ -31,6 +31,14 @@ def counts_one_for_all(state: RunState, event: Happening, now_ns: int) -> tuple[
     return advance(state, event, now_ns)
 
 
+def has_what_one_has(state: RunState, event: Happening, now_ns: int) -> tuple[Effect, ...]:
+    """The run has a step when the first member has told of it; nobody writes that down."""
+    effects = advance(state, event, now_ns)
+    versions = [member.version for member in state.roster.members.values()]
+    state.progress.step = max([state.progress.step, *versions])
+    return effects
+
+
 def _for_all(
     state: RunState, message: Regrouped | Committed, names: Sequence[str], now_ns: int
 ) -> tuple[Effect, ...]:

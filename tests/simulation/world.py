@@ -506,6 +506,9 @@ class World:
     def _holders_beside(self, generation: int) -> tuple[str, ...]:
         """Members that count, are not in the generation and have the whole state, together. In a generation
         that another has followed only those are left who were given up.
+
+        Tensor parallel ranks are on one node: those of several nodes cannot go on without others. While the
+        run has no step, members that wait at its beginning do the first one again, rather than wait for them.
         """
         announced = self.state.generations.announced
         if announced is None or announced.number != generation:
@@ -517,7 +520,15 @@ class World:
             if not (one.is_dead or one.fresh or one.name in members) and self.counts(one.name)
         ]
         is_whole = len({one.rail for one in holders}) == self.ranks
+        if not self.state.progress.step and self.setting.policy.mesh.size("tp") > 1:
+            is_whole = self._are_together(holders)
         return tuple(one.name for one in holders) if is_whole else ()
+
+    def _are_together(self, scripts: list[Script]) -> bool:
+        """Whether some of them are all the ranks of a replica on one node."""
+        slots = {(one.node, self.state.roster.members[one.name].slot) for one in scripts}
+        seatings = [(node, slot // self.ranks) for node, slot in slots]
+        return any(seatings.count(seating) == self.ranks for seating in seatings)
 
     def counts(self, name: str) -> bool:
         """Whether the membership has not given the member up."""
