@@ -12,6 +12,7 @@ pytestmark = pytest.mark.slow
 STATE_BYTES = 64 << 20
 
 
+@pytest.mark.soak
 def test_every_figure_is_measured(tmp_path: Path) -> None:
     bench = measure(tmp_path, STATE_BYTES, turns=1)
     assert all(value > 0 for value in msgspec.structs.asdict(bench).values())

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from listening import tell_nobody
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from holdfast.cli.checkpoint import copy, export, import_, prune, verify
@@ -14,7 +15,7 @@ from holdfast.cli.checkpoint import list as list_
 from holdfast.record.errors import InputError
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.chunks import FOLDER, packs_in
-from holdfast.train.manifest import read_manifest
+from holdfast.train.manifest_file import read_manifest
 from holdfast.train.opening import load_checkpoint
 from holdfast.train.parts import kept_steps
 
@@ -22,10 +23,6 @@ pytestmark = pytest.mark.slow
 
 WEIGHT = torch.arange(6.0).reshape(2, 3)
 LARGE = torch.arange(1000.0)
-
-
-def tell_nobody(*_: object, **__: object) -> None:
-    """Nobody listens."""
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from listening import tell_nobody
 
 from holdfast.record.events import GenerationOpened, RunStarted, StepCommitted, StepWitnessed
 from holdfast.record.recorder import Recorder
@@ -20,10 +21,6 @@ if sys.argv[1] != "fails":
     found = Recomputed(begun=order.begins, loss="0.5", print=sys.argv[1], digest="d", kept=sys.argv[-1])
     found.write(pathlib.Path(order.result))
 """
-
-
-def tell_nobody(*_: object, **__: object) -> None:
-    """Nobody listens."""
 
 
 @pytest.fixture

@@ -1,17 +1,18 @@
 """A simulated cluster under control: random incidents, restarts, crashes and people who act by themselves.
+In most sequences a run is there that moves lanes and members when it is asked to.
 
 The loop and all decisions are those of the product; the store, the machines and the clock are here. Every
 action is held against the rules at the moment at which it reaches the machines.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from random import Random
 from typing import Any
 
 import msgspec
 
-from holdfast.control.actions import ACTIONS, HARMLESS, TAKES_OUT, ControlAction
+from holdfast.control.actions import ACTIONS, HARMLESS, LESS, TAKES_OUT, ControlAction
 from holdfast.control.cluster import NodeView
 from holdfast.control.controlling import Controlling, ControlSetting, reset_breaker
 from holdfast.control.history import KINDS
@@ -21,19 +22,43 @@ from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import diagnosis
 from holdfast.economics.pricing.prices import DEFAULTS
 from holdfast.record.errors import HoldfastError
-from holdfast.record.events import AnyEvent, BreakerChanged, IncidentDiagnosed, IncidentState, kind_of
+from holdfast.record.events import (
+    AnyEvent,
+    BreakerChanged,
+    GenerationOpened,
+    IncidentDiagnosed,
+    IncidentState,
+    MemberJoined,
+    MemberLost,
+    RunStarted,
+    kind_of,
+)
 from holdfast.record.store import EVERYTHING, NO_MARKS, Ingested, Selection
 from holdfast.wording.units import DAY_NS, HOUR_NS, MINUTE_NS, SECOND_NS
 
 START_NS = 1_800_000_000 * SECOND_NS
+RUN = "run"
+ELASTIC_SHARE = 0.6
+"""Of the sequences, in which the run can be asked to move."""
 RULES = ("gpu-throttle", "gpu-fault", "slow-node", "memory-errors")
 SHADOW_RULE = "memory-errors"
 POLICY = ControlPolicy(
     mode="act",
     out=Bound(nodes=3, percent=20),
     breaker=BreakerBound(nodes=4, percent=30),
-    budgets={"drain-when-done": Budget(nodes=2, percent=50, per_day=6), "reboot": Budget(per_day=3)},
-    rules={SHADOW_RULE: RulePolicy(mode="shadow")},
+    budgets={
+        "drain-when-done": Budget(nodes=2, percent=50, per_day=6),
+        "drain-now": Budget(nodes=1, percent=50, per_day=3),
+        "shrink": Budget(nodes=1, percent=50, per_day=2),
+        "migrate": Budget(nodes=2, percent=50, per_day=4),
+        "rebalance": Budget(per_day=6),
+        "reboot": Budget(per_day=3),
+    },
+    rules={
+        SHADOW_RULE: RulePolicy(mode="shadow"),
+        "slow-node": RulePolicy(never=("drain-now",)),
+        "gpu-throttle": RulePolicy(never=("drain-now", "migrate")),
+    },
     commands=SiteCommands(check="check {node}", reboot="reboot {node}"),
 )
 
@@ -94,8 +119,64 @@ class Inline(Executor):
         return future
 
 
+class ElasticRun:
+    """A run that goes on without a node, or moves to a spare. tell: puts what it records into the store."""
+
+    def __init__(self, nodes: list[str], spares: int, tell: Callable[[AnyEvent], None]) -> None:
+        self._tell = tell
+        self._told = 0
+        self._joined: dict[str, str] = {}
+        self.now_ns = START_NS
+        self._write(RunStarted)
+        for node in nodes:
+            self._join(node)
+        self.nodes, self.spares = nodes[spares:], nodes[:spares]
+        self._open()
+
+    def _write(self, kind: Callable[..., AnyEvent], **fields: Any) -> None:
+        self._told += 1
+        self._tell(kind(id=f"run{self._told}", occurred_ns=self.now_ns, run=RUN, **fields))
+
+    def _join(self, node: str) -> None:
+        self._joined[node] = f"{node}.0+{self._told}"
+        self._write(MemberJoined, subject=self._joined[node], node=node, gpus=8)
+
+    def _open(self) -> None:
+        self._write(GenerationOpened, members=tuple(self._joined[node] for node in self.nodes))
+
+    def leaves(self, node: str) -> bool:
+        if node not in self.nodes or len(self.nodes) < 2:
+            return False
+        self.nodes.remove(node)
+        self._write(MemberLost, subject=self._joined.pop(node))
+        self._open()
+        return True
+
+    def moves(self, node: str) -> bool:
+        if node not in self.nodes or not self.spares:
+            return False
+        self.nodes.append(self.spares.pop())
+        return self.leaves(node)
+
+    def comes(self, node: str) -> None:
+        """Back, or a new one."""
+        if node not in self._joined:
+            self._join(node)
+            self.nodes.append(node)
+            self._open()
+
+    def waits(self, node: str) -> None:
+        """As a spare."""
+        if node not in self._joined:
+            self._join(node)
+            self.spares.append(node)
+
+
 class SimulatedMachines:
-    """The cluster. rules: what every action is held against, whatever control believes it may do."""
+    """The cluster. rules: what every action is held against, whatever control believes it may do.
+
+    ours: nodes that we took out; without: those that the run goes on without because of us.
+    """
 
     def __init__(self, random: Random, rules: ControlPolicy) -> None:
         self.random = random
@@ -104,6 +185,8 @@ class SimulatedMachines:
         count = random.choice((4, 10, 30))
         self.nodes = {f"n{number}": NodeView(name=f"n{number}") for number in range(count)}
         self.ours: dict[str, ControlAction] = {}
+        self.without: set[str] = set()
+        self.run: ElasticRun | None = None
         self.is_sick: set[str] = set()
         self.is_stopped = False
         self.done: list[tuple[int, ControlAction, str]] = []
@@ -116,7 +199,7 @@ class SimulatedMachines:
         return MachinesView(nodes=dict(self.nodes))
 
     def reaches(self, run: str) -> bool:
-        return False
+        return self.run is not None and run == RUN
 
     def set(self, node: str, **fields: Any) -> None:
         self.nodes[node] = msgspec.structs.replace(self.nodes[node], **fields)
@@ -132,12 +215,27 @@ class SimulatedMachines:
             raise HoldfastError("It took too long.")
         return answered
 
+    def theirs(self, node: str) -> None:
+        """Somebody else has decided about it."""
+        self.ours.pop(node, None)
+        self.without.discard(node)
+
     def _apply(self, order: ActionOrder) -> Answered:
         action, node = order.decision.action, order.decision.target
         self.done.append((self.now_ns, action, node))
         if action in TAKES_OUT:
             self.set(node, is_out=True, reason=order.reason)
             self.ours[node] = action
+            self.without.discard(node)  # the drain has it now
+            if action == "drain-now" and self.run is not None:
+                self.run.leaves(node)
+        elif action == "migrate":
+            is_moved = self.run is not None and self.run.moves(node)
+            return Answered(ok=is_moved, outcome="moved" if is_moved else "no spare is ready")
+        elif action == "shrink":
+            is_left = self.run is not None and self.run.leaves(node)
+            self.without |= {node} if is_left else set()
+            return Answered(ok=is_left, outcome="left" if is_left else "it is the last one")
         elif action == "reboot":
             self.set(node, since_ns=self.now_ns)
             if self.random.random() < 0.5:
@@ -146,7 +244,9 @@ class SimulatedMachines:
             if node in self.is_sick:
                 return Answered(ok=False, outcome="gpu0.product 12 TFLOP/s, wanted 500")
             self.set(node, is_out=False, reason="")
-            self.ours.pop(node, None)
+            self.theirs(node)
+            if self.run is not None and self.random.random() < 0.7:
+                self.random.choice((self.run.comes, self.run.waits))(node)
         return Answered(ok=True, outcome="done")
 
     def _judge(self, order: ActionOrder) -> None:
@@ -157,10 +257,16 @@ class SimulatedMachines:
         self._require(not node.maintenance, "maintenance", order)
         if action in TAKES_OUT:
             self._require(not node.is_out, "it is out already", order)
+        if action in LESS:
             most = self.rules.out.of(len(self.nodes))
-            self._require(len(self.ours) < most, f"more than {most} nodes out", order)
-            own = [*self.ours.values()].count(action)
+            less = (self.ours.keys() | self.without) - {target}
+            self._require(len(less) < most, f"more than {most} nodes out", order)
+            own = [*self.ours.values()].count(action) if action in TAKES_OUT else len(self.without)
             self._require(own < self.rules.budget(action).of(len(self.nodes)), "the action's budget", order)
+        if action in ("migrate", "shrink"):
+            self._require(not node.is_out or target in self.ours, "somebody else took it out", order)
+            is_there = self.run is not None and target in self.run.nodes
+            self._require(is_there, "the run is not on it", order)
         if action in ("restore", "reboot"):
             self._require(node.is_out and target in self.ours, "it is not out by us", order)
         day = [one for at_ns, one, _ in self.done if at_ns > self.now_ns - DAY_NS]
@@ -177,7 +283,9 @@ class SimulatedMachines:
 
 
 class Simulation:
-    """One sequence. policy: what control believes it may do; forgets: it does not know what it did before."""
+    """One sequence. policy: what control believes it may do; rules: what it may; forgets: it does not know
+    what it did before.
+    """
 
     def __init__(
         self,
@@ -185,6 +293,7 @@ class Simulation:
         sample: Incident,
         *,
         policy: ControlPolicy = POLICY,
+        rules: ControlPolicy = POLICY,
         forgets: bool = False,
         machines: type[SimulatedMachines] = SimulatedMachines,
     ) -> None:
@@ -192,12 +301,19 @@ class Simulation:
         self.sample = sample
         self.policy = policy
         self.forgets = forgets
-        self.machines = machines(self.random, POLICY)
+        self.machines = machines(self.random, rules)
         self.store = MemoryStore()
+        if self.random.random() < ELASTIC_SHARE:
+            nodes = [*self.machines.nodes][: self.random.choice((3, 8))]
+            spares = self.random.choice((0, 1, 2)) if len(nodes) > 3 else 0
+            self.machines.run = ElasticRun(nodes, spares, lambda event: self._recorded(event))
         self.open: dict[str, Incident] = {}
         self.starts = 0
         self.told = 0
         self._start()
+
+    def _recorded(self, event: AnyEvent) -> None:
+        self.store.ingest([event])
 
     def _start(self) -> None:
         self.starts += 1
@@ -222,6 +338,8 @@ class Simulation:
     def run(self, steps: int) -> None:
         for _ in range(steps):
             self.machines.now_ns += round(self.random.choice((0.2, 1, 5, 20, 120)) * MINUTE_NS)
+            if self.machines.run is not None:
+                self.machines.run.now_ns = self.machines.now_ns
             for _ in range(self.random.randrange(3)):
                 self._happens()
             self._turn()
@@ -250,8 +368,10 @@ class Simulation:
                 self._maintained,
                 self._restarted,
                 self._reset,
+                self._comes,
+                self._is_lost,
             ],
-            [8, 4, 0.5, 2, 1, 2, 1, 1, 1, 1],
+            [8, 4, 0.5, 2, 1, 2, 1, 1, 1, 1, 1, 0.5],
         )[0]
         what(node)
 
@@ -272,7 +392,7 @@ class Simulation:
 
     def _opens(self, node: str) -> None:
         self._closes(node)
-        now_ns, run = self.machines.now_ns, self.random.choice(("cluster", "run"))
+        now_ns, run = self.machines.now_ns, self.random.choice(("cluster", RUN))
         cause = msgspec.structs.replace(
             self.sample.cause, subject=f"{node}.0", kind="gpu", mechanism=self.random.choice(RULES)
         )
@@ -309,17 +429,28 @@ class Simulation:
         self.machines.set(
             node, is_out=True, reason=self.random.choice(("fan, jane", "", "holdfast is wrong"))
         )
-        self.machines.ours.pop(node, None)
+        self.machines.theirs(node)
 
     def _person_annotates(self, node: str) -> None:
         """A word more in the reason, and the node is theirs."""
         if self.machines.nodes[node].is_out:
             self.machines.set(node, reason=f"{self.machines.nodes[node].reason}; wait, jane")
-            self.machines.ours.pop(node, None)
+            self.machines.theirs(node)
 
     def _person_restores(self, node: str) -> None:
         self.machines.set(node, is_out=False, reason="")
-        self.machines.ours.pop(node, None)
+        self.machines.theirs(node)
+
+    def _comes(self, node: str) -> None:
+        """A person gives the run a node, or one back to it."""
+        if self.machines.run is not None and not self.machines.nodes[node].is_out:
+            self.random.choice((self.machines.run.comes, self.machines.run.waits))(node)
+            self.machines.without.discard(node)
+
+    def _is_lost(self, node: str) -> None:
+        """The run loses a node by itself."""
+        if self.machines.run is not None:
+            self.machines.run.leaves(node)
 
     def _imaged(self, node: str) -> None:
         self.machines.set(node, since_ns=self.machines.now_ns)
@@ -333,6 +464,27 @@ class Simulation:
     def _reset(self, _: str) -> None:
         reset_breaker(self.store, self.machines.now_ns, f"r{self.machines.now_ns}-{self.told}", "jane")
         self.machines.is_stopped = False
+
+
+class Forgiving(SimulatedMachines):
+    """A broken rule: a node that somebody else has taken over still looks as we left it."""
+
+    def look(self, now_ns: int) -> MachinesView:
+        nodes = super().look(now_ns).nodes
+        return MachinesView(
+            nodes={
+                name: msgspec.structs.replace(node, reason=self.written[name])
+                if node.is_out and name in self.written
+                else node
+                for name, node in nodes.items()
+            }
+        )
+
+    def _apply(self, order: ActionOrder) -> Answered:
+        self.written = {**self.written, order.decision.target: order.reason}
+        return super()._apply(order)
+
+    written: Mapping[str, str] = {}
 
 
 class Blind(SimulatedMachines):

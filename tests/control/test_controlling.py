@@ -452,6 +452,37 @@ def test_a_node_that_a_run_was_moved_off_is_drained_though_the_run_is_well_again
     assert about(back_ns + HOUR_NS) == []
 
 
+@pytest.mark.parametrize("has_crashed", [True, False])
+@pytest.mark.parametrize("has_left", [True, False])
+def test_whether_a_run_left_a_node_is_seen_by_the_run_where_its_answer_was_not_heard(
+    desk: Desk, machines: Machines, incident: MakeIncident, has_left: bool, has_crashed: bool
+) -> None:
+    """Else more nodes would be left than the budget allows. The incident is over: the run has left."""
+    told: dict[str, Any] = {"occurred_ns": NOW_NS - HOUR_NS, "run": "pretrain"}
+    members = [
+        events.MemberJoined(id=f"m{number}", subject=f"m{number}", node=f"n{number}", **told)
+        for number in (17, 18, 19)
+    ]
+    desk.store.ingest([*members, events.GenerationOpened(id="g1", members=("m17", "m18"), **told)])
+    machines.moves = True
+    desk.tell(incident())
+    control = desk.start()
+    if has_crashed:
+        machines.gate.clear()
+        control.turn(NOW_NS)  # and it is never heard of again
+    else:
+        machines.answer = Answered(ok=False, outcome="it took too long")
+        settled(control)
+    told["occurred_ns"] = NOW_NS + 1
+    if has_left:
+        desk.store.ingest([events.GenerationOpened(id="g2", members=("m18", "m19"), **told)])
+    desk.tell(incident(), "resolved", NOW_NS + 1)
+    later = desk.start() if has_crashed else control
+    later.turn(NOW_NS + MINUTE_NS)
+    assert desk.acts()[-1] == ("migrate", "n17", "act", "done" if has_left else "failed")
+    assert [*later.history.left] == (["n17"] if has_left else [])
+
+
 def test_what_ended_and_was_never_acted_on_is_forgotten(desk: Desk, incident: MakeIncident) -> None:
     control = desk.start()
     states: list[tuple[events.IncidentState, bool]] = [("open", True), ("resolved", False), ("open", True)]

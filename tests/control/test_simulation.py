@@ -10,11 +10,12 @@ import msgspec
 import pytest
 from quantity import sampled
 
-from holdfast.control.policy import Bound, BreakerBound, Budget, Waits
+from holdfast.control.actions import ACTIONS
+from holdfast.control.policy import Bound, Budget, ControlPolicy, Waits
 from holdfast.diagnose.incident import Incident
 
 from .conftest import SAMPLE
-from .simulation import POLICY, Blind, Broken, Simulation
+from .simulation import POLICY, Blind, Broken, Forgiving, Simulation
 
 pytestmark = pytest.mark.slow
 
@@ -39,26 +40,36 @@ def test_no_rule_is_broken_in_random_sequences(batch: int) -> None:
     assert done["restore"] > BATCH / 4
     assert done["reboot"]
     assert done["call-a-person"]
+    assert done["rebalance"] > BATCH / 4
+    assert done["migrate"] > BATCH / 20
+    assert done["shrink"] + done["drain-now"] > BATCH / 20
 
 
-NO_BUDGET = msgspec.structs.replace(
-    POLICY,
-    out=Bound(nodes=1000, percent=100),
-    breaker=BreakerBound(nodes=1000, percent=100),
-    budgets={"drain-when-done": Budget(nodes=1000, percent=100, per_day=1000)},
-)
-NO_COOL_DOWN = msgspec.structs.replace(
-    POLICY, waits=Waits(cool_down_min=0, hold_min=0, hands_off_h=0, person_h=0)
-)
+def bounded(out: int = 1_000, at_once: int = 1_000, per_day: int = 1_000) -> ControlPolicy:
+    budget = Budget(nodes=at_once, percent=100, per_day=per_day)
+    return msgspec.structs.replace(
+        POLICY, out=Bound(nodes=out, percent=100), budgets=dict.fromkeys(ACTIONS, budget)
+    )
+
+
+def off_by_one(name: str, most: int) -> dict[str, Any]:
+    """Control believes that there is room for one more."""
+    return {"rules": bounded(**{name: most}), "policy": bounded(**{name: most + 1})}
+
+
+NO_COOL_DOWN = msgspec.structs.replace(POLICY, waits=Waits(cool_down_min=0))
 
 
 @pytest.mark.parametrize(
     ("broken", "caught"),
     [
-        ({"policy": NO_BUDGET}, "nodes out"),
+        (off_by_one("out", 2), "nodes out"),
+        (off_by_one("at_once", 1), "the action's budget"),
+        (off_by_one("per_day", 2), "the day's budget"),
         ({"policy": NO_COOL_DOWN}, "flapping"),
         ({"policy": msgspec.structs.replace(POLICY, rules={})}, "shadow"),
         ({"machines": Blind}, "it is out already"),
+        ({"machines": Forgiving}, "it is not out by us"),
         ({"forgets": True}, "nodes out"),
     ],
 )

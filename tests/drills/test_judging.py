@@ -58,6 +58,7 @@ def verdict(
     *,
     target: str = "n0.1",
     ends_s: float = 0.0,
+    again_s: Sequence[float] = (),
     **fields: Any,
 ) -> LiveVerdict:
     scenario = live_scenario(name)
@@ -72,6 +73,7 @@ def verdict(
                 ends_ns=AT + round(ends_s * SECOND),
                 subjects=subjects,
                 node=target.partition(".")[0],
+                again_ns=tuple(AT + round(at_s * SECOND) for at_s in again_s),
             ),
             target=target,
             forecast=forecast(scenario, before, target, ends_s, 2.0),
@@ -123,9 +125,31 @@ def test_who_blames_somebody_else_has_not_found_the_cause() -> None:
     assert verdict("worker-killed", unnoticed.events).detect_s is None
 
 
-def test_what_lasts_is_over_before_the_run_counts_as_recovered() -> None:
+def slowed() -> Story:
     told = Story()(events.FaultObserved, 2, subject="n0.1", fault="slow member", severity="degraded")
-    told(events.ActionTaken, 2, subject="n0.1", action="rebalance").steps(3, 40)
+    return told(events.ActionTaken, 2, subject="n0.1", action="rebalance").steps(3, 40)
+
+
+def test_others_that_are_slow_too_do_not_make_the_cause_wrong() -> None:
+    told = slowed()(events.FaultObserved, 1, subject="n1.0", fault="slow member", severity="degraded")
+    assert verdict("half-speed", told.events, ends_s=30.0).cause_right
+    other = Story()(events.FaultObserved, 1, subject="n1.0", fault="slow member", severity="degraded")
+    found = verdict("half-speed", other.steps(2, 40).events, ends_s=30.0)
+    assert (found.cause_right, found.causes) == (False, ("n1.0: slow member",))
+
+
+def test_what_happens_after_the_recovery_is_not_judged() -> None:
+    told = slowed()(events.FaultObserved, 90, subject="n1.0", fault="SIGKILL")
+    told(events.MemberLost, 90, subject="n1.0")(events.ActionTaken, 90, subject="n1.0", action="replace")
+    found = verdict("half-speed", told.events, ends_s=30.0, digest=DIGEST, reference=DIGEST)
+    assert found.cause_right
+    assert found.actions == ("rebalance n0.1",)
+    early = slowed()(events.FaultObserved, 20, subject="n1.0", fault="SIGKILL")
+    assert verdict("half-speed", early.events, ends_s=30.0).cause_right is False
+
+
+def test_what_lasts_is_over_before_the_run_counts_as_recovered() -> None:
+    told = slowed()
     found = verdict("half-speed", told.events, ends_s=30.0)
     assert found.recover_s == pytest.approx(33.0)
     assert not verdict("half-speed", told.events, ends_s=60.0).recovered
@@ -147,17 +171,24 @@ def test_a_bad_node_is_lost_three_times() -> None:
             events.ActionTaken, at_s, subject="n1.0", action="shrink"
         )
         told(events.GenerationOpened, at_s + 5, members=("n0.0", "n0.1", "n1.0", "n1.1"))
-    found = verdict("bad-node", told.steps(27, 33).events, target="n1")
-    assert found.detect_s == pytest.approx(21.0)
+    found = verdict("bad-node", told.steps(27, 33).events, target="n1", again_s=(10.5, 19.0))
+    assert found.detect_s == pytest.approx(2.0)  # the longest of the three
     assert (found.cause_right, found.recovered) == (True, True)
+    assert [row.what for row in found.timeline].count("again: n1") == 2
+    twice = [one for one in told.events if one.occurred_ns < AT + 20 * SECOND]
+    assert verdict("bad-node", twice, target="n1", again_s=(10.5,)).cause_right is False
 
 
 def test_a_full_disk_is_over_with_the_next_checkpoint() -> None:
     told = Story()(events.CheckpointFailed, 3, step=103, reason="No space left on device").steps(1, 40)
     assert not verdict("full-disk", told.events, target="storage", ends_s=20.0).recovered
-    told(events.CheckpointSaved, 25, step=125)
+    told(events.CheckpointSaved, 35, step=135)
     found = verdict("full-disk", told.events, target="storage", ends_s=20.0)
     assert (found.recovered, found.cause_right, found.action_right) == (True, True, True)
+    assert found.recover_s == pytest.approx(35.0)
+    # What it cost is known with the third step: the run loses nothing while it waits for a checkpoint.
+    halted = [one for one in told.events if not 30 <= (one.occurred_ns - AT) / SECOND < 35]
+    assert found.cost == verdict("full-disk", halted, target="storage", ends_s=20.0).cost
 
 
 def test_only_a_diagnosis_names_a_slow_link() -> None:
@@ -193,6 +224,9 @@ def test_what_is_beyond_the_radius_is_refused() -> None:
     assert "more than half" in refusal(lost, uneven, "n0", 10.0)
     assert "nobody else" in refusal(killed_, scene(nodes=1, slots=1), "n0.0", 0.0)
     assert "300 s at most" in refusal(lost, scene(), "n1", 301.0)
+    seldom = msgspec.structs.replace(scene(), saves_s=600.0)
+    assert "10 min apart" in refusal(live_scenario("full-disk"), seldom, "storage", 60.0)
+    assert refusal(live_scenario("full-disk"), seldom, "storage", 600.0).startswith("a fault may last")
     assert "no successor" in refusal(live_scenario("two-at-once"), scene(successor=0), "n0.0", 0.0)
 
 

@@ -208,7 +208,7 @@ def reference(folder: Path) -> str:
 class Training:
     """A run of real steps on this machine."""
 
-    def __init__(self, folder: Path, *flags: str, steps: int = STEPS) -> None:
+    def __init__(self, folder: Path, *flags: str, steps: int = STEPS, nodes: int = 2, slots: int = 2) -> None:
         self.start = Start(folder)
         script = SCRIPT.read_text(encoding="utf-8")
         (folder / "stuck.py").write_text(
@@ -216,14 +216,15 @@ class Training:
         )
         self.told = ("--folder", str(folder), "--steps", str(steps))
         (folder / "script.py").write_text(script, encoding="utf-8")
-        self.folder = folder
+        self.members = nodes * slots
+        shape = ("--nodes", str(nodes), "--nproc-per-node", str(slots))
         self.launched = self.start._started(
             {**os.environ, "HOLDFAST_HOME": str(self.start.home)},
-            *("run", "--run", RUN, "--nodes", "2", "--nproc-per-node", "2", *flags, "script.py", *self.told),
+            *("run", "--run", RUN, *shape, *flags, "script.py", *self.told),
         )
 
     def until_steps(self) -> None:
-        self.launched.until_said("generation 1: 4 members")
+        self.launched.until_said(f"generation 1: {self.members} members")
         until(lambda: "checkpoint.saved" in self.start.verb("events", RUN).stdout, wait_s=WAIT_S)
 
     def drill(self, *words: str) -> Any:
@@ -254,6 +255,28 @@ def test_half_the_speed_moves_lanes_and_the_bits_are_the_same(tmp_path: Path) ->
         training.close()
     assert (found["bits_equal"], found["recovered"], found["cause_right"]) == (True, True, True)
     assert any(action.startswith("rebalance") for action in found["actions"])
+
+
+@pytest.mark.soak
+def test_a_node_that_is_lost_once_and_then_again_and_again_leaves_no_trace_in_the_bits(
+    tmp_path: Path,
+) -> None:
+    digest = reference(tmp_path)
+    training = Training(tmp_path, "--checkpoint-every", "20", nodes=3, slots=1)
+    try:
+        training.until_steps()
+        once = training.drill("node-lost", "--target", "n2")
+        often = training.drill("bad-node", "--target", "n1", "--reference", digest)
+        assert training.launched.wait() == 0
+    finally:
+        training.close()
+    for found in (once, often):
+        assert (found["recovered"], found["cause_right"], found["action_right"]) == (True, True, True)
+        assert found["detect_s"] < found["recover_s"]
+    assert once["causes"] == ["n2: node lost"]
+    assert often["causes"] == ["n1: node lost"]
+    assert [row["what"] for row in often["timeline"]].count("again: n1") == 2
+    assert often["bits_equal"]
 
 
 @pytest.mark.soak

@@ -14,6 +14,7 @@ from holdfast.drills.live.monkey import (
     MonkeyBudget,
     allowance,
     drills_of,
+    fitting,
     hindrance,
     is_missed,
     read_hours,
@@ -82,6 +83,14 @@ def test_a_budget_counts_what_was_done_by_whomever() -> None:
     assert hindrance((), 0) == "the day's budget is spent"
     assert "big/s1" in hindrance({"big/s1"}, 2)
     assert hindrance((), 1) == ""
+
+
+def test_what_the_run_cannot_have_is_left_out() -> None:
+    found = fitting(BUDGET, {"node-lost": "one node", "agent-frozen": "one node"})
+    assert found.scenarios == tuple(name for name in SAFE if name not in ("node-lost", "agent-frozen"))
+    assert fitting(BUDGET, {}) == BUDGET
+    with pytest.raises(InputError, match="none of these drills"):
+        fitting(BUDGET, SAFE)
 
 
 @pytest.mark.parametrize("text", ["17-9", "9", "9-25", "", "nine-five", "9-9"])

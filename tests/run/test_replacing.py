@@ -224,7 +224,10 @@ def test_a_node_is_migrated_to_the_spare_node_that_is_named(cluster: "MakeCluste
         made.join_node(f"n{number}")
     made.until_step(1)
     made.run(lambda: not made.state.roster.short and not made.state.roster.coming)
-    assert tell(made, Migrate(member="n0", to="n7")).sentence == "n7 is not a spare node; there is n2, n3"
+    assert tell(made, Migrate(member="n0", to="n1")).sentence == "n1 is not a spare node; there is n2, n3"
+    for member in ("n0", "n0.0"):
+        unknown = tell(made, Migrate(member=member, to="n7"))
+        assert (unknown.is_mistake, unknown.sentence) == (True, "no node 'n7'; it has n0, n1, n2, n3")
     assert tell(made, Migrate(member="n0.0", to="n3")).sentence.startswith("every place on n3 is taken")
     assert tell(made, Migrate(member="n0", to="n3")).ok
     made.until_generation(2)

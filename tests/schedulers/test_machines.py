@@ -1,6 +1,7 @@
 """The site's commands, and which way each action takes to the machines."""
 
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from holdfast.record.errors import HoldfastError
 from holdfast.schedulers.live_runs import LiveRuns
 from holdfast.schedulers.machines import ClusterMachines
 from holdfast.schedulers.scheduler import UNTOLD, DrainCause
-from holdfast.schedulers.site import SiteAnswer, filled, run_command, told
+from holdfast.schedulers.site import OUTPUT_BYTES_MAX, SiteAnswer, filled, run_command, told
 
 FREE = ActionPrice(gpu_hours=0, usd=0)
 RIGID = RunView(name="pretrain", gpus=8, jobs=("7",))
@@ -185,6 +186,18 @@ def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path
     assert time.monotonic() - begun < 60
     child = int((tmp_path / "pid").read_text())
     until(lambda: not is_alive(child))
+
+
+def test_what_a_command_says_is_bounded_while_it_is_read() -> None:
+    tracemalloc.start()
+    try:
+        loud = run_command(["bash", "-c", "head -c 64M /dev/zero; echo; echo the end"], 300.0)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(loud.output) == OUTPUT_BYTES_MAX
+    assert most < 8 * OUTPUT_BYTES_MAX
+    assert told(loud) == "exit code 0: the end"
 
 
 def test_a_command_that_is_not_there_is_told() -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.record.clock import SystemClock
 from holdfast.record.events import StepCommitted
@@ -106,7 +106,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._numbers = itertools.count()
-        self._undisturbed: dict[str, Result] = {}
+        self._undisturbed: dict[tuple[Any, ...], Result] = {}
         paths = [str(WORKERS), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._zygote = subprocess.Popen(
             [sys.executable, "-u", str(Path(__file__).with_name("zygote.py"))],
@@ -125,11 +125,14 @@ class Cluster:
     def close(self) -> None:
         self._zygote.communicate(timeout=END_S_MAX)
 
-    def undisturbed(self, build: str) -> Result:
-        """One member by itself; computed once for all tests."""
-        if build not in self._undisturbed:
-            self._undisturbed[build] = self.train(build)
-        return self._undisturbed[build]
+    def undisturbed(self, build: str, **told: Any) -> Result:
+        """One member by itself, unless something else is told; computed once for all tests."""
+        key = (build, *sorted(told.items()))
+        if key not in self._undisturbed:
+            self._undisturbed[key] = self.train(build, **told)
+        found = self._undisturbed[key]
+        assert found.ending.outcome == "completed", found.story
+        return found
 
     def train(
         self,

@@ -40,7 +40,7 @@ def check_kills(
     tls: bool = False,
 ) -> None:
     seed = 1000 * lanes + 10 * nodes + slots
-    undisturbed = cluster.train("plain", steps=steps, lanes=lanes)
+    undisturbed = cluster.undisturbed("plain", steps=steps, lanes=lanes)
     disturbed = cluster.train(
         "plain",
         nodes=nodes,

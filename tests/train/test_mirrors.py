@@ -19,7 +19,7 @@ STEPS = 12
     ),
 )
 def test_a_rank_without_a_copy_may_die_at_any_moment(cluster: Any, moment: str, rank: int) -> None:
-    undisturbed = cluster.train("sharded", shard="1", steps=STEPS)
+    undisturbed = cluster.undisturbed("sharded", shard="1", steps=STEPS)
     disturbed = cluster.train(
         "sharded", members=2, shard="2", steps=STEPS, faults=kills((3, moment, rank), (11, moment, 1 - rank))
     )
@@ -31,7 +31,7 @@ def test_a_rank_without_a_copy_may_die_at_any_moment(cluster: Any, moment: str, 
 
 
 def test_a_node_may_die_because_mirrors_are_on_the_other(cluster: Any) -> None:
-    undisturbed = cluster.train("sharded", shard="1", steps=STEPS)
+    undisturbed = cluster.undisturbed("sharded", shard="1", steps=STEPS)
     disturbed = cluster.train(
         "sharded", nodes=2, members=2, shard="4", steps=STEPS, faults=kills((5, "lane", 3), kind="node")
     )
@@ -42,7 +42,7 @@ def test_a_node_may_die_because_mirrors_are_on_the_other(cluster: Any) -> None:
 
 
 def test_a_rank_that_dies_with_its_mirror_sends_the_run_back_to_its_checkpoint(cluster: Any) -> None:
-    undisturbed = cluster.train("sharded", shard="1", steps=STEPS)
+    undisturbed = cluster.undisturbed("sharded", shard="1", steps=STEPS)
     disturbed = cluster.train(
         "sharded",
         members=4,

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from listening import tell_nobody
 from quantity import examples
 
 from holdfast.record.errors import InputError, StoreError
@@ -17,10 +18,6 @@ from holdfast.train.parts import RunCheckpoints, folder_of, kept_steps
 from holdfast.train.shards import Extent, TreePath
 
 Shape = tuple[int, ...]
-
-
-def deaf(*_: object, **__: object) -> None:
-    """Nobody listens."""
 
 
 def extent(shape: Shape, ranks: int, rail: int) -> Extent:
@@ -68,7 +65,7 @@ def keep(folder: Path, step: int, wholes: list[torch.Tensor], ranks: int, **inst
         kept = {"lanes": 8, "seed": 1, "version": step, "loss": 0.5, "names": ["model", "optimizer"]}
         note = {"mesh": {"sizes": [["shard", ranks]]}, "rail": rail, "cut": cut}
         shards = {"shards": note | instead} if ranks > 1 else {}
-        store = DirectoryCheckpoints(folder_of(folder, rail, ranks), told=deaf)
+        store = DirectoryCheckpoints(folder_of(folder, rail, ranks), told=tell_nobody)
         store.save(step, {**kept, "state": states, **shards})
 
 
@@ -78,7 +75,7 @@ def opened(folder: Path, wholes: list[torch.Tensor], ranks: int, rail: int, **mo
         return extent(shape, ranks, rail) if is_cut else None
 
     mesh = mesh_of(ranks, **more)
-    return RunCheckpoints(folder, mesh=mesh, rail=rail, wanted=wanted, told=deaf).newest()
+    return RunCheckpoints(folder, mesh=mesh, rail=rail, wanted=wanted, told=tell_nobody).newest()
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -152,7 +149,7 @@ def test_pipeline_stages_are_kept_apart_and_exported_together(tmp_path: Path) ->
         state = [{f"{rail}.weight": torch.full((2,), rail)}, {"state": {}, "lr": rail}]
         note = {"mesh": {"sizes": [["pp", 2]]}, "rail": rail, "cut": [[], []]}
         kept = {"lanes": 8, "seed": 1, "version": 10, "loss": 0.5, "names": ["model", "optimizer"]}
-        store = DirectoryCheckpoints(folder_of(tmp_path, rail, 2), told=deaf)
+        store = DirectoryCheckpoints(folder_of(tmp_path, rail, 2), told=tell_nobody)
         store.save(10, {**kept, "state": state, "shards": note})
     whole = load_checkpoint(tmp_path)
     assert list(whole.model) == ["0.weight", "1.weight"]
@@ -190,7 +187,7 @@ def test_parts_that_do_not_fit_together_are_passed_over(
 def test_what_other_ranks_have_not_kept_is_not_the_only_one_left(tmp_path: Path) -> None:
     """A rank that is ahead removes nothing that the others would need, up to a bound."""
     one, other = (
-        RunCheckpoints(tmp_path, mesh=mesh_of(2), rail=rail, wanted=lambda *_: None, told=deaf)
+        RunCheckpoints(tmp_path, mesh=mesh_of(2), rail=rail, wanted=lambda *_: None, told=tell_nobody)
         for rail in range(2)
     )
     for step in (1, 2, 3):

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import scripts
 import torch
+from listening import tell_nobody
 from torch import nn
 
 import holdfast.train as hf
@@ -46,10 +47,6 @@ def kept(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     train()
     assert DirectoryCheckpoints(folder, told=tell_nobody).steps() == [EVERY, STEPS]
     return folder
-
-
-def tell_nobody(*_: object, **__: object) -> None:
-    """Nobody listens."""
 
 
 def witnessed(journal: Path) -> dict[int, StepWitnessed]:

@@ -7,7 +7,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from quantity import sampled
 
 from holdfast.record.events import ActionTaken, FaultObserved
 from holdfast.record.journal import read_directory
@@ -72,6 +71,7 @@ def test_a_slow_member_has_fewer_lanes_while_it_is_slow(cluster: Any, digest: st
     assert moved.causes == (fault.id,)
 
 
+@pytest.mark.soak
 def test_a_run_that_is_not_to_be_rebalanced_is_not(cluster: Any, digest: str) -> None:
     watch = Watch()
     run = cluster.train(
@@ -112,9 +112,10 @@ def test_a_member_that_is_much_too_slow_is_replaced(cluster: Any) -> None:
     assert ("migrate", "n0.1") in [(one.action, one.subject) for one in actions]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("build", "shard"),
-    sampled([("sharded", "2"), ("tensor_parallel", "tp=2")], [("tensor_parallel", "tp=2")]),
+    [("sharded", "2"), ("tensor_parallel", "tp=2")],
 )
 def test_a_replica_with_a_slow_rank_has_fewer_lanes(cluster: Any, build: str, shard: str) -> None:
     """Its ranks compute a lane together, so all of them are as slow."""

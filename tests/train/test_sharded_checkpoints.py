@@ -46,7 +46,7 @@ def go_on(
 
 
 def test_a_run_goes_on_with_any_number_of_ranks(cluster: Any) -> None:
-    undisturbed = cluster.train("sharded", shard="1", steps=2 * len(IN_TURN))
+    undisturbed = cluster.undisturbed("sharded", shard="1", steps=2 * len(IN_TURN))
     first = None
     for number, (build, members, shard) in enumerate(IN_TURN, start=1):
         run = go_on(cluster, build, members, shard, 2 * number, first)
@@ -56,12 +56,14 @@ def test_a_run_goes_on_with_any_number_of_ranks(cluster: Any) -> None:
     assert run.digest == undisturbed.digest
 
 
+@pytest.mark.soak
 def test_what_is_whole_on_every_rank_goes_on_too(cluster: Any) -> None:
-    undisturbed = cluster.train("sharded_in_part", shard="1", steps=4)
+    undisturbed = cluster.undisturbed("sharded_in_part", shard="1", steps=4)
     first = go_on(cluster, "sharded_in_part", 4, "4", 2, None)
     assert go_on(cluster, "sharded_in_part", 2, "2", 4, first).digest == undisturbed.digest
 
 
+@pytest.mark.soak
 def test_tensor_parallel_parts_are_cut_anew(cluster: Any) -> None:
     """The state is the same; what comes of it depends on `tp`, and is not compared."""
     both = "sharded_and_tensor_parallel"
@@ -114,7 +116,7 @@ def test_a_step_counts_only_if_all_its_parts_are_sound(cluster: Any) -> None:
     """Two ranks kept steps 3 and 4; of 4 a part is damaged on one, so both begin from 3. With other ranks
     neither that nor a part that is missing is taken.
     """
-    undisturbed = cluster.train("sharded", shard="1", steps=6)
+    undisturbed = cluster.undisturbed("sharded", shard="1", steps=6)
     first = go_on(cluster, "sharded", 2, "2", 3, None)
     go_on(cluster, "sharded", 2, "2", 4, first)
     damage(kept_steps(first.folder / "checkpoints")[-1].paths[1])
@@ -174,7 +176,7 @@ def test_parts_of_two_attempts_make_no_checkpoint(cluster: Any) -> None:
 @pytest.mark.parametrize("moment", sampled(["lane", "agree", "commit"], ["agree"]))
 def test_a_lost_part_comes_back_from_the_checkpoint(cluster: Any, moment: str) -> None:
     """One replica, of which a rank dies together with its mirror."""
-    undisturbed = cluster.train("sharded", shard="1", steps=8)
+    undisturbed = cluster.undisturbed("sharded", shard="1", steps=8)
     faults = [
         PlannedFault(id=rank + 1, step=6, moment=moment, rank=rank, fault="kill")  # type: ignore[arg-type]
         for rank in range(2)

@@ -124,8 +124,8 @@ def test_the_whole_batch_is_back_when_all_members_are(cluster: Any) -> None:
     check_replays(cluster, "plain", short, [1], steps=40)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", sampled(range(8), [0]))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(8))
 def test_kills_in_every_moment(cluster: Any, seed: int) -> None:
     steps = 24
     short = cluster.train(
@@ -156,7 +156,7 @@ def test_kills_in_every_moment(cluster: Any, seed: int) -> None:
             kills((3, "reduce", 3), (4, "lane", 0)),
             kills((3, "lane", 3), (4, "agree", 1)),
         ],
-        [kills((3, "agree", 2)), kills((3, "lane", 3), (4, "agree", 1))],
+        [kills((3, "lane", 3), (4, "agree", 1))],
     ),
 )
 def test_a_replica_that_is_shelved_leaves_out_its_share(cluster: Any, faults: list[PlannedFault]) -> None:

@@ -3,6 +3,7 @@
 import os
 import secrets
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 
 import click
@@ -28,7 +29,7 @@ from holdfast.record.files import is_there, parsed
 from holdfast.record.leading import Lead
 from holdfast.record.store import Store
 from holdfast.record.stores import open_lead, open_store
-from holdfast.schedulers.choosing import reached
+from holdfast.schedulers.choosing import leading, reached
 from holdfast.schedulers.live_runs import LiveRuns
 from holdfast.topology.file import Described
 
@@ -77,7 +78,8 @@ def command(given: _Flags) -> int:
         policy = _in_shadow(policy)
     with ExitStack() as stack:
         store = stack.enter_context(open_store(given.store_url, home()))
-        lead = stack.enter_context(closing(open_lead(given.store_url, home())))
+        by_store = partial(open_lead, given.store_url, home())
+        lead = stack.enter_context(closing(leading(policy, by_store, _token())))
         controlling = stack.enter_context(closing(_controlling(given, store, lead, policy)))
         if given.once:
             return _decide_once(controlling, lead, as_json=given.as_json)
@@ -153,7 +155,7 @@ class PlannedWindows:
 def _decide_once(controlling: Controlling, lead: Lead, *, as_json: bool) -> int:
     clock = SystemClock()
     if not lead.is_ours():
-        _say("Another process leads on this store; nothing was decided.")
+        _say("Another process leads; nothing was decided.")
         return EXIT_NOT_DONE
     try:
         found = controlling.turn(clock.now_ns())
@@ -194,7 +196,7 @@ class _Turns:
     def __call__(self, now_ns: int) -> None:
         try:
             if not self._lead.is_ours():
-                self._tell("Another process leads on this store; this one waits to take its place.")
+                self._tell("Another process leads; this one waits to take its place.")
                 return
             found = self._controlling.turn(now_ns)
         except HoldfastError as error:

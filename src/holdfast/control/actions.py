@@ -22,6 +22,8 @@ ACTIONS: tuple[ControlAction, ...] = get_args(ControlAction)
 
 TAKES_OUT: frozenset[ControlAction] = frozenset({"drain-when-done", "drain-now"})
 """The node gets no more work until it is restored."""
+LEAVES: frozenset[ControlAction] = frozenset({"migrate", "shrink"})
+"""A run leaves the node, which stays as bad as it is."""
 LESS: frozenset[ControlAction] = TAKES_OUT | {"shrink"}
 """There is less to compute with afterwards: `[out]` of the policy bounds all of these together."""
 HARMLESS: frozenset[ControlAction] = frozenset({"watch", "rebalance", "checkpoint", "call-a-person"})

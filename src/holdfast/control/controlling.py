@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast import wording
-from holdfast.control.actions import TAKES_OUT, said
+from holdfast.control.actions import LEAVES, TAKES_OUT, said
 from holdfast.control.cluster import ClusterView, NodeView, node_named
 from holdfast.control.deciding import (
     decisions,
@@ -56,6 +56,7 @@ from holdfast.wording.units import HOUR_NS, MINUTE_NS
 AT_ONCE_MAX = 8
 """Actions that are carried out at the same time."""
 OUTCOME_CHARS_MAX = 2_000
+NOBODY_KNOWS = "control ended before it was known what came of it"
 SOURCE = "control"
 
 
@@ -110,6 +111,7 @@ class Controlling:
         told = self._with_maintenance(now_ns, told)
         self._settle(now_ns, told)
         cluster = self._cluster(now_ns, told)
+        self._settle_leaving(now_ns, cluster)
         self._notice_returns(now_ns, cluster)
         self._mind_breaker(now_ns, cluster)
         found = []
@@ -145,14 +147,15 @@ class Controlling:
 
     def _acted_on(self) -> set[str]:
         """The incidents for which a run left a node: whom they blamed then is asked for later."""
-        left = (one for one in self.history.acts.values() if one.action in ("migrate", "shrink"))
+        left = (one for one in self.history.acts.values() if one.action in LEAVES)
         return {name for one in left if one.decision is not None for name in one.decision.incidents}
 
     def _cluster(self, now_ns: int, told: MachinesView) -> ClusterView:
         setting = self._setting
         last = self._incidents.values()
         runs = {change.incident.run for change in last if change.state != "resolved"}
-        runs |= {act.decision.run for act in self.history.out.values() if act.decision is not None}
+        acts = [*self.history.out.values(), *self._unsettled_leaving(now_ns)]
+        runs |= {act.decision.run for act in acts if act.decision is not None}
         runs -= {CLUSTER, ""}
         ended = ends_ns(setting.store, runs, now_ns)
         prices = setting.prices
@@ -227,9 +230,9 @@ class Controlling:
         """It may have waited for others that took their time: much may have happened since."""
         if self.history.tripped_ns is not None:
             return Answered(ok=False, outcome="the breaker tripped before it was begun")
-        if not self._setting.is_leading():
-            return Answered(ok=False, outcome="another process took the lead before it was begun")
         try:
+            if not self._setting.is_leading():
+                return Answered(ok=False, outcome="another process took the lead before it was begun")
             return self._setting.machines.do(order)
         except HoldfastError as error:
             return Answered(ok=False, outcome=error.sentence)
@@ -263,11 +266,34 @@ class Controlling:
         # Restores first: a node that one of them gave back was not taken from us.
         acts = [act for act in self.history.acts.values() if act.mode == "act" and act.is_unsettled]
         for act in sorted(acts, key=lambda one: one.action != "restore"):
-            if act.name in self._doing:
+            if act.name in self._doing or act.action in LEAVES:
                 continue
             taken_by = self.history.out.get(act.target)
             if stage := _seen(act, told, taken_by):
                 self._told(now_ns, act, *stage)
+
+    def _unsettled_leaving(self, now_ns: int) -> list[Act]:
+        """By which a run was to leave a node, and of which nobody knows for sure that it did not: after a
+        crash, or where the answer did not come in time.
+        """
+        since_ns = now_ns - round(self._setting.policy.waits.cool_down_min * MINUTE_NS)
+        return [
+            act
+            for act in self.history.acts.values()
+            if act.mode == "act"
+            and act.action in LEAVES
+            and (act.stage == "decided" or (act.stage == "failed" and act.changed_ns >= since_ns))
+            and act.name not in self._doing
+        ]
+
+    def _settle_leaving(self, now_ns: int, cluster: ClusterView) -> None:
+        """A run that is not on the node any more has left it: that counts, though nobody heard its answer."""
+        for act in self._unsettled_leaving(now_ns):
+            run = cluster.runs.get(act.decision.run) if act.decision is not None else None
+            if run is not None and run.nodes and act.target not in run.nodes:
+                self._told(now_ns, act, "done", "the run is not on it any more")
+            elif act.stage == "decided":
+                self._told(now_ns, act, "failed", NOBODY_KNOWS)
 
     def _notice_returns(self, now_ns: int, cluster: ClusterView) -> None:
         """A run has a node again that it was moved off: somebody brought it back."""
@@ -377,7 +403,7 @@ def _seen(act: Act, told: MachinesView, taken_by: Act | None) -> tuple[ControlSt
     if act.stage == "decided":
         if act.action == "restore" and taken_by is not None and node is not None and not node.is_out:
             return "done", "the scheduler shows it"
-        return "failed", "control ended before it was known what came of it"
+        return "failed", NOBODY_KNOWS
     return None
 
 

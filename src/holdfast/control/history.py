@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from holdfast.control.actions import ACTIONS, HARMLESS, TAKES_OUT, ControlAction
+from holdfast.control.actions import ACTIONS, HARMLESS, LEAVES, TAKES_OUT, ControlAction
 from holdfast.control.decision import ControlDecision
 from holdfast.record.events import (
     AnyEvent,
@@ -144,11 +144,7 @@ class ControlHistory:
             for act in self.acts.values()
             if act.mode == "act" and act.action not in HARMLESS and act.stage != "failed"
         }
-        return {
-            target: act
-            for target, act in last.items()
-            if act.action in ("migrate", "shrink") and act.stage == "done"
-        }
+        return {target: act for target, act in last.items() if act.action in LEAVES and act.stage == "done"}
 
     def since_out(self, target: str, action: ControlAction) -> list[Act]:
         """What was done with a node since it was last taken out."""

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from holdfast.control.actions import ControlAction
+from holdfast.control.policy_mistakes import EXAMPLE, mistake
 from holdfast.diagnose.mechanisms import MECHANISMS
 from holdfast.record.errors import InputError, nearest
 
@@ -27,7 +28,6 @@ NO_RULE = "unknown"
 """The rule of incidents whose cause nobody could name."""
 PLACEHOLDERS = ("node", "run", "reason", "job")
 _WORD_CHARS = re.compile(r"\{([^{}]*)\}")
-_HINT = "`holdfast control --example-policy` prints one with every key."
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,7 +98,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     has acted.
     """
 
-    mend_h: Hours = 24.0
+    mend_h: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = 24.0
     out_h: Hours = 4.0
     check_h: Hours = 0.1
     restart_h: Hours = 0.25
@@ -109,7 +109,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class KubernetesPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """taint: that drained nodes get besides the cordon; empty: none. keep_namespaces: from which nothing is
-    evicted. reboot: by whom, where the site has no command of its own.
+    evicted. reboot: by whom, where the site has no command of its own. lease: by which one process leads, as
+    NAMESPACE/NAME; empty: by the store.
     """
 
     taint: Annotated[
@@ -117,6 +118,7 @@ class KubernetesPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = ""
     keep_namespaces: tuple[str, ...] = ("kube-system",)
     reboot: Literal["maintenance-request", "none"] = "none"
+    lease: Annotated[str, msgspec.Meta(pattern=r"^(|[a-z0-9-]{1,63}/[a-z0-9][a-z0-9.-]{0,252})$")] = ""
 
 
 class LemonPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,7 +144,7 @@ class ControlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     confidence_drastic: Share = 0.8
     quality: Share = 0.5
     gain: Annotated[float, msgspec.Meta(ge=1, le=1_000)] = 1.5
-    gpus_per_node: Annotated[int, msgspec.Meta(ge=0, le=1_024)] = 8
+    gpus_per_node: Annotated[int, msgspec.Meta(ge=1, le=1_024)] = 8
     out: Bound = Bound()
     breaker: BreakerBound = BreakerBound()
     budgets: dict[ControlAction, Budget] = {}
@@ -173,9 +175,9 @@ def read_policy(text: str) -> ControlPolicy:
     try:
         policy = msgspec.convert(tomllib.loads(text), ControlPolicy)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"The policy is not TOML: {error}.", hint=_HINT) from None
+        raise InputError(f"The policy is not TOML: {error}.", hint=EXAMPLE) from None
     except msgspec.ValidationError as error:
-        raise InputError(f"The policy cannot be used: {error}.", hint=_HINT) from None
+        raise mistake(error, ControlPolicy) from None
     known = [*(mechanism.name for mechanism in MECHANISMS), NO_RULE]
     for rule in policy.rules:
         if rule not in known:
@@ -202,6 +204,11 @@ def _require_command(name: str, command: str) -> None:
         raise InputError(
             f"`commands.{name}` in the policy names no program.",
             hint="Its first word is the program, and is not filled in; leave the key out to have no command.",
+        )
+    if set(_WORD_CHARS.sub("", command)) & {*"{}"}:
+        raise InputError(
+            f"`commands.{name}` in the policy has a brace without its other half.",
+            hint=f"Write {', '.join(f'{{{one}}}' for one in PLACEHOLDERS)}.",
         )
     for place in _WORD_CHARS.findall(command):
         if place not in PLACEHOLDERS:

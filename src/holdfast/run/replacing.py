@@ -27,6 +27,8 @@ AGAIN = "Start the run again under its name, if it is to go on."
 def ask(state: RunState, message: Move) -> Answer:
     """Begin what is asked for, or say how that stands."""
     match message:
+        case Migrate(to=to, asks_only=False) if to and to not in state.roster.nodes:
+            return _no_node(state, to)
         case Migrate(member=name) if name in state.roster.nodes:
             return _migrate_node(state, state.roster.nodes[name], message)
         case Migrate():

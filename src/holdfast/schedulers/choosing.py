@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from holdfast.control.policy import ControlPolicy
+from holdfast.record.leading import Lead
 from holdfast.schedulers.machines import ClusterMachines, RunMoves
 from holdfast.schedulers.slurm import SlurmScheduler
 
@@ -18,6 +19,16 @@ def reached(policy: ControlPolicy, moves: RunMoves, is_leading: Callable[[], boo
         case "kubernetes":
             return _kubernetes(policy, moves, is_leading)
     assert_never(policy.scheduler)
+
+
+def leading(policy: ControlPolicy, by_store: Callable[[], Lead], token: str) -> Lead:
+    """By which one process acts for a cluster: a Lease where the policy names one. token: of this process."""
+    if not policy.kubernetes.lease:
+        return by_store()
+    from holdfast.schedulers.kubernetes_api import KubernetesApi, find_access
+    from holdfast.schedulers.kubernetes_lease import LeaseLead, process_name
+
+    return LeaseLead(KubernetesApi(find_access()).impatient(), policy.kubernetes.lease, process_name(token))
 
 
 def _kubernetes(policy: ControlPolicy, moves: RunMoves, is_leading: Callable[[], bool]) -> ClusterMachines:

@@ -70,6 +70,18 @@ class KubeCondition(_KubeStruct, frozen=True, kw_only=True):
     message: str = ""
 
 
+class KubeLeaseSpec(_KubeStruct, frozen=True, kw_only=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class KubeLease(_KubeStruct, frozen=True, kw_only=True):
+    metadata: KubeMeta = KubeMeta()
+    spec: KubeLeaseSpec = KubeLeaseSpec()
+
+
 class KubeNodeSpec(_KubeStruct, frozen=True, kw_only=True):
     unschedulable: bool = False
     taints: tuple[KubeTaint, ...] | None = None

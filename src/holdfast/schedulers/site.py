@@ -1,9 +1,11 @@
 """A site's own commands: filled in, run without a shell, within a time, and what they said."""
 
 import os
+import selectors
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -13,6 +15,7 @@ from holdfast.record.errors import HoldfastError
 from holdfast.record.untrusted import UNDECODABLE, printable
 
 OUTPUT_BYTES_MAX = 1 << 20
+BLOCK_BYTES = 1 << 16
 SAID_CHARS_MAX = 400
 END_S = 5.0
 """What a command that was ended has to be gone."""
@@ -65,15 +68,34 @@ def run_command(words: list[str], timeout_s: float) -> SiteAnswer:
             f"{words[0]} cannot be run: {error.strerror}.", hint="See [commands] in the policy."
         ) from None
     with process:
+        until_s = time.monotonic() + timeout_s
         try:
-            output, _ = process.communicate(timeout=timeout_s)
+            output = _heard(process, until_s)
+            process.wait(max(0.0, until_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=END_S)
+                process.wait(END_S)
             return SiteAnswer(code=None, output=b"")
-    return SiteAnswer(code=process.returncode, output=output[:OUTPUT_BYTES_MAX])
+    return SiteAnswer(code=process.returncode, output=output)
+
+
+def _heard(process: "subprocess.Popen[bytes]", until_s: float) -> bytes:
+    """The end of what it says; never more than twice the bound is kept. Raises `TimeoutExpired`."""
+    assert process.stdout is not None
+    kept, file = bytearray(), process.stdout.fileno()
+    with selectors.DefaultSelector() as selector:
+        selector.register(file, selectors.EVENT_READ)
+        while (left_s := until_s - time.monotonic()) > 0:
+            if not selector.select(left_s):
+                continue
+            if not (block := os.read(file, BLOCK_BYTES)):
+                return bytes(kept[-OUTPUT_BYTES_MAX:])
+            kept += block
+            if len(kept) > 2 * OUTPUT_BYTES_MAX:
+                del kept[:-OUTPUT_BYTES_MAX]
+    raise subprocess.TimeoutExpired(process.args, until_s)
 
 
 def told(answer: SiteAnswer) -> str:

@@ -1,19 +1,21 @@
-"""`holdfast drill`: incidents to practise on, with the truth kept apart."""
+"""`holdfast drill`: incidents to practise on, around a table and in live runs."""
 
 from holdfast.cli.lazy import LazyGroup
 
 command = LazyGroup(
     "holdfast.cli.drill",
     {
-        "Commands": {
-            "list": "List the scenarios.",
-            "live": "Make a real fault in a run that goes on, and judge what came of it.",
-            "monkey": "Make such faults at random moments, unannounced, within budgets.",
-            "play": "Play a scenario and show what an operator would see.",
-            "reveal": "Show the same, and the truth below it.",
-            "sheet": "Make the page of a tabletop: roles, injects, questions, a score sheet.",
-        }
+        "Around a table, with simulated incidents": {
+            "list": "List the scenarios; with --live, those of live drills.",
+            "play": "Show what an operator would see in a scenario.",
+            "reveal": "Show the same, and below it what was really wrong.",
+            "sheet": "Write the page of a tabletop: roles, injects, questions, score sheet.",
+        },
+        "In a live run, with real faults": {
+            "live": "Make one fault, and judge by the record what came of it.",
+            "monkey": "Make faults at random moments, unannounced, within budgets.",
+        },
     },
     name="drill",
-    help="Practise: on simulated incidents around a table, and on real faults in a live run.",
+    help="Practise incidents: as a tabletop exercise, or with real faults in a live run.",
 )

@@ -19,6 +19,7 @@ from holdfast.drills.live.monkey import (
     DueDrill,
     MonkeyBudget,
     allowance,
+    fitting,
     hindrance,
     is_missed,
     read_hours,
@@ -70,13 +71,28 @@ def command(given: _Flags) -> int:
     )
     require_budget(budget)
     find_endpoint(home(), given.run)
+    budget = _fitting(given, budget)
     seed = secrets.randbits(32) if given.seed is None else given.seed
-    _say(f"Seed {seed}: at most {wording.many(budget.per_day, 'drill')} a day, from {given.hours} o'clock.")
+    _say(f"Seed {seed}: at most {wording.many(budget.per_day, 'drill')} a day, {_between(budget)}.")
     if given.list_only:
         _list(given, budget, seed)
         return 0
     _go_on(given, budget, seed)
     return 0
+
+
+def _fitting(given: _Flags, budget: MonkeyBudget) -> MonkeyBudget:
+    """Without what the run, as it is now, cannot have."""
+    with open_record(given.store_url) as store:
+        misfits = drill_of(store, given.run, WAIT_S).misfits(budget.scenarios)
+    for name, why in misfits.items():
+        _say(f"{name} is left out: {why}.")
+    return fitting(budget, misfits)
+
+
+def _between(budget: MonkeyBudget) -> str:
+    first, last = budget.hours
+    return f"between {first}:00 and {last}:00"
 
 
 def _list(given: _Flags, budget: MonkeyBudget, seed: int) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from holdfast import wording
 from holdfast.control.actions import ControlAction
 from holdfast.diagnose.lifecycle import restored
-from holdfast.drills.live.scenarios import START_S, LiveScenario, RecordSign
+from holdfast.drills.live.scenarios import SLOW, START_S, LiveScenario, RecordSign
 from holdfast.drills.live.scene import LiveScene
 from holdfast.drills.live.striking import LiveStrike
 from holdfast.record import events
@@ -46,7 +46,9 @@ class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--json` prints. detect_s: until the record had it. recover_s: until the run was as before."""
+    """What `--json` prints. detect_s: until the record had it; of a fault that is made several times, the
+    longest. recover_s: until the run was as before.
+    """
 
     scenario: str
     run: str
@@ -146,9 +148,11 @@ class DrilledRun(msgspec.Struct, frozen=True, kw_only=True):
 def judged(played: DrilledRun) -> LiveVerdict:
     scenario, strike = played.scenario, played.strike
     since = [one for one in played.recorded if one.recorded_ns >= strike.at_ns]
-    noticed = noticed_ns(scenario, strike, since)
     recovered = recovered_ns(scenario, strike, played.before, since)
     until_ns = recovered or played.now_ns
+    steady_ns = _steady_ns(scenario, strike, played.before, since) or until_ns
+    since = [one for one in since if one.occurred_ns <= until_ns]  # what comes later is not of the drill
+    noticed = noticed_ns(scenario, strike, since)
     return LiveVerdict(
         scenario=scenario.name,
         run=played.before.run,
@@ -159,11 +163,11 @@ def judged(played: DrilledRun) -> LiveVerdict:
         ended_ns=strike.ends_ns,
         recovered=recovered is not None,
         bits_equal=played.digest == played.reference if played.digest and played.reference else None,
-        detect_s=None if noticed is None else max(0.0, (noticed - strike.at_ns) / SECOND_NS),
+        detect_s=None if noticed is None else _detect_s(scenario, strike, since, noticed),
         recover_s=None if recovered is None else (recovered - strike.at_ns) / SECOND_NS,
         cause_right=_is_cause_right(scenario, strike, since, noticed),
         action_right=_is_action_right(scenario, strike, since, played.control),
-        cost=_cost(played, since, until_ns),
+        cost=_cost(played, since, steady_ns),
         forecast=played.forecast,
         causes=tuple(dict.fromkeys(_causes(since))),
         actions=tuple(dict.fromkeys(_actions(since, played.control))),
@@ -179,14 +183,26 @@ def noticed_ns(scenario: LiveScenario, strike: LiveStrike, since: Sequence[event
     if not scenario.signs:
         named = [at_ns for at_ns, mechanism in _diagnosed(since) if mechanism in scenario.mechanisms]
         return min(named, default=None)
-    moments = [_sign_ns(sign, strike, since) for sign in scenario.signs]
-    known = [one for one in moments if one is not None]
-    return max(known) if len(known) == len(moments) else None
+    moments = [_sign_moments(sign, strike, since) for sign in scenario.signs]
+    return max(found[-1] for found in moments) if all(moments) else None
 
 
-def _sign_ns(sign: RecordSign, strike: LiveStrike, since: Sequence[events.AnyEvent]) -> int | None:
+def _sign_moments(sign: RecordSign, strike: LiveStrike, since: Sequence[events.AnyEvent]) -> list[int]:
+    """When it was seen, as often as it must be; none where it was not so often."""
     found = sorted(one.occurred_ns for one in since if _is_sign(sign, strike, one))
-    return found[sign.times - 1] if len(found) >= sign.times else None
+    return found[: sign.times] if len(found) >= sign.times else []
+
+
+def _detect_s(
+    scenario: LiveScenario, strike: LiveStrike, since: Sequence[events.AnyEvent], noticed: int
+) -> float:
+    struck = (strike.at_ns, *strike.again_ns)
+    waits = [
+        seen_ns - at_ns
+        for sign in scenario.signs
+        for at_ns, seen_ns in zip(struck, _sign_moments(sign, strike, since), strict=False)
+    ] or [noticed - strike.at_ns]
+    return max(0.0, max(waits) / SECOND_NS)
 
 
 def _is_sign(sign: RecordSign, strike: LiveStrike, event: events.AnyEvent) -> bool:
@@ -210,11 +226,15 @@ def _diagnosed(since: Sequence[events.AnyEvent]) -> list[tuple[int, str]]:
 def _is_cause_right(
     scenario: LiveScenario, strike: LiveStrike, since: Sequence[events.AnyEvent], noticed: int | None
 ) -> bool | None:
-    """Nobody else may be blamed. None: only a diagnosis could have named it, and nobody diagnosed."""
+    """Nobody else may be blamed, but for being slow: on a busy machine others are, too. None: only a
+    diagnosis could have named it, and nobody diagnosed.
+    """
     if not scenario.signs and not _diagnosed(since):
         return None
     others = [
-        one for one in since if isinstance(one, events.FaultObserved) and one.subject not in strike.subjects
+        one
+        for one in since
+        if isinstance(one, events.FaultObserved) and one.subject not in strike.subjects and one.fault != SLOW
     ]
     return noticed is not None and not others
 
@@ -272,23 +292,39 @@ def _actions(since: Sequence[events.AnyEvent], control: Sequence[events.ControlA
 def recovered_ns(
     scenario: LiveScenario, strike: LiveStrike, before: LiveScene, since: Sequence[events.AnyEvent]
 ) -> int | None:
-    """When the run had made its steps after all of it: the fault over, as many members as before, and what
-    failed done again.
+    """When the run was as before: it steps as before, and where checkpoints could not be written as usual, it
+    has written one.
     """
+    steady_ns = _steady_ns(scenario, strike, before, since)
+    if steady_ns is None or not scenario.needs_checkpoint:
+        return steady_ns
+    saved = [
+        one.occurred_ns
+        for one in since
+        if isinstance(one, events.CheckpointSaved) and one.occurred_ns > _over_ns(scenario, strike, since)
+    ]
+    return max(steady_ns, min(saved)) if saved else None
+
+
+def _over_ns(scenario: LiveScenario, strike: LiveStrike, since: Sequence[events.AnyEvent]) -> int:
+    """When the fault was over, and the record had it."""
     is_waited_for = scenario.is_lasting and not scenario.comes_back  # a run may get rid of it before
     after_ns = strike.ends_ns if is_waited_for else strike.at_ns
     if scenario.signs and (noticed := noticed_ns(scenario, strike, since)) is not None:
         after_ns = max(after_ns, noticed)
+    return after_ns
+
+
+def _steady_ns(
+    scenario: LiveScenario, strike: LiveStrike, before: LiveScene, since: Sequence[events.AnyEvent]
+) -> int | None:
+    """When the run had made its steps after the fault, with as many members as before."""
+    after_ns = _over_ns(scenario, strike, since)
     if scenario.comes_back:
         full_ns = _full_ns(before, since)
         if full_ns is None:
             return None
         after_ns = max(after_ns, full_ns)
-    if scenario.name in ("full-disk", "slow-storage"):
-        saved = [one.occurred_ns for one in since if isinstance(one, events.CheckpointSaved)]
-        after_ns = min((at_ns for at_ns in saved if at_ns > after_ns), default=0)
-        if not after_ns:
-            return None
     commits = sorted(
         one.occurred_ns
         for one in since
@@ -314,7 +350,9 @@ def _full_ns(before: LiveScene, since: Sequence[events.AnyEvent]) -> int | None:
 
 
 def _cost(played: DrilledRun, since: Sequence[events.AnyEvent], until_ns: int) -> DrillCost:
-    """The time that passed, less what the steps made in it usually take."""
+    """The time that passed, less what the steps made in it usually take. A checkpoint is not waited for: the
+    run loses nothing by that.
+    """
     steps = {
         one.step
         for one in since
@@ -331,13 +369,15 @@ def _timeline(played: DrilledRun, since: Sequence[events.AnyEvent], until_ns: in
     rows = [_row(strike.at_ns, f"{played.scenario.title}: {played.target}", "fault")]
     if played.scenario.is_lasting:
         rows.append(_row(strike.ends_ns, "the fault is over, and everything is put back", "fault"))
-    rows += filter(None, map(_told, since))
+    rows += [_row(at_ns, f"again: {played.target}", "fault") for at_ns in strike.again_ns]
+    rows += [told for one in since if (told := _told(one, played.scenario)) is not None]
     rows += [
         _row(act.occurred_ns, f"control ({act.mode}): {act.action} {act.subject}, {act.stage}", "done")
         for act in played.control
     ]
     rows = sorted((row for row in rows if row[0] <= until_ns), key=lambda row: row[0])
-    rows.append(_row(until_ns, "the run is as before", "other"))
+    is_back = recovered_ns(played.scenario, strike, played.before, since) is not None
+    rows.append(_row(until_ns, "the run is as before" if is_back else "not as before yet", "other"))
     return [
         TimelineRow(at_s=(at_ns - strike.at_ns) / SECOND_NS, what=what, kind=kind)
         for at_ns, what, kind in rows
@@ -348,7 +388,7 @@ def _row(at_ns: int, what: str, kind: RowKind) -> tuple[int, str, RowKind]:
     return at_ns, what, kind
 
 
-def _told(event: events.AnyEvent) -> tuple[int, str, RowKind] | None:
+def _told(event: events.AnyEvent, scenario: LiveScenario) -> tuple[int, str, RowKind] | None:
     at_ns = event.occurred_ns
     match event:
         case events.FaultObserved(subject=subject, fault=fault):
@@ -362,6 +402,6 @@ def _told(event: events.AnyEvent) -> tuple[int, str, RowKind] | None:
         case events.CheckpointFailed(step=step, is_snapshot=is_snapshot):
             kept = "snapshot" if is_snapshot else "checkpoint"
             return _row(at_ns, f"the {kept} of step {step:,} failed", "noticed")
-        case events.CheckpointSaved(step=step):
+        case events.CheckpointSaved(step=step) if scenario.needs_checkpoint:
             return _row(at_ns, f"the checkpoint of step {step:,} is durable", "other")
     return None

@@ -69,6 +69,17 @@ def require_budget(budget: MonkeyBudget) -> None:
             )
 
 
+def fitting(budget: MonkeyBudget, misfits: Collection[str]) -> MonkeyBudget:
+    """Without scenarios that the run cannot have."""
+    left = tuple(name for name in budget.scenarios if name not in misfits)
+    if not left:
+        raise InputError(
+            "The run can have none of these drills as it is now.",
+            hint="Name others with --scenario; `holdfast drill list --live` lists them.",
+        )
+    return msgspec.structs.replace(budget, scenarios=left)
+
+
 def drills_of(day: datetime, budget: MonkeyBudget, seed: int) -> list[DueDrill]:
     """Those of the day that this moment is in, by its own time zone, in order."""
     if day.weekday() in WEEKEND and not budget.weekends:

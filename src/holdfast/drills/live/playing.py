@@ -3,13 +3,16 @@
 import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
+from holdfast import wording
 from holdfast.drills.live.judging import (
     DRILL,
+    STEADY_STEPS,
     DrillCost,
     DrilledRun,
     LiveVerdict,
@@ -18,12 +21,13 @@ from holdfast.drills.live.judging import (
     recovered_ns,
 )
 from holdfast.drills.live.keeping import abort
-from holdfast.drills.live.scenarios import LiveScenario
+from holdfast.drills.live.scenarios import LiveScenario, live_scenario
 from holdfast.drills.live.scene import LiveScene, seen
 from holdfast.drills.live.striking import (
     LiveStrike,
     StrikeOrder,
     chosen_target,
+    misfit,
     require,
     require_alone,
     struck,
@@ -96,6 +100,14 @@ class LiveDrill:
             forecast=forecast(scenario, scene, found, lasts_s, usd),
         )
 
+    def misfits(self, names: Iterable[str]) -> dict[str, str]:
+        """Which of these scenarios the run cannot have as it is now, and why."""
+        scene = seen(self._run, self._endpoint(), self._before())
+        if not scene.members:  # it starts or regroups: nothing is known yet
+            return {}
+        found = {name: misfit(live_scenario(name), scene) for name in names}
+        return {name: why for name, why in found.items() if why}
+
     def played(self, plan: LivePlan, *, reference: str = "", say: Callable[[str], None]) -> LiveVerdict:
         """Strike, and see it through."""
         order = StrikeOrder(
@@ -111,10 +123,14 @@ class LiveDrill:
         try:
             self._recorded(plan)
             strike = _struck(order)
-            say(f"{plan.target} is struck; {_until(plan)}.")
-            for _ in range(plan.scenario.rounds - 1):
+            say(f"{_whom(plan)} is struck; {_until(plan)}.")
+            for number in range(2, plan.scenario.rounds + 1):
                 self._await_back(plan, strike)
-                strike = msgspec.structs.replace(_struck(order), at_ns=strike.at_ns)
+                again = _struck(order)
+                say(f"{plan.target} was back, and is struck again: {number} of {plan.scenario.rounds}.")
+                strike = msgspec.structs.replace(
+                    again, at_ns=strike.at_ns, again_ns=(*strike.again_ns, again.at_ns)
+                )
             self._await_recovery(plan, strike)
             digest = self._await_digest(lines) if reference else ""
         finally:
@@ -209,7 +225,32 @@ def _is_over(since: Sequence[events.AnyEvent]) -> bool:
     return any(isinstance(one, events.RunEnded) for one in since)
 
 
+def _whom(plan: LivePlan) -> str:
+    match plan.scenario.reach:
+        case "member" | "node":
+            return plan.target
+        case "coordinator":
+            return "The coordinator"
+        case "coordinator-and-member":
+            return f"The coordinator and {plan.target}"
+        case "storage":
+            return "The checkpoints' storage"
+    assert_never(plan.scenario.reach)
+
+
 def _until(plan: LivePlan) -> str:
-    if plan.scenario.is_lasting:
-        return f"the fault ends by itself after {plan.for_s:g} s"
-    return "the fault is over, and what comes of it is waited for"
+    """What is waited for: the reader sees nothing else until then."""
+    scenario = plan.scenario
+    if scenario.needs_checkpoint:
+        apart = plan.scene.saves_s
+        often = "" if apart is None else f" (one every {wording.lasting(apart)})"
+        return (
+            f"the fault ends by itself after {plan.for_s:g} s, and the next checkpoint is waited for{often}"
+        )
+    if scenario.is_lasting:
+        return f"the fault ends by itself after {plan.for_s:g} s, and {STEADY_STEPS} steps are waited for"
+    if scenario.rounds > 1:
+        return f"it comes back after {plan.for_s:g} s, and is struck {scenario.rounds} times in all"
+    if plan.for_s:
+        return f"it comes back after {plan.for_s:g} s, and is waited for"
+    return "the run is watched until it is as before"

@@ -42,6 +42,7 @@ class LiveScenario(msgspec.Struct, frozen=True, kw_only=True):
     comes_back  the run has as many members as before once it is over
     rounds      how often the fault is made
     is_lasting  it has to be put back
+    needs_checkpoint  it is felt by checkpoints alone: one must be tried meanwhile, and one written after it
     """
 
     name: str
@@ -61,8 +62,10 @@ class LiveScenario(msgspec.Struct, frozen=True, kw_only=True):
     comes_back: bool = False
     rounds: int = 1
     is_lasting: bool = False
+    needs_checkpoint: bool = False
 
 
+SLOW = "slow member"
 KILLED = RecordSign(kind="fault", names=("SIGKILL",))
 NODE_ACTIONS: tuple[ControlAction, ...] = (
     *("watch", "rebalance", "migrate", "shrink", "drain-when-done", "drain-now", "call-a-person"),
@@ -118,7 +121,7 @@ LIVE_SCENARIOS: dict[str, LiveScenario] = {
             reach="member",
             radius="one member",
             for_s=60.0,
-            signs=(RecordSign(kind="fault", names=("slow member",)),),
+            signs=(RecordSign(kind="fault", names=(SLOW,)),),
             mechanisms=("slow-node", "cpu-contention"),
             actions=("rebalance", "migrate", "replace"),
             control=NODE_ACTIONS,
@@ -135,6 +138,7 @@ LIVE_SCENARIOS: dict[str, LiveScenario] = {
             members_min=1,
             mechanisms=("storage-slow", "storage-crowded", "local-disk"),
             is_lasting=True,
+            needs_checkpoint=True,
         ),
         LiveScenario(
             name="slow-link",
@@ -160,6 +164,7 @@ LIVE_SCENARIOS: dict[str, LiveScenario] = {
             signs=(RecordSign(kind="checkpoint-failed", names=("No space left",)),),
             mechanisms=("local-disk", "storage-slow"),
             is_lasting=True,
+            needs_checkpoint=True,
         ),
         LiveScenario(
             name="coordinator-killed",

@@ -30,7 +30,9 @@ class LiveMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveScene(msgspec.Struct, frozen=True, kw_only=True):
-    """step_s: what a step takes; None: nothing is known yet. place: where the last checkpoint is."""
+    """step_s: what a step takes; None: nothing is known yet. place: where the last checkpoint is. saves_s:
+    the time between the last two; None: there were no two.
+    """
 
     run: str
     members: tuple[LiveMember, ...]
@@ -38,6 +40,7 @@ class LiveScene(msgspec.Struct, frozen=True, kw_only=True):
     successor: int
     step_s: float | None
     place: str
+    saves_s: float | None = None
 
     @property
     def gpus(self) -> int:
@@ -60,14 +63,16 @@ def seen(run: str, endpoint: Endpoint, recorded: Iterable[events.AnyEvent]) -> L
     generation: tuple[str, ...] = ()
     place = ""
     commits: list[int] = []
+    saves: list[int] = []
     for event in recorded:
         match event:
             case events.MemberJoined(subject=subject):
                 joined[subject] = event
             case events.GenerationOpened(members=members):
                 generation = members
-            case events.CheckpointSaved(place=saved) if saved:
-                place = saved
+            case events.CheckpointSaved(place=saved, occurred_ns=at_ns):
+                place = saved or place
+                saves.append(at_ns)
             case events.StepCommitted(occurred_ns=at_ns):
                 commits.append(at_ns)
     processes = dict(_processes(run))
@@ -85,6 +90,7 @@ def seen(run: str, endpoint: Endpoint, recorded: Iterable[events.AnyEvent]) -> L
         successor=endpoint.successor,
         step_s=usual_step_s(commits),
         place=place,
+        saves_s=(saves[-1] - saves[-2]) / 1e9 if len(saves) > 1 else None,
     )
 
 

@@ -21,6 +21,7 @@ from typing import assert_never
 
 import msgspec
 
+from holdfast import wording
 from holdfast.drills.live.keeping import (
     Continue,
     DrillNote,
@@ -66,12 +67,15 @@ class StrikeOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveStrike(msgspec.Struct, frozen=True, kw_only=True):
-    """at_ns, ends_ns: by the wall clock. subjects: whom the record must name."""
+    """at_ns, ends_ns: by the wall clock. subjects: whom the record must name. again_ns: when the fault was
+    made once more.
+    """
 
     at_ns: int
     ends_ns: int
     subjects: tuple[str, ...]
     node: str
+    again_ns: tuple[int, ...] = ()
 
 
 def chosen_target(scenario: LiveScenario, scene: LiveScene, target: str, seed: int) -> str:
@@ -96,20 +100,35 @@ def chosen_target(scenario: LiveScenario, scene: LiveScene, target: str, seed: i
     return target or random.Random(seed).choice(known)
 
 
+def misfit(scenario: LiveScenario, scene: LiveScene) -> str:
+    """Why a run of this shape cannot have the fault, whatever the target; empty: it can."""
+    if len(scene.members) < scenario.members_min:
+        return f"the run has {wording.many(len(scene.members), 'member')}, and nobody else holds its state"
+    if len(scene.nodes) < scenario.nodes_min:
+        return (
+            f"the run has {wording.many(len(scene.nodes), 'node')}, "
+            f"and {scenario.name} needs {scenario.nodes_min}"
+        )
+    return ""
+
+
 def refusal(scenario: LiveScenario, scene: LiveScene, target: str, for_s: float) -> str:
     """Why this is beyond what the scenario may touch; empty: it is not."""
     if for_s > FOR_S_MAX:
         return f"a fault may last {FOR_S_MAX:g} s at most, not {for_s:g} s"
-    if len(scene.members) < scenario.members_min:
-        return f"the run has {len(scene.members)} member, and nobody else who holds its state"
-    if len(scene.nodes) < scenario.nodes_min:
-        return f"the run has {len(scene.nodes)} node, and {scenario.name} needs {scenario.nodes_min}"
+    if why := misfit(scenario, scene):
+        return why
     if scenario.reach == "node" and 2 * len(scene.on(target)) > len(scene.members):
         return f"{target} has more than half of the members"
     if scenario.reach in ("coordinator", "coordinator-and-member") and not scene.successor:
         return "the coordinator has no successor at this moment"
     if scene.step_s is None:
         return "the run has made no steps lately: nothing could be compared"
+    if scenario.needs_checkpoint and scene.saves_s is not None and scene.saves_s > for_s:
+        return (
+            f"checkpoints are {wording.lasting(scene.saves_s)} apart, and the fault lasts {for_s:g} s: "
+            "none would feel it"
+        )
     return ""
 
 
