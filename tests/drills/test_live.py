@@ -111,15 +111,23 @@ def test_what_cannot_be_is_one_sentence(start: Start, words: tuple[str, ...], wh
 
 def test_an_agent_goes_on_when_the_drill_is_aborted_though_the_drill_itself_was_killed(start: Start) -> None:
     command = [sys.executable, "-m", "holdfast", "drill", "live", "agent-frozen", "--run", RUN]
-    with subprocess.Popen(
-        [*command, "--target", "n1", "--for", "200s"],
-        env={**os.environ, "HOLDFAST_HOME": str(start.home)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as playing:
+    told = start.directory / "told"
+    with (
+        told.open("wb") as stderr,
+        subprocess.Popen(
+            [*command, "--target", "n1", "--for", "200s"],
+            env={**os.environ, "HOLDFAST_HOME": str(start.home)},
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        ) as playing,
+    ):
         (launched,) = start.launched
-        agents = {pid for pid in children(launched.process.pid) if is_a("agent", pid)}
-        (frozen,) = until(lambda: [pid for pid in agents if is_stopped(pid)])
+
+        def stopped() -> list[int]:
+            assert playing.poll() is None, told.read_text()
+            return [pid for pid in children(launched.process.pid) if is_a("agent", pid) and is_stopped(pid)]
+
+        (frozen,) = until(stopped, told.read_text)
         note = until(lambda: read_note(note_path(start.home, RUN)))
         playing.kill()
     assert note is not None
