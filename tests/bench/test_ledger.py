@@ -12,6 +12,7 @@ from holdfast.ledger.reporting import report
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.soak
 def test_what_is_measured() -> None:
     bench = measure(40_000)
     told = msgspec.to_builtins(bench)

@@ -27,6 +27,7 @@ def test_the_table_shows_every_ratio() -> None:
     assert all(figure in line for figure, line in zip(figures, lines, strict=True))
 
 
+@pytest.mark.soak
 def test_two_members_are_measured_beside_ddp() -> None:
     found = setting(members=2, lanes=2, rounds=5)
     assert len(found.turns.steps) == len(found.turns.reductions) == 5

@@ -68,6 +68,7 @@ def test_a_diagnosis_of_something_else_is_wrong_in_everything() -> None:
     assert found.name_s is None
 
 
+@pytest.mark.soak
 def test_what_is_said_before_anything_is_wrong_is_a_false_alarm() -> None:
     played = play("cpu-steal", SEED, layout=Layout(gpus=GPUS))
     later_ns = START_NS + 1_740 * 10**9

@@ -27,6 +27,8 @@ from holdfast.drills.live.keeping import (
     read_note,
     write_note,
 )
+from holdfast.drills.live.scene import seen
+from holdfast.record.journal import events_of
 from holdfast.run.endpoint import find_endpoint
 from holdfast.run.whereabouts import is_stopped
 
@@ -59,6 +61,14 @@ def drill(start: Start, *words: str, code: int = 0) -> Any:
     done = start.verb("drill", "live", *words, "--run", RUN, "--json")
     assert done.returncode == code, done.stderr
     return msgspec.json.decode(done.stdout) if done.stdout else done.stderr
+
+
+def test_processes_of_a_run_of_the_same_name_are_not_touched(start: Start) -> None:
+    endpoint, recorded = start.endpoint(RUN), events_of(start.home)
+    ours = seen(RUN, endpoint, recorded)
+    assert all(member.pid and member.agent for member in ours.members)
+    another = seen(RUN, msgspec.structs.replace(endpoint, token="another's"), recorded)
+    assert not any(member.pid or member.agent for member in another.members)
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("act", sampled([*KINDS], ["loop", "loader"]))
+@pytest.mark.parametrize("act", sampled([*KINDS], ["loop"]))
 def test_a_job_that_stands_is_explained_and_started_again(start: Start, act: str) -> None:
     fault, *words = KINDS[act]
     job = start(

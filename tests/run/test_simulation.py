@@ -182,6 +182,7 @@ def test_a_broken_rule_of_succession_shows(rules: Rules, words: tuple[str, ...])
 # ---- the simulation itself -------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_a_seed_tells_the_same_story_in_any_process() -> None:
     """Whatever the order of sets and dictionaries is there."""
     told, failure = story(7)

@@ -33,7 +33,7 @@ WIDE = {"cpu": 128, "cuda": 2048}
 LANE_S = 0.008
 """Of `lopsided`, what a lane takes a member that is not slow."""
 SLEPT_S = 0.04
-"""What a lane takes a member of a script that has a slow one: see `dawdle`."""
+"""What a lane takes a member of a script that has a slow one: see `dawdling`."""
 LATE_POLLS, LATE_POLL_INTERVAL_S = 3000, 0.02
 WIDE_ROWS = 256
 """Of `wide`: on a GPU its gradients are several buckets."""
@@ -563,7 +563,7 @@ def train(
     """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
     pace_s: how long every step lasts at least. hold_s: for so long the first members, `holders` of them, keep
     the interpreter after step 4, so that no other thread of theirs runs. meets, deaths: see `Meets`; then
-    the steps are in two loops. does: what else it does; see `tarry`, `leave`, `dawdle` and `spoilt`.
+    the steps are in two loops. does: what else it does; see `tarry`, `leave`, `dawdling` and `spoilt`.
     """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = checkpoints
@@ -595,10 +595,10 @@ def train(
                     set_lr(others[0], step.number)
                 with shown:
                     for lane in step.lanes:
-                        dawdle(does, run.member, step.number)
-                        strike(does, run.member, lane, Path(folder))
-                        with spoilt(does, model, lane):
-                            compute(build, model, lane, run.device, told.get("accumulate", 1))
+                        with dawdling(does, run.member, step.number):
+                            strike(does, run.member, lane, Path(folder))
+                            with spoilt(does, model, lane):
+                                compute(build, model, lane, run.device, told.get("accumulate", 1))
                     time.sleep(pace_s)
                     step.commit()
                 losses[step.number] = step.loss
@@ -645,12 +645,18 @@ def tarry(does: str, member: str, folder: Path) -> None:
             time.sleep(LATE_POLL_INTERVAL_S)
 
 
-def dawdle(does: str, member: str, step: int) -> None:
-    """`slow n0.1 2 20 60`: a lane takes that member twice as long as the others, from step 20 up to 60."""
+@contextmanager
+def dawdling(does: str, member: str, step: int) -> Iterator[None]:
+    """`slow n0.1 2 20 60`: a lane takes that member twice as long as the others, from step 20 up to 60. All
+    rest for the remainder of a fixed time, so that on a busy machine it is still the one that is slow.
+    """
+    begun_s = time.monotonic()
+    yield
     if does.startswith("slow "):
         slow, times, since, until = does.split()[1:]
         is_slow = member == slow and int(since) <= step < int(until)
-        time.sleep(SLEPT_S * (float(times) if is_slow else 1.0))
+        took_s = time.monotonic() - begun_s
+        time.sleep(max(SLEPT_S, took_s) * (float(times) if is_slow else 1.0) - took_s)
 
 
 def strike(does: str, member: str, lane: Any, folder: Path) -> None:

@@ -31,8 +31,8 @@ from holdfast.record.errors import StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints, verify
 from holdfast.train.chunks import (
     CHUNK_BYTES,
-    FINISHERS,
     FOLDER,
+    PACKERS,
     PACKS_BEHIND_MAX,
     PackWriter,
     Unsound,
@@ -40,7 +40,7 @@ from holdfast.train.chunks import (
     name_of,
     packs_in,
 )
-from holdfast.train.manifest import read_manifest
+from holdfast.train.manifest_file import read_manifest
 from holdfast.train.opening import load_checkpoint
 from holdfast.train.parts import prune
 
@@ -166,10 +166,10 @@ def test_a_writer_that_gives_up_leaves_neither_packs_nor_descriptors(
     monkeypatch.setattr(os, "fsync", slow)
     packs = PackWriter(tmp_path, {})
     count = PACKS_BEHIND_MAX
-    assert count > FINISHERS  # so that one is queued
+    assert count > PACKERS  # so that one is queued
     for _ in packs.add_all(memoryview(os.urandom(CHUNK_BYTES)) for _ in range(count)):
         pass
-    for _ in range(FINISHERS):
+    for _ in range(PACKERS):
         assert begun.acquire(timeout=600)
     assert len(open_packs(tmp_path)) == count
     packs.abandon()
@@ -240,10 +240,10 @@ def test_a_manifest_that_cannot_be_read_stops_the_removal_of_chunks(tmp_path: Pa
         kept.collect()
     with pytest.raises(StoreError):
         kept.save(3, state_of(3))
-    newer = of_format((tmp_path / "elsewhere").read_bytes(), 4)
+    newer = of_format((tmp_path / "elsewhere").read_bytes(), 5)
     kept.path(2).unlink()
     kept.path(2).write_bytes(newer)
-    with pytest.raises(OSError, match="format 4"):
+    with pytest.raises(OSError, match="format 5"):
         kept.collect()
     assert set(packs_in(tmp_path / FOLDER)) == there
     kept.path(2).unlink()

@@ -55,7 +55,7 @@ def test_a_pipeline_has_the_bits_of_one_process(cluster: Any, build: str) -> Non
         assert several.losses == alone.losses
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_any_number_of_replicas_draws_the_same(cluster: Any) -> None:
     one = undisturbed(cluster, "piped_by_chance", 2)
     for nodes, members in ((1, 4), (3, 2)):

@@ -64,17 +64,24 @@ def test_a_rank_may_die_at_any_moment(cluster: Any, moment: str, rank: int) -> N
     assert disturbed.steps_lost == 0
 
 
+OFTEN = ("sharded_tied", [(1, "1"), (2, "2"), (4, "2")])
+OF_BOTH_KINDS = ("sharded_and_tensor_parallel", [(2, "shard=1,tp=2"), (4, "shard=2,tp=2")])
+
+
 @pytest.mark.parametrize(
     ("build", "layouts"),
-    [
-        ("sharded_tied", [(1, "1"), (2, "2"), (4, "2")]),
-        ("sharded_accumulating", [(2, "2"), (4, "2")]),
-        ("sharded_compiled", [(1, "1"), (4, "2")]),
-        ("sharded_from_meta", [(1, "1"), (4, "2")]),
-        ("sharded_average", [(1, "1"), (4, "2")]),
-        ("tensor_parallel", [(2, "tp=2"), (4, "tp=2")]),
-        ("sharded_and_tensor_parallel", [(2, "shard=1,tp=2"), (4, "shard=2,tp=2")]),
-    ],
+    sampled(
+        [
+            OFTEN,
+            ("sharded_accumulating", [(2, "2"), (4, "2")]),
+            ("sharded_compiled", [(1, "1"), (4, "2")]),
+            ("sharded_from_meta", [(1, "1"), (4, "2")]),
+            ("sharded_average", [(1, "1"), (4, "2")]),
+            ("tensor_parallel", [(2, "tp=2"), (4, "tp=2")]),
+            OF_BOTH_KINDS,
+        ],
+        [OFTEN, OF_BOTH_KINDS],
+    ),
 )
 def test_what_users_do_with_their_models(cluster: Any, build: str, layouts: list[tuple[int, str]]) -> None:
     found = [cluster.train(build, members=members, shard=shard, steps=4) for members, shard in layouts]
@@ -90,7 +97,9 @@ def test_an_optimizer_that_needs_other_ranks_is_refused(cluster: Any) -> None:
     assert "before the first commit (exit 2)" in refused.story  # it is told on the standard error of members
 
 
-@pytest.mark.parametrize("build", ["sharded_average", "sharded_in_part", "tensor_parallel"])
+@pytest.mark.parametrize(
+    "build", sampled(["sharded_average", "sharded_in_part", "tensor_parallel"], ["tensor_parallel"])
+)
 def test_any_model_survives_a_kill(cluster: Any, build: str) -> None:
     shard = "tp=2" if build == "tensor_parallel" else "2"
     undisturbed = cluster.undisturbed(build, members=2, shard=shard, steps=6)
@@ -113,6 +122,7 @@ def test_a_rank_that_was_shelved_for_some_steps_tells_of_the_last_of_them(cluste
     assert disturbed.losses == undisturbed.losses
 
 
+@pytest.mark.soak
 def test_a_rank_that_is_shelved_in_shared_work_is_not_left_with_a_wrong_result(cluster: Any) -> None:
     """The others are steps further when its replica is whole again: a new process takes its place."""
     undisturbed = cluster.undisturbed("sharded", shard="1", steps=STEPS, meets=True)
@@ -158,9 +168,10 @@ def spaced_kills(seed: int, members: int, count: int) -> list[PlannedFault]:
     return faults
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("nodes", "members", "shard", "kills"),
-    sampled([(2, 2, "2", 6), (2, 2, "2", 30), (3, 2, "2", 30), (4, 1, "2", 30)], [(2, 2, "2", 6)]),
+    [(2, 2, "2", 6), (2, 2, "2", 30), (3, 2, "2", 30), (4, 1, "2", 30)],
 )
 def test_many_kills_leave_no_trace(cluster: Any, nodes: int, members: int, shard: str, kills: int) -> None:
     steps = SPACING * kills + 4

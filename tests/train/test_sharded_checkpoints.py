@@ -56,12 +56,14 @@ def test_a_run_goes_on_with_any_number_of_ranks(cluster: Any) -> None:
     assert run.digest == undisturbed.digest
 
 
+@pytest.mark.soak
 def test_what_is_whole_on_every_rank_goes_on_too(cluster: Any) -> None:
     undisturbed = cluster.undisturbed("sharded_in_part", shard="1", steps=4)
     first = go_on(cluster, "sharded_in_part", 4, "4", 2, None)
     assert go_on(cluster, "sharded_in_part", 2, "2", 4, first).digest == undisturbed.digest
 
 
+@pytest.mark.soak
 def test_tensor_parallel_parts_are_cut_anew(cluster: Any) -> None:
     """The state is the same; what comes of it depends on `tp`, and is not compared."""
     both = "sharded_and_tensor_parallel"

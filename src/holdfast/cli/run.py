@@ -15,6 +15,7 @@ from holdfast.cli import torchrun
 from holdfast.cli.flags import FiniteRange, argument, option, takes
 from holdfast.cli.pages import require_directory
 from holdfast.cli.record import home, open_record
+from holdfast.cli.values import bytes_per_second, some_seconds
 from holdfast.record.errors import InputError
 from holdfast.run.arbiter import arbiter_at
 from holdfast.run.audits import RATE
@@ -113,13 +114,29 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "-m", "--module", "SCRIPT is a module, as with python -m.", by="--module"
     )
     no_python: bool = torchrun.option("SCRIPT is a program of its own.")
-    checkpoints: tuple[Path, ...] = option(
-        "For durable checkpoints. Given again: where they go if that fails.  "
+    checkpoints: tuple[str, ...] = option(
+        "For durable checkpoints. Given again: where they go if that fails. A URL: as --checkpoints-also.  "
         "[default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
-        metavar="DIR",
+        metavar="DIR|URL",
+    )
+    checkpoints_also: tuple[str, ...] = option(
+        "A further place that checkpoints are copied to in the background, and fetched from if it has a "
+        "newer one: a directory or s3://BUCKET/PREFIX; ,keep=N behind it: how many stay there.  [default: 2]",
+        metavar="PLACE",
     )
     checkpoint_every: int | None = option(
         "How often.  [default: by cost, and at most every 10 s]", type=click.IntRange(min=1), metavar="STEPS"
+    )
+    checkpoint_rate: float | None = option(
+        "What saving may take of storage, over all members: 500MB/s.  [default: as fast as it goes]",
+        type=bytes_per_second,
+        metavar="RATE",
+    )
+    prove_every: float | None = option(
+        "How often a fresh process loads the newest checkpoint, computes a step and compares it with the "
+        "run's: 6h. Not on GPUs.  [default: never]",
+        type=some_seconds,
+        metavar="TIME",
     )
     snapshot_every: int | None = option(
         "How often the state is copied into memory that outlives the members; 0: never.  "
@@ -252,11 +269,22 @@ def command(given: _Flags) -> int:
         order = msgspec.structs.replace(order, log_directory=made)
     for doubt in _doubts(given, order.policy):
         click.echo(f"holdfast: {doubt}", err=True)
-    if not given.live:
-        return launch(order, None)
-    from holdfast.cli.live import show
+    display = None
+    if given.live:
+        from holdfast.cli.live import show
 
-    return launch(order, show)
+        display = show
+    if not (further := _further(given)):
+        return launch(order, display)
+    from holdfast.cli.further_places import filled, further_place
+
+    with filled(order, [further_place(text) for text in further]):
+        return launch(order, display)
+
+
+def _further(given: _Flags) -> list[str]:
+    """The places that checkpoints are copied to."""
+    return [*(text for text in given.checkpoints if "://" in text), *given.checkpoints_also]
 
 
 def _doubts(given: _Flags, policy: RunPolicy) -> Iterator[str]:
@@ -299,7 +327,8 @@ def order_of(given: _Flags) -> Order:
             f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} has fewer.",
             hint="Start fewer members, or leave the flag out.",
         )
-    for flag, place in (*(("--checkpoints", one) for one in given.checkpoints), ("--log-dir", given.log_dir)):
+    checkpoints = tuple(Path(text) for text in given.checkpoints if "://" not in text)
+    for flag, place in (*(("--checkpoints", one) for one in checkpoints), ("--log-dir", given.log_dir)):
         require_directory(flag, place)
     plan, storm_per_min = _chaos(given.chaos)
     skipped, skipped_of = _skipped(given.skip_lanes)
@@ -335,9 +364,12 @@ def order_of(given: _Flags) -> Order:
         token=os.environ.get("HOLDFAST_TOKEN", ""),
         is_encrypted=given.tls,
         is_detachable=given.detachable,
-        checkpoints=given.checkpoints,
+        checkpoints=checkpoints,
         checkpoint_every=given.checkpoint_every,
+        checkpoint_rate=given.checkpoint_rate,
         snapshot_every=given.snapshot_every,
+        prove_every_s=given.prove_every,
+        proof_words=() if given.prove_every is None else _proof_words(given),
         address=given.local_addr or "",
         role=given.role,
         log_directory=None if _is_nowhere(given.log_dir) else given.log_dir,
@@ -411,6 +443,24 @@ def _signals(text: str | None, *, is_detachable: bool) -> tuple[signal.Signals, 
 def _wait_s(given: _Flags) -> float:
     conf_s = torchrun.wait_s_of(given.rdzv_conf)
     return next((wait_s for wait_s in (given.wait_s, conf_s) if wait_s is not None), WAIT_S)
+
+
+def _proof_words(given: _Flags) -> tuple[str, ...]:
+    """The script and its arguments, as `checkpoint prove` takes them. What it cannot prove is refused."""
+    if gpus_seen(os.environ):
+        raise InputError(
+            "--prove-every needs a GPU that no member uses, and this machine's are the members'.",
+            hint="On a machine with such a GPU: holdfast checkpoint prove DIR SCRIPT ARGUMENTS. For a run on "
+            "CPUs set CUDA_VISIBLE_DEVICES to nothing.",
+        )
+    if given.shard is not None:
+        raise InputError(
+            "--prove-every cannot prove checkpoints of sharded models.",
+            hint="Leave it out; `holdfast checkpoint verify` compares all bytes with their hashes.",
+        )
+    if (given.is_module or given.no_python) and not given.run_path:
+        raise InputError("--prove-every needs a Python script.", hint="Name the script's file as SCRIPT.")
+    return (given.script, *given.arguments)
 
 
 def _node_range(given: _Flags, nodes_needed: int) -> tuple[int, int]:

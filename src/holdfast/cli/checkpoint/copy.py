@@ -1,45 +1,104 @@
-"""`holdfast checkpoint copy`: a checkpoint in another directory as well."""
+"""`holdfast checkpoint copy`: a checkpoint in another place as well."""
 
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.checkpoint.options import directory_option, step_option
+from holdfast.cli.checkpoint.options import step_option
 from holdfast.cli.checkpoint.place import located
+from holdfast.cli.checkpoint.remote import REMOTE_LIST_HINT, is_remote, place_of, troubles_told, usable_at
 from holdfast.cli.checkpoint.rows import amount
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
 
+if TYPE_CHECKING:
+    from holdfast.train.parts import KeptStep
+
 
 @click.command("copy")
 @click.argument("run_or_path")
-@directory_option
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="DIR|URL",
+    help="Where to: the --checkpoints directory of a run that is to go on from it, or s3://BUCKET/PREFIX.",
+)
 @step_option
-def command(run_or_path: str, target: Path, step: int | None) -> None:
-    """Keep a checkpoint of RUN_OR_PATH in another directory as well: the newest sound one, or that of --step.
+def command(run_or_path: str, target: str, step: int | None) -> None:
+    """Keep a checkpoint of RUN_OR_PATH in another place as well: the newest sound one, or that of --step.
+    RUN_OR_PATH may be s3://BUCKET/PREFIX, too.
 
-    Every byte is compared with its hash on the way. What the other directory has already is not written
-    again.
+    Every byte is compared with its hash on the way. What the other place has already is not written again.
     """
-    path = located(run_or_path)
+    if is_remote(run_or_path) or is_remote(target):
+        found, root, (size_bytes, written_bytes) = _copied_remotely(run_or_path, target, step)
+    else:
+        found, root, (size_bytes, written_bytes) = _copied(run_or_path, Path(target), step)
+    click.echo(
+        f"step {found} of {printable(root)} is in {printable(target)}: "
+        f"{amount(size_bytes)}, of which {amount(written_bytes)} were new there"
+    )
+
+
+Copied = tuple[int, str, tuple[int, int]]
+"""The step, where it is from, and how many bytes it has, and how many were new."""
+
+
+def _copied_remotely(run_or_path: str, target: str, step: int | None) -> Copied:
     from holdfast.train.chunks import Unsound
-    from holdfast.train.opening import ACCESS_HINT, LIST_HINT, root_of
-    from holdfast.train.parts import copy_checkpoint, fault_of, kept_steps
+    from holdfast.train.copying import copy_step
+    from holdfast.train.places import opened_place
+
+    source, to = place_of(run_or_path), opened_place(target)
+    damage = ""
+    with troubles_told(source, to):
+        for kept in usable_at(source, step):
+            try:
+                done = copy_step(source, kept, to)
+            except Unsound as error:
+                damage = damage or f"The checkpoint of step {kept.step} in {source.name} is damaged: {error}."
+                continue
+            if damage:
+                click.echo(f"{damage} Step {kept.step} is taken instead.", err=True)
+            return kept.step, source.name, (done.size_bytes, done.written_bytes)
+    raise InputError(damage, hint=REMOTE_LIST_HINT)
+
+
+def _copied(run_or_path: str, target: Path, step: int | None) -> Copied:
+    path = located(run_or_path)
+    from holdfast.train.opening import ACCESS_HINT, VERIFY_HINT, root_of
+    from holdfast.train.parts import fault_of, kept_steps
 
     root = root_of(path if path.is_dir() else path.parent)
+    hint = VERIFY_HINT.format(shlex.quote(run_or_path))
     try:
-        usable = [kept for kept in kept_steps(root) if step in (None, kept.step) and not fault_of(kept)]
+        wanted = [kept for kept in kept_steps(root) if step in (None, kept.step)]
+        usable = [kept for kept in wanted if not fault_of(kept)]
         if not usable:
             which = "" if step is None else f" of step {step}"
-            raise InputError(f"{root} has no checkpoint{which} that a run can resume from.", hint=LIST_HINT)
-        size_bytes, written_bytes = copy_checkpoint(usable[-1], root, target)
-    except Unsound as error:
-        raise InputError(f"The checkpoint {usable[-1].place} is damaged: {error}.", hint=LIST_HINT) from None
+            raise InputError(f"{root} has no checkpoint{which} that a run can resume from.", hint=hint)
+        copied, size_bytes, written_bytes = _copy_newest(usable, root, target, hint)
     except OSError as error:
         raise InputError(
             f"Cannot copy from {root} to {target}: {error.strerror}.", hint=ACCESS_HINT
         ) from None
-    click.echo(
-        f"step {usable[-1].step} of {printable(str(root))} is in {printable(str(target))}: "
-        f"{amount(size_bytes)}, of which {amount(written_bytes)} were new there"
-    )
+    if step is None and copied != wanted[-1].step:
+        click.echo(f"Step {copied} is taken, not {wanted[-1].step}, which is not sound. {hint}", err=True)
+    return copied, str(root), (size_bytes, written_bytes)
+
+
+def _copy_newest(usable: "list[KeptStep]", root: Path, target: Path, hint: str) -> tuple[int, int, int]:
+    """Of the newest that is sound: its step, its size, and what was written. Only now every byte is read."""
+    from holdfast.train.chunks import Unsound
+    from holdfast.train.parts import copy_checkpoint
+
+    damage = ""
+    for kept in reversed(usable):
+        try:
+            return kept.step, *copy_checkpoint(kept, root, target)
+        except Unsound as error:
+            damage = damage or f"The checkpoint {kept.place} is damaged: {error}."
+    raise InputError(damage, hint=hint)
