@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from holdfast.cli.ending import StopRequest, on_signal
 from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, home_journal, json_option, open_record, store_option
-from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.terminal import print_json, printable, say
 from holdfast.cli.topology_sources import TOPOLOGY_FILE, load_topology, topology_option
 from holdfast.cli.values import some_seconds
 from holdfast.control.actions import said
@@ -39,21 +39,19 @@ TOKEN_BYTES = 8
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    once: bool = option("Decide once, wait for what is done about it, and end.", is_flag=True)
-    shadow: bool = option("Do nothing, whatever the policy says: tell what would be done.", is_flag=True)
+    once: bool = option("Decide once, wait for what is done about it, and end.")
+    shadow: bool = option("Do nothing, whatever the policy says: tell what would be done.")
     every_s: float = option("--every", type=some_seconds, default="10s", show_default=True, metavar="TIME")
     policy_path: Path | None = option(
         "--policy",
         "What may be done, as TOML.  [default: $HOLDFAST_CONTROL, or control.toml in $HOLDFAST_HOME if it is "
         "there; without one nothing is done, only told]",
-        type=click.Path(path_type=Path),
         envvar="HOLDFAST_CONTROL",
-        metavar="FILE",
     )
     reset_breaker: str | None = option(
         "Let control act again after its breaker has tripped; WHY goes to the record.", metavar="WHY"
     )
-    example_policy: bool = option("Print a policy with every key, and end.", is_flag=True)
+    example_policy: bool = option("Print a policy with every key, and end.")
     topology_path: Path | None = shared(topology_option)
     prices_path: Path | None = shared(prices_option)
     store_url: str | None = shared(store_option)
@@ -115,7 +113,7 @@ def _controlling(given: _Flags, store: Store, lead: Lead, policy: ControlPolicy)
             token=_token(),
             is_leading=lead.is_ours,
             take_in=home_journal(store).take_in,
-            say=_say,
+            say=say,
             maintenance=PlannedWindows(given.topology_path),
         )
     )
@@ -155,7 +153,7 @@ class PlannedWindows:
 def _decide_once(controlling: Controlling, lead: Lead, *, as_json: bool) -> int:
     clock = SystemClock()
     if not lead.is_ours():
-        _say("Another process leads; nothing was decided.")
+        say("Another process leads; nothing was decided.")
         return EXIT_NOT_DONE
     try:
         found = controlling.turn(clock.now_ns())
@@ -213,9 +211,9 @@ class _Turns:
 
     def _tell(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
-            _say(trouble)
+            say(trouble)
         elif self._trouble and not trouble:
-            _say("Control goes on.")
+            say("Control goes on.")
         self._trouble = trouble
 
 
@@ -229,14 +227,9 @@ def _reset(given: _Flags, why: str) -> int:
     user = os.environ.get("USER") or str(os.getuid())
     with open_record(given.store_url) as store:
         was_tripped = reset_breaker(store, SystemClock().now_ns(), _token(), f"{why} ({user})")
-    _say("The breaker is reset." if was_tripped else "The breaker had not tripped.")
+    say("The breaker is reset." if was_tripped else "The breaker had not tripped.")
     return 0
 
 
 def _token() -> str:
     return f"control-{secrets.token_hex(TOKEN_BYTES)}"
-
-
-def _say(sentence: str) -> None:
-    with suppress(OSError):  # nobody to tell is no reason to stop
-        click.echo(f"holdfast: {printable(sentence)}", err=True)
