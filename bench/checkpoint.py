@@ -28,6 +28,8 @@ RUN_S_MAX = 1_800.0
 class CheckpointBench(msgspec.Struct, frozen=True, kw_only=True):
     """write_ratio, read_ratio      bandwidth of a save until it is durable and read back, and of a load that
                                  compares every byte, by that of a plain file with fsync, and from the disk
+    checked_write_ratio          the same save by a plain file that is written, synced and then read from the
+                                 disk, as a save reads what it has written
     hash_ratio                   bandwidth of the hash on one core, by that of writing the file
     incremental_ratio_lora, _dense
                                  bytes that a save writes where 1 % of the state has changed, and where all
@@ -38,6 +40,7 @@ class CheckpointBench(msgspec.Struct, frozen=True, kw_only=True):
 
     write_ratio: float
     read_ratio: float
+    checked_write_ratio: float
     hash_ratio: float
     incremental_ratio_lora: float
     incremental_ratio_dense: float
@@ -111,6 +114,7 @@ def summary(measured: CheckpointTurns, state_bytes: int) -> CheckpointBench:
     return CheckpointBench(
         write_ratio=ratio(lambda one: one.file_write_s / one.save_s),
         read_ratio=ratio(lambda one: one.file_read_s / one.load_s),
+        checked_write_ratio=ratio(lambda one: (one.file_write_s + one.file_read_s) / one.save_s),
         hash_ratio=ratio(lambda one: one.file_write_s / one.hash_s),
         incremental_ratio_lora=measured.lora,
         incremental_ratio_dense=measured.dense,
@@ -132,6 +136,7 @@ def table(bench: CheckpointBench) -> str:
     rows = (
         ("write : plain file's", bench.write_ratio, f"until durable and read back; {wanted}"),
         ("read : plain file's", bench.read_ratio, f"every byte compared; {wanted}"),
+        ("write : file's and read", bench.checked_write_ratio, "against a plain file that is read back, too"),
         ("hash : plain write's", bench.hash_ratio, "bandwidth on one core"),
         ("written, 1 % changed", bench.incremental_ratio_lora, "of the state"),
         ("written, all changed", bench.incremental_ratio_dense, "of the state"),

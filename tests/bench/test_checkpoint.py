@@ -20,4 +20,4 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
     assert bench.incremental_ratio_dense == pytest.approx(1, abs=0.01)
     assert bench.incremental_ratio_lora < 0.05
     assert not list(tmp_path.iterdir())
-    assert len(table(bench).splitlines()) == 8
+    assert len(table(bench).splitlines()) == 9

@@ -190,11 +190,31 @@ def test_a_copy_is_verified_and_can_be_gone_on_from(
     assert [kept.step for kept in kept_steps(tmp_path / "there")] == [1, 2]
     (pack,) = packs_of(tmp_path / "here", 2)
     pack.write_bytes(bytes(pack.stat().st_size))
-    with pytest.raises(InputError, match="is damaged: of its chunks"):
-        run(copy.command, tmp_path / "here", "--to", tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="is damaged: of its chunks") as refused:
+        run(copy.command, tmp_path / "here", "--to", tmp_path / "elsewhere", "--step", 2)
+    assert f"`holdfast checkpoint verify {tmp_path / 'here'}`" in refused.value.hint
     assert not list((tmp_path / "elsewhere").glob("step-*"))
+    capsys.readouterr()
+    run(copy.command, tmp_path / "here", "--to", tmp_path / "elsewhere")
+    told = capsys.readouterr()
+    assert "Step 1 is taken, not 2, which is not sound." in told.err
+    assert told.out.startswith(f"step 1 of {tmp_path / 'here'} is in")
+    assert [kept.step for kept in kept_steps(tmp_path / "elsewhere")] == [1]
+    (pack,) = packs_of(tmp_path / "here", 1)
+    pack.write_bytes(bytes(pack.stat().st_size))
+    with pytest.raises(InputError, match=r"step-000000000002\.checkpoint is damaged: of its chunks"):
+        run(copy.command, tmp_path / "here", "--to", tmp_path / "third")
     with pytest.raises(InputError, match="no checkpoint of step 7 in"):
         run(copy.command, tmp_path / "here", "--to", tmp_path / "there", "--step", 7)
+
+
+def test_what_a_small_copy_writes_is_told_in_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is in the manifest itself."""
+    DirectoryCheckpoints(tmp_path / "here", told=lambda *_, **__: None).save(1, {"few": torch.ones(25)})
+    run(copy.command, tmp_path / "here", "--to", tmp_path / "there")
+    assert "100 bytes, of which 100 bytes were new there" in capsys.readouterr().out
 
 
 def shards_of(rail: int, history: str) -> dict[str, object]:

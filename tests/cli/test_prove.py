@@ -73,9 +73,12 @@ def test_a_directory_outside_of_the_record_is_proven_by_the_steps_before(
     assert (told.code, "lead to another state" in told.out) == (1, True), told
     told = holdfast("checkpoint", "prove", "--steps-max", "1", tmp_path / "away", script, PRINT)
     assert (told.code, "more than 1 steps away" in told.err) == (2, True), told
+    again = f"holdfast checkpoint prove --steps-max 2 {tmp_path / 'away'} {script} {PRINT}"
+    assert again in " ".join(told.err.split()), told
 
 
 def test_a_script_that_does_not_come_so_far_is_a_mistake(holdfast: Callable[..., Any], script: Path) -> None:
     told = holdfast("checkpoint", "prove", "big", script, "fails")
     assert told.code == 2
     assert "ended with exit code 0 before it had computed step 6" in told.err
+    assert f"holdfast checkpoint prove big {script} ARGUMENTS" in " ".join(told.err.split())

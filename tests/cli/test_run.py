@@ -289,6 +289,31 @@ def test_a_size_that_cannot_work_is_refused_before_anything_is_started(
     assert not (script.parent / "home" / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--prove-every", "0"), "must be above 0"),
+        (("--prove-every", "6h", "--shard", "2", "--nproc-per-node", "2"), "of sharded models"),
+        (("--prove-every", "6h", "--no-python"), "needs a Python script"),
+        (("--checkpoint-rate", "500"), "is not a rate"),
+        (("--checkpoint-rate", "0MB/s"), "is not a rate"),
+        (("--checkpoint-rate", "1..5MB/s"), "is not a rate"),
+    ],
+)
+def test_flags_of_checkpoints_are_checked_first(
+    holdfast: Any, script: Path, flags: tuple[str, ...], sentence: str
+) -> None:
+    script.chmod(0o700)
+    done = holdfast("run", *flags, script, CUDA_VISIBLE_DEVICES="")
+    assert (done.code, done.out) == (2, ""), done
+    assert sentence in " ".join(done.err.split()), done.err
+
+
+def test_proofs_are_refused_where_members_have_the_gpus(holdfast: Any, script: Path) -> None:
+    done = holdfast("run", "--prove-every", "6h", script, CUDA_VISIBLE_DEVICES="0")
+    assert complaint(done).startswith("--prove-every needs a GPU that no member uses")
+
+
 def test_a_run_is_refused_with_the_sentence_of_plan_size(holdfast: Any, script: Path, size: Path) -> None:
     size.write_text(SIZE.replace("hidden = 256", "hidden = 65536"), encoding="utf-8")
     planned = holdfast("plan", "size", size, "--gpus", "1", "--gpus-per-node", "1")

@@ -1,14 +1,17 @@
 """What a run would lose now, by what its members tell of snapshots."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 from memory_cluster import Cluster
 
 from holdfast.record.events import CheckpointFailed
+from holdfast.run import membership
 from holdfast.run.exposure import KeptSteps, kept_steps
+from holdfast.run.happenings import FromNode, Say
 from holdfast.run.mesh import MeshShape
-from holdfast.run.wire import Checkpointed, Snapshotted
+from holdfast.run.wire import Checkpointed, Proven, Snapshotted
 
 MakeCluster = Callable[..., Cluster]
 
@@ -83,3 +86,29 @@ def test_a_snapshot_that_is_damaged_is_said_once_and_is_no_failed_checkpoint(clu
     (event,) = made.recorded(CheckpointFailed)
     assert (event.step, event.place, event.is_snapshot) == (4, "the memory of n0", True)
     assert made.state.progress.checkpointing.failure == ""
+
+
+def test_what_proofs_find_is_said_and_kept(cluster: MakeCluster) -> None:
+    """A refutation stands beside what was proven before; why none could be tried is said once."""
+    made = up(cluster)
+    times = made.state.progress.checkpointing
+
+    def prove(
+        verdict: Literal["proven", "refuted", "untried"], step: int, reason: str
+    ) -> list[tuple[str, str]]:
+        told = Proven(step=step, verdict=verdict, reason=reason)
+        effects = membership.advance(made.state, FromNode("n0", told), made.state.now_ns + 1)
+        return [(one.text, one.severity) for one in effects if isinstance(one, Say)]
+
+    assert prove("untried", 0, "there is none") == [
+        ("no checkpoint could be proven: there is none", "trouble")
+    ]
+    assert prove("untried", 0, "there is none") == []
+    assert prove("proven", 5, "it agrees") == [("checkpoint of step 5 proven: it agrees", "note")]
+    ((text, severity),) = prove("refuted", 9, "it differs")
+    assert "the checkpoint of step 9 is NOT what the run computed: it differs" in text
+    assert severity == "failure"
+    assert times.proven is not None
+    assert times.refuted is not None
+    assert (times.proven[0], times.refuted[0], times.unproven) == (5, 9, "")
+    assert times.proven[1] < times.refuted[1]

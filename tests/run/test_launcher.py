@@ -331,6 +331,18 @@ def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: 
     assert (lost.subject, lost.reason) == ("n0.1", "SIGKILL")
 
 
+def test_a_script_that_joins_and_has_nothing_to_do_is_run_once(start: Start) -> None:
+    """It hangs up before it ends, as `with join()` does; the run once took that for a loss, over and over."""
+    script = JOINS.replace(
+        "link.send(WorkerReady(member=member, setup=setup, took_s=0.01))",
+        "print('nothing to do', flush=True); link.close(); sys.exit()",
+    )
+    launched = start("--warm", "0", script=script)
+    assert launched.wait() == 0
+    assert [line for line in launched.out if "nothing to do" in line] == ["[n0.0] nothing to do"]
+    assert "holdfast: n0.0 left: its script ended" in launched.err
+
+
 def test_the_traceback_of_a_survived_failure_is_printed_once(start: Start, tmp_path: Path) -> None:
     """Two members raise one after the other, in the same way; the run goes on after both."""
     raises = """

@@ -53,6 +53,7 @@ from holdfast.run.wire import (
     PlannedFault,
     Regrouped,
     Released,
+    ShowWorker,
     Stage,
     StartWorker,
     StopWorker,
@@ -615,6 +616,17 @@ def test_a_loss_is_told_with_its_cause_though_the_run_has_shrunk_at_once(cluster
     made.kill("n1.0")
     made.run(lambda: len(made.recorded(GenerationOpened)) > 1)
     assert any("without n1.0 (SIGKILL)" in text for text in made.said), made.said
+
+
+def test_who_is_needed_before_it_has_joined_is_shown_from_then_on(cluster: "MakeCluster") -> None:
+    """Once it has joined it is admitted at once, and may print before its agent would hear of it."""
+    made = up(cluster, slots=1, warm=1, steps=10**6)
+    made.kill("n0.1")
+    made.deliver_all("agent")
+    made.kill("n0.0")
+    made.deliver_all("agent")
+    assert made.state.roster.members["n0.1+1"].reached == "started"
+    assert ShowWorker(member="n0.1+1", slot=0) in made.sent(ShowWorker)
 
 
 def test_the_replacement_is_asked_for_in_the_same_turn(cluster: "MakeCluster") -> None:

@@ -1,9 +1,12 @@
 """A real Kubernetes API server with etcd, on loopback, for as long as a session of tests lasts.
 
 No distribution has a package of the server any more, and Debian has its source: version 1.20, which is built
-once (`make kubernetes-server`; about four minutes of two idle cores) and kept in
+once (`make test-kubernetes`; about four minutes of two idle cores) and kept in
 $XDG_CACHE_HOME/holdfast, where later runs find it. Nothing runs containers: nodes are stand-ins that tell the
 server what a kubelet would, and nobody but the tests acts on objects.
+
+The source comes from deb.debian.org, or from $HOLDFAST_DEBIAN_MIRROR, by apt with the proxies of the system.
+What cannot be had is one sentence: which step, and why.
 
 As a script it needs of Python the standard library only, and for apt-get root or sudo.
 """
@@ -14,6 +17,7 @@ import fcntl
 import json
 import os
 import secrets
+import shlex
 import shutil
 import ssl
 import subprocess
@@ -39,6 +43,9 @@ TAGS = "providerless"
 """Without the clouds' own code, which is a third of it."""
 REFLECT, REFLECT_PACKAGE = "github.com/modern-go/reflect2", "golang-github-modern-go-reflect2-dev"
 """The source's own copy of it is older than Debian's compiler, by which its maps cannot be walked."""
+MIRROR = "http://deb.debian.org/debian"
+ROOM_BYTES = 6 << 30
+"""That the source and what is compiled of it need, while it is built."""
 BUILD_WAIT_S = 3_600
 STOP_WAIT_S = 30
 START_WAIT_S = 600
@@ -73,9 +80,18 @@ def build() -> Path:
         if absent := [name for name, command in PACKAGES.items() if find(command) is None]:
             install(absent)
         if not made.exists():
+            require_room(cache())
             with tempfile.TemporaryDirectory(prefix="build-", dir=cache()) as folder:
                 _build(Path(folder), made)
     return made
+
+
+def require_room(folder: Path, wanted: int = ROOM_BYTES) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < wanted:
+        raise NotBuilt(
+            f"to build it takes {wanted >> 30} GiB in {folder}, and {free / (1 << 30):.1f} are free"
+        )
 
 
 def _build(folder: Path, made: Path) -> None:
@@ -83,7 +99,7 @@ def _build(folder: Path, made: Path) -> None:
     tree = folder / "go" / "src" / PACKAGE
     tree.parent.mkdir(parents=True)
     _say("fetching the source", begun)
-    _fetch(folder, tree)
+    fetch(folder, tree, os.environ.get("HOLDFAST_DEBIAN_MIRROR") or MIRROR)
     environment = {
         **os.environ,
         "GOPATH": str(folder / "go"),
@@ -119,14 +135,18 @@ def _build(folder: Path, made: Path) -> None:
     _say(f"built: {made}", begun)
 
 
-def _fetch(folder: Path, tree: Path) -> None:
+def fetch(folder: Path, tree: Path, mirror: str) -> None:
     """By apt, which checks Debian's signature, with lists of its own: the system's stay as they are."""
+    if find("apt-get") is None:
+        raise NotBuilt("this system has no apt-get, by which the source is fetched")
     if not KEYRING.exists():
-        raise NotBuilt(f"{KEYRING} is missing: the source is fetched on Debian")
+        raise NotBuilt(
+            f"{KEYRING} is missing, by which the source is checked: install debian-archive-keyring"
+        )
     for name in ("lists/partial", "apt/archives/partial"):
         (folder / name).mkdir(parents=True)
     sources = folder / "sources.list"
-    place = f"[signed-by={KEYRING}] http://deb.debian.org/debian {SUITE} main"
+    place = f"[signed-by={KEYRING}] {mirror} {SUITE} main"
     sources.write_text(f"deb-src {place}\ndeb {place}\n")
     options = {
         "Dir::Etc::SourceList": str(sources),
@@ -134,11 +154,16 @@ def _fetch(folder: Path, tree: Path) -> None:
         "Dir::State::Lists": str(folder / "lists"),
         "Dir::Cache": str(folder / "apt"),
         "APT::Sandbox::User": "root" if os.geteuid() == 0 else "",
+        "APT::Update::Error-Mode": "any",  # else lists that could not be had are no failure
+        "Acquire::Retries": "3",
     }
     apt = ["apt-get", "-q", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
-    _run([*apt, "update"], folder)
-    _run([*apt, "source", "--download-only", "kubernetes"], folder)
-    _run([*apt, "download", REFLECT_PACKAGE], folder)
+    for words in (["update"], ["source", "--download-only", "kubernetes"], ["download", REFLECT_PACKAGE]):
+        _run(
+            [*apt, *words],
+            folder,
+            what=f"Debian's source of Kubernetes cannot be had from {mirror} ({SUITE})",
+        )
     (described,) = folder.glob("*.dsc")
     _run(["dpkg-source", "-x", described.name, str(tree)], folder)
     (newer,) = folder.glob("*.deb")
@@ -161,7 +186,10 @@ def _described(tree: Path) -> list[str]:
     return sorted(found)
 
 
-def _run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> None:
+def _run(
+    command: list[str], folder: Path, environment: dict[str, str] | None = None, *, what: str = ""
+) -> None:
+    """what: has failed, for a reader; without one it is the command."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -173,8 +201,9 @@ def _run(command: list[str], folder: Path, environment: dict[str, str] | None = 
         check=False,
     )
     if done.returncode != 0:
-        said = done.stdout.decode("utf-8", "replace").strip()[-1_000:]
-        raise NotBuilt(f"`{' '.join(command)[:120]}` failed: {said}")
+        said = done.stdout.decode("utf-8", "replace").strip()
+        told = [line for line in said.splitlines() if line.startswith("E:")] or [said[-1_000:]]
+        raise NotBuilt(f"{what or f'`{shlex.join(command)[:120]}` failed'}: {told[0]}")
 
 
 def _say(what: str, begun: float) -> None:

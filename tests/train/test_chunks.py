@@ -31,8 +31,8 @@ from holdfast.record.errors import StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints, verify
 from holdfast.train.chunks import (
     CHUNK_BYTES,
-    FINISHERS,
     FOLDER,
+    PACKERS,
     PACKS_BEHIND_MAX,
     PackWriter,
     Unsound,
@@ -166,10 +166,10 @@ def test_a_writer_that_gives_up_leaves_neither_packs_nor_descriptors(
     monkeypatch.setattr(os, "fsync", slow)
     packs = PackWriter(tmp_path, {})
     count = PACKS_BEHIND_MAX
-    assert count > FINISHERS  # so that one is queued
+    assert count > PACKERS  # so that one is queued
     for _ in packs.add_all(memoryview(os.urandom(CHUNK_BYTES)) for _ in range(count)):
         pass
-    for _ in range(FINISHERS):
+    for _ in range(PACKERS):
         assert begun.acquire(timeout=600)
     assert len(open_packs(tmp_path)) == count
     packs.abandon()

@@ -29,11 +29,7 @@ def test_what_is_written_is_there(tmp_path: Path, sizes: list[int], is_shared_me
     path = (SHARED_MEMORY / f"holdfast-{os.getpid()}.pack") if is_shared_memory else tmp_path / "new.pack"
     chunks = [os.urandom(size) for size in sizes]
     try:
-        file = PackFile(path)
-        for chunk in chunks:
-            file.write(memoryview(chunk))
-        assert file.size_bytes == sum(sizes)
-        file.finish()
+        PackFile(path).write([memoryview(chunk) for chunk in chunks])
         assert path.read_bytes() == b"".join(chunks)
         with pytest.raises(FileExistsError):
             PackFile(path)
@@ -42,21 +38,30 @@ def test_what_is_written_is_there(tmp_path: Path, sizes: list[int], is_shared_me
 
 
 @pytest.mark.parametrize("at", [0, ALIGNED_BYTES + 1, BUFFER_BYTES + 1, 2 * BUFFER_BYTES - 1])
-def test_what_the_disk_gives_back_is_compared(tmp_path: Path, at: int) -> None:
-    """A chunk that changes behind the file's back stands for a disk that does not keep what it was given."""
-    chunks = [bytearray(os.urandom(BUFFER_BYTES)) for _ in range(2)]
-    file = PackFile(tmp_path / "new.pack")
-    for chunk in chunks:
-        file.write(memoryview(chunk))
-    chunks[at // BUFFER_BYTES][at % BUFFER_BYTES] ^= 1
+def test_what_the_disk_gives_back_is_compared(
+    tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte is changed on the disk once all are there."""
+    path, sync = tmp_path / "new.pack", os.fsync
+
+    def changes(descriptor: int) -> None:
+        sync(descriptor)
+        with path.open("r+b") as other:
+            other.seek(at)
+            flipped = other.read(1)[0] ^ 1
+            other.seek(at)
+            other.write(bytes([flipped]))
+            other.flush()
+            sync(other.fileno())
+
+    monkeypatch.setattr(os, "fsync", changes)
     with pytest.raises(ReadBack, match="other bytes"):
-        file.finish()
+        PackFile(path).write([memoryview(os.urandom(BUFFER_BYTES)) for _ in range(2)])
 
 
 def test_a_file_that_is_given_up_is_closed(tmp_path: Path) -> None:
     before = set(Path("/proc/self/fd").iterdir())
     file = PackFile(tmp_path / "new.pack")
-    file.write(memoryview(b"begun"))
     file.close()
     file.close()
     assert set(Path("/proc/self/fd").iterdir()) == before

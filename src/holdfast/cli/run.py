@@ -15,6 +15,7 @@ from holdfast.cli import torchrun
 from holdfast.cli.flags import FiniteRange, argument, option, takes
 from holdfast.cli.pages import require_directory
 from holdfast.cli.record import home, open_record
+from holdfast.cli.values import bytes_per_second, some_seconds
 from holdfast.record.errors import InputError
 from holdfast.run.arbiter import arbiter_at
 from holdfast.run.audits import RATE
@@ -120,6 +121,17 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     checkpoint_every: int | None = option(
         "How often.  [default: by cost, and at most every 10 s]", type=click.IntRange(min=1), metavar="STEPS"
+    )
+    checkpoint_rate: float | None = option(
+        "What saving may take of storage, over all members: 500MB/s.  [default: as fast as it goes]",
+        type=bytes_per_second,
+        metavar="RATE",
+    )
+    prove_every: float | None = option(
+        "How often a fresh process loads the newest checkpoint, computes a step and compares it with the "
+        "run's: 6h. Not on GPUs.  [default: never]",
+        type=some_seconds,
+        metavar="TIME",
     )
     snapshot_every: int | None = option(
         "How often the state is copied into memory that outlives the members; 0: never.  "
@@ -337,7 +349,10 @@ def order_of(given: _Flags) -> Order:
         is_detachable=given.detachable,
         checkpoints=given.checkpoints,
         checkpoint_every=given.checkpoint_every,
+        checkpoint_rate=given.checkpoint_rate,
         snapshot_every=given.snapshot_every,
+        prove_every_s=given.prove_every,
+        proof_words=() if given.prove_every is None else _proof_words(given),
         address=given.local_addr or "",
         role=given.role,
         log_directory=None if _is_nowhere(given.log_dir) else given.log_dir,
@@ -411,6 +426,24 @@ def _signals(text: str | None, *, is_detachable: bool) -> tuple[signal.Signals, 
 def _wait_s(given: _Flags) -> float:
     conf_s = torchrun.wait_s_of(given.rdzv_conf)
     return next((wait_s for wait_s in (given.wait_s, conf_s) if wait_s is not None), WAIT_S)
+
+
+def _proof_words(given: _Flags) -> tuple[str, ...]:
+    """The script and its arguments, as `checkpoint prove` takes them. What it cannot prove is refused."""
+    if gpus_seen(os.environ):
+        raise InputError(
+            "--prove-every needs a GPU that no member uses, and this machine's are the members'.",
+            hint="On a machine with such a GPU: holdfast checkpoint prove DIR SCRIPT ARGUMENTS. For a run on "
+            "CPUs set CUDA_VISIBLE_DEVICES to nothing.",
+        )
+    if given.shard is not None:
+        raise InputError(
+            "--prove-every cannot prove checkpoints of sharded models.",
+            hint="Leave it out; `holdfast checkpoint verify` compares all bytes with their hashes.",
+        )
+    if (given.is_module or given.no_python) and not given.run_path:
+        raise InputError("--prove-every needs a Python script.", hint="Name the script's file as SCRIPT.")
+    return (given.script, *given.arguments)
 
 
 def _node_range(given: _Flags, nodes_needed: int) -> tuple[int, int]:

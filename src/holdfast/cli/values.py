@@ -90,6 +90,24 @@ def seconds_with_unit(text: str) -> float:
     return value_s
 
 
+RATE_MIN, RATE_MAX = 1e3, 1e15
+_RATE = re.compile(r"([0-9.]+) ?([kmgt]i?)?b/s")
+_FACTORS = {"": 1.0, **{unit: 1e3**power for power, unit in enumerate("kmgt", 1)}}
+_FACTORS |= {f"{unit}i": 1024.0**power for power, unit in enumerate("kmgt", 1)}
+
+
+def bytes_per_second(text: str) -> float:
+    """A rate as people write it: 500MB/s, 1.5GB/s, 200MiB/s."""
+    found = _RATE.fullmatch(text.strip().lower())
+    try:
+        value = float(found[1]) * _FACTORS[found[2] or ""] if found else math.nan
+    except ValueError:
+        value = math.nan
+    if not RATE_MIN <= value <= RATE_MAX:
+        raise click.BadParameter(f"{text!r} is not a rate from 1kB/s on; write 500MB/s or 1.5GB/s.")
+    return value
+
+
 AHEAD_NS_MAX = 60 * 10**9
 """How far a clock may be ahead of ours for its now not to be the future."""
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)

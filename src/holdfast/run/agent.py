@@ -30,6 +30,7 @@ from holdfast.run.kernel_log import KernelLog
 from holdfast.run.kin import adopt_orphans, children, end_children, reap, wake_with
 from holdfast.run.lines import KeptLines
 from holdfast.run.output import LastWords, Printer, Stream, View
+from holdfast.run.prover import ProofOrder, Prover
 from holdfast.run.seeking import SEEK_WAIT_S, Address
 from holdfast.run.worker import Program, Worker, open_log
 
@@ -57,13 +58,15 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     launcher: its process, with which the agent ends; 0: it outlives that. lines: the file in which the lines
     of the run are kept for `holdfast attach`; empty: none. node: its name; empty: the agent takes the host's.
-    command: the script, ready to be started. checkpoints: the directories; checkpoint_every: so many steps.
-    role: what torchrun calls so. address: where others reach this node; empty: as the way to the coordinator
-    tells. log_directory: where to write the members' lines, too. local: which of the launcher's nodes this
-    is, and how many they are: they share this machine's GPUs. view: what of the members' output is shown.
-    is_virtual: a member sees no GPU but its own. grace_s: what workers have between SIGTERM and SIGKILL when
-    their node leaves a run that goes on. wait_s: how long a coordinator is looked for that the run may have
-    elsewhere by then. snapshot_every: so many steps; None: by cost; 0: no memory is held for any.
+    command: the script, ready to be started. checkpoints: the directories; checkpoint_every: so many steps;
+    checkpoint_rate: bytes a second that all members together may write. role: what torchrun calls so.
+    address: where others reach this node; empty: as the way to the coordinator tells. log_directory: where
+    to write the members' lines, too. local: which of the launcher's nodes this is, and how many they are:
+    they share this machine's GPUs. view: what of the members' output is shown. is_virtual: a member sees no
+    GPU but its own. grace_s: what workers have between SIGTERM and SIGKILL when their node leaves a run
+    that goes on. wait_s: how long a coordinator is looked for that the run may have elsewhere by then.
+    snapshot_every: so many steps; None: by cost; 0: no memory is held for any.
+    proof: what to prove now and then; None: another agent does, or none.
     """
 
     launcher: int
@@ -75,6 +78,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     checkpoints: str
     checkpoint_every: int | None = None
+    checkpoint_rate: float | None = None
     role: str = "default"
     address: str = ""
     log_directory: str = ""
@@ -85,6 +89,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float = 0.0
     lines: str = ""
     snapshot_every: int | None = None
+    proof: ProofOrder | None = None
 
 
 def encoded(assignment: Assignment) -> bytes:
@@ -110,6 +115,7 @@ class Agent:
         self._printer = Printer(on_room=self._resume_soon)
         self._kernel_log = KernelLog()
         self._copies: dict[Stream, int] = {}
+        self._prover = None if assignment.proof is None else Prover(assignment.proof, connection.send)
         self._kept = KeptLines.opened(Path(assignment.lines)) if assignment.lines else None
 
     async def serve(self) -> int:
@@ -123,6 +129,7 @@ class Agent:
             )
         )
         beating = asyncio.create_task(self._beat())
+        proving = None if self._prover is None else asyncio.create_task(self._prover.keep())
         obeying = asyncio.create_task(self._obey())
         self._loop.add_signal_handler(signal.SIGTERM, obeying.cancel)
         self._watch_launcher(obeying)
@@ -136,6 +143,9 @@ class Agent:
             return 128 + signal.SIGTERM
         finally:
             beating.cancel()
+            if proving is not None:
+                proving.cancel()
+                await asyncio.wait([proving])
             await self._end_workers(0)
             await self._connection.close()
             self._printer.close()
@@ -247,6 +257,7 @@ class Agent:
             "HOLDFAST_CHECKPOINTS": assignment.checkpoints,
             "HOLDFAST_LOCAL_NODE": "{}/{}".format(*assignment.local),
             **({"HOLDFAST_CHECKPOINT_EVERY": str(every)} if every else {}),
+            **({"HOLDFAST_CHECKPOINT_RATE": str(rate)} if (rate := assignment.checkpoint_rate) else {}),
             memory.VARIABLE: self._held.told,
             memory.EVERY_VARIABLE: str(assignment.snapshot_every or ""),
             **(visible.virtual(os.environ, number) if assignment.is_virtual else {}),
@@ -289,7 +300,8 @@ class Agent:
 
     def _reap_orphans(self) -> None:
         """What workers left behind has ended: as long as nobody knows, it would seem to be there still."""
-        reap(children() - {worker.pid for worker in self._workers.values()})
+        ours = frozenset() if self._prover is None else self._prover.pids
+        reap(children() - {worker.pid for worker in self._workers.values()} - ours)
 
     def _resume_soon(self) -> None:
         """Called from the printer's thread."""

@@ -305,6 +305,9 @@ class Coordinator:
             else wait_ns / 1e9,
             snapshot_step=kept.once,
             mirror_step=kept.twice,
+            saved_step=state.progress.checkpointing.saved_step,
+            proven=state.progress.checkpointing.proven,
+            refuted=state.progress.checkpointing.refuted,
             lanes_skipped=state.progress.lanes_skipped,
             members=members,
             nodes=tuple(

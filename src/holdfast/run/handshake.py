@@ -22,6 +22,9 @@ from holdfast.run.tls import Channel
 
 HANDSHAKE_WAIT_S = 10.0
 """A coordinator answers at once; what is silent for so long is something else."""
+KNOWN_WAIT_S = 60.0
+"""The same where a coordinator is known to be: it is there, and gets no core for a while, or we get none.
+Where it is gone, the kernel says so at once."""
 HANDSHAKE_BYTES_MAX = 1024
 """Of a frame from a connection that has proved nothing yet."""
 ATTEMPTS_MAX = 5

@@ -30,6 +30,7 @@ from holdfast.run.hub import END_WAIT_S, HubOrder, Readiness, encoded, one_line
 from holdfast.run.lines import LINES_FILE
 from holdfast.run.nodes import LineOutlet, NodeAgent, end_orphans
 from holdfast.run.output import STREAMS, Printer, View
+from holdfast.run.prover import ProofOrder
 from holdfast.run.site import Site, reach, survey
 from holdfast.run.state import RunPolicy
 from holdfast.run.status import Status
@@ -64,7 +65,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: where it should be; None: here, for this machine alone. token: empty where none is set.
     view: what of the members' output is shown. is_virtual: a member sees no GPU but its own. signals: what
     ends the run. checkpoints: none: in the run's own directory; checkpoint_every, snapshot_every:
-    None: by cost.
+    None: by cost. checkpoint_rate: bytes a second; None: as fast as it goes. prove_every_s, proof_words: how
+    often the newest is proven, and with what script and arguments.
     is_encrypted: no control connection may be in plain. is_detachable: the run outlives this process.
     storm_per_min: faults a minute, from `seed`. metrics: the address and port to serve them at, where the
     coordinator is. arbiter: the URL of the one that decides between two machines; empty: there is none.
@@ -82,7 +84,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     is_detachable: bool = False
     checkpoints: tuple[Path, ...] = ()
     checkpoint_every: int | None = None
+    checkpoint_rate: float | None = None
     snapshot_every: int | None = None
+    prove_every_s: float | None = None
+    proof_words: tuple[str, ...] = ()
     address: str = ""
     role: str = "default"
     log_directory: Path | None = None
@@ -460,6 +465,14 @@ def _listed(directories: Sequence[Path]) -> str:
     return os.pathsep.join(str(one.absolute()) for one in directories)
 
 
+def _proof(order: Order, run: str, checkpoints: Path) -> ProofOrder | None:
+    if order.prove_every_s is None:
+        return None
+    return ProofOrder(
+        every_s=order.prove_every_s, run=run, checkpoints=str(checkpoints.absolute()), words=order.proof_words
+    )
+
+
 def _assignments(
     order: Order, site: Site, run: str, names: Sequence[str], *, is_holder: bool = False
 ) -> list[Assignment]:
@@ -479,7 +492,9 @@ def _assignments(
             command=order.command,
             checkpoints=_listed(checkpoints),
             checkpoint_every=order.checkpoint_every,
+            checkpoint_rate=order.checkpoint_rate,
             snapshot_every=order.snapshot_every,
+            proof=_proof(order, run, checkpoints[0]) if is_holder and number == 0 else None,
             role=order.role,
             address=order.address or site.address,
             log_directory=log_directory,

@@ -112,7 +112,7 @@ class Link:
                 hint="Start the script with `holdfast run`.",
             ) from None
         call, place = partial(_shake_hands, token, member), _address(endpoint)
-        connection, entry = call(place, None, handshake.HANDSHAKE_WAIT_S)
+        connection, entry = call(place, None, handshake.KNOWN_WAIT_S)  # our agent has just heard from it
         successor = call if entry.accepted.has_successor else None
         link = cls(connection, entry.frames, member, entry.channel, successor, place)
         link._term = entry.accepted.term

@@ -179,8 +179,8 @@ def account(state: RunState, name: str, told: Account) -> None:
     known = state.generations.unexplained.pop(name, None)
     if known is None:
         return
-    if known.keeps_seat:
-        processes.vacate(state, state.roster.members[name])
+    if known.keeps_seat and (member := state.roster.members.get(name)) is not None:
+        processes.vacate(state, member)
     cause = record_fault(
         state, name, told.why, onset_ns=known.onset_ns, detail=told.detail, at_ns=known.lost_ns
     )

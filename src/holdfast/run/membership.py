@@ -70,6 +70,7 @@ from holdfast.run.wire import (
     NodeBeat,
     PartLost,
     Planned,
+    Proven,
     Published,
     Regrouped,
     Snapshotted,
@@ -277,6 +278,9 @@ def _heard_node(state: RunState, node: Node, message: FromAgent) -> bool:
             return message.stopped != node.stopped and _note_stops(state, node, message.stopped)
         case Located():
             hangs.located(state, message)
+        case Proven():
+            _proven(state, message)
+            return False
         case WorkerStarted():
             if (member := state.roster.living(message.member)) is not None:
                 processes.record_started(state, member)
@@ -470,6 +474,28 @@ def _checkpointed(state: RunState, member: Member, message: Checkpointed) -> Non
         state.progress.checkpointing.failure = message.reason
     _time_checkpoint(state, message)
     state.outbox.record(checkpoint_event(message, state.now_ns))
+
+
+def _proven(state: RunState, message: Proven) -> None:
+    """The proof itself has recorded what it found."""
+    times, found = state.progress.checkpointing, (message.step, state.now_ns)
+    match message.verdict:
+        case "proven":
+            times.proven, times.unproven = found, ""
+            state.outbox.say(f"checkpoint of step {message.step} proven: {message.reason}")
+        case "refuted":
+            times.refuted, times.unproven = found, ""
+            state.outbox.say(
+                f"the checkpoint of step {message.step} is NOT what the run computed: {message.reason}. Do "
+                "not go on from it before you know why: memory may be faulty, or the script not repeatable",
+                "failure",
+            )
+        case "untried":
+            if gist(message.reason) != gist(times.unproven):
+                state.outbox.say(f"no checkpoint could be proven: {message.reason}", "trouble")
+            times.unproven = message.reason
+        case _:
+            assert_never(message.verdict)
 
 
 def _time_checkpoint(state: RunState, message: Checkpointed) -> None:

@@ -69,6 +69,12 @@ def _of_run(status: Status, stepping: list[MemberStatus]) -> Iterator[Metric]:
         ("loss", "Loss of the last step.", status.loss),
         ("checkpoint_seconds", "How long training waited for the last checkpoint.", status.stall_s),
         ("checkpoint_write_seconds", "The last checkpoint, until it was durable.", status.write_s),
+        (
+            "checkpoint_exposure_steps",
+            "Steps since the newest durable checkpoint: what the loss of all agents costs.",
+            max(0, status.step - status.saved_step) if status.saved_step else None,
+        ),
+        *_of_proofs(status),
         ("snapshot_seconds", "How long a member waited for the last snapshot in memory.", status.snapshot_s),
         (
             "snapshot_exposure_steps",
@@ -91,6 +97,22 @@ def _of_run(status: Status, stepping: list[MemberStatus]) -> Iterator[Metric]:
             gauge = GaugeMetricFamily(f"holdfast_run_{name}", meaning, labels=_RUN)
             gauge.add_metric([status.run], value)
             yield gauge
+
+
+def _of_proofs(status: Status) -> Iterator[tuple[str, str, float | None]]:
+    """Of checkpoints that were loaded into a fresh process and computed with; nothing before the first."""
+    last = max((moment for _, moment in filter(None, (status.proven, status.refuted))), default=None)
+    if status.proven is not None:
+        step, moment_ns = status.proven
+        yield "checkpoint_proven_step", "Step of the checkpoint that was last proven.", step
+        yield (
+            "checkpoint_proven_timestamp_seconds",
+            "When a checkpoint was last loaded, computed with, and came to what the run had.",
+            moment_ns / 1e9,
+        )
+    if last is not None:
+        is_refuted = status.refuted is not None and status.refuted[1] == last
+        yield "checkpoint_refuted", "1 if the last proof of a checkpoint failed.", is_refuted
 
 
 def _of_members(run: str, members: list[MemberStatus]) -> Iterator[Metric]:

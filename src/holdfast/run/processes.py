@@ -66,14 +66,17 @@ def from_pool(state: RunState, node: Node, slot: int) -> Member | None:
 
 
 def admit_parked(state: RunState, member: Member) -> None:
-    """Let it out of `join()`, if it is there by now."""
+    """Let it out of `join()`, if it is there by now.
+
+    It is shown in any case. If that waited until it joins, it might print before its agent hears of it.
+    """
+    show(state, member)
     if member.reached == "parked":
-        show(state, member)
         admit(state, member)
 
 
 def show(state: RunState, member: Member) -> None:
-    """Have what it prints from now on shown: it waits in `join()`, and prints nothing until it leaves it."""
+    """Have what it prints from now on shown. In `join()` it prints nothing until it leaves it."""
     member.is_muted = False
     state.outbox.effects.append(ToNode(member.node, ShowWorker(member=member.name, slot=member.slot)))
 

@@ -6,7 +6,7 @@ lives. Without one it can only come back where it was.
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.run.handshake import HANDSHAKE_WAIT_S
+from holdfast.run.handshake import KNOWN_WAIT_S
 
 SILENT_S = 3.0
 """A coordinator that others could follow, and that has said nothing for so long, is looked for elsewhere. It
@@ -34,4 +34,4 @@ def look_s(line: Sequence[Address]) -> float:
 
 def answer_wait_s(line: Sequence[Address]) -> float:
     """How long each place has to answer."""
-    return SEEK_WAIT_S if line else HANDSHAKE_WAIT_S
+    return SEEK_WAIT_S if line else KNOWN_WAIT_S

@@ -7,8 +7,11 @@ from holdfast.run import wire
 from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Host, endpoint_of
 from holdfast.run.tls import Channel, Identity
 
-HANDSHAKE_S = 5.0
-"""How long a connection may take to prove that it has the token."""
+HANDSHAKE_S = 60.0
+"""How long a connection may take to prove that it has the token: on a machine with too few cores a client
+gets none for seconds. Where strangers are many, the oldest gives way long before (UNPROVEN_S in
+coordinator.py).
+"""
 SEND_BUFFER_BYTES_MAX = 32 << 20
 """Who leaves more than this unread is given up. A member that keeps its interpreter for a while reads
 nothing, and must not be: what others may tell it meanwhile is less (train/minutes.py, train/meeting.py).

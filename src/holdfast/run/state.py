@@ -279,7 +279,8 @@ class CheckpointTimes(msgspec.Struct, kw_only=True):
     """What checkpoints cost. begun_ns: since when one is being written; stall_ns, write_ns: how long training
     waited for the last that is durable, and how long it took to be. saved_step: which that is. failure: why
     the last one failed, if it did. snapshot_ns: how long a member waited for the last snapshot, and
-    snapshot_failure: why the last one could not be taken or used.
+    snapshot_failure: why the last one could not be taken or used. proven, refuted: step and moment of the
+    last checkpoint that was loaded and computed with, and agreed or did not; unproven: why none could be.
     """
 
     begun_ns: int | None = None
@@ -289,6 +290,9 @@ class CheckpointTimes(msgspec.Struct, kw_only=True):
     write_ns: int | None = None
     snapshot_ns: int | None = None
     snapshot_failure: str = ""
+    proven: tuple[int, int] | None = None
+    refuted: tuple[int, int] | None = None
+    unproven: str = ""
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,8 +52,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     stall_s, write_s: how long training waited for the last checkpoint, and how long that took to be durable,
     or the one that is being written has taken if that is longer. snapshot_s: how long a member waited for
     the last snapshot; snapshot_step, mirror_step: of the newest, and the newest that two nodes have; None:
-    there is none. lanes_skipped: of the last step, lanes that
-    nobody computed. happened: the last things that did. outcome: None while it runs.
+    there is none. saved_step: of the newest durable checkpoint; 0: none. proven, refuted: step and moment of
+    the last checkpoint that was computed with, and agreed or did not. lanes_skipped: of the last step, lanes
+    that nobody computed. happened: the last things that did. outcome: None while it runs.
     """
 
     run: str
@@ -76,3 +77,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_s: float | None = None
     snapshot_step: int | None = None
     mirror_step: int | None = None
+    saved_step: int = 0
+    proven: tuple[int, int] | None = None
+    refuted: tuple[int, int] | None = None

@@ -186,6 +186,16 @@ class Located(MemberMessage, frozen=True, kw_only=True, tag=True):
     was_woken: bool = False
 
 
+class Proven(Message, frozen=True, kw_only=True, tag=True):
+    """A fresh process has loaded a checkpoint and computed with it. refuted: it came to something else than
+    the run. untried: it could not be made. reason: a sentence without its full stop.
+    """
+
+    step: int
+    verdict: Literal["proven", "refuted", "untried"]
+    reason: str
+
+
 # ---- to an agent -----------------------------------------------------------------------------------------
 
 
@@ -763,7 +773,7 @@ class RunClosed(Message, frozen=True, kw_only=True, tag=True):
 
 
 Handshake = Challenge | Proof | Accepted | Refused
-FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located
+FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located | Proven
 ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | Locate | EndNode
 OfRegrouping = Published | Regrouped | Dealt | Broken | PartLost | LeftBehind
 OfMembership = WorkerJoined | WorkerReady | OfRegrouping | DeviceFailed | Finished

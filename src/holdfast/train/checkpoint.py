@@ -10,6 +10,7 @@ import copy
 import math
 import os
 import re
+import shlex
 import threading
 import time
 from collections import Counter, OrderedDict, defaultdict
@@ -54,6 +55,7 @@ from holdfast.train.manifest import (
     write_share,
 )
 from holdfast.train.skeleton import is_dense
+from holdfast.train.storage_budget import JITTER_SHARE_MAX, StorageBudget, jitter
 from holdfast.train.whole_file import is_left_behind, part_of
 
 COST_SHARE_MAX = 1 / 50
@@ -106,7 +108,7 @@ class CheckpointListener(Protocol):
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint that is durable and was read back. size_bytes: of all its tensors; written_bytes: of what
-    was not there yet. digest: of the state.
+    was not there yet. digest: of the state. paused_ns: for how long a budget of storage held it up.
     """
 
     step: int
@@ -114,6 +116,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     written_bytes: int
     digest: str
+    paused_ns: int = 0
 
 
 Mark = tuple[int, int]
@@ -227,6 +230,7 @@ class DirectoryCheckpoints:
         told: CheckpointListener,
         keep: int = 2,
         read_pauses_s: Sequence[float] = READ_PAUSES_S,
+        budget: StorageBudget | None = None,
     ) -> None:
         if keep < 1:
             raise InputError(f"keep={keep} keeps no checkpoint.", hint="Keep at least 1; 2 is the default.")
@@ -235,6 +239,13 @@ class DirectoryCheckpoints:
         self._told = told
         self._read_pauses_s = tuple(read_pauses_s)
         self._refused: set[int] = set()
+        self._budget = budget
+        self._ranks = 1
+
+    @property
+    def paused_s(self) -> float:
+        """How long a budget of storage has held saves up in all."""
+        return 0.0 if self._budget is None else self._budget.paused_s
 
     @property
     def place(self) -> str:
@@ -249,7 +260,9 @@ class DirectoryCheckpoints:
         return self._directory / FOLDER
 
     def hurry(self, within_s: float) -> None:
-        """There is no other place."""
+        """There is no other place, and no time to spare storage."""
+        if self._budget is not None:
+            self._budget.lift()
 
     def steps(self) -> list[int]:
         return sorted(self._found(_WHOLE).values())
@@ -263,6 +276,7 @@ class DirectoryCheckpoints:
         return self._directory / f"step-{step:012d}.checkpoint"
 
     def save(self, step: int, state: State, share: Share = ALL) -> Saved:
+        paused_s = self.paused_s
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             saved = self._save(step, state, share)
@@ -276,7 +290,7 @@ class DirectoryCheckpoints:
         if share.number == 0:
             self._refused.discard(step)
             self._remove_old(step)
-        return saved
+        return msgspec.structs.replace(saved, paused_ns=round(1e9 * (self.paused_s - paused_s)))
 
     def _save(self, step: int, state: State, share: Share) -> Saved:
         laid = lay_out(state)
@@ -294,7 +308,7 @@ class DirectoryCheckpoints:
             return assembled(step, laid, [note, *others], history=history, whole=whole)
 
         target = self._share_path(step, share) if share.number else self.path(step)
-        made, written_bytes = self._publish(step, target, write)
+        made, written_bytes = self._publish(step, target, write, writers=share.of)
         return Saved(
             step=step,
             place=str(target),
@@ -318,16 +332,21 @@ class DirectoryCheckpoints:
             step=made.step,
             place=str(target),
             size_bytes=made.size_bytes,
-            written_bytes=written_bytes,
+            written_bytes=written_bytes + sum(len(tensor.inline) for tensor in made.tensors),
             digest=made.digest,
         )
 
     def _publish(
-        self, step: int, target: Path, write: Callable[[PackWriter], Manifest | ShareNote]
+        self, step: int, target: Path, write: Callable[[PackWriter], Manifest | ShareNote], writers: int = 1
     ) -> tuple[Manifest | ShareNote, int]:
         """What was made of chunks that are durable, once it has its name, and how many bytes were new."""
+
+        def wait(count: int) -> None:
+            if self._budget is not None:
+                self._budget.take(count, self._ranks * writers)
+
         with part_of(self._directory, f"step-{step:012d}") as file, locked(self._folder) as held:
-            packs = PackWriter(self._folder, self._reusable(step) if held == "held" else {})
+            packs = PackWriter(self._folder, self._reusable(step) if held == "held" else {}, wait)
             try:
                 made = write(packs)
                 packs.close()
@@ -453,7 +472,8 @@ class DirectoryCheckpoints:
                 self._told("failed", each.step, each.place, _sentence(error))
         if found:
             raise AllDamaged(
-                f"Every checkpoint in {self.place} is damaged: `holdfast checkpoint list` says how.",
+                f"Every checkpoint in {self.place} is damaged: `holdfast checkpoint verify "
+                f"{shlex.quote(self.place)}` says how.",
                 hint="Nothing was changed there. Put a sound one back, or give the run another name to begin "
                 "anew.",
             )
@@ -701,7 +721,9 @@ class Writer:
         clock: Clock | None = None,
         interval_s: float = INTERVAL_S_MIN,
         every_steps: int | None = None,
+        run: str = "",
     ) -> None:
+        """run: its name, by which its saves move away from those of other runs; empty: they do not."""
         if interval_s < 0:
             raise InputError(f"interval_s={interval_s:g} is not a time to wait.", hint="Give 0 or more.")
         if every_steps is not None and every_steps < 1:
@@ -711,6 +733,8 @@ class Writer:
         self._clock = clock or SystemClock()
         self._interval_ns = int(interval_s * 1e9)
         self._every_steps = every_steps
+        self._run_name = run
+        self._offers = 0
         self._changed = threading.Condition()
         self._waiting: _Offer | None = None
         self._writing = False
@@ -749,14 +773,18 @@ class Writer:
             return self._writing or self._waiting is not None
 
     def _best_interval_ns(self, nodes: int, failures: int) -> int:
-        """Daly's for what the last checkpoint cost and how often such a run fails, within bounds."""
+        """Daly's for what the last checkpoint cost and how often such a run fails, within bounds; and within
+        those, another for each run, so that many that began together do not save together.
+        """
+        away = JITTER_SHARE_MAX * jitter(self._run_name, self._offers)
+        least_ns = round(self._interval_ns * (1 + away))
         if self._cost_ns is None:
-            return self._interval_ns
+            return least_ns
         elapsed_s = (self._clock.now_ns() - self._opened_ns) / 1e9
         mtbf_s = learned_mtbf_s(mtbf_of_nodes_s(nodes), failures, elapsed_s)
         best_ns = self._cost_ns + round(1e9 * daly_work_s(self._cost_ns / 1e9, mtbf_s))
-        tolerated_ns = min(best_ns, round(EXPOSURE_S_MAX * 1e9))
-        return max(tolerated_ns, self._interval_ns, round(self._cost_ns / COST_SHARE_MAX))
+        tolerated_ns = round(min(best_ns, EXPOSURE_S_MAX * 1e9) * (1 - away))
+        return max(tolerated_ns, least_ns, round(self._cost_ns / COST_SHARE_MAX * (1 + away)))
 
     def offer(self, step: int, state: State, share: Share = ALL) -> int:
         """Have this step written, or a share of it; how long the copying took, in nanoseconds. InputError for
@@ -774,6 +802,7 @@ class Writer:
         with self._changed:
             self._waiting = _Offer(step, share, snapshot, began_ns, stall_ns)
             self._began_ns = began_ns
+            self._offers += 1
             if self._thread.ident is None:
                 self._thread.start()
             self._changed.notify_all()
@@ -802,8 +831,11 @@ class Writer:
                 self._safe_ns = offer.began_ns
             with self._changed:
                 self._spare = None if self._checkpoints.is_read else offer.snapshot
-                # Where a GPU trains, this thread takes no time from it; else it takes training's own cores.
-                self._cost_ns = offer.stall_ns if offer.snapshot.is_of_gpu else took_ns
+                # Where a GPU trains, this thread takes no time from it; else it takes training's own cores,
+                # but not while it waits for its budget of storage.
+                paused_ns = 0 if saved is None else saved.paused_ns
+                busy_ns = max(offer.stall_ns, took_ns - paused_ns)
+                self._cost_ns = offer.stall_ns if offer.snapshot.is_of_gpu else busy_ns
                 self._writing = False
                 self.saved = offer.step if happened == "saved" else self.saved
                 self.is_troubled = happened == "failed"

@@ -29,19 +29,21 @@ from holdfast.train.pack_file import PackFile, ReadBack
 CHUNK_BYTES = 1 << 20
 """Small enough for sparse changes to leave most chunks alone; 16 GB have 16,000 names of them."""
 PACK_BYTES = 64 << 20
-"""A pack is closed once it has so many: while one is written, the one before is synced and read back."""
+"""A pack has so many, and a chunk at most: while one is written, the one before is synced and read back."""
 NAME_BYTES = 32
 FOLDER = "chunks"
-FINISHERS, PACKS_BEHIND_MAX = 2, 3
-"""Threads that sync packs and read them back, so that one does either while another does the other; and how
-many packs at most wait for that: more would only fill the page cache.
+PACKERS, PACKS_BEHIND_MAX = 4, 5
+"""Threads that write packs, sync them and read them back, so that one writes while another reads; and how
+many packs at most are with them, or wait for them.
 """
 HASHERS_MAX, HASHES_AHEAD = 4, 4
 """Threads that hash, where there are twice as many cores; and chunks that each is given ahead of writing."""
 LOCK_S_MAX, LOCK_LOOK_S = 60.0, 0.01
 """How long a writer waits for somebody who removes packs."""
-READERS_MAX = 8
-"""Threads that read and compare packs, where there are as many cores: nobody trains then."""
+READERS_MAX, READERS_OF_CORE = 8, 2
+"""Threads that read and compare chunks: one waits for the disk while another compares. Nobody trains then."""
+READ_TOGETHER, READ_AHEAD = 16, 4
+"""Chunks that one thread reads in a row; and how many of them the disk is asked for before they are read."""
 _PACK = re.compile(r"[0-9a-f]{16}-[0-9]{6}\.pack")
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 
@@ -119,18 +121,29 @@ def pieces_of(begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 class PackWriter:
-    """Writes chunks into new packs of a folder. Nothing refers to them until `close` has returned."""
+    """Writes chunks into new packs of a folder. Nothing refers to them until `close` has returned.
 
-    def __init__(self, folder: Path, known: Mapping[bytes, ChunkPlace]) -> None:
-        """known: chunks that are there and may be referred to."""
+    Some threads hash chunks ahead, others write full packs, sync them and read them back. Chunks are not
+    copied, so they must stay as they are until then.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        known: Mapping[bytes, ChunkPlace],
+        wait: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """known: chunks that are there and may be referred to. wait: until so many bytes may be written."""
         self._folder = folder
+        self._wait = wait
         self._token = secrets.token_hex(8)
         self._places = dict(known)
-        self._file: PackFile | None = None
-        self._finishing: list[tuple[Future[None], PackFile]] = []
-        self._finisher = _Crew(FINISHERS, "holdfast packs")
+        self._filling: list[memoryview] = []
+        self._filled_bytes = 0
+        self._behind: list[tuple[Future[None], PackFile]] = []
+        self._packers = _Crew(PACKERS, "holdfast packs")
         hashers = max(1, min(HASHERS_MAX, len(os.sched_getaffinity(0)) // 2))
-        self._hasher = _Crew(hashers, "holdfast hashes")
+        self._hashers = _Crew(hashers, "holdfast hashes")
         self._ahead = HASHES_AHEAD * hashers
         self._is_open = True
         self.packs: dict[str, int] = {}
@@ -140,7 +153,7 @@ class PackWriter:
         """Name and place of each, in their order. What is there already is not written again."""
         ahead: list[tuple[memoryview, Future[bytes]]] = []
         for chunk in chunks:
-            ahead.append((chunk, self._hasher.submit(name_of, chunk)))
+            ahead.append((chunk, self._hashers.submit(name_of, chunk)))
             if len(ahead) > self._ahead:
                 yield self._add(*ahead.pop(0))
         for waiting in ahead:
@@ -153,40 +166,38 @@ class PackWriter:
         return found, known
 
     def _append(self, chunk: memoryview) -> ChunkPlace:
-        if self._file is None:
-            pack = f"{self._token}-{len(self.packs):06d}.pack"
-            self.packs[pack] = 0  # before it is there: to remove it is on `abandon`
-            self._file = PackFile(self._folder / pack)
-        pack = next(reversed(self.packs))
-        place = ChunkPlace(pack, self._file.size_bytes, len(chunk))
-        self._file.write(chunk)
-        self.packs[pack] = self._file.size_bytes
+        place = ChunkPlace(f"{self._token}-{len(self.packs):06d}.pack", self._filled_bytes, len(chunk))
+        self._filling.append(chunk)
+        self._filled_bytes += len(chunk)
         self.written_bytes += len(chunk)
-        if self._file.size_bytes >= PACK_BYTES:
-            self._finish(self._file)
+        if self._filled_bytes >= PACK_BYTES:
+            self._pack(place.pack)
         return place
 
-    def _finish(self, file: PackFile) -> None:
-        self._file = None
-        self._finishing.append((self._finisher.submit(_finish, file), file))
-        while len(self._finishing) > PACKS_BEHIND_MAX:
-            self._finishing.pop(0)[0].result()
+    def _pack(self, name: str) -> None:
+        """Have what was gathered written."""
+        self.packs[name] = self._filled_bytes  # before it is there: to remove it is on `abandon`
+        file = PackFile(self._folder / name, self._wait)
+        self._behind.append((self._packers.submit(_write, file, self._filling), file))
+        self._filling, self._filled_bytes = [], 0
+        while len(self._behind) > PACKS_BEHIND_MAX:
+            self._behind.pop(0)[0].result()
 
     def close(self) -> None:
         """See all of it onto the disk; once more does nothing. Raises `OSError` or `Unsound`."""
-        if self._file is not None:
-            self._finish(self._file)
-        while self._finishing:
-            self._finishing.pop(0)[0].result()
+        if self._filling:
+            self._pack(f"{self._token}-{len(self.packs):06d}.pack")
+        while self._behind:
+            self._behind.pop(0)[0].result()
         if self.packs and self._is_open:
             sync(self._folder)
         self._dismiss()
 
     def abandon(self) -> None:
         """It failed: remove what was written."""
-        unfinished = [file for finishing, file in self._finishing if finishing.cancel()]
+        unwritten = [file for writing, file in self._behind if writing.cancel()]
         self._dismiss()
-        for file in (*unfinished, *([self._file] if self._file is not None else ())):
+        for file in unwritten:
             with contextlib.suppress(OSError):
                 file.close()
         for pack in self.packs:
@@ -196,13 +207,13 @@ class PackWriter:
     def _dismiss(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._finisher.dismiss()
-            self._hasher.dismiss()
+            self._packers.dismiss()
+            self._hashers.dismiss()
 
 
-def _finish(file: PackFile) -> None:
+def _write(file: PackFile, chunks: list[memoryview]) -> None:
     try:
-        file.finish()
+        file.write(chunks)
     except ReadBack as error:
         raise Unsound(str(error)) from None
 
@@ -220,15 +231,14 @@ class WantedChunk(NamedTuple):
 
 def read_chunks(folder: Path, wanted: Iterable[WantedChunk]) -> None:
     """Read and compare them. Raises `Unsound`, or `OSError` for what is there and cannot be read."""
-    by_pack: dict[str, list[WantedChunk]] = {}
-    for one in wanted:
-        by_pack.setdefault(one.place.pack, []).append(one)
-    if len(by_pack) == 1:  # also where chunks are wanted one by one
-        ((pack, chunks),) = by_pack.items()
-        _read_pack(folder / pack, chunks)
+    rows = list(_rows(wanted))
+    if len(rows) <= 1:  # also where chunks are wanted one by one
+        for pack, chunks in rows:
+            _read_row(folder / pack, chunks)
         return
-    readers = _Crew(min(READERS_MAX, len(os.sched_getaffinity(0))), "holdfast chunks")
-    begun = [readers.submit(_read_pack, folder / pack, chunks) for pack, chunks in by_pack.items()]
+    count = min(READERS_MAX, READERS_OF_CORE * len(os.sched_getaffinity(0)), len(rows))
+    readers = _Crew(count, "holdfast chunks")
+    begun = [readers.submit(_read_row, folder / pack, chunks) for pack, chunks in rows]
     readers.dismiss()
     try:
         for reading in begun:
@@ -239,14 +249,26 @@ def read_chunks(folder: Path, wanted: Iterable[WantedChunk]) -> None:
         raise
 
 
-def _read_pack(path: Path, wanted: list[WantedChunk]) -> None:
-    wanted.sort(key=lambda one: one.place.offset)
+def _rows(wanted: Iterable[WantedChunk]) -> Iterator[tuple[str, list[WantedChunk]]]:
+    """Chunks that follow each other in a pack, as many as one thread reads in a row."""
+    by_pack: dict[str, list[WantedChunk]] = {}
+    for one in wanted:
+        by_pack.setdefault(one.place.pack, []).append(one)
+    for pack, chunks in by_pack.items():
+        chunks.sort(key=lambda one: one.place.offset)
+        for begin in range(0, len(chunks), READ_TOGETHER):
+            yield pack, chunks[begin : begin + READ_TOGETHER]
+
+
+def _read_row(path: Path, wanted: list[WantedChunk]) -> None:
     scratch = memoryview(
         bytearray(max((each.place.size_bytes for each in wanted if each.into is None), default=0))
     )
     try:
         with plain_file(path) as descriptor:
-            for name, place, into in wanted:
+            _ask_for(descriptor, wanted[:READ_AHEAD])
+            for number, (name, place, into) in enumerate(wanted):
+                _ask_for(descriptor, wanted[number + READ_AHEAD :][:1])
                 target = scratch[: place.size_bytes] if into is None else into
                 _read_into(descriptor, target, place.offset)
                 if name_of(target) != name:
@@ -257,6 +279,13 @@ def _read_pack(path: Path, wanted: list[WantedChunk]) -> None:
         raise Unsound(f"its chunks in {path.name} are missing") from None
     except Unsound as error:
         raise Unsound(f"of its chunks, {path.name} is damaged: {error}") from None
+
+
+def _ask_for(descriptor: int, chunks: list[WantedChunk]) -> None:
+    """Have the kernel read them while others are compared. It is free not to."""
+    for one in chunks:
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(descriptor, one.place.offset, one.place.size_bytes, os.POSIX_FADV_WILLNEED)
 
 
 def _read_into(descriptor: int, target: memoryview, offset: int) -> None:

@@ -44,6 +44,7 @@ from holdfast.train.sharding import Sharding
 from holdfast.train.shortage import OnShortage, Shortage
 from holdfast.train.snapshots import MemoryFirst, MemorySnapshots, Restorable
 from holdfast.train.steps import Loop, ProtectSettings, Step
+from holdfast.train.storage_budget import StorageBudget
 from holdfast.train.tcp import Credentials, TcpGroup
 
 if TYPE_CHECKING:
@@ -344,6 +345,8 @@ class Run:
         if not places:
             return None, None
         sharding = self._sharding or Sharding(shape=MeshShape(), rail=0)
+        rate = os.environ.get("HOLDFAST_CHECKPOINT_RATE")
+        budget = StorageBudget(float(rate)) if rate else None
         levels = [
             RunCheckpoints(
                 Path(place),
@@ -351,13 +354,17 @@ class Run:
                 rail=sharding.rail,
                 wanted=state.wanted(),
                 told=self._tell_checkpoint,
+                budget=budget,
             )
             for place in places
         ]
         checkpoints = LeveledCheckpoints(levels, told=self._tell_checkpoint)
         every = os.environ.get("HOLDFAST_CHECKPOINT_EVERY")
         return checkpoints, Writer(
-            checkpoints, told=self._tell_checkpoint, every_steps=int(every) if every else None
+            checkpoints,
+            told=self._tell_checkpoint,
+            every_steps=int(every) if every else None,
+            run=os.environ.get("HOLDFAST_RUN", ""),
         )
 
     def _snapshots(self, device: torch.device) -> MemorySnapshots | None:

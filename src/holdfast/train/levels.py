@@ -89,9 +89,10 @@ class _Level:
                 f"The checkpoint of step {step} was not written to {self.checkpoints.place}, which hangs.",
                 hint="Look at its filesystem.",
             )
+        paused_s = self.checkpoints.paused_s
         attempt = _Attempt(lambda: self.checkpoints.save(step, state, share))
         self._hanging = attempt
-        if not attempt.wait(lambda: self._until_s(attempt.begun_s)):
+        if not attempt.wait(lambda: self._until_s(attempt.begun_s, self.checkpoints.paused_s - paused_s)):
             raise StoreError(
                 f"The checkpoint of step {step} was not written to {self.checkpoints.place} in "
                 f"{time.monotonic() - attempt.begun_s:.0f} s: it hangs.",
@@ -101,8 +102,9 @@ class _Level:
         self._longest_s = max(self._longest_s, time.monotonic() - attempt.begun_s)
         return saved
 
-    def _until_s(self, begun_s: float) -> float:
-        until_s = begun_s + max(self._hang_s, HANG_X * self._longest_s)
+    def _until_s(self, begun_s: float, paused_s: float) -> float:
+        """paused_s: of that time, what it was held up by its budget."""
+        until_s = begun_s + paused_s + max(self._hang_s, HANG_X * self._longest_s)
         if self._hurry is None:
             return until_s
         since_s, within_s = self._hurry
@@ -153,6 +155,8 @@ class LeveledCheckpoints:
         return any(level.is_hanging for level in self._levels)
 
     def hurry(self, within_s: float) -> None:
+        for level in self._levels:
+            level.checkpoints.hurry(within_s)
         for level in self._levels[:-1]:  # behind the last there is none to try
             level.hurry(within_s / (len(self._levels) + 1))
 

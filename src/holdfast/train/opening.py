@@ -7,6 +7,7 @@ hashes agree.
 import contextlib
 import hashlib
 import secrets
+import shlex
 import shutil
 import struct
 import warnings
@@ -25,7 +26,7 @@ from holdfast.train.chunks import Unsound
 from holdfast.train.parts import KeptStep, joined_stages, kept_steps
 from holdfast.train.whole_file import whole_file
 
-LIST_HINT = "`holdfast checkpoint list` shows the ones there are, and which are sound."
+VERIFY_HINT = "`holdfast checkpoint verify {}` reads all there are, and says which are sound."
 
 ACCESS_HINT = "Grant this user read permission on the directory, and look whether its filesystem is mounted."
 
@@ -142,7 +143,9 @@ def _first_sound(
         for passed_over in reasons:
             warnings.warn(f"{passed_over} An older one is taken.", stacklevel=3)
         return found
-    raise InputError(reasons[0], hint=LIST_HINT)
+    first = all_kept[0]
+    folder = first.path.parent if isinstance(first, _File) else first.paths[0].parents[first.ranks > 1]
+    raise InputError(reasons[0], hint=VERIFY_HINT.format(shlex.quote(str(folder))))
 
 
 def _opened(kept: _File | KeptStep, step: int | None, map_location: str | torch.device) -> Loaded:

@@ -6,7 +6,8 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +22,11 @@ class ReadBack(Exception):
 
 
 class PackFile:
-    """A new file. Chunks are not copied for longer than it takes to write them, so they must stay as they are
-    until it is finished.
-    """
+    """A new file. Who has made it writes it, or closes it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, wait: Callable[[int], None] = lambda _: None) -> None:
+        """wait: until so many bytes may be written or read."""
+        self._wait = wait
         self._descriptor, self._is_direct = _created(path)
         try:
             self._memory = memoryview(mmap.mmap(-1, BUFFER_BYTES))  # begins where a page does
@@ -33,14 +34,26 @@ class PackFile:
             os.close(self._descriptor)
             raise
         self._filled = self._flushed = 0
-        self._chunks: list[tuple[int, memoryview]] = []
 
-    @property
-    def size_bytes(self) -> int:
-        return self._flushed + self._filled
+    def write(self, chunks: Sequence[memoryview]) -> None:
+        """All that will be in it: onto the disk, and back from there, which must not be the pages just
+        written. Raises `OSError` or `ReadBack`.
+        """
+        try:
+            for chunk in chunks:
+                self._append(chunk)
+            if self._filled % ALIGNED_BYTES:
+                self._past_cache(is_direct=False)
+            self._flush()
+            os.fsync(self._descriptor)
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            if self._is_direct:
+                self._past_cache(is_direct=True)
+            self._compare(chunks)
+        finally:
+            self.close()
 
-    def write(self, chunk: memoryview) -> None:
-        self._chunks.append((self.size_bytes, chunk))
+    def _append(self, chunk: memoryview) -> None:
         at = 0
         while at < len(chunk):
             count = min(len(chunk) - at, BUFFER_BYTES - self._filled)
@@ -50,28 +63,13 @@ class PackFile:
             if self._filled == BUFFER_BYTES:
                 self._flush()
 
-    def finish(self) -> None:
-        """Onto the disk, and back from there: what is read must not be the pages just written. Raises
-        `OSError` or `ReadBack`.
-        """
-        try:
-            if self._filled % ALIGNED_BYTES:
-                self._past_cache(is_direct=False)
-            self._flush()
-            os.fsync(self._descriptor)
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            if self._is_direct:
-                self._past_cache(is_direct=True)
-            self._compare()
-        finally:
-            self.close()
-
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._descriptor, self._chunks, self._memory = -1, [], memoryview(b"")
+        self._descriptor, self._memory = -1, memoryview(b"")
 
     def _flush(self) -> None:
+        self._wait(self._filled)
         done = 0
         while done < self._filled:
             piece = self._memory[done : self._filled]
@@ -80,8 +78,9 @@ class PackFile:
         self._flushed += self._filled
         self._filled = 0
 
-    def _compare(self) -> None:
-        rest = iter(self._chunks)
+    def _compare(self, chunks: Sequence[memoryview]) -> None:
+        offsets = accumulate(map(len, chunks), initial=0)
+        rest = zip(offsets, chunks, strict=False)
         offset, chunk = next(rest, (0, memoryview(b"")))
         for begin in range(0, self._flushed, BUFFER_BYTES):
             end = min(begin + BUFFER_BYTES, self._flushed)
@@ -95,6 +94,7 @@ class PackFile:
                 offset, chunk = next(rest, (self._flushed, memoryview(b"")))
 
     def _read(self, begin: int, count: int) -> None:
+        self._wait(count)
         done = 0
         while done < count:
             piece, offset = self._memory[done:], begin + done

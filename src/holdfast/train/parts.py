@@ -9,6 +9,7 @@ import copy
 import hashlib
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +34,7 @@ from holdfast.train.checkpoint import (
 from holdfast.train.chunks import Unsound
 from holdfast.train.manifest import ALL, Share, check_chunks, check_packs, read_manifest
 from holdfast.train.shards import Extent, TreePath, Wanted, extent_of, sharded_in
+from holdfast.train.storage_budget import StorageBudget
 
 OWN = RANKS_MAX + 1
 """The preference of parts that fit this run's ranks as they are; other runs' have their number of ranks."""
@@ -159,7 +161,7 @@ def prune(directory: Path, keep: int) -> tuple[list[int], int]:
     if not usable and every:
         raise InputError(
             f"A run can resume from no checkpoint in {directory}: nothing was removed.",
-            hint="`holdfast checkpoint list` says what is wrong with them.",
+            hint=f"`holdfast checkpoint verify {shlex.quote(str(directory))}` says what is wrong with them.",
         )
     doomed = [kept for kept in every if len(usable) >= keep and kept.step < usable[-keep]]
     freed = 0
@@ -224,9 +226,17 @@ class RunCheckpoints(DirectoryCheckpoints):
     """
 
     def __init__(
-        self, directory: Path, *, mesh: MeshShape, rail: int, wanted: Wanted, told: CheckpointListener
+        self,
+        directory: Path,
+        *,
+        mesh: MeshShape,
+        rail: int,
+        wanted: Wanted,
+        told: CheckpointListener,
+        budget: StorageBudget | None = None,
     ) -> None:
-        super().__init__(folder_of(directory, rail, mesh.ranks), told=told)
+        super().__init__(folder_of(directory, rail, mesh.ranks), told=told, budget=budget)
+        self._ranks = mesh.ranks
         self._root = directory
         self._kept: dict[Mark, KeptStep] = {}
         self._mesh = mesh

@@ -4,7 +4,9 @@ computed, and comes to the same.
 Hashes tell whether bytes are what was written. They do not tell whether what was written was right.
 """
 
+import shlex
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, assert_never
 
@@ -43,25 +45,36 @@ class CheckpointProof(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class FarCheckpoints(InputError):
+    """None can be proven in so few steps. steps: with how many one could; None: with none."""
+
+    def __init__(self, sentence: str, steps: int | None) -> None:
+        super().__init__(sentence, hint="Wait for the run's next step.")
+        self.steps = steps
+
+
 def plan_proof(root: Path, witnessed: Mapping[int, StepWitnessed], steps_max: int) -> ProofPlan:
     """Of the newest checkpoint that can be proven in so many steps. Raises `InputError`, or `OSError`."""
     kept = [one for one in kept_steps(root) if one.is_complete]
     if not kept:
         raise InputError(
-            f"There is no checkpoint in {root}.", hint="A run keeps them where its --checkpoints says."
+            f"There is no checkpoint in {root}.",
+            hint="Name the run's --checkpoints: holdfast checkpoint prove DIR SCRIPT ARGUMENTS",
         )
     if kept[-1].ranks > 1:
         raise InputError(
-            "The checkpoint of a sharded model cannot be proven.", hint="Prove is for models that are whole."
+            "The checkpoint of a sharded model cannot be proven.",
+            hint=f"Compare its bytes with their hashes: holdfast checkpoint verify {shlex.quote(str(root))}",
         )
     whole = [one for one in kept if one.ranks == 1]
     plans = (_plan(number, whole, witnessed, steps_max) for number in range(len(whole) - 1, -1, -1))
     found = next((plan for plan in plans if plan is not None), None)
     if found is None:
-        raise InputError(
+        ends = [0, *(one.step for one in whole)]
+        raise FarCheckpoints(
             f"The record has nothing that was computed from the checkpoints in {root}, and the one before is "
             f"more than {steps_max} steps away.",
-            hint="Wait for the run's next step, or allow more steps with --steps-max.",
+            min((step - before for before, step in pairwise(ends) if step > before), default=None),
         )
     return found
 

@@ -1,6 +1,7 @@
 """`holdfast checkpoint prove`: whether a run can really go on from its newest checkpoint."""
 
 import os
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -49,9 +50,11 @@ def command(
     """
     path = located(run_or_path)
     from holdfast.train.opening import ACCESS_HINT, root_of
-    from holdfast.train.proving import judge_proof, plan_proof
+    from holdfast.train.proving import FarCheckpoints, judge_proof, plan_proof
 
     root = root_of(path if path.is_dir() else path.parent)
+    again = ("holdfast", "checkpoint", "prove", *(("--run", run) if run else ()))
+    given = (run_or_path, script, *arguments)
     name = run or run_of(root.absolute())
     with (
         open_record(os.environ.get("HOLDFAST_STORE")) as store,
@@ -61,14 +64,28 @@ def command(
         witnessed = _witnessed(store, name) if name else {}
         try:
             plan = plan_proof(root, witnessed, steps_max)
+        except FarCheckpoints as error:
+            more = error.hint
+            if error.steps is not None:
+                more += f" Or: {shlex.join((*again, '--steps-max', str(error.steps), *given))}"
+            raise InputError(error.sentence, hint=more) from None
         except OSError as error:
             raise InputError(f"Cannot read {root}: {error.strerror}.", hint=ACCESS_HINT) from None
         order = ReplayOrder(
             step=plan.computed, lane=None, result=f"{directory}/result.json", begins=plan.begun
         )
         order = order.told_of(store, name) if name else order
-        found = compute(order, root, (script, *arguments), Recomputed)
+        try:
+            found = compute(order, root, (script, *arguments), Recomputed)
+        except InputError as error:
+            whole = f"{shlex.join((*again, run_or_path, script))} ARGUMENTS"
+            raise InputError(error.sentence, hint=f"With the run's own arguments: {whole}") from None
     proof = judge_proof(plan, found, witnessed.get(plan.computed))
+    if not proof.is_proven and not Path(plan.place).exists():
+        raise InputError(
+            f"The checkpoint of step {plan.step} was removed while it was proven: there are newer ones.",
+            hint=f"Try again: {shlex.join((*again, *given))}",
+        )
     if name:
         _record(name, proof.step, proof.place, proof.is_proven, proof.reason)
     if as_json:

@@ -62,6 +62,8 @@ def print_rows(root: Path, rows: list[CheckpointRow], *, as_json: bool) -> None:
 
 
 def amount(size_bytes: int) -> str:
+    if size_bytes < 1e3:
+        return f"{size_bytes} bytes"
     return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 1e6 else f"{size_bytes / 1e3:,.1f} kB"
 
 

@@ -1,0 +1,24 @@
+"""The server of `make test-kubernetes`: what keeps it from being built is one sentence."""
+
+from pathlib import Path
+
+import pytest
+from kubernetes_server import NotBuilt, fetch, require_room
+from waiting import free_port
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_mirror_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Where there is no apt, or Debian's keys are missing, that is the sentence."""
+    mirror = f"http://127.0.0.1:{free_port()}/debian"
+    said = f"cannot be had from {mirror}.*: E: |no apt-get|debian-archive-keyring"
+    with pytest.raises(NotBuilt, match=said) as error:
+        fetch(tmp_path, tmp_path / "tree", mirror)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_disk_without_room_is_told(tmp_path: Path) -> None:
+    require_room(tmp_path, 1)
+    with pytest.raises(NotBuilt, match="takes 1048576 GiB"):
+        require_room(tmp_path, 1 << 50)
