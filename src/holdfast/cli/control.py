@@ -20,8 +20,8 @@ from holdfast.cli.values import some_seconds
 from holdfast.control.actions import said
 from holdfast.control.controlling import Controlling, ControlSetting, reset_breaker
 from holdfast.control.decision import ControlDecision
+from holdfast.control.planned import PlannedWindows
 from holdfast.control.policy import ControlPolicy, example, read_policy
-from holdfast.control.seeing import in_maintenance
 from holdfast.diagnose.watching import go_on
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import HoldfastError, InputError, complaint
@@ -31,7 +31,6 @@ from holdfast.record.store import Store
 from holdfast.record.stores import open_lead, open_store
 from holdfast.schedulers.choosing import leading, reached
 from holdfast.schedulers.live_runs import LiveRuns
-from holdfast.topology.file import Described
 
 POLICY_FILE = "control.toml"
 EXIT_NOT_DONE = 1
@@ -73,7 +72,7 @@ def command(given: _Flags) -> int:
         return _reset(given, given.reset_breaker)
     policy = load_policy(given.policy_path)
     if given.shadow:
-        policy = _in_shadow(policy)
+        policy = policy.in_shadow()
     with ExitStack() as stack:
         store = stack.enter_context(open_store(given.store_url, home()))
         by_store = partial(open_lead, given.store_url, home())
@@ -95,14 +94,6 @@ def load_policy(path: Path | None) -> ControlPolicy:
     return parsed(path, read_policy, what="policy", hint=hint)
 
 
-def _in_shadow(policy: ControlPolicy) -> ControlPolicy:
-    rules = {
-        name: msgspec.structs.replace(rule, mode="shadow") if rule.mode == "act" else rule
-        for name, rule in policy.rules.items()
-    }
-    return msgspec.structs.replace(policy, mode="shadow", rules=rules)
-
-
 def _controlling(given: _Flags, store: Store, lead: Lead, policy: ControlPolicy) -> Controlling:
     return Controlling(
         ControlSetting(
@@ -114,40 +105,13 @@ def _controlling(given: _Flags, store: Store, lead: Lead, policy: ControlPolicy)
             is_leading=lead.is_ours,
             take_in=home_journal(store).take_in,
             say=say,
-            maintenance=PlannedWindows(given.topology_path),
+            maintenance=PlannedWindows(
+                given.topology_path or home() / TOPOLOGY_FILE,
+                load_topology,
+                is_named=given.topology_path is not None,
+            ),
         )
     )
-
-
-class PlannedWindows:
-    """Maintenance in the topology file, read again when the file has changed. Without a file there is none.
-
-    A file that cannot be read raises `InputError`: who does not know what is planned does nothing.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._stamp: tuple[int, int] | None = None
-        self._described: Described | None = None
-        self._refresh()
-
-    def __call__(self, now_ns: int, nodes: tuple[str, ...]) -> dict[str, str]:
-        self._refresh()
-        return {} if self._described is None else in_maintenance(self._described, now_ns, nodes)
-
-    def _refresh(self) -> None:
-        path = self._path or home() / TOPOLOGY_FILE
-        if self._path is None and not is_there(path):
-            self._stamp = self._described = None
-            return
-        try:
-            status = path.stat()
-            stamp = status.st_mtime_ns, status.st_size
-        except OSError:
-            stamp = 0, 0  # reading it says in a sentence what is wrong
-        if stamp != self._stamp:
-            self._described = load_topology(path)
-            self._stamp = stamp
 
 
 def _decide_once(controlling: Controlling, lead: Lead, *, as_json: bool) -> int:
