@@ -158,7 +158,7 @@ constraints: ## Resolve the newest versions afresh and pin them, with their hash
 	build/constraints/bin/python -m pip install --quiet uv
 	printf '%s\n' $(beside) > build/constraints/beside.in
 	build/constraints/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
-	  --generate-hashes --no-header --no-annotate --extra dev --extra postgres --extra ray \
+	  --generate-hashes --no-header --no-annotate --extra dev --extra postgres --extra ray --extra s3 \
 	  --output-file build/constraints/new.txt pyproject.toml build/constraints/beside.in
 	{ sed '/^[^#]/,$$d' constraints.txt; cat build/constraints/new.txt; } > build/constraints/constraints.txt
 	mv build/constraints/constraints.txt constraints.txt

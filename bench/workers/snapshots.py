@@ -22,7 +22,8 @@ from torch import Tensor
 from gpu_model import SIZES, Size, build, device_here, rows, wait
 from holdfast.run import memory
 from holdfast.run.memory import HeldMemory
-from holdfast.train.manifest import Share, lay_out, size_of
+from holdfast.train.manifest import lay_out, size_of
+from holdfast.train.manifest_file import Share
 from holdfast.train.protected import Protected
 from holdfast.train.snapshots import MemorySnapshots
 

@@ -15,7 +15,7 @@ from holdfast.cli.checkpoint import list as list_
 from holdfast.record.errors import InputError
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.chunks import FOLDER, packs_in
-from holdfast.train.manifest import read_manifest
+from holdfast.train.manifest_file import read_manifest
 from holdfast.train.opening import load_checkpoint
 from holdfast.train.parts import kept_steps
 

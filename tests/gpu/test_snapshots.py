@@ -10,7 +10,7 @@ from mass_kills import goes_on_from, killing
 from waiting import until
 
 from holdfast.run.memory import HeldMemory
-from holdfast.train.manifest import Share
+from holdfast.train.manifest_file import Share
 from holdfast.train.snapshots import MemorySnapshots
 
 LARGE = 1 << 24

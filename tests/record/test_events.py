@@ -37,6 +37,7 @@ ASKED_FOR = [
     "checkpoint.loaded",
     "checkpoint.failed",
     "checkpoint.verified",
+    "checkpoint.copied",
     "phase.entered",
     "fault.observed",
     "action.taken",

@@ -23,7 +23,7 @@ import torch
 from holdfast.record.errors import InputError, StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.chunks import FOLDER, packs_in
-from holdfast.train.manifest import encoded, read_manifest
+from holdfast.train.manifest_file import encoded, read_manifest
 from holdfast.train.opening import load_checkpoint
 
 pytestmark = pytest.mark.slow

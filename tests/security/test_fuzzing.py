@@ -50,8 +50,17 @@ from holdfast.signals.step_files import StepFiles
 from holdfast.stragglers import kineto, members, meta, trace
 from holdfast.topology import document, file, hostlist
 from holdfast.topology.discovery import kubernetes, slurm
-from holdfast.train import checkpoint, importing, manifest, snapshot_file, snapshot_restore
+from holdfast.train import (
+    checkpoint,
+    copying,
+    importing,
+    manifest,
+    manifest_file,
+    snapshot_file,
+    snapshot_restore,
+)
 from holdfast.train.chunks import Unsound, name_of
+from holdfast.train.place import StorageTrouble
 from holdfast.twin import presets
 
 pytestmark = pytest.mark.slow
@@ -198,9 +207,9 @@ FLIGHT_DUMP = pickle.dumps(
     2,
 )
 _LAID = manifest.lay_out({"small": torch.ones(2), "large": torch.ones(600), "step": 1})
-_WHOLE = manifest.WrittenStretch(1, 0, bytes(32), ((0, 0),))
-SHARE = manifest.ShareNote(
-    1, manifest.ALL, manifest.layout_of(_LAID), (_WHOLE,), (("0123456789abcdef-000000.pack", 2400),)
+_WHOLE = manifest_file.WrittenStretch(1, 0, bytes(32), ((0, 0),))
+SHARE = manifest_file.ShareNote(
+    1, manifest_file.ALL, manifest.layout_of(_LAID), (_WHOLE,), (("0123456789abcdef-000000.pack", 2400),)
 )
 SNAPSHOT_NOTE = msgspec.msgpack.encode(
     snapshot_file.SnapshotNote(
@@ -215,7 +224,7 @@ SNAPSHOT_NOTE = msgspec.msgpack.encode(
         {0: torch.ones(2).numpy().tobytes()},
     )
 )
-CHECKPOINT = manifest.encoded(manifest.assembled(1, _LAID, [SHARE]))
+CHECKPOINT = manifest_file.encoded(manifest.assembled(1, _LAID, [SHARE]))
 HEADER_BYTES = 68
 _TENSORS = b'{"__metadata__":{"b":"a"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
 SAFETENSORS = struct.pack("<Q", len(_TENSORS)) + _TENSORS + bytes(8)
@@ -280,7 +289,9 @@ def as_snapshot(content: bytes) -> object:
         os.pwrite(descriptor, content, data_bytes)
         os.ftruncate(descriptor, data_bytes + len(content))
         digest = hashlib.blake2b(content, digest_size=32).digest()
-        header = snapshot_file.PartHeader(1, manifest.ALL, 0, 1, data_bytes, len(content), bytes(32), digest)
+        header = snapshot_file.PartHeader(
+            1, manifest_file.ALL, 0, 1, data_bytes, len(content), bytes(32), digest
+        )
         file = snapshot_file.MemoryFile(descriptor)
         return snapshot_restore.restored(
             [(file, header)], torch.device("cpu"), snapshot_restore.RestoreTimes()
@@ -376,10 +387,14 @@ DECODERS: dict[str, Decoder] = {
         from_file(checkpoint.read, "step-000000000001.checkpoint"), (Unsound, OSError), (CHECKPOINT,)
     ),
     "train.manifest": Decoder(with_hash(checkpoint.read), (Unsound, OSError), (CHECKPOINT,)),
+    "train.manifest_file": Decoder(manifest_file.manifest_of, (Unsound,), (CHECKPOINT,)),
+    "train.copying": Decoder(
+        copying.noted_packs, (StorageTrouble,), (b'{"packs":["chunks/0123456789abcdef-000000.pack"]}',)
+    ),
     "train.importing": Decoder(importing.read_safetensors, (importing.MalformedTensors,), (SAFETENSORS,)),
     "train.snapshot_file": Decoder(as_snapshot, (Unsound, OSError), (SNAPSHOT_NOTE,)),
     "train.manifest.shares": Decoder(
-        with_hash(manifest.read_share), (Unsound, OSError), (manifest.encoded(SHARE),)
+        with_hash(manifest_file.read_share), (Unsound, OSError), (manifest_file.encoded(SHARE),)
     ),
     "twin.presets": Decoder(presets.hazards_from, (HoldfastError,), (b'{"preset":{}}',)),
     "signals.step_files": Decoder(

@@ -37,7 +37,7 @@ from holdfast.train.checkpoint import (
     Writer,
 )
 from holdfast.train.chunks import FOLDER, packs_in
-from holdfast.train.manifest import ALL, Share, read_manifest
+from holdfast.train.manifest_file import ALL, Share, read_manifest
 
 # From Python 3.12 on: the children here save, and die, and touch no other thread's business.
 pytestmark = [

@@ -40,7 +40,7 @@ from holdfast.train.chunks import (
     name_of,
     packs_in,
 )
-from holdfast.train.manifest import read_manifest
+from holdfast.train.manifest_file import read_manifest
 from holdfast.train.opening import load_checkpoint
 from holdfast.train.parts import prune
 

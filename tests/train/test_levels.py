@@ -15,7 +15,7 @@ from holdfast.record.errors import InputError, StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints, Mark, Saved, State, Writer
 from holdfast.train.chunks import FOLDER, LOCK_S_MAX
 from holdfast.train.levels import LeveledCheckpoints
-from holdfast.train.manifest import ALL, Share
+from holdfast.train.manifest_file import ALL, Share
 
 pytestmark = pytest.mark.slow
 

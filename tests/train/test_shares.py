@@ -16,7 +16,8 @@ from holdfast.run.wire import PlannedFault
 from holdfast.train import checkpoint
 from holdfast.train.checkpoint import DirectoryCheckpoints, Snapshot
 from holdfast.train.chunks import CHUNK_BYTES, FOLDER, packs_in
-from holdfast.train.manifest import ALL, INLINE_BYTES, Share, read_manifest, stretches
+from holdfast.train.manifest import stretches
+from holdfast.train.manifest_file import ALL, INLINE_BYTES, Share, read_manifest
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from holdfast.record.journal import read_directory
 from holdfast.run import memory
 from holdfast.run.memory import HeldMemory
 from holdfast.train.checkpoint import DirectoryCheckpoints
-from holdfast.train.manifest import Share
+from holdfast.train.manifest_file import Share
 from holdfast.train.snapshot_file import PAGE_BYTES, MemoryFile
 from holdfast.train.snapshots import (
     BUSY,

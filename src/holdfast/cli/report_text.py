@@ -219,6 +219,10 @@ def _checkpoints(saved: CheckpointReach) -> str:
             said.append(f"step {step} {verdict} {wording.stamp(at_ns)}")
     if said and saved.proven_ns is None:
         said.append("none was ever proven")
+    for copy in saved.copies:
+        newest = "no checkpoint" if copy.step is None else f"step {copy.step}"
+        trouble = f", and no newer one: {printable(copy.reason)}" if copy.reason else ""
+        said.append(f"{newest} in {printable(copy.place)}{trouble}")
     return "; ".join(said)
 
 

@@ -114,10 +114,15 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "-m", "--module", "SCRIPT is a module, as with python -m.", by="--module"
     )
     no_python: bool = torchrun.option("SCRIPT is a program of its own.")
-    checkpoints: tuple[Path, ...] = option(
-        "For durable checkpoints. Given again: where they go if that fails.  "
+    checkpoints: tuple[str, ...] = option(
+        "For durable checkpoints. Given again: where they go if that fails. A URL: as --checkpoints-also.  "
         "[default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
-        metavar="DIR",
+        metavar="DIR|URL",
+    )
+    checkpoints_also: tuple[str, ...] = option(
+        "A further place that checkpoints are copied to in the background, and fetched from if it has a "
+        "newer one: a directory or s3://BUCKET/PREFIX; ,keep=N behind it: how many stay there.  [default: 2]",
+        metavar="PLACE",
     )
     checkpoint_every: int | None = option(
         "How often.  [default: by cost, and at most every 10 s]", type=click.IntRange(min=1), metavar="STEPS"
@@ -264,11 +269,22 @@ def command(given: _Flags) -> int:
         order = msgspec.structs.replace(order, log_directory=made)
     for doubt in _doubts(given, order.policy):
         click.echo(f"holdfast: {doubt}", err=True)
-    if not given.live:
-        return launch(order, None)
-    from holdfast.cli.live import show
+    display = None
+    if given.live:
+        from holdfast.cli.live import show
 
-    return launch(order, show)
+        display = show
+    if not (further := _further(given)):
+        return launch(order, display)
+    from holdfast.cli.further_places import filled, further_place
+
+    with filled(order, [further_place(text) for text in further]):
+        return launch(order, display)
+
+
+def _further(given: _Flags) -> list[str]:
+    """The places that checkpoints are copied to."""
+    return [*(text for text in given.checkpoints if "://" in text), *given.checkpoints_also]
 
 
 def _doubts(given: _Flags, policy: RunPolicy) -> Iterator[str]:
@@ -311,7 +327,8 @@ def order_of(given: _Flags) -> Order:
             f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} has fewer.",
             hint="Start fewer members, or leave the flag out.",
         )
-    for flag, place in (*(("--checkpoints", one) for one in given.checkpoints), ("--log-dir", given.log_dir)):
+    checkpoints = tuple(Path(text) for text in given.checkpoints if "://" not in text)
+    for flag, place in (*(("--checkpoints", one) for one in checkpoints), ("--log-dir", given.log_dir)):
         require_directory(flag, place)
     plan, storm_per_min = _chaos(given.chaos)
     skipped, skipped_of = _skipped(given.skip_lanes)
@@ -347,7 +364,7 @@ def order_of(given: _Flags) -> Order:
         token=os.environ.get("HOLDFAST_TOKEN", ""),
         is_encrypted=given.tls,
         is_detachable=given.detachable,
-        checkpoints=given.checkpoints,
+        checkpoints=checkpoints,
         checkpoint_every=given.checkpoint_every,
         checkpoint_rate=given.checkpoint_rate,
         snapshot_every=given.snapshot_every,

@@ -8,6 +8,7 @@ import msgspec
 from holdfast.ledger.copies import copied
 from holdfast.record.events import (
     Attention,
+    CheckpointCopied,
     CheckpointLoaded,
     CheckpointSaved,
     CheckpointVerified,
@@ -91,7 +92,7 @@ class Saves(msgspec.Struct):
     One of a step that was saved before, or of an earlier one, does not count: it protects nothing new.
     measured: of how many the costs were recorded, whose sums follow; loads, restore_ns: the same of loads.
     proven: step and moment of the last that was loaded and computed with; refuted: of the last such that was
-    wrong.
+    wrong. copies: by place, the last step that was brought there, and why the next one was not.
     """
 
     first_step: int | None = None
@@ -108,6 +109,7 @@ class Saves(msgspec.Struct):
     restore_ns: int = 0
     proven: tuple[int, int] | None = None
     refuted: tuple[int, int] | None = None
+    copies: dict[str, tuple[int | None, str]] = msgspec.field(default_factory=dict)
 
     def add(self, step: int) -> None:
         if self.last_step is None:
@@ -140,6 +142,11 @@ class Saves(msgspec.Struct):
             self.proven = found
         else:
             self.refuted = found
+
+    def copied(self, event: CheckpointCopied) -> None:
+        if not event.origin:  # else it was fetched, for the run to begin with
+            before, _ = self.copies.get(event.place, (None, ""))
+            self.copies[event.place] = (before if event.reason else event.step), event.reason
 
 
 class Traffic(msgspec.Struct):

@@ -462,6 +462,7 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     events.CheckpointLoaded: Fold._checkpoint_loaded,
     events.CheckpointFailed: Fold._checkpoint_failed,
     events.CheckpointVerified: lambda fold, event: fold.saves.verified(event),
+    events.CheckpointCopied: lambda fold, event: fold.saves.copied(event),
     events.LaneExamined: Fold._nothing,
     events.StepWitnessed: Fold._nothing,
     events.PhaseEntered: Fold._phase,

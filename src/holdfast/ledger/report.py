@@ -193,12 +193,22 @@ class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
     basis: str = ""
 
 
+class CopyReach(msgspec.Struct, frozen=True, kw_only=True):
+    """A further place that checkpoints are copied to. step: the last that is there. reason: why the next one
+    could not be brought there; empty: nothing is wrong.
+    """
+
+    place: str
+    step: int | None
+    reason: str = ""
+
+
 class CheckpointReach(msgspec.Struct, frozen=True, kw_only=True):
     """How far checkpoints reach. since_steps: what the run has and no checkpoint does.
 
     between_steps_mean, between_steps_max: from one checkpoint that brought the run further to the next.
     costs: None where none were recorded. proven_step, proven_ns: the last that was loaded and computed with,
-    and when; refuted_step, refuted_ns: the last such that was wrong.
+    and when; refuted_step, refuted_ns: the last such that was wrong. copies: in further places.
     """
 
     last_step: int | None
@@ -211,6 +221,7 @@ class CheckpointReach(msgspec.Struct, frozen=True, kw_only=True):
     proven_ns: int | None = None
     refuted_step: int | None = None
     refuted_ns: int | None = None
+    copies: tuple[CopyReach, ...] = ()
 
 
 class CheckpointCosts(msgspec.Struct, frozen=True, kw_only=True):

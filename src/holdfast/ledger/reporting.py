@@ -20,6 +20,7 @@ from holdfast.ledger.remarks import remarks
 from holdfast.ledger.report import (
     CheckpointCosts,
     CheckpointReach,
+    CopyReach,
     Counted,
     Course,
     Ended,
@@ -247,6 +248,10 @@ class _Reader:
             proven_ns=saves.proven[1] if saves.proven else None,
             refuted_step=saves.refuted[0] if saves.refuted else None,
             refuted_ns=saves.refuted[1] if saves.refuted else None,
+            copies=tuple(
+                CopyReach(place=place, step=step, reason=reason)
+                for place, (step, reason) in saves.copies.items()
+            ),
         )
 
     def _useful_parts(self) -> UsefulParts | None:

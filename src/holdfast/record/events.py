@@ -243,6 +243,21 @@ class CheckpointVerified(Event, frozen=True, kw_only=True, tag_field="kind", tag
     place: str = ""
 
 
+class CheckpointCopied(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.copied"):
+    """A checkpoint is in a further place as well. origin: where it was fetched from; empty: from the run's
+    own directory. reason: why that could not be done; empty: it was. size_bytes, written_bytes: see
+    `CheckpointSaved`. copy_ns: how long it took.
+    """
+
+    step: StepNumber
+    place: str
+    origin: str = ""
+    reason: str = ""
+    size_bytes: Count | None = None
+    written_bytes: Count | None = None
+    copy_ns: Nanoseconds | None = None
+
+
 class PhaseEntered(Event, frozen=True, kw_only=True, tag_field="kind", tag="phase.entered"):
     """The run (or, with a subject, one member) does this until it says otherwise."""
 
@@ -401,7 +416,14 @@ class Unknown(Event, frozen=True, kw_only=True, gc=False):
 
 OfRun = RunSubmitted | RunStarted | RunEnded | GenerationOpened | MemberJoined | MemberLost
 OfStep = StepBegun | StepCommitted | LaneExamined | StepWitnessed
-OfCheckpoint = CheckpointBegun | CheckpointSaved | CheckpointLoaded | CheckpointFailed | CheckpointVerified
+OfCheckpoint = (
+    CheckpointBegun
+    | CheckpointSaved
+    | CheckpointLoaded
+    | CheckpointFailed
+    | CheckpointVerified
+    | CheckpointCopied
+)
 OfTrouble = PhaseEntered | FaultObserved | ActionTaken
 OfFigures = CostRate | ReferenceDeclared | CollectiveTimed | MembersTimed | DataMoved
 OfControl = ControlActed | BreakerChanged

@@ -11,13 +11,25 @@ with hf.join() as run:
             lane.backward(loss_of(step.number, lane.index))
         step.commit()
 ```
+
+What is named here is imported when it is used: who only moves checkpoints need not load torch.
 """
 
-from holdfast.train.best import Best
-from holdfast.train.data import MapData, StreamData
-from holdfast.train.joining import Run, State, join
-from holdfast.train.opening import Checkpoint, load_checkpoint
-from holdfast.train.steps import Lane, Step
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.train.api import (
+        Best,
+        Checkpoint,
+        Lane,
+        MapData,
+        Run,
+        State,
+        Step,
+        StreamData,
+        join,
+        load_checkpoint,
+    )
 
 __all__ = [
     "Best",
@@ -31,3 +43,12 @@ __all__ = [
     "join",
     "load_checkpoint",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import holdfast.train.api as api
+
+    found = globals()[name] = getattr(api, name)
+    return found

@@ -38,21 +38,23 @@ from holdfast.train.chunks import (
     remove_packs,
 )
 from holdfast.train.manifest import (
+    assembled,
+    copied,
+    identity_of,
+    lay_out,
+    load_state,
+    stretches,
+    write_share,
+)
+from holdfast.train.manifest_file import (
     ALL,
     Manifest,
     Share,
     ShareNote,
-    assembled,
     check_chunks,
-    copied,
     encoded,
-    identity_of,
-    lay_out,
-    load_state,
     read_manifest,
     read_share,
-    stretches,
-    write_share,
 )
 from holdfast.train.skeleton import is_dense
 from holdfast.train.storage_budget import JITTER_SHARE_MAX, StorageBudget, jitter

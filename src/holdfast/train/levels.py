@@ -19,7 +19,7 @@ from holdfast.train.checkpoint import (
     Saved,
     State,
 )
-from holdfast.train.manifest import ALL, Share
+from holdfast.train.manifest_file import ALL, Share
 
 HANG_S_MIN, HANG_X = 300.0, 4.0
 """A save that takes longer than this, and than so many times what the longest took, counts as hanging."""

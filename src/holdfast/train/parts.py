@@ -32,7 +32,7 @@ from holdfast.train.checkpoint import (
     read,
 )
 from holdfast.train.chunks import Unsound
-from holdfast.train.manifest import ALL, Share, check_chunks, check_packs, read_manifest
+from holdfast.train.manifest_file import ALL, Share, check_chunks, check_packs, read_manifest
 from holdfast.train.shards import Extent, TreePath, Wanted, extent_of, sharded_in
 from holdfast.train.storage_budget import StorageBudget
 

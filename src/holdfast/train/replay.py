@@ -14,7 +14,7 @@ from holdfast.run.replaying import Recomputed, Replayed, ReplayOrder
 from holdfast.train.checkpoint import Checkpoints, Loaded, Mark, Saved, State
 from holdfast.train.control import Alone
 from holdfast.train.gradients import Computed
-from holdfast.train.manifest import ALL, Share
+from holdfast.train.manifest_file import ALL, Share
 from holdfast.train.prints import number_of, print_of_state, text_of
 from holdfast.train.protected import Protected
 

@@ -23,7 +23,7 @@ from holdfast.train.checkpoint import Loaded, Mark
 from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import Group, GroupBroken, Rendezvous, Sending, Superseded, Work, form
-from holdfast.train.manifest import Share
+from holdfast.train.manifest_file import Share
 from holdfast.train.minutes import Handed, Known, Met, Minutes, ScriptPlace, ScriptStretch, parcels
 from holdfast.train.mirror import Keeps, Mirror
 from holdfast.train.parts import described

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.train.chunks import NAME_BYTES, Unsound
-from holdfast.train.manifest import SEAL_BYTES, Share, sealed_by
+from holdfast.train.manifest_file import SEAL_BYTES, Share, sealed_by
 
 PIECE_BYTES = 16 << 20
 """Larger than a checkpoint's chunks: threads that hash them ask seldom for the interpreter, which trains."""

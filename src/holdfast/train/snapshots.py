@@ -35,7 +35,8 @@ from holdfast.train.device_copy import (
     register,
     unregister,
 )
-from holdfast.train.manifest import INLINE_BYTES, Laid, Share, lay_out, layout_of, sealed_by, stretches
+from holdfast.train.manifest import Laid, lay_out, layout_of, stretches
+from holdfast.train.manifest_file import INLINE_BYTES, Share, sealed_by
 from holdfast.train.parts import OWN
 from holdfast.train.protected import memory_as_it_lies
 from holdfast.train.snapshot_file import (

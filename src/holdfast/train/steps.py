@@ -29,7 +29,8 @@ from holdfast.train.corruption import Corruption
 from holdfast.train.gradients import Computed, Gradients, Sum
 from holdfast.train.group import GroupBroken, Superseded
 from holdfast.train.log import Log
-from holdfast.train.manifest import ALL, size_of
+from holdfast.train.manifest import size_of
+from holdfast.train.manifest_file import ALL
 from holdfast.train.measures import FETCHING, Collections, CudaWatch, HostWatch, Measures
 from holdfast.train.meeting import Meeting
 from holdfast.train.prints import print_of_state, text_of

@@ -1,4 +1,4 @@
-"""`holdfast checkpoint copy`: a checkpoint in another directory as well."""
+"""`holdfast checkpoint copy`: a checkpoint in another place as well."""
 
 import shlex
 from pathlib import Path
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.checkpoint.options import directory_option, step_option
+from holdfast.cli.checkpoint.options import step_option
 from holdfast.cli.checkpoint.place import located
+from holdfast.cli.checkpoint.remote import REMOTE_LIST_HINT, is_remote, newest_usable, place_of, troubles_told
 from holdfast.cli.checkpoint.rows import amount
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
@@ -18,14 +19,53 @@ if TYPE_CHECKING:
 
 @click.command("copy")
 @click.argument("run_or_path")
-@directory_option
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="DIR|URL",
+    help="Where to: the --checkpoints directory of a run that is to go on from it, or s3://BUCKET/PREFIX.",
+)
 @step_option
-def command(run_or_path: str, target: Path, step: int | None) -> None:
-    """Keep a checkpoint of RUN_OR_PATH in another directory as well: the newest sound one, or that of --step.
+def command(run_or_path: str, target: str, step: int | None) -> None:
+    """Keep a checkpoint of RUN_OR_PATH in another place as well: the newest sound one, or that of --step.
+    RUN_OR_PATH may be s3://BUCKET/PREFIX, too.
 
-    Every byte is compared with its hash on the way. What the other directory has already is not written
-    again.
+    Every byte is compared with its hash on the way. What the other place has already is not written again.
     """
+    if is_remote(run_or_path) or is_remote(target):
+        found, root, (size_bytes, written_bytes) = _copied_remotely(run_or_path, target, step)
+    else:
+        found, root, (size_bytes, written_bytes) = _copied(run_or_path, Path(target), step)
+    click.echo(
+        f"step {found} of {printable(root)} is in {printable(target)}: "
+        f"{amount(size_bytes)}, of which {amount(written_bytes)} were new there"
+    )
+
+
+Copied = tuple[int, str, tuple[int, int]]
+"""The step, where it is from, and how many bytes it has, and how many were new."""
+
+
+def _copied_remotely(run_or_path: str, target: str, step: int | None) -> Copied:
+    from holdfast.train.chunks import Unsound
+    from holdfast.train.copying import copy_step
+    from holdfast.train.places import opened_place
+
+    source, to = place_of(run_or_path), opened_place(target)
+    with troubles_told(source, to):
+        kept = newest_usable(source, step)
+        try:
+            done = copy_step(source, kept, to)
+        except Unsound as error:
+            raise InputError(
+                f"The checkpoint of step {kept.step} in {source.name} is damaged: {error}.",
+                hint=REMOTE_LIST_HINT,
+            ) from None
+    return kept.step, source.name, (done.size_bytes, done.written_bytes)
+
+
+def _copied(run_or_path: str, target: Path, step: int | None) -> Copied:
     path = located(run_or_path)
     from holdfast.train.opening import ACCESS_HINT, VERIFY_HINT, root_of
     from holdfast.train.parts import fault_of, kept_steps
@@ -45,10 +85,7 @@ def command(run_or_path: str, target: Path, step: int | None) -> None:
         ) from None
     if step is None and copied != wanted[-1].step:
         click.echo(f"Step {copied} is taken, not {wanted[-1].step}, which is not sound. {hint}", err=True)
-    click.echo(
-        f"step {copied} of {printable(str(root))} is in {printable(str(target))}: "
-        f"{amount(size_bytes)}, of which {amount(written_bytes)} were new there"
-    )
+    return copied, str(root), (size_bytes, written_bytes)
 
 
 def _copy_newest(usable: "list[KeptStep]", root: Path, target: Path, hint: str) -> tuple[int, int, int]:

@@ -1,18 +1,19 @@
 """Checkpoints as rows of a table, one for each step."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from holdfast.cli.checkpoint.place import PLACE_HINT, located
+from holdfast.cli.checkpoint.remote import is_remote, place_of, troubles_told
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import InputError
 from holdfast.wording import stamp
 
 if TYPE_CHECKING:
     from holdfast.train.parts import KeptStep
+    from holdfast.train.place import Storage
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +30,10 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
 
-def rows_of(run_or_path: str, *, is_thorough: bool = False) -> tuple[Path, list[CheckpointRow]]:
+def rows_of(run_or_path: str, *, is_thorough: bool = False) -> tuple[str, list[CheckpointRow]]:
     """Where they are, and what is there. is_thorough: every byte is read."""
+    if is_remote(run_or_path):
+        return _remote_rows(place_of(run_or_path), is_thorough)
     path = located(run_or_path)
     from holdfast.train.opening import ACCESS_HINT, root_of
     from holdfast.train.parts import kept_steps
@@ -42,15 +45,34 @@ def rows_of(run_or_path: str, *, is_thorough: bool = False) -> tuple[Path, list[
         raise InputError(f"Cannot read {path}: {error.strerror}.", hint=ACCESS_HINT) from None
     if not rows and path.is_file():
         raise InputError(f"{path} is not in a directory of checkpoints.", hint=PLACE_HINT)
-    return root, rows
+    return str(root), rows
 
 
-def print_rows(root: Path, rows: list[CheckpointRow], *, as_json: bool) -> None:
+def _remote_rows(place: "Storage", is_thorough: bool) -> tuple[str, list[CheckpointRow]]:
+    from holdfast.train.copying import fault_at, size_at, steps_in
+
+    with troubles_told(place):
+        listing = place.listed()
+        return place.name, [
+            CheckpointRow(
+                step=kept.step,
+                parts=len(kept.present),
+                parts_total=len(kept.keys),
+                size_bytes=size_at(place, kept),
+                written_ns=round(1e9 * max(listing[key].modified_s for key in kept.present)),
+                fault=fault_at(place, kept, listing, is_thorough=is_thorough),
+                path=f"{place.name}/{kept.pattern}",
+            )
+            for kept in steps_in(listing)
+        ]
+
+
+def print_rows(root: str, rows: list[CheckpointRow], *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
     if not rows:
-        click.echo(f"There is no checkpoint in {printable(str(root))}.", err=True)
+        click.echo(f"There is no checkpoint in {printable(root)}.", err=True)
         return
     click.echo(f"{'step':>10}  {'parts':>7}  {'size':>12}  {'written':20}  sound")
     for row in rows:
@@ -69,7 +91,7 @@ def amount(size_bytes: int) -> str:
 
 def _row(kept: "KeptStep", is_thorough: bool) -> CheckpointRow:
     from holdfast.train.chunks import Unsound
-    from holdfast.train.manifest import read_manifest
+    from holdfast.train.manifest_file import read_manifest
     from holdfast.train.parts import fault_of
 
     paths = [path for path, is_there in zip(kept.paths, kept.there, strict=True) if is_there]

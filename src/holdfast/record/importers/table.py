@@ -140,6 +140,7 @@ _TIE_ORDER: tuple[tuple[str, ...], ...] = (
         "step.witnessed",
         "checkpoint.failed",
         "checkpoint.verified",
+        "checkpoint.copied",
         "collective.timed",
         "members.timed",
         "data.moved",

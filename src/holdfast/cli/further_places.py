@@ -1,0 +1,166 @@
+"""Further places for a run's checkpoints: checked and read before it starts, and filled while it goes."""
+
+import asyncio
+import contextlib
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast.cli.pages import require_directory
+from holdfast.cli.terminal import printable
+from holdfast.record.errors import HoldfastError, InputError
+from holdfast.run.endpoint import run_directory
+from holdfast.run.launcher import CHECKPOINTS_DIRECTORY, Order
+from holdfast.run.site import reach, survey
+from holdfast.train.fetching import CopyNews, fetch_newest
+from holdfast.train.filling import FINISH, FillingOrder
+from holdfast.train.places import is_url, opened_place
+
+KEEP = 2
+REQUEST_S_MAX = 20.0
+"""How long an answer may take before the run starts."""
+LOOK_S, LIVES_MAX = 5.0, 20
+"""How often it is looked whether the process that fills a place is still there, and how many it may have."""
+
+_KEEP = re.compile(r"(?P<place>.+),keep=(?P<keep>[1-9][0-9]{0,5})")
+
+
+class FurtherPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """place: a directory or a URL, as the user has named it."""
+
+    place: str
+    keep: int = KEEP
+
+
+def further_place(text: str) -> FurtherPlace:
+    """Of `PLACE[,keep=N]`. Raises `InputError`."""
+    told = _KEEP.fullmatch(text)
+    found = FurtherPlace(place=told["place"], keep=int(told["keep"])) if told else FurtherPlace(place=text)
+    if ",keep=" in found.place:
+        raise InputError(
+            f"{text} does not say how many checkpoints to keep there.", hint="Write PLACE,keep=5."
+        )
+    opened_place(found.place)
+    if is_url(found.place):
+        return found
+    require_directory("--checkpoints-also", Path(found.place))
+    return msgspec.structs.replace(found, place=str(Path(found.place).absolute()))
+
+
+@contextlib.contextmanager
+def filled(order: Order, further: Sequence[FurtherPlace]) -> Iterator[None]:
+    """The run has what these places have to begin with, and they have what it keeps, while the block lasts.
+    Raises `InputError`.
+    """
+    if not further:
+        yield
+        return
+    if order.coordinator is not None and not order.is_named:
+        raise InputError(
+            "Checkpoints of a run on several machines cannot be copied without the run's name.",
+            hint="Give the same --run on all of them.",
+        )
+    own = order.checkpoints or (run_directory(order.home, order.policy.run) / CHECKPOINTS_DIRECTORY,)
+    news: list[CopyNews] = []
+    if not _is_going(order):
+        places = [
+            (opened_place(one.place, request_s=REQUEST_S_MAX), opened_place(one.place)) for one in further
+        ]
+        news = fetch_newest([one.absolute() for one in own], places, _say)
+    fillers = [
+        _Filler(
+            FillingOrder(
+                directories=tuple(str(directory.absolute()) for directory in own),
+                place=one.place,
+                keep=one.keep,
+                run=order.policy.run,
+                home=str(order.home),
+                is_detached=order.is_detachable,
+                news=() if number else tuple(news),
+            )
+        )
+        for number, one in enumerate(further)
+    ]
+    try:
+        yield
+    finally:
+        for filler in fillers:
+            filler.finish()
+        try:
+            for filler in fillers:
+                filler.wait()
+        except KeyboardInterrupt:
+            for filler in fillers:
+                filler.end()
+            _say("interrupted while the last checkpoint was copied; the run's own directory has it")
+
+
+def _is_going(order: Order) -> bool:
+    """Whether the run has a state already, which members that join get from a peer."""
+    if order.coordinator is None or order.policy.mesh.sizes:
+        return False
+    try:
+        site = survey(order.coordinator, order.token, is_shared=order.policy.nodes_min > order.nodes)
+        asyncio.run(reach(msgspec.structs.replace(site, is_encrypted=order.is_encrypted), 0))
+    except HoldfastError:
+        return False
+    return True
+
+
+class _Filler:
+    """The process that fills a place, or rather one after the other."""
+
+    def __init__(self, order: FillingOrder) -> None:
+        self._order = order
+        self._is_over = threading.Event()
+        self._process = self._started()
+        self._watching = threading.Thread(target=self._watch, daemon=True)
+        self._watching.start()
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        # -P: a file of the user's that is called like one of ours must not be taken for it.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "holdfast.train.filling"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):  # it was killed before it could read
+            process.stdin.write(msgspec.json.encode(self._order) + b"\n")
+            process.stdin.flush()
+        return process
+
+    def _watch(self) -> None:
+        lives = 1
+        while not self._is_over.wait(LOOK_S) and lives < LIVES_MAX:
+            if self._process.poll() is not None:
+                self._process = self._started()
+                lives += 1
+
+    def finish(self) -> None:
+        """The run is over."""
+        self._is_over.set()
+        self._watching.join()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(FINISH)
+            self._process.stdin.close()
+
+    def wait(self) -> None:
+        """It takes a bounded time."""
+        self._process.wait()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _say(text: str) -> None:
+    click.echo(f"holdfast: {printable(text)}", err=True)

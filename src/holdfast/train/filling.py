@@ -1,0 +1,325 @@
+"""Keeps a further place filled with a run's checkpoints: object storage, or a second directory.
+
+A process of its own, beside the run, which it neither slows nor stops: `python -m holdfast.train.filling` is
+private to `holdfast run`, which writes a `FillingOrder` to its stdin. It copies the newest checkpoint of the
+run's own directories whenever there is one that the place does not have, and removes old ones there. If
+that fails, it says so, and tries again. When the run is over it has a bounded time for the last one.
+Needs no torch.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.record.events import CheckpointCopied
+from holdfast.record.journal import JOURNAL_DIRECTORY
+from holdfast.record.recorder import Recorder
+from holdfast.run.endpoint import FILE, run_directory
+from holdfast.train.chunks import FOLDER, Unsound, locked
+from holdfast.train.copying import CopiedStep, PlacedStep, copy_step, retain, steps_in
+from holdfast.train.fetching import CopyNews
+from holdfast.train.manifest_file import manifest_of
+from holdfast.train.place import DirectoryStorage, Storage
+from holdfast.train.places import opened_place
+
+LOOK_S = 0.5
+"""How often the run's directories are looked at."""
+PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Between attempts that fail; the last one from then on."""
+END_S_MIN, END_X = 60.0, 4.0
+"""How long the last copy may take when the run is over: so long, and so many times what the longest took."""
+QUIET_S = 3.0
+"""When the run is over, and it takes longer than this, a line says what is waited for."""
+NICENESS = 10
+FINISH = b"finish\n"
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
+
+
+class FillingOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """directories: the run's own. place: what to fill; keep: how many checkpoints stay there. end_s: how
+    long the last one may take at least. is_detached: the run outlives whoever holds the other end of stdin.
+    news: to be recorded, once the run is going.
+    """
+
+    directories: tuple[str, ...]
+    place: str
+    keep: int
+    run: str
+    home: str
+    end_s: float = END_S_MIN
+    is_detached: bool = False
+    news: tuple[CopyNews, ...] = ()
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """A manifest in one of the run's directories. version: of what is under this name now."""
+
+    directory: Path
+    kept: PlacedStep
+    key: str
+    version: str
+
+
+class Filler:
+    """Of one place."""
+
+    def __init__(self, order: FillingOrder, place: Storage, recorder: Recorder) -> None:
+        self._order = order
+        self._place = place
+        self._recorder = recorder
+        self._news = list(order.news)
+        self._done: dict[str, str] = {}
+        self._refused: set[tuple[str, str]] = set()
+        self._reason = ""
+        self._longest_s = 0.0
+        self._newest: int | None = None
+        self._going: int | None = None
+        self.ending = threading.Event()
+        self._telling = threading.Lock()
+
+    # -- what is to be done ----------------------------------------------------------------------------------
+
+    def fill(self) -> None:
+        """Until the run is over and its last checkpoint is there."""
+        with self._alone() as is_ours:
+            failures = 0
+            while is_ours:
+                is_last = self.ending.is_set()  # what is found after that was written before
+                wanted = self._wanted()
+                self._going = wanted.kept.step if wanted else None
+                if wanted is None:
+                    if is_last:
+                        break
+                    self.ending.wait(LOOK_S)
+                elif self._copy(wanted):
+                    failures = 0
+                else:
+                    pause_s = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
+                    failures += 1
+                    (time.sleep if is_last else self.ending.wait)(pause_s)
+        with self._telling:
+            self._record_news()
+            if self._newest is not None and not self._reason:
+                _say(f"step {self._newest} is in {self._place.name}")
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Of all who fill this place from this directory: agents of one machine, machines that share it."""
+        directory = Path(self._order.directories[0])
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / f".{self._mark}.lock").open("ab") as file:
+            while not (is_ours := _is_locked(file)) and not self.ending.is_set():
+                self.ending.wait(LOOK_S)
+            yield is_ours  # else another one does what is left
+
+    @property
+    def _mark(self) -> str:
+        return "copying-" + hashlib.blake2b(self._place.name.encode(), digest_size=4).hexdigest()
+
+    def _wanted(self) -> _Wanted | None:
+        """The newest of each part that is not there yet. Of a sharded model rather a step of which other
+        parts are there, so that machines that are differently fast do not all bring different steps.
+        """
+        by_part: dict[str, list[_Wanted]] = {}
+        for directory in map(Path, self._order.directories):
+            with contextlib.suppress(OSError):  # the run says what is wrong with it
+                listing = DirectoryStorage(directory).listed()
+                for kept in steps_in(listing):
+                    for key in kept.present:
+                        one = _Wanted(directory, kept, key, listing[key].version)
+                        by_part.setdefault(key.rpartition("/")[0], []).append(one)
+        for part, found in by_part.items():
+            newest = max(found, key=lambda one: one.kept.step)
+            if self._is_open(newest):
+                return self._begun_elsewhere(found) if part else newest
+        return None
+
+    def _is_open(self, wanted: _Wanted) -> bool:
+        return (
+            self._done.get(wanted.key) != wanted.version and (wanted.key, wanted.version) not in self._refused
+        )
+
+    def _begun_elsewhere(self, found: list[_Wanted]) -> _Wanted:
+        found = sorted(filter(self._is_open, found), key=lambda one: one.kept.step)
+        with contextlib.suppress(OSError):
+            there = self._place.listed()
+            for wanted in reversed(found):
+                if wanted.key not in there and any(key in there for key in wanted.kept.keys):
+                    return wanted
+        return found[-1]
+
+    # -- doing it --------------------------------------------------------------------------------------------
+
+    def _copy(self, wanted: _Wanted) -> bool:
+        """Whether there is nothing to be tried again soon."""
+        begun_s = time.monotonic()
+        frozen = wanted.directory / f".{self._mark}"
+        only = msgspec.structs.replace(wanted.kept, keys=(wanted.key,), there=(True,))
+        try:
+            source = _frozen(wanted, frozen)
+            copied = copy_step(source, only, self._place)
+        except Unsound as error:
+            self._refused.add((wanted.key, wanted.version))
+            self._tell_failure(wanted.kept.step, f"in {wanted.directory}, {error}")
+            return True
+        except OSError as error:
+            if not (wanted.directory / wanted.key).exists():
+                return True  # the run has newer ones by now
+            self._tell_failure(wanted.kept.step, error.strerror or str(error))
+            return False
+        finally:
+            shutil.rmtree(frozen, ignore_errors=True)
+        self._done[wanted.key] = wanted.version
+        took_s = time.monotonic() - begun_s
+        self._longest_s = max(self._longest_s, took_s)
+        self._tell_copy(copied, took_s)
+        try:
+            retain(self._place, self._order.keep)
+        except OSError as error:
+            self._tell_failure(wanted.kept.step, f"old checkpoints stay there: {error.strerror or error}")
+        except InputError:
+            pass  # of a sharded model no step is whole yet
+        return True
+
+    # -- saying it -------------------------------------------------------------------------------------------
+
+    def _tell_copy(self, copied: CopiedStep, took_s: float) -> None:
+        with self._telling:
+            if self._reason:
+                _say(f"{self._place.name} is in use again: step {copied.step} is there")
+            self._reason, self._newest = "", copied.step
+            self._record(
+                CopyNews(
+                    step=copied.step,
+                    place=self._place.name,
+                    size_bytes=copied.size_bytes,
+                    written_bytes=copied.written_bytes,
+                    copy_ns=round(1e9 * took_s),
+                )
+            )
+
+    def _tell_failure(self, step: int, why: str) -> None:
+        """Once, as long as nothing else is wrong."""
+        with self._telling:
+            if why != self._reason:
+                _say(
+                    f"step {step} could not be copied to {self._place.name}: {why}; training goes on, and so "
+                    "do attempts"
+                )
+                self._record(CopyNews(step=step, place=self._place.name, reason=why))
+            self._reason = why
+
+    def tell_waiting(self) -> None:
+        if self._going is not None:
+            _say(f"waiting up to {self.end_s:.0f} s for step {self._going} to be in {self._place.name}")
+
+    def give_up(self) -> None:
+        """The time is up that the last copy has."""
+        with self._telling:
+            if self._going is not None:
+                newest = "no checkpoint" if self._newest is None else f"step {self._newest}"
+                why = self._reason or "it took too long"
+                _say(f"step {self._going} is NOT in {self._place.name}: {why}; {newest} of this run is there")
+                self._record(CopyNews(step=self._going, place=self._place.name, reason=why))
+
+    @property
+    def end_s(self) -> float:
+        return max(self._order.end_s, END_X * self._longest_s)
+
+    def _record(self, news: CopyNews) -> None:
+        self._record_news()
+        self._recorder.record(CheckpointCopied, **msgspec.structs.asdict(news))
+
+    def _record_news(self) -> None:
+        """What happened before the run had begun."""
+        while self._news:
+            self._recorder.record(CheckpointCopied, **msgspec.structs.asdict(self._news.pop(0)))
+
+
+def _is_locked(file: BinaryIO) -> bool:
+    """Where there are no locks, two may do the same, which does no harm."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _frozen(wanted: _Wanted, into: Path) -> Storage:
+    """The checkpoint under names that the run will not remove while it is copied; where the filesystem cannot
+    do that, the run's own. Raises `OSError` or `Unsound`.
+    """
+    shutil.rmtree(into, ignore_errors=True)
+    own = wanted.directory / wanted.key
+    part = Path(wanted.key).parent
+    with locked(own.parent / FOLDER):
+        data = own.read_bytes()
+        (into / part / FOLDER).mkdir(parents=True)
+        try:
+            for pack, _ in manifest_of(data).packs:
+                os.link(own.parent / FOLDER / pack, into / part / FOLDER / pack)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return DirectoryStorage(wanted.directory)
+        (into / wanted.key).write_bytes(data)
+    return DirectoryStorage(into)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        os.write(2, f"holdfast: {text}\n".encode("utf-8", "replace"))
+
+
+def _await_end(order: FillingOrder) -> None:
+    """Until whoever started this process says that the run is over, or is gone with it."""
+    if sys.stdin.buffer.readline() == FINISH or not order.is_detached:
+        return
+    endpoint = run_directory(Path(order.home), order.run) / FILE
+    while endpoint.exists():
+        time.sleep(LOOK_S)
+
+
+def _watch(order: FillingOrder, filler: Filler) -> None:
+    """Storage may hang for good: the process ends with this thread at the latest."""
+    _await_end(order)
+    filler.ending.set()
+    until_s = time.monotonic() + filler.end_s
+    time.sleep(min(filler.end_s, QUIET_S))
+    filler.tell_waiting()
+    while time.monotonic() < until_s:
+        time.sleep(LOOK_S)
+    filler.give_up()
+    os._exit(1)
+
+
+def main() -> None:
+    """What `holdfast run` starts."""
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=FillingOrder)
+    os.nice(NICENESS)
+    with Recorder(Path(order.home) / JOURNAL_DIRECTORY, run=order.run) as recorder:
+        filler = Filler(order, opened_place(order.place), recorder)
+        threading.Thread(target=_watch, args=(order, filler), daemon=True).start()
+        try:
+            filler.fill()
+        except OSError as error:  # of the run's own directory
+            _say(f"checkpoints are not copied to {order.place}: {error}")
+            os._exit(1)  # the other thread may be reading still
+
+
+if __name__ == "__main__":
+    main()

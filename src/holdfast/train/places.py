@@ -1,0 +1,23 @@
+"""Which place it is that a user has named. Needs no torch."""
+
+from pathlib import Path
+
+from holdfast.record.errors import InputError
+from holdfast.train.place import PLACE_HINT, DirectoryStorage, Storage
+from holdfast.train.s3 import REQUEST_S_MAX, S3Storage
+
+
+def opened_place(text: str, *, request_s: float | None = None) -> Storage:
+    """The place that a user has named. request_s: how long one request may take, if not as long as a pack
+    takes. Raises `InputError`.
+    """
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        return DirectoryStorage(Path(text))
+    if scheme != "s3":
+        raise InputError(f"Checkpoints cannot be kept in {text}.", hint=PLACE_HINT)
+    return S3Storage.at(text, REQUEST_S_MAX if request_s is None else request_s)
+
+
+def is_url(text: str) -> bool:
+    return "://" in text

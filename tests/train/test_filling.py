@@ -1,0 +1,349 @@
+"""A run's checkpoints in further places: fetched before it starts, and filled while it goes, by a real
+process and a real S3 server.
+"""
+
+import contextlib
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from object_storage import BUCKET, Fate, FaultyProxy, ObjectServer, faulty_proxy, object_server
+from quantity import sampled
+from waiting import until
+
+from holdfast.record.errors import InputError
+from holdfast.train.checkpoint import DirectoryCheckpoints
+from holdfast.train.copying import copy_step, fault_at, steps_in
+from holdfast.train.fetching import CopyNews, fetch_newest
+from holdfast.train.filling import FINISH, FillingOrder
+from holdfast.train.place import DirectoryStorage, Storage
+from holdfast.train.places import opened_place
+
+pytestmark = pytest.mark.slow
+END_S = 180
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+    with object_server(tmp_path_factory.mktemp("storage")) as found:
+        yield found
+
+
+@pytest.fixture
+def url(server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{tmp_path.name}"
+
+
+def save(directory: Path, *steps: int, keep: int = 2) -> None:
+    kept = DirectoryCheckpoints(directory, told=lambda *_, **__: None, keep=keep)
+    for step in steps:
+        kept.save(step, {"step": step, "tensor": torch.full((1000,), step)})
+
+
+def sound_at(place: Storage) -> list[int]:
+    listing = place.listed()
+    return [kept.step for kept in steps_in(listing) if not fault_at(place, kept, listing, is_thorough=True)]
+
+
+def copy_all(source: Path, place: Storage) -> None:
+    own = DirectoryStorage(source)
+    for kept in steps_in(own.listed()):
+        copy_step(own, kept, place, reuses=False)
+
+
+def damage(pack: Path) -> None:
+    data = pack.read_bytes()
+    pack.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+
+
+def pack_of(place: Storage, step: int) -> str:
+    (kept,) = (kept for kept in steps_in(place.listed()) if kept.step == step)
+    found = re.search(rb"[0-9a-f]{16}-[0-9]{6}\.pack", place.read(kept.keys[0]))
+    assert found
+    return found[0].decode()
+
+
+# ---- before the run --------------------------------------------------------------------------------------
+
+
+class Fetched(list[str]):
+    """What was said."""
+
+    def __init__(self, own: Path, *places: Storage) -> None:
+        super().__init__()
+        self.news: list[CopyNews] = fetch_newest([own], [(one, one) for one in places], self.append)
+
+
+def test_the_newest_sound_checkpoint_of_any_place_is_taken(
+    server: ObjectServer, url: str, tmp_path: Path
+) -> None:
+    remote, shared = opened_place(url), DirectoryStorage(tmp_path / "shared")
+    assert Fetched(tmp_path / "own", remote, shared) == []  # a run that begins
+    save(tmp_path / "origin", 1, 2, 3, keep=9)
+    copy_all(tmp_path / "origin", remote)
+    save(tmp_path / "older", 1, 2, keep=9)
+    copy_all(tmp_path / "older", shared)
+    (said,) = fetched = Fetched(tmp_path / "own", remote, shared)
+    assert said == f"fetched the checkpoint of step 3 from {url}: 0.0 MB"
+    assert [(one.step, one.origin, one.reason) for one in fetched.news] == [(3, url, "")]
+    assert sound_at(DirectoryStorage(tmp_path / "own")) == [3]
+    assert Fetched(tmp_path / "own", remote, shared) == []  # this machine has it now
+    # Damaged there: passed over, and said; the next place has an older one.
+    for step in (3, 2):
+        damage(server.root / tmp_path.name / "chunks" / pack_of(remote, step))
+    again = Fetched(tmp_path / "again", remote, shared)
+    why = "of its chunks, 000000.pack is damaged at byte 0; the next is tried"
+    assert [re.sub(r"[0-9a-f]{16}-", "", said) for said in again] == [
+        f"the checkpoint of step 3 in {url} cannot be used: {why}",
+        f"the checkpoint of step 2 in {url} cannot be used: {why}",
+        f"fetched the checkpoint of step 2 from {shared.name}: 0.0 MB",
+    ]
+
+
+def test_damage_on_this_machine_is_mended_from_a_further_place(url: str, tmp_path: Path) -> None:
+    remote = opened_place(url)
+    save(tmp_path / "own", 1, 2)
+    copy_all(tmp_path / "own", remote)
+    own = DirectoryStorage(tmp_path / "own")
+    damage(tmp_path / "own" / "chunks" / pack_of(own, 2))
+    fetched = Fetched(tmp_path / "own", remote)
+    assert "cannot be used" in fetched[0]
+    assert fetched[1] == f"fetched the checkpoint of step 2 from {url}: 0.0 MB"
+    assert sound_at(own) == [1, 2]
+
+
+def test_a_place_that_cannot_be_reached_stops_only_a_run_that_has_nothing_else(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    away = opened_place(url, request_s=1)
+    with pytest.raises(InputError, match=f"Cannot use {url} for checkpoints: it cannot be reached"):
+        Fetched(tmp_path / "own", away)
+    save(tmp_path / "own", 1)
+    (said,) = Fetched(tmp_path / "own", away)
+    assert said.endswith("It may have a newer checkpoint than this machine has.")
+
+
+def test_a_bucket_that_does_not_exist_is_a_mistake(url: str, tmp_path: Path) -> None:
+    save(tmp_path / "own", 1)
+    with pytest.raises(InputError, match="there is no such bucket"):
+        Fetched(tmp_path / "own", opened_place("s3://nowhere/x"))
+
+
+# ---- while it goes ---------------------------------------------------------------------------------------
+
+
+class Filling:
+    """The process that fills a place."""
+
+    def __init__(self, order: FillingOrder, environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "holdfast.train.filling"],
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.lines: list[str] = []
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
+        self._tell(msgspec.json.encode(order) + b"\n")
+
+    def _tell(self, words: bytes) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(words)
+            self.process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.lines.extend(iter(lambda: self.process.stderr.readline().decode(), ""))  # type: ignore[union-attr]
+
+    def said(self, text: str) -> bool:
+        return any(text in line for line in self.lines)
+
+    def finish(self) -> int:
+        self._tell(FINISH)
+        return self.close()
+
+    def close(self) -> int:
+        """As if its parent were gone."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        code = self.process.wait(END_S)
+        self._reading.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+
+@contextlib.contextmanager
+def filling(
+    tmp_path: Path,
+    url: str,
+    server: ObjectServer,
+    *,
+    port: int | None = None,
+    secret: str | None = None,
+    **told: Any,
+) -> Iterator[Filling]:
+    order = FillingOrder(
+        **{
+            "directories": (str(tmp_path / "own"),),
+            "place": url,
+            "keep": 2,
+            "run": "small",
+            "home": str(tmp_path / "home"),
+            "end_s": float(END_S),
+            **told,
+        }
+    )
+    variables = server.environment(port, *([secret] if secret else []))
+    found = Filling(order, variables)
+    try:
+        yield found
+    finally:
+        if found.process.poll() is None:
+            found.process.kill()
+            found.close()
+
+
+def test_a_place_is_kept_filled_and_the_last_one_is_waited_for(
+    server: ObjectServer, url: str, tmp_path: Path
+) -> None:
+    remote = opened_place(url)
+    with filling(tmp_path, url, server) as filler:
+        for step in (1, 2, 3):
+            save(tmp_path / "own", step)
+            until(lambda step=step: step in sound_at(remote), lambda: filler.lines)  # type: ignore[misc]
+        save(tmp_path / "own", 4)
+        assert filler.finish() == 0
+        assert filler.lines[-1] == f"holdfast: step 4 is in {url}\n"
+    assert sound_at(remote) == [3, 4]
+    assert not list((tmp_path / "own").glob(".copying-*/"))
+    assert not remote.listed("writing")
+
+
+def test_who_started_it_dies_and_the_last_one_gets_there(
+    server: ObjectServer, url: str, tmp_path: Path
+) -> None:
+    save(tmp_path / "own", 1)
+    with filling(tmp_path, url, server) as filler:
+        assert filler.close() == 0
+    assert sound_at(opened_place(url)) == [1]
+
+
+def test_storage_that_fails_is_told_once_and_used_again(
+    server: ObjectServer, url: str, tmp_path: Path
+) -> None:
+    remote = opened_place(url)
+    fate: list[Fate] = ["refuse"]
+    with (
+        faulty_proxy(server, lambda number, what: fate[0]) as proxy,
+        filling(tmp_path, url, server, port=proxy.port) as filler,
+    ):
+        save(tmp_path / "own", 1)
+        until(lambda: filler.said("it answers 503"), lambda: filler.lines)
+        seen = len(proxy.asked)
+        until(lambda: len(proxy.asked) > seen)  # it tries again
+        save(tmp_path / "own", 2)
+        fate[0] = "pass"
+        until(lambda: 2 in sound_at(remote), lambda: filler.lines)
+        until(lambda: filler.said(f"{url} is in use again: step"), lambda: filler.lines)
+        assert filler.finish() == 0
+        assert len([line for line in filler.lines if "could not be copied" in line]) == 1, filler.lines
+
+
+def test_the_end_waits_for_a_bounded_time(server: ObjectServer, url: str, tmp_path: Path) -> None:
+    save(tmp_path / "own", 7)
+    with filling(tmp_path, url, server, secret="another", end_s=1.0) as filler:
+        until(lambda: filler.said("access denied"), lambda: filler.lines)
+        assert filler.finish() == 1
+        assert "step 7 could not be copied" in filler.lines[0]
+        assert filler.lines[-1].startswith(f"holdfast: step 7 is NOT in {url}: access denied")
+
+
+def test_a_damaged_checkpoint_is_not_copied(server: ObjectServer, url: str, tmp_path: Path) -> None:
+    save(tmp_path / "own", 1)
+    damage(tmp_path / "own" / "chunks" / pack_of(DirectoryStorage(tmp_path / "own"), 1))
+    with filling(tmp_path, url, server) as filler:
+        until(lambda: filler.said("is damaged"), lambda: filler.lines)
+        save(tmp_path / "own", 2)
+        until(lambda: sound_at(opened_place(url)) == [2], lambda: filler.lines)
+        assert filler.finish() == 0
+
+
+def test_two_fill_one_place_from_one_directory_and_one_does_it(
+    server: ObjectServer, url: str, tmp_path: Path
+) -> None:
+    """As nodes of one machine, or machines that share a directory; if one dies, the other does it."""
+    with filling(tmp_path, url, server) as one, filling(tmp_path, url, server) as other:
+        save(tmp_path / "own", 1)
+        until(lambda: sound_at(opened_place(url)) == [1])
+        one.process.kill()
+        one.close()
+        save(tmp_path / "own", 2)
+        until(lambda: sound_at(opened_place(url))[-1] == 2)
+        assert other.finish() == 0
+
+
+def test_parts_of_a_sharded_model_make_a_step_together(
+    server: ObjectServer, url: str, tmp_path: Path
+) -> None:
+    """Two machines, each with its own part; one of them is a step ahead."""
+    remote = opened_place(url)
+    one, other = tmp_path / "one", tmp_path / "other"
+    save(one / "shard-0-of-2", 1, 2)
+    save(other / "shard-1-of-2", 1)
+    with filling(tmp_path, url, server, directories=(str(other),)) as second:
+        until(lambda: "shard-1-of-2/step-000000000001.checkpoint" in remote.listed())
+        with filling(tmp_path, url, server, directories=(str(one),)) as first:
+            until(lambda: sound_at(remote) == [1], lambda: first.lines)
+            assert first.finish() == 0
+        assert second.finish() == 0
+    assert sound_at(remote) == [1]
+
+
+@pytest.mark.parametrize("seed", sampled(range(10), [0]))
+def test_a_process_that_is_killed_again_and_again_tears_nothing(
+    server: ObjectServer, url: str, tmp_path: Path, seed: int
+) -> None:
+    draws = random.Random(seed)
+    remote = opened_place(url)
+    rounds, newest = (2 if seed == 0 else 30), 0
+    with faulty_proxy(server) as proxy:
+        for step in range(1, rounds + 1):
+            save(tmp_path / "own", step)
+            with filling(tmp_path, url, server, port=proxy.port) as filler:
+                _kill_at(proxy, len(proxy.asked) + draws.randrange(20), filler.process.pid)
+                filler.finish()
+            proxy.decide = lambda number, what: "pass"
+            there = [kept.step for kept in steps_in(remote.listed())]
+            assert sound_at(remote) == there, (seed, step)
+            assert newest <= max(there, default=0) <= step
+            newest = max(there, default=0)
+        with filling(tmp_path, url, server, port=proxy.port) as filler:
+            assert filler.finish() == 0
+    assert sound_at(remote)[-1] == rounds
+
+
+def _kill_at(proxy: FaultyProxy, number: int, pid: int) -> None:
+    def decide(asked: int, what: str) -> Fate:
+        if asked == number:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return "pass"
+
+    proxy.decide = decide
