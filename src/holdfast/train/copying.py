@@ -443,14 +443,17 @@ def _named(place: Storage, part: str, listing: Listing, seen: Listing) -> set[st
     return found
 
 
-def newest_usable(place: Storage, step: int | None) -> PlacedStep:
-    """Of the checkpoints that a run can resume from, as far as manifests and sizes tell. Raises `OSError`."""
+def usable_at(place: Storage, step: int | None) -> list[PlacedStep]:
+    """The checkpoints that a run can resume from, as far as manifests and sizes tell, the newest first.
+    Raises `OSError`.
+    """
     listing = place.listed()
-    for kept in reversed(steps_in(listing)):
-        if step in (None, kept.step) and not fault_at(place, kept, listing):
-            return kept
-    which = "" if step is None else f" of step {step}"
-    raise InputError(
-        f"{place.name} has no checkpoint{which} that a run can resume from.",
-        hint=LIST_HINT,
-    )
+    found = [
+        kept
+        for kept in reversed(steps_in(listing))
+        if step in (None, kept.step) and not fault_at(place, kept, listing)
+    ]
+    if not found:
+        which = "" if step is None else f" of step {step}"
+        raise InputError(f"{place.name} has no checkpoint{which} that a run can resume from.", hint=LIST_HINT)
+    return found
