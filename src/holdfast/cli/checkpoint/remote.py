@@ -8,10 +8,8 @@ from holdfast.cli.checkpoint.place import located
 from holdfast.record.errors import InputError
 
 if TYPE_CHECKING:
-    from holdfast.train.copying import PlacedStep
     from holdfast.train.place import Storage
 
-REMOTE_LIST_HINT = "`holdfast checkpoint list` shows the ones there are, and which are sound."
 REMOTE_HINT = "Look at the bucket, the credentials (AWS_ACCESS_KEY_ID, ...) and AWS_ENDPOINT_URL."
 
 
@@ -39,18 +37,3 @@ def troubles_told(*places: "Storage") -> Iterator[None]:
     except OSError as error:
         names = " or ".join(place.name for place in places)
         raise InputError(f"Cannot use {names}: {error.strerror}.", hint=REMOTE_HINT) from None
-
-
-def newest_usable(place: "Storage", step: int | None) -> "PlacedStep":
-    """Of the checkpoints that can be gone on from, as far as manifests and sizes tell. Raises `OSError`."""
-    from holdfast.train.copying import fault_at, steps_in
-
-    listing = place.listed()
-    for kept in reversed(steps_in(listing)):
-        if step in (None, kept.step) and not fault_at(place, kept, listing):
-            return kept
-    which = "" if step is None else f" of step {step}"
-    raise InputError(
-        f"There is no checkpoint{which} in {place.name} that can be gone on from.",
-        hint=REMOTE_LIST_HINT,
-    )
