@@ -136,6 +136,42 @@ def test_a_place_that_cannot_be_reached_stops_only_a_run_that_has_nothing_else(
     assert said.endswith("It may have a newer checkpoint than this machine has.")
 
 
+def test_no_run_begins_anew_or_goes_back_because_the_newest_could_not_be_fetched(
+    server: ObjectServer, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "origin", 1, 2)
+    copy_all(tmp_path / "origin", opened_place(url))
+    newest = pack_of(opened_place(url), 2)
+    with faulty_proxy(server, lambda number, what: "fail" if newest in what else "pass") as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        faulty = opened_place(url)
+        with pytest.raises(InputError, match=f"Cannot fetch the checkpoint of step 2 from {url}"):
+            Fetched(tmp_path / "own", faulty)
+        assert not sound_at(DirectoryStorage(tmp_path / "own"))
+        save(tmp_path / "own", 1)  # this machine has something to go on from
+        (said,) = Fetched(tmp_path / "own", faulty)
+        assert said.startswith("Cannot fetch the checkpoint of step 2")
+
+
+def test_no_run_begins_anew_because_all_that_there_is_is_damaged(tmp_path: Path) -> None:
+    there = DirectoryStorage(tmp_path / "there")
+    save(tmp_path / "there", 1)
+    damage(tmp_path / "there" / "chunks" / pack_of(there, 1))
+    with pytest.raises(InputError, match="all of them are damaged"):
+        Fetched(tmp_path / "own", there)
+
+
+def test_what_another_version_wrote_is_not_passed_over(tmp_path: Path) -> None:
+    there = DirectoryStorage(tmp_path / "there")
+    save(tmp_path / "there", 1, 2)
+    path = tmp_path / "there" / "step-000000000002.checkpoint"
+    header, rest = path.read_bytes()[:20], path.read_bytes()[20:]
+    path.write_bytes(header[:16] + (99).to_bytes(4) + rest[:-1] + bytes([rest[-1] ^ 1]))
+    with pytest.raises(InputError, match="Cannot go on from step 2 in .*: a newer Holdfast wrote it"):
+        Fetched(tmp_path / "own", there)
+    assert not (tmp_path / "own").exists()
+
+
 def test_a_bucket_that_does_not_exist_is_a_mistake(url: str, tmp_path: Path) -> None:
     save(tmp_path / "own", 1)
     with pytest.raises(InputError, match="there is no such bucket"):
