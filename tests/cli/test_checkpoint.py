@@ -204,7 +204,7 @@ def test_a_copy_is_verified_and_can_be_gone_on_from(
     pack.write_bytes(bytes(pack.stat().st_size))
     with pytest.raises(InputError, match=r"step-000000000002\.checkpoint is damaged: of its chunks"):
         run(copy.command, tmp_path / "here", "--to", tmp_path / "third")
-    with pytest.raises(InputError, match="no checkpoint of step 7 in"):
+    with pytest.raises(InputError, match="no checkpoint of step 7"):
         run(copy.command, tmp_path / "here", "--to", tmp_path / "there", "--step", 7)
 
 

@@ -27,6 +27,8 @@ from holdfast.drills.live.keeping import (
     read_note,
     write_note,
 )
+from holdfast.drills.live.scene import seen
+from holdfast.record.journal import events_of
 from holdfast.run.endpoint import find_endpoint
 from holdfast.run.whereabouts import is_stopped
 
@@ -59,6 +61,14 @@ def drill(start: Start, *words: str, code: int = 0) -> Any:
     done = start.verb("drill", "live", *words, "--run", RUN, "--json")
     assert done.returncode == code, done.stderr
     return msgspec.json.decode(done.stdout) if done.stdout else done.stderr
+
+
+def test_processes_of_a_run_of_the_same_name_are_not_touched(start: Start) -> None:
+    endpoint, recorded = start.endpoint(RUN), events_of(start.home)
+    ours = seen(RUN, endpoint, recorded)
+    assert all(member.pid and member.agent for member in ours.members)
+    another = seen(RUN, msgspec.structs.replace(endpoint, token="another's"), recorded)
+    assert not any(member.pid or member.agent for member in another.members)
 
 
 @pytest.mark.parametrize(
@@ -101,15 +111,23 @@ def test_what_cannot_be_is_one_sentence(start: Start, words: tuple[str, ...], wh
 
 def test_an_agent_goes_on_when_the_drill_is_aborted_though_the_drill_itself_was_killed(start: Start) -> None:
     command = [sys.executable, "-m", "holdfast", "drill", "live", "agent-frozen", "--run", RUN]
-    with subprocess.Popen(
-        [*command, "--target", "n1", "--for", "200s"],
-        env={**os.environ, "HOLDFAST_HOME": str(start.home)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as playing:
+    told = start.directory / "told"
+    with (
+        told.open("wb") as stderr,
+        subprocess.Popen(
+            [*command, "--target", "n1", "--for", "200s"],
+            env={**os.environ, "HOLDFAST_HOME": str(start.home)},
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        ) as playing,
+    ):
         (launched,) = start.launched
-        agents = {pid for pid in children(launched.process.pid) if is_a("agent", pid)}
-        (frozen,) = until(lambda: [pid for pid in agents if is_stopped(pid)])
+
+        def stopped() -> list[int]:
+            assert playing.poll() is None, told.read_text()
+            return [pid for pid in children(launched.process.pid) if is_a("agent", pid) and is_stopped(pid)]
+
+        (frozen,) = until(stopped, told.read_text)
         note = until(lambda: read_note(note_path(start.home, RUN)))
         playing.kill()
     assert note is not None

@@ -240,10 +240,10 @@ def test_a_manifest_that_cannot_be_read_stops_the_removal_of_chunks(tmp_path: Pa
         kept.collect()
     with pytest.raises(StoreError):
         kept.save(3, state_of(3))
-    newer = of_format((tmp_path / "elsewhere").read_bytes(), 4)
+    newer = of_format((tmp_path / "elsewhere").read_bytes(), 5)
     kept.path(2).unlink()
     kept.path(2).write_bytes(newer)
-    with pytest.raises(OSError, match="format 4"):
+    with pytest.raises(OSError, match="format 5"):
         kept.collect()
     assert set(packs_in(tmp_path / FOLDER)) == there
     kept.path(2).unlink()

@@ -40,10 +40,10 @@ HASHERS_MAX, HASHES_AHEAD = 4, 4
 """Threads that hash, where there are twice as many cores; and chunks that each is given ahead of writing."""
 LOCK_S_MAX, LOCK_LOOK_S = 60.0, 0.01
 """How long a writer waits for somebody who removes packs."""
-READERS_MAX, READERS_OF_CORE = 8, 2
-"""Threads that read and compare chunks: one waits for the disk while another compares. Nobody trains then."""
-READ_TOGETHER, READ_AHEAD = 16, 4
-"""Chunks that one thread reads in a row; and how many of them the disk is asked for before they are read."""
+READERS_MAX, READERS_OF_CORE = 16, 4
+"""Threads that read and compare chunks: some wait for the disk while others compare. Nobody trains then."""
+READ_TOGETHER = 8
+"""Chunks that one thread reads in a row."""
 _PACK = re.compile(r"[0-9a-f]{16}-[0-9]{6}\.pack")
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 
@@ -266,9 +266,7 @@ def _read_row(path: Path, wanted: list[WantedChunk]) -> None:
     )
     try:
         with plain_file(path) as descriptor:
-            _ask_for(descriptor, wanted[:READ_AHEAD])
-            for number, (name, place, into) in enumerate(wanted):
-                _ask_for(descriptor, wanted[number + READ_AHEAD :][:1])
+            for name, place, into in wanted:
                 target = scratch[: place.size_bytes] if into is None else into
                 _read_into(descriptor, target, place.offset)
                 if name_of(target) != name:
@@ -279,13 +277,6 @@ def _read_row(path: Path, wanted: list[WantedChunk]) -> None:
         raise Unsound(f"its chunks in {path.name} are missing") from None
     except Unsound as error:
         raise Unsound(f"of its chunks, {path.name} is damaged: {error}") from None
-
-
-def _ask_for(descriptor: int, chunks: list[WantedChunk]) -> None:
-    """Have the kernel read them while others are compared. It is free not to."""
-    for one in chunks:
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(descriptor, one.place.offset, one.place.size_bytes, os.POSIX_FADV_WILLNEED)
 
 
 def _read_into(descriptor: int, target: memoryview, offset: int) -> None:

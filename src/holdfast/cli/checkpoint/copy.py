@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.checkpoint.options import step_option
 from holdfast.cli.checkpoint.place import located
-from holdfast.cli.checkpoint.remote import REMOTE_LIST_HINT, is_remote, newest_usable, place_of, troubles_told
+from holdfast.cli.checkpoint.remote import REMOTE_LIST_HINT, is_remote, place_of, troubles_told, usable_at
 from holdfast.cli.checkpoint.rows import amount
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
@@ -53,16 +53,18 @@ def _copied_remotely(run_or_path: str, target: str, step: int | None) -> Copied:
     from holdfast.train.places import opened_place
 
     source, to = place_of(run_or_path), opened_place(target)
+    damage = ""
     with troubles_told(source, to):
-        kept = newest_usable(source, step)
-        try:
-            done = copy_step(source, kept, to)
-        except Unsound as error:
-            raise InputError(
-                f"The checkpoint of step {kept.step} in {source.name} is damaged: {error}.",
-                hint=REMOTE_LIST_HINT,
-            ) from None
-    return kept.step, source.name, (done.size_bytes, done.written_bytes)
+        for kept in usable_at(source, step):
+            try:
+                done = copy_step(source, kept, to)
+            except Unsound as error:
+                damage = damage or f"The checkpoint of step {kept.step} in {source.name} is damaged: {error}."
+                continue
+            if damage:
+                click.echo(f"{damage} Step {kept.step} is taken instead.", err=True)
+            return kept.step, source.name, (done.size_bytes, done.written_bytes)
+    raise InputError(damage, hint=REMOTE_LIST_HINT)
 
 
 def _copied(run_or_path: str, target: Path, step: int | None) -> Copied:

@@ -41,16 +41,21 @@ def troubles_told(*places: "Storage") -> Iterator[None]:
         raise InputError(f"Cannot use {names}: {error.strerror}.", hint=REMOTE_HINT) from None
 
 
-def newest_usable(place: "Storage", step: int | None) -> "PlacedStep":
-    """Of the checkpoints that can be gone on from, as far as manifests and sizes tell. Raises `OSError`."""
+def usable_at(place: "Storage", step: int | None) -> "list[PlacedStep]":
+    """The checkpoints that a run can resume from, as far as manifests and sizes tell, the newest first.
+    Raises `OSError`.
+    """
     from holdfast.train.copying import fault_at, steps_in
 
     listing = place.listed()
-    for kept in reversed(steps_in(listing)):
-        if step in (None, kept.step) and not fault_at(place, kept, listing):
-            return kept
-    which = "" if step is None else f" of step {step}"
-    raise InputError(
-        f"There is no checkpoint{which} in {place.name} that can be gone on from.",
-        hint=REMOTE_LIST_HINT,
-    )
+    found = [
+        kept
+        for kept in reversed(steps_in(listing))
+        if step in (None, kept.step) and not fault_at(place, kept, listing)
+    ]
+    if not found:
+        which = "" if step is None else f" of step {step}"
+        raise InputError(
+            f"{place.name} has no checkpoint{which} that a run can resume from.", hint=REMOTE_LIST_HINT
+        )
+    return found

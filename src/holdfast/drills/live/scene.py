@@ -75,7 +75,7 @@ def seen(run: str, endpoint: Endpoint, recorded: Iterable[events.AnyEvent]) -> L
                 saves.append(at_ns)
             case events.StepCommitted(occurred_ns=at_ns):
                 commits.append(at_ns)
-    processes = dict(_processes(run))
+    processes = dict(_processes(endpoint.token))
     found = []
     for name in generation:
         pid, agent, address = processes.get(name, (0, 0, ""))
@@ -99,14 +99,17 @@ def usual_step_s(commits_ns: list[int]) -> float | None:
     return median(gaps) / 1e9 if gaps else None
 
 
-def _processes(run: str) -> Iterator[tuple[str, tuple[int, int, str]]]:
-    """Of the run, on this machine, by this user: each member's process, its agent's, and its address."""
+def _processes(token: str) -> Iterator[tuple[str, tuple[int, int, str]]]:
+    """Of the run, on this machine, by this user: each member's process, its agent's, and its address.
+
+    The run is known by its token: another home may have one of the same name.
+    """
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
         with suppress(OSError, ValueError):  # it is gone, or somebody else's
             variables = environment_of(int(entry.name))
-            if variables.get("HOLDFAST_RUN") != run or "HOLDFAST_MEMBER" not in variables:
+            if variables.get("HOLDFAST_TOKEN") != token or "HOLDFAST_MEMBER" not in variables:
                 continue
             parent = parent_of(int(entry.name))
             if AGENT in (PROC / str(parent) / "cmdline").read_bytes():
