@@ -67,6 +67,7 @@ def filled(order: Order, further: Sequence[FurtherPlace]) -> Iterator[None]:
             hint="Give the same --run on all of them.",
         )
     own = order.checkpoints or (run_directory(order.home, order.policy.run) / CHECKPOINTS_DIRECTORY,)
+    _check_apart(own, further)
     news: list[CopyNews] = []
     if not _is_going(order):
         places = [
@@ -99,6 +100,19 @@ def filled(order: Order, further: Sequence[FurtherPlace]) -> Iterator[None]:
             for filler in fillers:
                 filler.end()
             _say("interrupted while the last checkpoint was copied; the run's own directory has it")
+
+
+def _check_apart(own: Sequence[Path], further: Sequence[FurtherPlace]) -> None:
+    """What is kept in a further place, and for how long, must not decide over the run's own. Raises
+    `InputError`.
+    """
+    taken = {directory.resolve() for directory in own}
+    for one in further:
+        if not is_url(one.place) and Path(one.place).resolve() in taken:
+            raise InputError(
+                f"--checkpoints-also {one.place} is the directory that the run writes its checkpoints to.",
+                hint="Name another place, or leave it out.",
+            )
 
 
 def _is_going(order: Order) -> bool:
@@ -139,15 +153,24 @@ class _Filler:
 
     def _watch(self) -> None:
         lives = 1
-        while not self._is_over.wait(LOOK_S) and lives < LIVES_MAX:
-            if self._process.poll() is not None:
-                self._process = self._started()
-                lives += 1
+        while not self._is_over.wait(LOOK_S):
+            if self._process.poll() is None:
+                continue
+            if lives == LIVES_MAX:
+                _say(
+                    f"nothing is copied to {self._order.place} until the run is over: the process that does it "
+                    f"has ended {LIVES_MAX} times"
+                )
+                return
+            self._process = self._started()
+            lives += 1
 
     def finish(self) -> None:
-        """The run is over."""
+        """The run is over. One that was started while it went on was ended with what the run left behind."""
         self._is_over.set()
         self._watching.join()
+        if self._process.poll() is not None:
+            self._process = self._started()
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.write(FINISH)
