@@ -167,7 +167,7 @@ def test_what_another_version_wrote_is_not_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "there" / "step-000000000002.checkpoint"
     header, rest = path.read_bytes()[:20], path.read_bytes()[20:]
     path.write_bytes(header[:16] + (99).to_bytes(4) + rest[:-1] + bytes([rest[-1] ^ 1]))
-    with pytest.raises(InputError, match="Cannot go on from step 2 in .*: a newer Holdfast wrote it"):
+    with pytest.raises(InputError, match=r"Cannot go on from step 2 in .*: a newer Holdfast wrote it"):
         Fetched(tmp_path / "own", there)
     assert not (tmp_path / "own").exists()
 

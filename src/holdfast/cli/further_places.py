@@ -158,8 +158,8 @@ class _Filler:
                 continue
             if lives == LIVES_MAX:
                 _say(
-                    f"nothing is copied to {self._order.place} until the run is over: the process that does it "
-                    f"has ended {LIVES_MAX} times"
+                    f"nothing is copied to {self._order.place} until the run is over: the process that does "
+                    f"it has ended {LIVES_MAX} times"
                 )
                 return
             self._process = self._started()
