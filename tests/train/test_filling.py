@@ -264,6 +264,8 @@ def test_a_place_is_kept_filled_and_the_last_one_is_waited_for(
         for step in (1, 2, 3):
             save(tmp_path / "own", step)
             until(lambda step=step: step in sound_at(remote), lambda: filler.lines)  # type: ignore[misc]
+        # If memory runs out, it goes before anybody who trains.
+        assert Path(f"/proc/{filler.process.pid}/oom_score_adj").read_text() == "1000\n"
         save(tmp_path / "own", 4)
         assert filler.finish() == 0
         assert filler.lines[-1] == f"holdfast: step 4 is in {url}\n"

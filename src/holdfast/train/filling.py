@@ -27,6 +27,7 @@ from holdfast.record.events import CheckpointCopied
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.run.endpoint import FILE, run_directory
+from holdfast.run.kin import be_dispensable
 from holdfast.train.chunks import FOLDER, Unsound, locked
 from holdfast.train.copying import CopiedStep, PlacedStep, copy_step, retain, steps_in
 from holdfast.train.fetching import CopyNews
@@ -171,6 +172,8 @@ class Filler:
             source = _frozen(wanted, frozen)
             copied = copy_step(source, only, self._place)
         except Unsound as error:
+            if not (wanted.directory / wanted.key).exists():
+                return True  # the run has removed it while it was read, for want of links
             self._refused.add((wanted.key, wanted.version))
             self._tell_failure(wanted.kept.step, f"in {wanted.directory}, {error}")
             return True
@@ -311,6 +314,7 @@ def main() -> None:
     """What `holdfast run` starts."""
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=FillingOrder)
     os.nice(NICENESS)
+    be_dispensable()
     with Recorder(Path(order.home) / JOURNAL_DIRECTORY, run=order.run) as recorder:
         filler = Filler(order, opened_place(order.place), recorder)
         threading.Thread(target=_watch, args=(order, filler), daemon=True).start()
