@@ -19,7 +19,7 @@ from holdfast.record.errors import InputError
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.chunks import Unsound
 from holdfast.train.copying import collect, copy_step, fault_at, retain, steps_in
-from holdfast.train.place import DirectoryStorage, Storage, StorageTrouble
+from holdfast.train.place import DirectoryStorage, Storage, StorageTrouble, StoredObject
 from holdfast.train.places import opened_place
 
 pytestmark = pytest.mark.slow
@@ -138,6 +138,11 @@ def test_who_is_writing_is_left_alone_until_its_note_is_old(
     with pytest.raises(StorageTrouble, match="cannot be read"):
         collect(place)
     assert faults_at(place) == {1: ""}
+
+
+def test_parts_of_ranks_that_cannot_be_are_no_step() -> None:
+    names = ("shard-5-of-2/step-000000000001.checkpoint", "shard-0-of-1/step-000000000002.checkpoint")
+    assert steps_in({name: StoredObject(1, 0.0, "") for name in names}) == []
 
 
 def test_a_flipped_byte_is_found_and_never_copied(

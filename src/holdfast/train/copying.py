@@ -92,7 +92,8 @@ def steps_in(listing: Listing) -> list[PlacedStep]:
     for (step, ranks), keys in sorted(steps.items()):
         name = f"step-{step:012d}.checkpoint"
         every = [name] if ranks == 1 else [f"shard-{rail}-of-{ranks}/{name}" for rail in range(ranks)]
-        found.append(PlacedStep(step=step, keys=tuple(every), there=tuple(key in keys for key in every)))
+        if keys & set(every):  # not the part of a rank that cannot be
+            found.append(PlacedStep(step=step, keys=tuple(every), there=tuple(key in keys for key in every)))
     return found
 
 
