@@ -153,6 +153,12 @@ def test_no_run_begins_anew_or_goes_back_because_the_newest_could_not_be_fetched
         assert said.startswith("Cannot fetch the checkpoint of step 2")
 
 
+def test_no_run_begins_anew_because_a_filesystem_is_not_mounted(tmp_path: Path) -> None:
+    (tmp_path / "there").symlink_to(tmp_path / "mount" / "small")
+    with pytest.raises(InputError, match="a link on the way to it leads nowhere"):
+        Fetched(tmp_path / "own", DirectoryStorage(tmp_path / "there"))
+
+
 def test_no_run_begins_anew_because_all_that_there_is_is_damaged(tmp_path: Path) -> None:
     there = DirectoryStorage(tmp_path / "there")
     save(tmp_path / "there", 1)

@@ -10,6 +10,7 @@ is enough.
 import contextlib
 import re
 import secrets
+import shlex
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -398,8 +399,8 @@ def retain(place: Storage, keep: int, *, is_thorough: bool = False) -> tuple[lis
             usable.append(kept.step)
     if not usable and every:
         raise InputError(
-            f"No checkpoint in {place.name} can be gone on from: nothing was removed.",
-            hint="`holdfast checkpoint list` says what is wrong with them.",
+            f"A run can resume from no checkpoint in {place.name}: nothing was removed.",
+            hint=f"`holdfast checkpoint verify {shlex.quote(place.name)}` says what is wrong with them.",
         )
     doomed = [kept for kept in every if len(usable) >= keep and kept.step < usable[-1]]
     named: set[str] = set()
