@@ -168,6 +168,10 @@ def test_what_cannot_be_used_is_said_in_a_few_words(
     for wrong in ("s3://", "s3:///prefix", "s3://b/x?y=1", "s3://b/../c", "gs://bucket/x"):
         with pytest.raises(InputError):
             opened_place(wrong)
+    for wrong in ("s3://key:secret@bucket/x", "gs://key:secret@bucket"):
+        with pytest.raises(InputError, match="must not be named with credentials") as told:
+            opened_place(wrong)
+        assert "key:secret" not in f"{told.value.sentence} {told.value.hint}"
     with pytest.raises(StorageTrouble, match="there is no such bucket") as missing:
         opened_place("s3://nowhere/x").listed()
     assert missing.value.is_mistake

@@ -42,11 +42,11 @@ def further_place(text: str) -> FurtherPlace:
     """Of `PLACE[,keep=N]`. Raises `InputError`."""
     told = _KEEP.fullmatch(text)
     found = FurtherPlace(place=told["place"], keep=int(told["keep"])) if told else FurtherPlace(place=text)
+    opened_place(found.place)
     if ",keep=" in found.place:
         raise InputError(
             f"{text} does not say how many checkpoints to keep there.", hint="Write PLACE,keep=5."
         )
-    opened_place(found.place)
     if is_url(found.place):
         return found
     require_directory("--checkpoints-also", Path(found.place))
