@@ -22,6 +22,7 @@ from quantity import sampled
 from waiting import until
 
 from holdfast.record.errors import InputError
+from holdfast.run.endpoint import FILE, Endpoint, reserved, run_directory
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.copying import copy_step, fault_at, steps_in
 from holdfast.train.fetching import CopyNews, fetch_newest
@@ -219,11 +220,14 @@ class Filling:
         self._tell(FINISH)
         return self.close()
 
-    def close(self) -> int:
+    def let_go(self) -> None:
         """As if its parent were gone."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
+
+    def close(self) -> int:
+        self.let_go()
         code = self.process.wait(END_S)
         self._reading.join()
         assert self.process.stderr is not None
@@ -287,6 +291,29 @@ def test_who_started_it_dies_and_the_last_one_gets_there(
     with filling(tmp_path, url, server) as filler:
         assert filler.close() == 0
     assert sound_at(opened_place(url)) == [1]
+
+
+def test_a_run_that_outlives_who_started_it_is_copied_until_it_is_over_or_lost(
+    server: ObjectServer, url: str, tmp_path: Path
+) -> None:
+    home, remote = tmp_path / "home", opened_place(url)
+    endpoint = Endpoint(host="127.0.0.1", port=1, token="", pid=os.getpid())
+    with (
+        contextlib.ExitStack() as going,
+        filling(tmp_path, url, server, is_detached=True) as over,
+    ):
+        going.enter_context(reserved(home, "small")).publish(endpoint)
+        over.let_go()
+        for step in (1, 2):
+            save(tmp_path / "own", step)
+            until(lambda step=step: step in sound_at(remote), lambda: over.lines)  # type: ignore[misc]
+        going.close()
+        assert over.close() == 0
+    left = run_directory(home, "small") / FILE
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_bytes(msgspec.json.encode(endpoint))  # by a coordinator that was killed
+    with filling(tmp_path, url, server, is_detached=True) as lost:
+        assert lost.close() == 0
 
 
 def test_storage_that_fails_is_told_once_and_used_again(
