@@ -112,6 +112,7 @@ wait_for(lambda: fillers() - first)
 """
 
 
+@pytest.mark.soak
 def test_a_process_that_took_anothers_place_copies_the_last_one(
     holdfast: Any, tmp_path: Path, script: Path
 ) -> None:
