@@ -95,9 +95,12 @@ soak: $(installed) ## Run the tests that take minutes, and every property on twe
 servers: ## Install the servers that tests need: PostgreSQL, Prometheus, Slurm, a browser (root or sudo).
 	@$(find_python); "$$python" tests/train/servers.py
 
-.PHONY: test-kubernetes
-test-kubernetes: $(installed) ## Test against a real Kubernetes API server; the first time it is built from source (root).
+.PHONY: kubernetes-server
+kubernetes-server: $(installed) ## Build a Kubernetes API server from Debian's source, once (root).
 	$(bin)/python tests/train/kubernetes_server.py
+
+.PHONY: test-kubernetes
+test-kubernetes: kubernetes-server ## Test against a real Kubernetes API server; the first time it is built (root).
 	$(bin)/python -m pytest -m kubernetes tests/schedulers
 
 .PHONY: test-gpu

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from launching import JOINS, Start, children, is_a
+from launching import JOINS, Start
 from networks import NetworkedRun, network
 from waiting import is_alive, until
 
@@ -121,16 +121,16 @@ def test_an_agent_goes_on_when_the_drill_is_aborted_though_the_drill_itself_was_
             stderr=stderr,
         ) as playing,
     ):
-        (launched,) = start.launched
 
-        def stopped() -> list[int]:
+        def is_struck() -> bool:
             assert playing.poll() is None, told.read_text()
-            return [pid for pid in children(launched.process.pid) if is_a("agent", pid) and is_stopped(pid)]
+            return "is struck" in told.read_text()
 
-        (frozen,) = until(stopped, told.read_text)
-        note = until(lambda: read_note(note_path(start.home, RUN)))
+        until(is_struck, told.read_text)
+        note = read_note(note_path(start.home, RUN))
         playing.kill()
     assert note is not None
+    (frozen,) = (one.process.pid for one in note.put_back if isinstance(one, Continue))
     assert drill_again_is_refused(start)
     done = start.verb("drill", "live", "--abort", "--run", RUN)
     assert "everything is put back" in done.stdout

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 import pytest
 import torch
+from listening import tell_nobody
 
 from holdfast.record.errors import InputError, StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints
@@ -45,12 +46,8 @@ with hf.join() as run:
 """
 
 
-def deaf(*_: object, **__: object) -> None:
-    pass
-
-
 def kept_in(directory: Path) -> DirectoryCheckpoints:
-    return DirectoryCheckpoints(directory, told=deaf, read_pauses_s=(0.0, 0.0))
+    return DirectoryCheckpoints(directory, told=tell_nobody, read_pauses_s=(0.0, 0.0))
 
 
 def as_nobody(check: Callable[[], None]) -> None:
@@ -183,7 +180,7 @@ def test_storage_that_comes_back_in_time_is_read(place: Path) -> None:
 
     mending = threading.Timer(0.2, mount)
     mending.start()
-    loaded = DirectoryCheckpoints(place, told=deaf, read_pauses_s=[0.1] * 100).newest()
+    loaded = DirectoryCheckpoints(place, told=tell_nobody, read_pauses_s=[0.1] * 100).newest()
     mending.join()
     assert loaded is not None
     assert loaded.step == 2

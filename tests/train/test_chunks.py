@@ -24,6 +24,7 @@ import torch
 from formats import of_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from listening import tell_nobody
 from quantity import examples
 from waiting import until
 
@@ -56,12 +57,8 @@ WAIT_S_MAX = 60.0
 fork = multiprocessing.get_context("fork")
 
 
-def deaf(*_: object, **__: object) -> None:
-    """Nobody listens."""
-
-
 def kept_in(directory: Path, **more: Any) -> DirectoryCheckpoints:
-    return DirectoryCheckpoints(directory, told=more.pop("told", deaf), read_pauses_s=(), **more)
+    return DirectoryCheckpoints(directory, told=more.pop("told", tell_nobody), read_pauses_s=(), **more)
 
 
 def state_of(step: int, frozen: int = 3 * CHUNK_BYTES // 4) -> dict[str, Any]:

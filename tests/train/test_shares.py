@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from listening import tell_nobody
 from quantity import examples
 
 from holdfast.record.errors import StoreError
@@ -22,10 +23,6 @@ from holdfast.train.manifest_file import ALL, INLINE_BYTES, Share, read_manifest
 pytestmark = pytest.mark.slow
 
 HISTORY = "0123456789abcdef"
-
-
-def deaf(*_: object, **__: object) -> None:
-    """Nobody listens."""
 
 
 def state_of(step: int) -> dict[str, Any]:
@@ -79,7 +76,7 @@ def save_shares(directory: Path, step: int, count: int, spares: list[Any]) -> No
     def save(number: int) -> None:
         share = Share(number, count, HISTORY)
         spares[number] = Snapshot(state, spares[number], share)
-        DirectoryCheckpoints(directory, told=deaf).save(step, spares[number].state, share)
+        DirectoryCheckpoints(directory, told=tell_nobody).save(step, spares[number].state, share)
 
     with ThreadPoolExecutor(count) as members:
         list(members.map(save, range(count)))
@@ -90,8 +87,10 @@ def test_shares_make_the_checkpoint_that_one_member_makes(tmp_path: Path, count:
     spares: list[Any] = [None] * count
     for step in (1, 2, 3):
         save_shares(tmp_path / "shared", step, count, spares)
-        alone = DirectoryCheckpoints(tmp_path / "alone", told=deaf).save(step, Snapshot(state_of(step)).state)
-        found = DirectoryCheckpoints(tmp_path / "shared", told=deaf).newest()
+        alone = DirectoryCheckpoints(tmp_path / "alone", told=tell_nobody).save(
+            step, Snapshot(state_of(step)).state
+        )
+        found = DirectoryCheckpoints(tmp_path / "shared", told=tell_nobody).newest()
         assert found is not None
         assert (found.step, found.digest) == (step, alone.digest)
         assert_same(found.state, state_of(step))
@@ -124,7 +123,7 @@ def test_a_share_that_does_not_come_makes_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "SHARES_S_MIN", 0.2)
-    kept = DirectoryCheckpoints(tmp_path, told=deaf)
+    kept = DirectoryCheckpoints(tmp_path, told=tell_nobody)
     kept.save(1, state_of(1))
     kept.save(2, state_of(2), Share(1, 3, HISTORY))
     with pytest.raises(StoreError, match="the member of rank 2 did not write its share"):
@@ -143,7 +142,7 @@ def test_a_share_that_does_not_come_makes_no_checkpoint(
 
 
 def test_shares_of_different_states_make_no_checkpoint(tmp_path: Path) -> None:
-    kept = DirectoryCheckpoints(tmp_path, told=deaf)
+    kept = DirectoryCheckpoints(tmp_path, told=tell_nobody)
     kept.save(2, {**state_of(2), "more": 1}, Share(1, 2, HISTORY))
     with pytest.raises(StoreError, match="the share of rank 1 is of another state"):
         kept.save(2, state_of(2), Share(0, 2, HISTORY))

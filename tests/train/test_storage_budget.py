@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from launching import Start
+from listening import tell_nobody
 
 from holdfast.record.clock import ManualClock
 from holdfast.record.errors import InputError
@@ -27,10 +28,6 @@ STATE = {"tensor": torch.arange(float(MB // 8))}
 """Half a megabyte, which is written and read back."""
 
 
-def deaf(*_: object, **__: object) -> None:
-    """Nobody listens."""
-
-
 def test_takers_wait_for_each_other() -> None:
     """However many threads take, and each for as many members as there are."""
     budget = StorageBudget(100 * MB)
@@ -47,27 +44,27 @@ def test_takers_wait_for_each_other() -> None:
 
 
 def test_a_save_keeps_to_its_budget_and_tells_what_it_waited(tmp_path: Path) -> None:
-    kept = DirectoryCheckpoints(tmp_path, told=deaf, budget=StorageBudget(2 * MB))
+    kept = DirectoryCheckpoints(tmp_path, told=tell_nobody, budget=StorageBudget(2 * MB))
     begun_s = time.monotonic()
     saved = kept.save(1, STATE)
     took_s = time.monotonic() - begun_s
     assert took_s >= 0.25  # half a megabyte is not read back sooner
     assert took_s >= saved.paused_ns / 1e9 > 0
-    assert DirectoryCheckpoints(tmp_path, told=deaf).save(2, STATE).paused_ns == 0
+    assert DirectoryCheckpoints(tmp_path, told=tell_nobody).save(2, STATE).paused_ns == 0
 
 
 def test_a_save_that_waits_for_its_budget_does_not_count_as_hanging(tmp_path: Path) -> None:
     """Unlike one that takes as long by itself: see test_levels."""
-    first = DirectoryCheckpoints(tmp_path / "first", told=deaf, budget=StorageBudget(MB / 12))
-    second = DirectoryCheckpoints(tmp_path / "second", told=deaf)
-    saved = LeveledCheckpoints([first, second], told=deaf, hang_s=4.0).save(1, STATE)
+    first = DirectoryCheckpoints(tmp_path / "first", told=tell_nobody, budget=StorageBudget(MB / 12))
+    second = DirectoryCheckpoints(tmp_path / "second", told=tell_nobody)
+    saved = LeveledCheckpoints([first, second], told=tell_nobody, hang_s=4.0).save(1, STATE)
     assert saved.paused_ns > 0
     assert "first" in saved.place
 
 
 def test_at_the_end_nobody_waits(tmp_path: Path) -> None:
-    kept = DirectoryCheckpoints(tmp_path, told=deaf, budget=StorageBudget(1))  # it would take days
-    with Writer(LeveledCheckpoints([kept], told=deaf), told=deaf) as writer:
+    kept = DirectoryCheckpoints(tmp_path, told=tell_nobody, budget=StorageBudget(1))  # it would take days
+    with Writer(LeveledCheckpoints([kept], told=tell_nobody), told=tell_nobody) as writer:
         writer.offer(1, STATE)
     assert kept.steps() == [1]
 
@@ -79,7 +76,7 @@ def test_waiting_for_the_budget_is_no_cost(tmp_path: Path) -> None:
     def tell(*_: object, write_ns: int | None = None, **__: object) -> None:
         told.put(write_ns or 0)
 
-    kept = DirectoryCheckpoints(tmp_path, told=deaf, budget=StorageBudget(MB))
+    kept = DirectoryCheckpoints(tmp_path, told=tell_nobody, budget=StorageBudget(MB))
     with Writer(kept, told=tell) as writer:
         stall_ns = writer.offer(1, STATE)
         told.get(timeout=600)  # it is begun
@@ -91,8 +88,8 @@ def test_waiting_for_the_budget_is_no_cost(tmp_path: Path) -> None:
 def waited_s(run: str, cost_s: float) -> float:
     """Until the second is due, where the first has cost so much."""
     clock = ManualClock()
-    checkpoints = DirectoryCheckpoints("/nowhere", told=deaf)
-    writer = Writer(checkpoints, told=deaf, clock=clock, run=run)
+    checkpoints = DirectoryCheckpoints("/nowhere", told=tell_nobody)
+    writer = Writer(checkpoints, told=tell_nobody, clock=clock, run=run)
     writer._cost_ns = int(1e9 * cost_s)
     while not writer.due(1):
         clock.advance_ns(10**8)

@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -14,14 +14,14 @@ from holdfast.cli.ending import StopRequest, on_signal
 from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, home_journal, json_option, open_record, store_option
-from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.terminal import print_json, printable, say
 from holdfast.cli.topology_sources import TOPOLOGY_FILE, load_topology, topology_option
 from holdfast.cli.values import some_seconds
 from holdfast.control.actions import said
 from holdfast.control.controlling import Controlling, ControlSetting, reset_breaker
 from holdfast.control.decision import ControlDecision
+from holdfast.control.planned import PlannedWindows
 from holdfast.control.policy import ControlPolicy, example, read_policy
-from holdfast.control.seeing import in_maintenance
 from holdfast.diagnose.watching import go_on
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import HoldfastError, InputError, complaint
@@ -31,7 +31,6 @@ from holdfast.record.store import Store
 from holdfast.record.stores import open_lead, open_store
 from holdfast.schedulers.choosing import leading, reached
 from holdfast.schedulers.live_runs import LiveRuns
-from holdfast.topology.file import Described
 
 POLICY_FILE = "control.toml"
 EXIT_NOT_DONE = 1
@@ -39,21 +38,19 @@ TOKEN_BYTES = 8
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    once: bool = option("Decide once, wait for what is done about it, and end.", is_flag=True)
-    shadow: bool = option("Do nothing, whatever the policy says: tell what would be done.", is_flag=True)
+    once: bool = option("Decide once, wait for what is done about it, and end.")
+    shadow: bool = option("Do nothing, whatever the policy says: tell what would be done.")
     every_s: float = option("--every", type=some_seconds, default="10s", show_default=True, metavar="TIME")
     policy_path: Path | None = option(
         "--policy",
         "What may be done, as TOML.  [default: $HOLDFAST_CONTROL, or control.toml in $HOLDFAST_HOME if it is "
         "there; without one nothing is done, only told]",
-        type=click.Path(path_type=Path),
         envvar="HOLDFAST_CONTROL",
-        metavar="FILE",
     )
     reset_breaker: str | None = option(
         "Let control act again after its breaker has tripped; WHY goes to the record.", metavar="WHY"
     )
-    example_policy: bool = option("Print a policy with every key, and end.", is_flag=True)
+    example_policy: bool = option("Print a policy with every key, and end.")
     topology_path: Path | None = shared(topology_option)
     prices_path: Path | None = shared(prices_option)
     store_url: str | None = shared(store_option)
@@ -75,7 +72,7 @@ def command(given: _Flags) -> int:
         return _reset(given, given.reset_breaker)
     policy = load_policy(given.policy_path)
     if given.shadow:
-        policy = _in_shadow(policy)
+        policy = policy.in_shadow()
     with ExitStack() as stack:
         store = stack.enter_context(open_store(given.store_url, home()))
         by_store = partial(open_lead, given.store_url, home())
@@ -97,14 +94,6 @@ def load_policy(path: Path | None) -> ControlPolicy:
     return parsed(path, read_policy, what="policy", hint=hint)
 
 
-def _in_shadow(policy: ControlPolicy) -> ControlPolicy:
-    rules = {
-        name: msgspec.structs.replace(rule, mode="shadow") if rule.mode == "act" else rule
-        for name, rule in policy.rules.items()
-    }
-    return msgspec.structs.replace(policy, mode="shadow", rules=rules)
-
-
 def _controlling(given: _Flags, store: Store, lead: Lead, policy: ControlPolicy) -> Controlling:
     return Controlling(
         ControlSetting(
@@ -115,47 +104,20 @@ def _controlling(given: _Flags, store: Store, lead: Lead, policy: ControlPolicy)
             token=_token(),
             is_leading=lead.is_ours,
             take_in=home_journal(store).take_in,
-            say=_say,
-            maintenance=PlannedWindows(given.topology_path),
+            say=say,
+            maintenance=PlannedWindows(
+                given.topology_path or home() / TOPOLOGY_FILE,
+                load_topology,
+                is_named=given.topology_path is not None,
+            ),
         )
     )
-
-
-class PlannedWindows:
-    """Maintenance in the topology file, read again when the file has changed. Without a file there is none.
-
-    A file that cannot be read raises `InputError`: who does not know what is planned does nothing.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._stamp: tuple[int, int] | None = None
-        self._described: Described | None = None
-        self._refresh()
-
-    def __call__(self, now_ns: int, nodes: tuple[str, ...]) -> dict[str, str]:
-        self._refresh()
-        return {} if self._described is None else in_maintenance(self._described, now_ns, nodes)
-
-    def _refresh(self) -> None:
-        path = self._path or home() / TOPOLOGY_FILE
-        if self._path is None and not is_there(path):
-            self._stamp = self._described = None
-            return
-        try:
-            status = path.stat()
-            stamp = status.st_mtime_ns, status.st_size
-        except OSError:
-            stamp = 0, 0  # reading it says in a sentence what is wrong
-        if stamp != self._stamp:
-            self._described = load_topology(path)
-            self._stamp = stamp
 
 
 def _decide_once(controlling: Controlling, lead: Lead, *, as_json: bool) -> int:
     clock = SystemClock()
     if not lead.is_ours():
-        _say("Another process leads; nothing was decided.")
+        say("Another process leads; nothing was decided.")
         return EXIT_NOT_DONE
     try:
         found = controlling.turn(clock.now_ns())
@@ -213,9 +175,9 @@ class _Turns:
 
     def _tell(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
-            _say(trouble)
+            say(trouble)
         elif self._trouble and not trouble:
-            _say("Control goes on.")
+            say("Control goes on.")
         self._trouble = trouble
 
 
@@ -229,14 +191,9 @@ def _reset(given: _Flags, why: str) -> int:
     user = os.environ.get("USER") or str(os.getuid())
     with open_record(given.store_url) as store:
         was_tripped = reset_breaker(store, SystemClock().now_ns(), _token(), f"{why} ({user})")
-    _say("The breaker is reset." if was_tripped else "The breaker had not tripped.")
+    say("The breaker is reset." if was_tripped else "The breaker had not tripped.")
     return 0
 
 
 def _token() -> str:
     return f"control-{secrets.token_hex(TOKEN_BYTES)}"
-
-
-def _say(sentence: str) -> None:
-    with suppress(OSError):  # nobody to tell is no reason to stop
-        click.echo(f"holdfast: {printable(sentence)}", err=True)

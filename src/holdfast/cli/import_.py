@@ -11,10 +11,10 @@ import msgspec
 from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable, say
-from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.errors import HoldfastError
 from holdfast.record.importers import Options, Watch
 from holdfast.record.importers.taking import FileResult, Taking
-from holdfast.signals.step_files import Shown, StepFiles
+from holdfast.signals.step_files import steps_in
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ def command(given: _Flags) -> int:
     options = msgspec.convert(given, Options, from_attributes=True)
     results, problems = [], []
     with open_record(given.store_url) as store:
-        taking = Taking(store=store, options=options, steps_in=_steps_in, watched=_watched)
+        taking = Taking(store=store, options=options, steps_in=steps_in, watched=_watched)
         for path in given.files:
             try:
                 results.append(taking.take(path))
@@ -61,17 +61,6 @@ def command(given: _Flags) -> int:
     for problem in problems:
         say(problem.sentence)
     return 2 if problems else 0
-
-
-def _steps_in(path: Path) -> list[Shown]:
-    """The steps in a log, or in the files of TensorBoard or W&B; none where it is nothing of the kind."""
-    files, count = StepFiles(path), -1
-    try:
-        while len(shown := files.steps()) > count:  # a large file is read in parts
-            count = len(shown)
-    except (InputError, OSError):
-        return []
-    return shown
 
 
 @contextmanager

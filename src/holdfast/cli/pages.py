@@ -35,13 +35,6 @@ def require_writable(path: Path | None, what: str = "page") -> None:
         )
 
 
-def require_directory(flag: str, path: Path | None) -> None:
-    """What is there under the name of a directory must be one; it may also be made later."""
-    if path is None or not path.exists() or path.is_dir() or path == Path(os.devnull):
-        return
-    raise InputError(f"{flag} {path} is a file, not a directory.", hint="Name a directory, or a new one.")
-
-
 def write_page(page: str, path: Path, what: str = "page") -> None:
     """Write the page, or what else it is, where it is wanted, and say on stderr where that is."""
     if path == STDOUT:

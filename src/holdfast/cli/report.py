@@ -3,20 +3,15 @@
 from pathlib import Path
 
 import click
-import msgspec
 
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import in_currency, load_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
 from holdfast.cli.windows import require_time, window_options
-from holdfast.economics.pricing.prices import Prices
-from holdfast.economics.pricing.pricing import Pricing
+from holdfast.economics.pricing.gaps import with_priced_gaps
 from holdfast.economics.pricing.rates import edges_ns
-from holdfast.ledger.counts import Gap
 from holdfast.ledger.opinions import consulted
-from holdfast.ledger.remarks import gap_remarks
-from holdfast.ledger.report import Report
 from holdfast.ledger.runs import AskedWindow, read_run
 from holdfast.record.runs import find_run
 
@@ -46,7 +41,7 @@ def command(
         name = find_run(store, run)
         told = consulted(store, read_run(store, name, look, edges_ns(prices.rates)))
     require_time(told)
-    told = _with_priced_gaps(told, prices)
+    told = with_priced_gaps(told, prices)
     if html_path is not None:
         from holdfast.dashboard.page import render
 
@@ -58,16 +53,3 @@ def command(
         from holdfast.cli.report_text import show
 
         show(told)
-
-
-def _with_priced_gaps(told: Report, prices: Prices) -> Report:
-    """Time between attempts in which nothing says who held the GPUs, with its price if they were held."""
-    pricing = Pricing(told, prices)
-    is_assumed = any(charge.price.assumed for charge in pricing.charges())
-
-    def priced(gap: Gap) -> str:
-        money = prices.currency.said(pricing.held(gap.gpus, gap.from_ns, gap.to_ns))
-        return f"{money} at an assumed price," if is_assumed else money
-
-    said = dict(zip(gap_remarks(told), gap_remarks(told, priced), strict=True))
-    return msgspec.structs.replace(told, remarks=tuple(said.get(one, one) for one in told.remarks))

@@ -13,10 +13,11 @@ import msgspec
 
 from holdfast.cli import torchrun
 from holdfast.cli.flags import FiniteRange, argument, option, takes
-from holdfast.cli.pages import require_directory
 from holdfast.cli.record import home, open_record
+from holdfast.cli.terminal import say
 from holdfast.cli.values import bytes_per_second, some_seconds
 from holdfast.record.errors import InputError
+from holdfast.record.files import require_directory
 from holdfast.run.arbiter import arbiter_at
 from holdfast.run.audits import RATE
 from holdfast.run.chaos import read_plan
@@ -265,10 +266,10 @@ def command(given: _Flags) -> int:
             pass  # which writes down that the attempt before this one is over
     if order.log_directory is None and _wants_files(given):
         made = Path(tempfile.mkdtemp(prefix="holdfast_"))
-        click.echo(f"holdfast: log files are in {made / order.policy.run}", err=True)
+        say(f"log files are in {made / order.policy.run}")
         order = msgspec.structs.replace(order, log_directory=made)
     for doubt in _doubts(given, order.policy):
-        click.echo(f"holdfast: {doubt}", err=True)
+        say(doubt)
     display = None
     if given.live:
         from holdfast.cli.live import show
@@ -276,9 +277,9 @@ def command(given: _Flags) -> int:
         display = show
     if not (further := _further(given)):
         return launch(order, display)
-    from holdfast.cli.further_places import filled, further_place
+    from holdfast.train.further_places import filled, further_place
 
-    with filled(order, [further_place(text) for text in further]):
+    with filled(order, [further_place(text) for text in further], say):
         return launch(order, display)
 
 

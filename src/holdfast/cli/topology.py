@@ -1,6 +1,5 @@
 """`holdfast topology`: the cluster as one graph: what there is, what is doubtful in it, what reaches what."""
 
-from collections import Counter
 from pathlib import Path
 
 import click
@@ -13,7 +12,7 @@ from holdfast.cli.topology_sources import load_topology, systems_options, topolo
 from holdfast.cli.topology_text import show_all, show_path, show_subject
 from holdfast.signals.surveys import Systems
 from holdfast.topology import check, file
-from holdfast.topology.graph import KINDS, Topology
+from holdfast.topology.summaries import subject_data, summary
 
 
 @click.group("topology", no_args_is_help=True)
@@ -45,7 +44,7 @@ def show(
         return
     topology = load_topology(topology_path, systems).topology
     if as_json:
-        print_json(_subject_data(topology, subject) if subject else _summary(topology))
+        print_json(subject_data(topology, subject) if subject else summary(topology))
     elif subject:
         show_subject(topology, subject, Console(highlight=False))
     else:
@@ -89,24 +88,3 @@ def path(cause: str, symptom: str, topology_path: Path | None, systems: Systems,
         around = " (the other way round it does)" if topology.path(symptom, cause) else ""
         click.echo(f"{printable(cause)} does not reach {printable(symptom)}{around}.")
     return 0 if way else 1
-
-
-def _summary(topology: Topology) -> dict[str, object]:
-    kinds = {
-        kind: Counter(map(topology.owner, topology.names(kind))) for kind in KINDS if topology.names(kind)
-    }
-    return {
-        "subjects": len(topology),
-        "kinds": {kind: {"count": owners.total(), "owners": owners} for kind, owners in kinds.items()},
-        "seams": topology.seam_counts(),
-    }
-
-
-def _subject_data(topology: Topology, subject: str) -> dict[str, object]:
-    return {
-        "subject": subject,
-        "kind": topology.kind(subject),
-        "owner": topology.owner(subject),
-        "depends_on": {kind: names for kind in KINDS if (names := topology.causes(subject, kind))},
-        "blast_radius": {kind: names for kind in KINDS if (names := topology.blast_radius(subject, kind))},
-    }

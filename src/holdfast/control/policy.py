@@ -8,7 +8,7 @@ import re
 import shlex
 import tomllib
 from importlib.resources import files
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import msgspec
 
@@ -159,6 +159,14 @@ class ControlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def is_acting(self) -> bool:
         """Whether anything is ever done, rather than told."""
         return "act" in (self.mode, *(rule.mode for rule in self.rules.values()))
+
+    def in_shadow(self) -> Self:
+        """The same, but nothing is done."""
+        rules = {
+            name: msgspec.structs.replace(rule, mode="shadow") if rule.mode == "act" else rule
+            for name, rule in self.rules.items()
+        }
+        return msgspec.structs.replace(self, mode="shadow", rules=rules)
 
     def budget(self, action: ControlAction) -> Budget:
         return self.budgets.get(action, Budget())

@@ -88,3 +88,10 @@ def sync(path: Path) -> None:
 def make_private_file(path: Path) -> None:
     """A new and empty file that only this user may read. Raises `FileExistsError`; a link is one, too."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def require_directory(flag: str, path: Path | None) -> None:
+    """What is there under the name of a directory must be one; it may also be made later."""
+    if path is None or not path.exists() or path.is_dir() or path == Path(os.devnull):
+        return
+    raise InputError(f"{flag} {path} is a file, not a directory.", hint="Name a directory, or a new one.")

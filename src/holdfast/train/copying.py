@@ -24,6 +24,7 @@ from holdfast.train.chunks import FOLDER, PACK_BYTES, ChunkPlace, NewerFormat, U
 from holdfast.train.manifest_file import Manifest, encoded, manifest_of, relocated
 from holdfast.train.place import PART, WRITING, Storage, StorageTrouble, StoredObject
 
+LIST_HINT = "`holdfast checkpoint list` shows the ones there are, and which are sound."
 NOTE_S_MAX, SESSION_S_MAX = 86_400.0, 43_200.0
 """A note this old was left by a writer that died; a writer gives up long before."""
 REQUESTS_MAX = 3
@@ -441,4 +442,20 @@ def _named(place: Storage, part: str, listing: Listing, seen: Listing) -> set[st
             continue
         if (manifest := _sound_at(place, key)) is not None:
             found |= {f"{part}{FOLDER}/{pack}" for pack, _ in manifest.packs}
+    return found
+
+
+def usable_at(place: Storage, step: int | None) -> list[PlacedStep]:
+    """The checkpoints that a run can resume from, as far as manifests and sizes tell, the newest first.
+    Raises `OSError`.
+    """
+    listing = place.listed()
+    found = [
+        kept
+        for kept in reversed(steps_in(listing))
+        if step in (None, kept.step) and not fault_at(place, kept, listing)
+    ]
+    if not found:
+        which = "" if step is None else f" of step {step}"
+        raise InputError(f"{place.name} has no checkpoint{which} that a run can resume from.", hint=LIST_HINT)
     return found

@@ -9,7 +9,7 @@ command = LazyGroup(
             "list": "Show the checkpoints of a run, and which of them it can resume from.",
             "prove": "Load the newest checkpoint, compute a step, and compare it with the run's.",
             "verify": "Read a run's checkpoints whole, and compare every chunk with its hash.",
-            "copy": "Copy a checkpoint to another directory, and verify it on the way.",
+            "copy": "Copy a checkpoint to another directory or bucket, and verify it on the way.",
             "export": "Write a checkpoint as safetensors, or in a format of torch or its DCP.",
             "import": "Make a checkpoint from such a file.",
             "prune": "Remove old checkpoints, and the chunks that no other one needs.",

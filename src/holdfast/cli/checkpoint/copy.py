@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.checkpoint.options import step_option
 from holdfast.cli.checkpoint.place import located
-from holdfast.cli.checkpoint.remote import REMOTE_LIST_HINT, is_remote, place_of, troubles_told, usable_at
+from holdfast.cli.checkpoint.remote import is_remote, place_of, troubles_told
 from holdfast.cli.checkpoint.rows import amount
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
@@ -49,7 +49,7 @@ Copied = tuple[int, str, tuple[int, int]]
 
 def _copied_remotely(run_or_path: str, target: str, step: int | None) -> Copied:
     from holdfast.train.chunks import Unsound
-    from holdfast.train.copying import copy_step
+    from holdfast.train.copying import LIST_HINT, copy_step, usable_at
     from holdfast.train.places import opened_place
 
     source, to = place_of(run_or_path), opened_place(target)
@@ -64,7 +64,7 @@ def _copied_remotely(run_or_path: str, target: str, step: int | None) -> Copied:
             if damage:
                 click.echo(f"{damage} Step {kept.step} is taken instead.", err=True)
             return kept.step, source.name, (done.size_bytes, done.written_bytes)
-    raise InputError(damage, hint=REMOTE_LIST_HINT)
+    raise InputError(damage, hint=LIST_HINT)
 
 
 def _copied(run_or_path: str, target: Path, step: int | None) -> Copied:

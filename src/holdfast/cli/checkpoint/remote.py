@@ -8,10 +8,8 @@ from holdfast.cli.checkpoint.place import located
 from holdfast.record.errors import InputError
 
 if TYPE_CHECKING:
-    from holdfast.train.copying import PlacedStep
     from holdfast.train.place import Storage
 
-REMOTE_LIST_HINT = "`holdfast checkpoint list` shows the ones there are, and which are sound."
 REMOTE_HINT = "Look at the bucket, the credentials (AWS_ACCESS_KEY_ID, ...) and AWS_ENDPOINT_URL."
 
 
@@ -39,23 +37,3 @@ def troubles_told(*places: "Storage") -> Iterator[None]:
     except OSError as error:
         names = " or ".join(place.name for place in places)
         raise InputError(f"Cannot use {names}: {error.strerror}.", hint=REMOTE_HINT) from None
-
-
-def usable_at(place: "Storage", step: int | None) -> "list[PlacedStep]":
-    """The checkpoints that a run can resume from, as far as manifests and sizes tell, the newest first.
-    Raises `OSError`.
-    """
-    from holdfast.train.copying import fault_at, steps_in
-
-    listing = place.listed()
-    found = [
-        kept
-        for kept in reversed(steps_in(listing))
-        if step in (None, kept.step) and not fault_at(place, kept, listing)
-    ]
-    if not found:
-        which = "" if step is None else f" of step {step}"
-        raise InputError(
-            f"{place.name} has no checkpoint{which} that a run can resume from.", hint=REMOTE_LIST_HINT
-        )
-    return found

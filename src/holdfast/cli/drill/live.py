@@ -12,7 +12,7 @@ from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.pages import html_option, require_one_output, require_writable, write_page
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, home_journal, json_option, open_record, store_option
-from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.terminal import print_json, printable, say
 from holdfast.cli.values import some_seconds
 from holdfast.record.errors import InputError
 from holdfast.record.store import Store
@@ -113,10 +113,10 @@ def _play(given: _Flags, store: Store) -> int:
     drill = drill_of(store, given.run, given.wait_s, given.prices_path)
     seed = secrets.randbits(32) if given.seed is None else given.seed
     plan = drill.planned(scenario, target=given.target, for_s=given.for_s, seed=seed)
-    _say(f"{scenario.name}: {scenario.title}; target {plan.target}, seed {seed}.")
-    _say(f"Hypothesis: {scenario.hypothesis} It touches {scenario.radius}.")
-    _say(f"Forecast: {plan.forecast.gpu_hours * HOUR_S:,.1f} GPU-seconds lost.")
-    verdict = drill.played(plan, reference=given.reference, say=_say)
+    say(f"{scenario.name}: {scenario.title}; target {plan.target}, seed {seed}.")
+    say(f"Hypothesis: {scenario.hypothesis} It touches {scenario.radius}.")
+    say(f"Forecast: {plan.forecast.gpu_hours * HOUR_S:,.1f} GPU-seconds lost.")
+    verdict = drill.played(plan, reference=given.reference, say=say)
     if given.html_path is not None:
         from holdfast.dashboard.drill_page import render
 
@@ -134,7 +134,3 @@ def _play(given: _Flags, store: Store) -> int:
 def as_data(verdict: "LiveVerdict") -> dict[str, object]:
     right, judged = verdict.score
     return {**msgspec.to_builtins(verdict), "score": right, "judged": judged}
-
-
-def _say(sentence: str) -> None:
-    click.echo(f"holdfast: {printable(sentence)}", err=True)

@@ -11,7 +11,7 @@ from holdfast.cli.drill.live import as_data, drill_of
 from holdfast.cli.ending import StopRequest, on_signal
 from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.record import home, json_option, open_record, store_option
-from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.terminal import print_json, printable, say
 from holdfast.diagnose.lifecycle import restored
 from holdfast.drills.live.judging import DRILL
 from holdfast.drills.live.monkey import (
@@ -45,12 +45,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     hours: str = option(
         "Between which hours, by this machine's clock.", default="9-17", show_default=True, metavar="FROM-TO"
     )
-    weekends: bool = option("Also on Saturday and Sunday.", is_flag=True)
+    weekends: bool = option("Also on Saturday and Sunday.")
     scenario: tuple[str, ...] = option(
-        f"Only this one; may be repeated.  [default: {', '.join(SAFE)}]", multiple=True, metavar="NAME"
+        f"Only this one; may be repeated.  [default: {', '.join(SAFE)}]", metavar="NAME"
     )
     seed: int | None = option("Draws moments, scenarios and targets.", type=click.IntRange(min=0))
-    list_only: bool = option("--list", "Print what is due next, and strike nothing.", is_flag=True)
+    list_only: bool = option("--list", "Print what is due next, and strike nothing.")
     store_url: str | None = shared(store_option)
     as_json: bool = shared(json_option)
 
@@ -73,7 +73,7 @@ def command(given: _Flags) -> int:
     find_endpoint(home(), given.run)
     budget = _fitting(given, budget)
     seed = secrets.randbits(32) if given.seed is None else given.seed
-    _say(f"Seed {seed}: at most {wording.many(budget.per_day, 'drill')} a day, {_between(budget)}.")
+    say(f"Seed {seed}: at most {wording.many(budget.per_day, 'drill')} a day, {_between(budget)}.")
     if given.list_only:
         _list(given, budget, seed)
         return 0
@@ -86,7 +86,7 @@ def _fitting(given: _Flags, budget: MonkeyBudget) -> MonkeyBudget:
     with open_record(given.store_url) as store:
         misfits = drill_of(store, given.run, WAIT_S).misfits(budget.scenarios)
     for name, why in misfits.items():
-        _say(f"{name} is left out: {why}.")
+        say(f"{name} is left out: {why}.")
     return fitting(budget, misfits)
 
 
@@ -113,26 +113,26 @@ def _go_on(given: _Flags, budget: MonkeyBudget, seed: int) -> None:
     with on_signal(ending, lambda: None):
         for due in _due(budget, seed):
             if ending.asked.wait(max(0.0, (due.at_ns - clock.now_ns()) / 1e9)):
-                _say("Stopped; nothing is under way.")
+                say("Stopped; nothing is under way.")
                 return
             if is_missed(due, clock.now_ns()):
-                _say(f"{due.scenario} is left out: its moment has passed.")
+                say(f"{due.scenario} is left out: its moment has passed.")
                 continue
             try:
                 _strike(given, budget, due)
             except HoldfastError as error:  # the run has ended, or the scenario does not fit it now
-                _say(f"{due.scenario} is left out: {error.sentence}")
+                say(f"{due.scenario} is left out: {error.sentence}")
 
 
 def _strike(given: _Flags, budget: MonkeyBudget, due: DueDrill) -> None:
     with open_record(given.store_url) as store:
         left = allowance(_done_ns(store, given.run), SystemClock().now_ns(), budget)
         if why := hindrance(_open(store, given.run), left):
-            _say(f"{due.scenario} is left out: {why}.")
+            say(f"{due.scenario} is left out: {why}.")
             return
         drill = drill_of(store, given.run, WAIT_S)
         plan = drill.planned(live_scenario(due.scenario), target="", for_s=None, seed=due.seed)
-        verdict = drill.played(plan, say=_say)
+        verdict = drill.played(plan, say=say)
     right, judged = verdict.score
     if given.as_json:
         click.echo(msgspec.json.encode(as_data(verdict)))
@@ -149,7 +149,3 @@ def _open(store: Store, run: str) -> set[str]:
     told = store.select(Selection(run=run, kinds=("incident.diagnosed",)))
     last = {one.incident.name: one.state for one in restored(told)}
     return {name for name, state in last.items() if state != "resolved"}
-
-
-def _say(sentence: str) -> None:
-    click.echo(f"holdfast: {printable(sentence)}", err=True)

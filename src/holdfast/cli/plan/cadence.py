@@ -5,22 +5,19 @@ from pathlib import Path
 
 import click
 import msgspec
-import numpy as np
 
 from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
 from holdfast.cli.values import number_between, seconds, seconds_with_unit, some_seconds
-from holdfast.economics.cadence import renewal
-from holdfast.economics.cadence.advice import DURABLE, Simulated, advise
+from holdfast.economics.cadence.advice import advise
 from holdfast.economics.cadence.cadence import CheckpointLevel
-from holdfast.economics.cadence.inputs import GIVEN, CadenceInputs, Recorded, read_run, settle
-from holdfast.record.errors import InputError
+from holdfast.economics.cadence.distributions import read_gaps, simulated, with_gaps
+from holdfast.economics.cadence.inputs import CadenceInputs, Recorded, read_run, settle
 from holdfast.record.runs import find_run
 
 COUNT_MAX = 10**7
-GAPS_FILE_BYTES_MAX = 1 << 26
 
 
 def _level(text: str) -> CheckpointLevel:
@@ -38,9 +35,19 @@ def _level(text: str) -> CheckpointLevel:
     return CheckpointLevel(name=name, stall_s=some_seconds(stall), survives=survives)
 
 
+def _gap_s(text: str) -> float:
+    try:
+        return seconds(text)
+    except click.BadParameter as error:
+        raise ValueError(error.message) from None
+
+
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    mtbf: float | None = option(
-        "Mean time between failures that stop the run, such as 3.1h.", type=seconds_with_unit, metavar="TIME"
+    mtbf_s: float | None = option(
+        "--mtbf",
+        "Mean time between failures that stop the run, such as 3.1h.",
+        type=seconds_with_unit,
+        metavar="TIME",
     )
     gpus: int | None = option("GPUs of the run.", type=click.IntRange(1, COUNT_MAX))
     nodes: int | None = option("Its nodes; one for 8 GPUs unless given.", type=click.IntRange(1, COUNT_MAX))
@@ -48,21 +55,27 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "How often a node stops the run, in place of --mtbf.  [default: 3.79, Llama 3's]",
         type=number_between(1e-6, 1e6),
     )
-    stall: float | None = option(
-        "For how long a checkpoint stops training.", type=some_seconds, metavar="TIME"
+    stall_s: float | None = option(
+        "--stall", "For how long a checkpoint stops training.", type=some_seconds, metavar="TIME"
     )
-    write: float | None = option(
-        "From then until it can be used, while training goes on.", type=seconds, metavar="TIME"
+    write_s: float | None = option(
+        "--write", "From then until it can be used, while training goes on.", type=seconds, metavar="TIME"
     )
-    restore: float | None = option("How long loading one takes.", type=seconds, metavar="TIME")
-    downtime: float | None = option("From a failure until loading begins.", type=seconds, metavar="TIME")
-    step: float | None = option(
-        "How long a step takes, for whole numbers of steps.", type=some_seconds, metavar="TIME"
+    restore_s: float | None = option("--restore", "How long loading one takes.", type=seconds, metavar="TIME")
+    downtime_s: float | None = option(
+        "--downtime", "From a failure until loading begins.", type=seconds, metavar="TIME"
     )
-    interval: float | None = option(
-        "The present interval, from one checkpoint to the next.", type=some_seconds, metavar="TIME"
+    step_s: float | None = option(
+        "--step", "How long a step takes, for whole numbers of steps.", type=some_seconds, metavar="TIME"
     )
-    level: tuple[CheckpointLevel, ...] = option(
+    interval_s: float | None = option(
+        "--interval",
+        "The present interval, from one checkpoint to the next.",
+        type=some_seconds,
+        metavar="TIME",
+    )
+    levels: tuple[CheckpointLevel, ...] = option(
+        "--level",
         "Another place for checkpoints: what one costs there, and the share of failures it survives, as",
         "in memory:0.5s:90%. May be given several times.",
         type=_level,
@@ -91,14 +104,15 @@ def command(asked: _Flags) -> None:
 
     Example: holdfast plan cadence --gpus 16384 --stall 30s --write 2m --step 10s --interval 1h
     """
-    gaps = _gaps(asked)
+    gaps = read_gaps(asked.distribution, _gap_s)
     recorded = Recorded()
     if asked.run is not None:
         with open_record(asked.store_url) as store:
             recorded = read_run(store, find_run(store, asked.run))
     prices = load_planning_prices(asked.prices_path)
-    case, inputs = settle(_given(asked, gaps), recorded, prices)
-    advice = advise(case, inputs, _simulated(asked, gaps, case.mtbf_s))
+    given = with_gaps(msgspec.convert(asked, CadenceInputs, from_attributes=True), gaps)
+    case, inputs = settle(given, recorded, prices)
+    advice = advise(case, inputs, simulated(asked.distribution, gaps, case.mtbf_s, asked.seed))
     if asked.as_json:
         print_json(advice)
         return
@@ -106,91 +120,3 @@ def command(asked: _Flags) -> None:
 
     with in_currency(prices):
         show(advice)
-
-
-def _given(asked: _Flags, gaps: renewal.RecordedGaps | None) -> CadenceInputs:
-    rates = {
-        "--mtbf": asked.mtbf,
-        "--failures-per-1000-node-days": asked.failures_per_1000_node_days,
-        "--distribution gaps:FILE": gaps,
-    }
-    named = [name for name, value in rates.items() if value is not None]
-    if len(named) > 1:
-        raise InputError(f"{' and '.join(named)} both say how often the run fails.", hint="Give one of them.")
-    return CadenceInputs(
-        mtbf_s=asked.mtbf if gaps is None else gaps.mean_s,
-        mtbf_source=GIVEN if gaps is None else "their mean",
-        gpus=asked.gpus,
-        nodes=asked.nodes,
-        failures_per_1000_node_days=asked.failures_per_1000_node_days,
-        stall_s=asked.stall,
-        write_s=asked.write,
-        restore_s=asked.restore,
-        downtime_s=asked.downtime,
-        step_s=asked.step,
-        interval_s=asked.interval,
-        levels=_levels(asked.level),
-    )
-
-
-def _levels(levels: tuple[CheckpointLevel, ...]) -> tuple[CheckpointLevel, ...]:
-    names = [level.name for level in levels]
-    if len(set(names)) < len(names):
-        raise InputError("Two levels have the same name.", hint="Give each level once.")
-    if DURABLE in names:
-        raise InputError(
-            f"A level cannot be called {DURABLE}: so is the one that --stall is about, which survives all.",
-            hint="Give only the others as levels, such as memory:0.5s:90%.",
-        )
-    return levels
-
-
-# ---- failures that are not exponential -------------------------------------------------------------------
-
-
-def _simulated(asked: _Flags, gaps: renewal.GapDistribution | None, mtbf_s: float) -> Simulated | None:
-    """None where failures are exponential: then everything is known exactly."""
-    kind, colon, shape = asked.distribution.partition(":")
-    if kind == "exponential" and not colon:
-        return None
-    if gaps is None:
-        gaps = renewal.FamilyGaps(kind=_kind(asked.distribution), mtbf_s=mtbf_s, shape=_shape(shape))
-    words = f"as in {shape}" if kind == "gaps" else f"{kind}, shape {shape}"
-    return Simulated(distribution=words, drawn=gaps.draw(np.random.default_rng(asked.seed)))
-
-
-def _kind(distribution: str) -> renewal.Kind:
-    for kind in renewal.KINDS:
-        if distribution.startswith(f"{kind}:") and kind != "exponential":
-            return kind
-    raise InputError(
-        f"{distribution!r} is not a distribution of times between failures.",
-        hint="Write exponential, weibull:0.7, gamma:0.5, lognormal:1 or gaps:FILE.",
-    )
-
-
-def _shape(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"{text!r} is not a shape.", hint="Write a number, as in weibull:0.7.") from None
-
-
-def _gaps(asked: _Flags) -> renewal.RecordedGaps | None:
-    """From a file with one time a line; empty lines and what follows a # do not count."""
-    kind, _, file = asked.distribution.partition(":")
-    if kind != "gaps":
-        return None
-    try:
-        with Path(file).open(encoding="utf-8") as lines:
-            text = lines.read(GAPS_FILE_BYTES_MAX)
-        found = (line.partition("#")[0].strip() for line in text.splitlines())
-        return renewal.RecordedGaps([seconds(line) for line in found if line])
-    except click.BadParameter as error:
-        raise InputError(f"In {file}, {error.message}", hint="Write one time a line.") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{file} is not UTF-8 text.", hint="Write one time a line.") from None
-    except OSError as error:
-        raise InputError(
-            f"{file or 'gaps:'} cannot be read: {error.strerror}.", hint="Name a file with one time a line."
-        ) from None

@@ -32,7 +32,7 @@ class CadenceInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What the user says; None for what is left open. mtbf_source: where that comes from."""
 
     mtbf_s: float | None
-    mtbf_source: str
+    mtbf_source: str = GIVEN
     gpus: int | None
     nodes: int | None
     failures_per_1000_node_days: float | None

@@ -6,15 +6,13 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import click
 import msgspec
 
-from holdfast.cli.pages import require_directory
-from holdfast.cli.terminal import printable
 from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.files import require_directory
 from holdfast.run.endpoint import run_directory
 from holdfast.run.launcher import CHECKPOINTS_DIRECTORY, Order
 from holdfast.run.site import reach, survey
@@ -54,7 +52,7 @@ def further_place(text: str) -> FurtherPlace:
 
 
 @contextlib.contextmanager
-def filled(order: Order, further: Sequence[FurtherPlace]) -> Iterator[None]:
+def filled(order: Order, further: Sequence[FurtherPlace], say: Callable[[str], None]) -> Iterator[None]:
     """The run has what these places have to begin with, and they have what it keeps, while the block lasts.
     Raises `InputError`.
     """
@@ -73,7 +71,7 @@ def filled(order: Order, further: Sequence[FurtherPlace]) -> Iterator[None]:
         places = [
             (opened_place(one.place, request_s=REQUEST_S_MAX), opened_place(one.place)) for one in further
         ]
-        news = fetch_newest([one.absolute() for one in own], places, _say)
+        news = fetch_newest([one.absolute() for one in own], places, say)
     fillers = [
         _Filler(
             FillingOrder(
@@ -84,7 +82,8 @@ def filled(order: Order, further: Sequence[FurtherPlace]) -> Iterator[None]:
                 home=str(order.home),
                 is_detached=order.is_detachable,
                 news=() if number else tuple(news),
-            )
+            ),
+            say,
         )
         for number, one in enumerate(further)
     ]
@@ -99,7 +98,7 @@ def filled(order: Order, further: Sequence[FurtherPlace]) -> Iterator[None]:
         except KeyboardInterrupt:
             for filler in fillers:
                 filler.end()
-            _say("interrupted while the last checkpoint was copied; the run's own directory has it")
+            say("interrupted while the last checkpoint was copied; the run's own directory has it")
 
 
 def _check_apart(own: Sequence[Path], further: Sequence[FurtherPlace]) -> None:
@@ -130,8 +129,9 @@ def _is_going(order: Order) -> bool:
 class _Filler:
     """The process that fills a place, or rather one after the other."""
 
-    def __init__(self, order: FillingOrder) -> None:
+    def __init__(self, order: FillingOrder, say: Callable[[str], None]) -> None:
         self._order = order
+        self._say = say
         self._is_over = threading.Event()
         self._process = self._started()
         self._watching = threading.Thread(target=self._watch, daemon=True)
@@ -157,7 +157,7 @@ class _Filler:
             if self._process.poll() is None:
                 continue
             if lives == LIVES_MAX:
-                _say(
+                self._say(
                     f"nothing is copied to {self._order.place} until the run is over: the process that does "
                     f"it has ended {LIVES_MAX} times"
                 )
@@ -183,7 +183,3 @@ class _Filler:
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
-
-
-def _say(text: str) -> None:
-    click.echo(f"holdfast: {printable(text)}", err=True)
