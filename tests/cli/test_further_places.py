@@ -82,6 +82,55 @@ def test_another_machine_goes_on_with_the_same_bits(
     assert holdfast("checkpoint", "list", str(tmp_path / "shared")).out.splitlines()[-1].split()[0] == "12"
 
 
+KILLER = """
+import os, signal, time
+from pathlib import Path
+
+def fillers():
+    home = ("HOLDFAST_HOME=" + os.environ["HOLDFAST_HOME"]).encode()
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            is_one = b"holdfast.train.filling" in (process / "cmdline").read_bytes().split(b"\\0")
+            if is_one and home in (process / "environ").read_bytes().split(b"\\0"):
+                found.add(int(process.name))
+        except OSError:
+            pass
+    return found
+
+def wait_for(found):
+    until_s = time.monotonic() + 120
+    while not found():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+
+wait_for(fillers)
+first = fillers()
+for pid in first:
+    os.kill(pid, signal.SIGKILL)
+wait_for(lambda: fillers() - first)
+"""
+
+
+@pytest.mark.soak
+def test_a_process_that_took_anothers_place_copies_the_last_one(
+    holdfast: Any, tmp_path: Path, script: Path
+) -> None:
+    """It is no child that the run had when it began, and is not ended for that."""
+    script.write_text(KILLER + SCRIPT, encoding="utf-8")
+    also = ("--checkpoints-also", tmp_path / "there")
+    done = holdfast("run", "--run", "small", "--warm", "0", "--nproc-per-node", "1", *also, script, "3")
+    assert done.code == 0, done.err
+    assert f"holdfast: step 3 is in {tmp_path / 'there'}\n" in done.err
+
+
+def test_a_further_place_is_not_the_run_s_own(holdfast: Any, tmp_path: Path, script: Path) -> None:
+    kept = tmp_path / "kept"
+    done = holdfast("run", "--checkpoints", kept, "--checkpoints-also", f"{kept}/,keep=1", script, "1")
+    assert done.code == 2
+    assert f"--checkpoints-also {kept} is the directory that the run writes" in done.err
+
+
 @pytest.mark.parametrize(
     ("flag", "place", "why"),
     [

@@ -315,8 +315,8 @@ def test_what_only_looks_like_a_checkpoint_is_told_of_and_passed_over(
 @pytest.mark.parametrize(
     ("version", "sentence", "hint"),
     [
-        (2, "an older Holdfast wrote it", "checkpoint import"),
-        (4, "a newer Holdfast wrote it", "Go on with the"),
+        (3, "an older Holdfast wrote it", "checkpoint import"),
+        (5, "a newer Holdfast wrote it", "Go on with the"),
     ],
 )
 def test_what_another_version_wrote_does_not_send_the_run_back(

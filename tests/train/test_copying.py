@@ -19,7 +19,7 @@ from holdfast.record.errors import InputError
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.chunks import Unsound
 from holdfast.train.copying import collect, copy_step, fault_at, retain, steps_in
-from holdfast.train.place import DirectoryStorage, Storage, StorageTrouble
+from holdfast.train.place import DirectoryStorage, Storage, StorageTrouble, StoredObject
 from holdfast.train.places import opened_place
 
 pytestmark = pytest.mark.slow
@@ -140,6 +140,11 @@ def test_who_is_writing_is_left_alone_until_its_note_is_old(
     assert faults_at(place) == {1: ""}
 
 
+def test_parts_of_ranks_that_cannot_be_are_no_step() -> None:
+    names = ("shard-5-of-2/step-000000000001.checkpoint", "shard-0-of-1/step-000000000002.checkpoint")
+    assert steps_in({name: StoredObject(1, 0.0, "") for name in names}) == []
+
+
 def test_a_flipped_byte_is_found_and_never_copied(
     environment: ObjectServer, place: Storage, tmp_path: Path
 ) -> None:
@@ -163,6 +168,10 @@ def test_what_cannot_be_used_is_said_in_a_few_words(
     for wrong in ("s3://", "s3:///prefix", "s3://b/x?y=1", "s3://b/../c", "gs://bucket/x"):
         with pytest.raises(InputError):
             opened_place(wrong)
+    for wrong in ("s3://key:secret@bucket/x", "gs://key:secret@bucket"):
+        with pytest.raises(InputError, match="must not be named with credentials") as told:
+            opened_place(wrong)
+        assert "key:secret" not in f"{told.value.sentence} {told.value.hint}"
     with pytest.raises(StorageTrouble, match="there is no such bucket") as missing:
         opened_place("s3://nowhere/x").listed()
     assert missing.value.is_mistake

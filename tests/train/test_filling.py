@@ -22,6 +22,7 @@ from quantity import sampled
 from waiting import until
 
 from holdfast.record.errors import InputError
+from holdfast.run.endpoint import FILE, Endpoint, reserved, run_directory
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.copying import copy_step, fault_at, steps_in
 from holdfast.train.fetching import CopyNews, fetch_newest
@@ -136,6 +137,48 @@ def test_a_place_that_cannot_be_reached_stops_only_a_run_that_has_nothing_else(
     assert said.endswith("It may have a newer checkpoint than this machine has.")
 
 
+def test_no_run_begins_anew_or_goes_back_because_the_newest_could_not_be_fetched(
+    server: ObjectServer, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "origin", 1, 2)
+    copy_all(tmp_path / "origin", opened_place(url))
+    newest = pack_of(opened_place(url), 2)
+    with faulty_proxy(server, lambda number, what: "fail" if newest in what else "pass") as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        faulty = opened_place(url)
+        with pytest.raises(InputError, match=f"Cannot fetch the checkpoint of step 2 from {url}"):
+            Fetched(tmp_path / "own", faulty)
+        assert not sound_at(DirectoryStorage(tmp_path / "own"))
+        save(tmp_path / "own", 1)  # this machine has something to go on from
+        (said,) = Fetched(tmp_path / "own", faulty)
+        assert said.startswith("Cannot fetch the checkpoint of step 2")
+
+
+def test_no_run_begins_anew_because_a_filesystem_is_not_mounted(tmp_path: Path) -> None:
+    (tmp_path / "there").symlink_to(tmp_path / "mount" / "small")
+    with pytest.raises(InputError, match="a link on the way to it leads nowhere"):
+        Fetched(tmp_path / "own", DirectoryStorage(tmp_path / "there"))
+
+
+def test_no_run_begins_anew_because_all_that_there_is_is_damaged(tmp_path: Path) -> None:
+    there = DirectoryStorage(tmp_path / "there")
+    save(tmp_path / "there", 1)
+    damage(tmp_path / "there" / "chunks" / pack_of(there, 1))
+    with pytest.raises(InputError, match="all of them are damaged"):
+        Fetched(tmp_path / "own", there)
+
+
+def test_what_another_version_wrote_is_not_passed_over(tmp_path: Path) -> None:
+    there = DirectoryStorage(tmp_path / "there")
+    save(tmp_path / "there", 1, 2)
+    path = tmp_path / "there" / "step-000000000002.checkpoint"
+    header, rest = path.read_bytes()[:20], path.read_bytes()[20:]
+    path.write_bytes(header[:16] + (99).to_bytes(4) + rest[:-1] + bytes([rest[-1] ^ 1]))
+    with pytest.raises(InputError, match=r"Cannot go on from step 2 in .*: a newer Holdfast wrote it"):
+        Fetched(tmp_path / "own", there)
+    assert not (tmp_path / "own").exists()
+
+
 def test_a_bucket_that_does_not_exist_is_a_mistake(url: str, tmp_path: Path) -> None:
     save(tmp_path / "own", 1)
     with pytest.raises(InputError, match="there is no such bucket"):
@@ -177,11 +220,14 @@ class Filling:
         self._tell(FINISH)
         return self.close()
 
-    def close(self) -> int:
+    def let_go(self) -> None:
         """As if its parent were gone."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
+
+    def close(self) -> int:
+        self.let_go()
         code = self.process.wait(END_S)
         self._reading.join()
         assert self.process.stderr is not None
@@ -228,6 +274,8 @@ def test_a_place_is_kept_filled_and_the_last_one_is_waited_for(
         for step in (1, 2, 3):
             save(tmp_path / "own", step)
             until(lambda step=step: step in sound_at(remote), lambda: filler.lines)  # type: ignore[misc]
+        # If memory runs out, it goes before anybody who trains.
+        assert Path(f"/proc/{filler.process.pid}/oom_score_adj").read_text() == "1000\n"
         save(tmp_path / "own", 4)
         assert filler.finish() == 0
         assert filler.lines[-1] == f"holdfast: step 4 is in {url}\n"
@@ -243,6 +291,29 @@ def test_who_started_it_dies_and_the_last_one_gets_there(
     with filling(tmp_path, url, server) as filler:
         assert filler.close() == 0
     assert sound_at(opened_place(url)) == [1]
+
+
+def test_a_run_that_outlives_who_started_it_is_copied_until_it_is_over_or_lost(
+    server: ObjectServer, url: str, tmp_path: Path
+) -> None:
+    home, remote = tmp_path / "home", opened_place(url)
+    endpoint = Endpoint(host="127.0.0.1", port=1, token="", pid=os.getpid())
+    with (
+        contextlib.ExitStack() as going,
+        filling(tmp_path, url, server, is_detached=True) as over,
+    ):
+        going.enter_context(reserved(home, "small")).publish(endpoint)
+        over.let_go()
+        for step in (1, 2):
+            save(tmp_path / "own", step)
+            until(lambda step=step: step in sound_at(remote), lambda: over.lines)  # type: ignore[misc]
+        going.close()
+        assert over.close() == 0
+    left = run_directory(home, "small") / FILE
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_bytes(msgspec.json.encode(endpoint))  # by a coordinator that was killed
+    with filling(tmp_path, url, server, is_detached=True) as lost:
+        assert lost.close() == 0
 
 
 def test_storage_that_fails_is_told_once_and_used_again(

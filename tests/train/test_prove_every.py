@@ -1,5 +1,6 @@
 """`holdfast run --prove-every`: checkpoints are computed with while the run goes on; it tells the result."""
 
+import asyncio
 import re
 import urllib.request
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 from launching import Start
 
 from holdfast.record.events import CheckpointVerified
-from holdfast.run.prover import verdict_of
+from holdfast.run import wire
+from holdfast.run.prover import ProofOrder, Prover, verdict_of
 
 SCRIPT = """
 import os, time, torch, holdfast.train as hf
@@ -79,3 +81,24 @@ def test_what_a_proof_prints_is_understood() -> None:
     for out in ("", "{", "[]", '{"step": "x"}', '{"is_proven": true}'):
         found = verdict_of(1, out, "Traceback")
         assert (found.verdict, found.reason) == ("untried", "the proof ended with exit code 1")
+
+
+def test_a_proof_that_cannot_be_started_is_told_and_the_next_is_tried() -> None:
+    told: list[wire.Proven] = []
+    order = ProofOrder(every_s=0.001, run="small", checkpoints="/x", words=("x" * (1 << 22),))
+
+    async def prove_twice() -> None:
+        is_enough = asyncio.Event()
+
+        def hear(found: wire.Proven) -> None:
+            told.append(found)
+            if len(told) == 2:
+                is_enough.set()
+
+        proving = asyncio.create_task(Prover(order, hear).keep())
+        await asyncio.wait_for(is_enough.wait(), 120)
+        proving.cancel()
+        await asyncio.wait([proving])
+
+    asyncio.run(prove_twice())
+    assert {(one.verdict, one.reason) for one in told} == {("untried", "Argument list too long")}

@@ -198,6 +198,11 @@ def lost_runs(home: Path) -> list[LostRun]:
     return [lost for path in paths if (lost := _lost(path)) is not None]
 
 
+def is_lost(home: Path, run: str) -> bool:
+    """Whether its coordinator on this machine was killed, and has no successor."""
+    return _lost(run_directory(home, run) / FILE) is not None
+
+
 def _lost(path: Path) -> LostRun | None:
     try:
         with path.open("rb") as file:

@@ -37,6 +37,19 @@ def wake_with(parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
 
 
+def be_dispensable() -> None:
+    """If memory runs out, have the kernel end this process rather than one that trains.
+
+    System calls and no lock, so that it may be called between fork and exec.
+    """
+    with suppress(OSError):  # where /proc is not what it should be, the kernel decides by size
+        file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(file, b"1000")
+        finally:
+            os.close(file)
+
+
 def be_called(name: str, before: str) -> None:
     """Show this process in `ps` under another name than it was started with, which must not be longer. Linux
     shows the memory in which the arguments lie.

@@ -16,7 +16,7 @@ from typing import IO
 import msgspec
 
 from holdfast.run import wire
-from holdfast.run.kin import die_with, signal_group
+from holdfast.run.kin import be_dispensable, die_with, signal_group
 
 PROOF_S_MAX = 6 * 3600.0
 """Longer than that no proof may take."""
@@ -60,7 +60,10 @@ class Prover:
 
     async def _prove(self) -> None:
         for number in range(1, TRIES_MAX + 1):
-            found = await self._tried()
+            try:
+                found = await self._tried()
+            except OSError as error:  # no room for another process, or for what it prints
+                found = wire.Proven(step=0, verdict="untried", reason=error.strerror or str(error))
             if found.verdict != "untried" or number == TRIES_MAX:
                 break
             await asyncio.sleep(min(TRY_AGAIN_S, self._order.every_s))
@@ -96,6 +99,7 @@ class Prover:
 
 def _begin(parent: int) -> None:
     os.nice(NICE)
+    be_dispensable()
     die_with(parent)
 
 

@@ -10,6 +10,7 @@ is enough.
 import contextlib
 import re
 import secrets
+import shlex
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -93,7 +94,8 @@ def steps_in(listing: Listing) -> list[PlacedStep]:
     for (step, ranks), keys in sorted(steps.items()):
         name = f"step-{step:012d}.checkpoint"
         every = [name] if ranks == 1 else [f"shard-{rail}-of-{ranks}/{name}" for rail in range(ranks)]
-        found.append(PlacedStep(step=step, keys=tuple(every), there=tuple(key in keys for key in every)))
+        if keys & set(every):  # not the part of a rank that cannot be
+            found.append(PlacedStep(step=step, keys=tuple(every), there=tuple(key in keys for key in every)))
     return found
 
 
@@ -399,7 +401,7 @@ def retain(place: Storage, keep: int, *, is_thorough: bool = False) -> tuple[lis
     if not usable and every:
         raise InputError(
             f"A run can resume from no checkpoint in {place.name}: nothing was removed.",
-            hint="`holdfast checkpoint list` says what is wrong with them.",
+            hint=f"`holdfast checkpoint verify {shlex.quote(place.name)}` says what is wrong with them.",
         )
     doomed = [kept for kept in every if len(usable) >= keep and kept.step < usable[-1]]
     named: set[str] = set()

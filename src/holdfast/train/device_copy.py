@@ -72,6 +72,14 @@ class SideStreamCopy:
         self._sources: list[torch.Tensor] = []
 
     def copy(self, buffer: torch.Tensor, tasks: Sequence[CopyTask], at_once: Collection[int]) -> None:
+        try:
+            self._begin(buffer, tasks, at_once)
+        except BaseException:  # what was asked for until then is under way, and is waited for
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            self._done.record(self._stream)
+            raise
+
+    def _begin(self, buffer: torch.Tensor, tasks: Sequence[CopyTask], at_once: Collection[int]) -> None:
         gathered = [task for task in tasks if is_gathered(task.source, task.size_bytes)]
         later = _gather(gathered)
         for task in tasks[: len(tasks) - len(gathered)]:

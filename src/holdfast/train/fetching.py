@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.record.errors import InputError
-from holdfast.train.chunks import Unsound
-from holdfast.train.copying import Listing, PlacedStep, copy_step, fault_at, steps_in
+from holdfast.train.chunks import NewerFormat, OlderFormat, Unsound
+from holdfast.train.copying import Listing, PlacedStep, copy_step, fault_at, manifest_at, steps_in
 from holdfast.train.place import DirectoryStorage, Storage, StorageTrouble
 
 
@@ -39,9 +39,10 @@ def fetch_newest(
     directories: Sequence[Path], places: Sequence[tuple[Storage, Storage]], say: Callable[[str], None]
 ) -> list[CopyNews]:
     """Have the newest sound checkpoint in one of the run's own directories, the first of which takes what is
-    fetched. All bytes are compared. What is damaged is passed over; so is a place that cannot be used, if the
-    run's own directories have something to go on from. Raises `InputError` if they do not, and where a place
-    is not there at all. places: of each one that answers soon or not at all, and one with more patience.
+    fetched. All bytes are compared. Only what is damaged is passed over, and a place that cannot be used or
+    read to the end, if there is something else to go on from. Raises `InputError` if there is not, because
+    the run would begin anew; where another version wrote the newest; and where a place is not there at all.
+    places: of each one that answers soon or not at all, and one with more patience.
     """
     own = [DirectoryStorage(directory) for directory in directories]
     offers = [offer for place in own for offer in _offers(place, is_own=True)]
@@ -57,14 +58,26 @@ def fetch_newest(
     # The run's own first: nothing has to be moved for that.
     offers.sort(key=lambda offer: (offer.kept.step, len(offer.kept.keys), offer.is_own), reverse=True)
     news: list[CopyNews] = []
+    unreadable: set[str] = set()
     for offer in offers:
-        found, is_done = _taken(offer, own[0], say)
+        if offer.place.name in unreadable:
+            continue  # an older one of it would hide the newer one
+        try:
+            found, is_done = _taken(offer, own[0], say)
+        except OSError as error:
+            unreadable.add(offer.place.name)
+            trouble = _unfetched(offer, own[0], error)
+            say(trouble.sentence)
+            news.append(_refusal(offer, own[0], error.strerror or str(error)))
+            continue
         news += found
         if is_done:
             return news
+    if trouble is None and not all(offer.is_own for offer in offers):
+        trouble = _all_damaged(offers)
     if trouble is not None:
         raise trouble
-    return news
+    return news  # if the run's own are all damaged, its members say so
 
 
 def _offers(place: Storage, *, is_own: bool) -> list[_Offer]:
@@ -78,18 +91,24 @@ def _offers(place: Storage, *, is_own: bool) -> list[_Offer]:
 
 
 def _taken(offer: _Offer, target: Storage, say: Callable[[str], None]) -> tuple[list[CopyNews], bool]:
-    """What is to be recorded of it, and whether it is in one of the run's own directories now, and sound."""
+    """What is to be recorded of it, and whether it is in one of the run's own directories now, and sound.
+    Raises `OSError` where that cannot be seen, unless it is the run's own: its members say what is wrong.
+    """
     step, source = offer.kept.step, offer.place.name
     try:
+        _check_version(offer)
         if fault := fault_at(offer.place, offer.kept, offer.listing, is_thorough=offer.is_own):
             raise Unsound(fault)
         if offer.is_own:
             return [], True
         done = copy_step(offer.place, offer.kept, target, reuses=False)
     except (OSError, Unsound) as error:
+        is_gone = isinstance(error, FileNotFoundError)  # as old, since it was listed
+        if isinstance(error, OSError) and not (offer.is_own or is_gone):
+            raise
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         say(f"the checkpoint of step {step} in {source} cannot be used: {why}; the next is tried")
-        return [CopyNews(step=step, place=target.name, origin=source, reason=why)], False
+        return [_refusal(offer, target, why)], False
     say(f"fetched the checkpoint of step {step} from {source}: {done.size_bytes / 1e6:,.1f} MB")
     return [
         CopyNews(
@@ -100,6 +119,43 @@ def _taken(offer: _Offer, target: Storage, say: Callable[[str], None]) -> tuple[
             written_bytes=done.written_bytes,
         )
     ], True
+
+
+def _check_version(offer: _Offer) -> None:
+    """What another version wrote is not damaged, and newer than all that is left. Raises `InputError`."""
+    for key in offer.kept.keys:
+        try:
+            manifest_at(offer.place, key)
+        except (NewerFormat, OlderFormat) as error:
+            raise InputError(
+                f"Cannot go on from step {offer.kept.step} in {offer.place.name}: {error}.",
+                hint="Nothing was changed there. Go on with the version that wrote it, or name another place "
+                "to begin anew.",
+            ) from None
+        except Unsound:
+            return  # told as its fault
+
+
+def _refusal(offer: _Offer, target: Storage, why: str) -> CopyNews:
+    return CopyNews(step=offer.kept.step, place=target.name, origin=offer.place.name, reason=why)
+
+
+def _unfetched(offer: _Offer, target: Storage, error: OSError) -> InputError:
+    why = error.strerror or str(error)
+    return InputError(
+        f"Cannot fetch the checkpoint of step {offer.kept.step} from {offer.place.name} to {target.name}: "
+        f"{why}.",
+        hint="Start the run again once both can be used; or leave that place out to go on without it.",
+    )
+
+
+def _all_damaged(offers: Sequence[_Offer]) -> InputError:
+    names = " and ".join(sorted({offer.place.name for offer in offers if not offer.is_own}))
+    return InputError(
+        f"The run cannot go on from any checkpoint in {names}: all of them are damaged.",
+        hint="Nothing was changed there. `holdfast checkpoint verify` says how; to begin anew, name another "
+        "place.",
+    )
 
 
 def _unusable(place: Storage, error: OSError) -> InputError:

@@ -26,7 +26,8 @@ from holdfast.record.errors import InputError
 from holdfast.record.events import CheckpointCopied
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
-from holdfast.run.endpoint import FILE, run_directory
+from holdfast.run.endpoint import FILE, is_lost, run_directory
+from holdfast.run.kin import be_dispensable
 from holdfast.train.chunks import FOLDER, Unsound, locked
 from holdfast.train.copying import CopiedStep, PlacedStep, copy_step, retain, steps_in
 from holdfast.train.fetching import CopyNews
@@ -36,6 +37,8 @@ from holdfast.train.places import opened_place
 
 LOOK_S = 0.5
 """How often the run's directories are looked at."""
+LOST_LOOK_S = 2.0
+"""How often it is looked whether a run goes on that outlives the command. For a moment its file is locked."""
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Between attempts that fail; the last one from then on."""
 END_S_MIN, END_X = 60.0, 4.0
@@ -171,6 +174,8 @@ class Filler:
             source = _frozen(wanted, frozen)
             copied = copy_step(source, only, self._place)
         except Unsound as error:
+            if not (wanted.directory / wanted.key).exists():
+                return True  # the run has removed it while it was read, for want of links
             self._refused.add((wanted.key, wanted.version))
             self._tell_failure(wanted.kept.step, f"in {wanted.directory}, {error}")
             return True
@@ -289,9 +294,9 @@ def _await_end(order: FillingOrder) -> None:
     """Until whoever started this process says that the run is over, or is gone with it."""
     if sys.stdin.buffer.readline() == FINISH or not order.is_detached:
         return
-    endpoint = run_directory(Path(order.home), order.run) / FILE
-    while endpoint.exists():
-        time.sleep(LOOK_S)
+    home = Path(order.home)
+    while (run_directory(home, order.run) / FILE).exists() and not is_lost(home, order.run):
+        time.sleep(LOST_LOOK_S)
 
 
 def _watch(order: FillingOrder, filler: Filler) -> None:
@@ -311,6 +316,7 @@ def main() -> None:
     """What `holdfast run` starts."""
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=FillingOrder)
     os.nice(NICENESS)
+    be_dispensable()
     with Recorder(Path(order.home) / JOURNAL_DIRECTORY, run=order.run) as recorder:
         filler = Filler(order, opened_place(order.place), recorder)
         threading.Thread(target=_watch, args=(order, filler), daemon=True).start()

@@ -40,11 +40,11 @@ def further_place(text: str) -> FurtherPlace:
     """Of `PLACE[,keep=N]`. Raises `InputError`."""
     told = _KEEP.fullmatch(text)
     found = FurtherPlace(place=told["place"], keep=int(told["keep"])) if told else FurtherPlace(place=text)
+    opened_place(found.place)
     if ",keep=" in found.place:
         raise InputError(
             f"{text} does not say how many checkpoints to keep there.", hint="Write PLACE,keep=5."
         )
-    opened_place(found.place)
     if is_url(found.place):
         return found
     require_directory("--checkpoints-also", Path(found.place))
@@ -65,6 +65,7 @@ def filled(order: Order, further: Sequence[FurtherPlace], say: Callable[[str], N
             hint="Give the same --run on all of them.",
         )
     own = order.checkpoints or (run_directory(order.home, order.policy.run) / CHECKPOINTS_DIRECTORY,)
+    _check_apart(own, further)
     news: list[CopyNews] = []
     if not _is_going(order):
         places = [
@@ -81,7 +82,8 @@ def filled(order: Order, further: Sequence[FurtherPlace], say: Callable[[str], N
                 home=str(order.home),
                 is_detached=order.is_detachable,
                 news=() if number else tuple(news),
-            )
+            ),
+            say,
         )
         for number, one in enumerate(further)
     ]
@@ -99,6 +101,19 @@ def filled(order: Order, further: Sequence[FurtherPlace], say: Callable[[str], N
             say("interrupted while the last checkpoint was copied; the run's own directory has it")
 
 
+def _check_apart(own: Sequence[Path], further: Sequence[FurtherPlace]) -> None:
+    """What is kept in a further place, and for how long, must not decide over the run's own. Raises
+    `InputError`.
+    """
+    taken = {directory.resolve() for directory in own}
+    for one in further:
+        if not is_url(one.place) and Path(one.place).resolve() in taken:
+            raise InputError(
+                f"--checkpoints-also {one.place} is the directory that the run writes its checkpoints to.",
+                hint="Name another place, or leave it out.",
+            )
+
+
 def _is_going(order: Order) -> bool:
     """Whether the run has a state already, which members that join get from a peer."""
     if order.coordinator is None or order.policy.mesh.sizes:
@@ -114,8 +129,9 @@ def _is_going(order: Order) -> bool:
 class _Filler:
     """The process that fills a place, or rather one after the other."""
 
-    def __init__(self, order: FillingOrder) -> None:
+    def __init__(self, order: FillingOrder, say: Callable[[str], None]) -> None:
         self._order = order
+        self._say = say
         self._is_over = threading.Event()
         self._process = self._started()
         self._watching = threading.Thread(target=self._watch, daemon=True)
@@ -137,15 +153,24 @@ class _Filler:
 
     def _watch(self) -> None:
         lives = 1
-        while not self._is_over.wait(LOOK_S) and lives < LIVES_MAX:
-            if self._process.poll() is not None:
-                self._process = self._started()
-                lives += 1
+        while not self._is_over.wait(LOOK_S):
+            if self._process.poll() is None:
+                continue
+            if lives == LIVES_MAX:
+                self._say(
+                    f"nothing is copied to {self._order.place} until the run is over: the process that does "
+                    f"it has ended {LIVES_MAX} times"
+                )
+                return
+            self._process = self._started()
+            lives += 1
 
     def finish(self) -> None:
-        """The run is over."""
+        """The run is over. One that was started while it went on was ended with what the run left behind."""
         self._is_over.set()
         self._watching.join()
+        if self._process.poll() is not None:
+            self._process = self._started()
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.write(FINISH)

@@ -87,6 +87,8 @@ class DirectoryStorage:
         return str(self._root)
 
     def listed(self, folder: str = "") -> dict[str, StoredObject]:
+        if any(path.is_symlink() and not path.exists() for path in (self._root, *self._root.parents)):
+            raise StorageTrouble("a link on the way to it leads nowhere")  # no proof that nothing is there
         found: dict[str, StoredObject] = {}
         for part in [folder] if folder else ["", *self._folders()]:
             with contextlib.suppress(FileNotFoundError), os.scandir(self._root / part) as entries:

@@ -11,9 +11,14 @@ def opened_place(text: str, *, request_s: float | None = None) -> Storage:
     """The place that a user has named. request_s: how long one request may take, if not as long as a pack
     takes. Raises `InputError`.
     """
-    scheme, separator, _ = text.partition("://")
+    scheme, separator, rest = text.partition("://")
     if not separator:
         return DirectoryStorage(Path(text))
+    if "@" in rest.partition("/")[0]:  # not repeated: logs keep what is said
+        raise InputError(
+            "A place for checkpoints must not be named with credentials.",
+            hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and name s3://BUCKET/PREFIX.",
+        )
     if scheme != "s3":
         raise InputError(f"Checkpoints cannot be kept in {text}.", hint=PLACE_HINT)
     return S3Storage.at(text, REQUEST_S_MAX if request_s is None else request_s)

@@ -25,6 +25,7 @@ REQUEST_S_MAX = 300.0
 CONNECT_S_MAX = 10.0
 RETRIES_MAX, RETRY_S_MAX = 3, 30.0
 """What the client tries again by itself: cut connections, 5xx, slow down. Then whoever copies waits."""
+GIST_CHARS_MAX = 200
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{1,254}")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _STATUS = re.compile(r"status code: ([0-9]{3}(?: [A-Za-z ]{1,40})?)")
@@ -143,4 +144,5 @@ def _gist(error: BaseException) -> str:
     if "HTTP error: " in text:
         return "it cannot be reached, or does not answer in time"
     first = (text.splitlines() or [type(error).__name__])[0]
-    return re.sub(r"^.* - ", "", first).rstrip(" .:")
+    told = "".join(each for each in re.sub(r"^.* - ", "", first) if each.isprintable())
+    return told[:GIST_CHARS_MAX].rstrip(" .:")

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,7 +161,7 @@ def _upload(
         torch.cuda.synchronize(device)
         times.copied_s += sum(begun.elapsed_time(done) for begun, done in copies) / 1e3
     finally:  # it takes as long as a copy, and nobody waits for it
-        threading.Thread(target=_unregister_all, args=(registered,), daemon=True).start()
+        threading.Thread(target=_unregister_all, args=(registered, device), daemon=True).start()
 
 
 def _copy_up(
@@ -182,6 +183,8 @@ def _copy_up(
     return events
 
 
-def _unregister_all(parts: Sequence[torch.Tensor]) -> None:
+def _unregister_all(parts: Sequence[torch.Tensor], device: torch.device) -> None:
+    with suppress(RuntimeError):  # of a device that has failed
+        torch.cuda.synchronize(device)  # where it was given up, copies are under way
     for part in parts:
         unregister(part)

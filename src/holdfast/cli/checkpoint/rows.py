@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint, or its parts, one for each rank of a replica. size_bytes: of its tensors. fault: why it
-    a run cannot resume from it; empty: it can.
+    """A checkpoint, or its parts, one for each rank of a replica. size_bytes: of its tensors. fault: why a
+    run cannot resume from it; empty: it can.
     """
 
     step: int
