@@ -76,3 +76,33 @@ def test_what_cannot_be_used_is_one_sentence_and_a_hint(
         assert done.code == 2, words
         assert why in done.err
         assert len(done.err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("import", "all.pt", "--to", "s3://bucket/x"), "--to s3:/bucket/x is not a path on this machine."),
+        (("export", "small", "--to", "s3://bucket/x.pt"), "is not a path on this machine."),
+        (("export", "s3://bucket/x", "--to", "x.pt"), "s3://bucket/x is not on this machine."),
+        (("copy", "small", "--to", "s3:/bucket/x"), "'s3:/bucket/x' does not name a place for checkpoints."),
+        (("copy", "small", "--to", ""), "'' does not name a place for checkpoints."),
+    ],
+)
+def test_a_place_that_cannot_be_meant_is_refused(
+    holdfast: Callable[..., Any], folder: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    refused = holdfast("checkpoint", *words)
+    assert refused.code == 2, refused.out
+    assert sentence in refused.err
+    assert "hint: " in refused.err
+
+
+def test_an_endpoint_must_be_a_url(holdfast: Callable[..., Any], environment: dict[str, str]) -> None:
+    environment["AWS_ENDPOINT_URL"] = "127.0.0.1:9"
+    refused = holdfast("checkpoint", "list", "s3://bucket/x")
+    assert refused.code == 2
+    assert "AWS_ENDPOINT_URL is 127.0.0.1:9, which is not a URL." in refused.err
+
+
+def test_to_verify_nothing_is_no_success(holdfast: Callable[..., Any], tmp_path: Path) -> None:
+    assert holdfast("checkpoint", "verify", str(tmp_path)).code == 1

@@ -234,9 +234,9 @@ class Filler:
         """The time is up that the last copy has."""
         with self._telling:
             if self._going is not None:
-                newest = "no checkpoint" if self._newest is None else f"step {self._newest}"
+                newest = "" if self._newest is None else f"; step {self._newest} is there"
                 why = self._reason or "it took too long"
-                _say(f"step {self._going} is NOT in {self._place.name}: {why}; {newest} of this run is there")
+                _say(f"step {self._going} is NOT in {self._place.name}: {why}{newest}")
                 self._record(CopyNews(step=self._going, place=self._place.name, reason=why))
 
     @property

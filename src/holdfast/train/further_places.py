@@ -27,6 +27,7 @@ LOOK_S, LIVES_MAX = 5.0, 20
 """How often it is looked whether the process that fills a place is still there, and how many it may have."""
 
 _KEEP = re.compile(r"(?P<place>.+),keep=(?P<keep>[1-9][0-9]{0,5})")
+_SETTING = re.compile(r",\w+=[^/]*$")
 
 
 class FurtherPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +42,7 @@ def further_place(text: str) -> FurtherPlace:
     told = _KEEP.fullmatch(text)
     found = FurtherPlace(place=told["place"], keep=int(told["keep"])) if told else FurtherPlace(place=text)
     opened_place(found.place)
-    if ",keep=" in found.place:
+    if _SETTING.search(found.place):
         raise InputError(
             f"{text} does not say how many checkpoints to keep there.", hint="Write PLACE,keep=5."
         )

@@ -341,7 +341,13 @@ class Run:
         return self._loop
 
     def _checkpoints(self, state: Protected) -> tuple[Checkpoints | None, Writer | None]:
-        places = [place for place in os.environ.get("HOLDFAST_CHECKPOINTS", "").split(os.pathsep) if place]
+        told = os.environ.get("HOLDFAST_CHECKPOINTS", "")
+        if "://" in told:
+            raise InputError(
+                f"HOLDFAST_CHECKPOINTS is {told}, and must be a directory.",
+                hint="`holdfast run --checkpoints-also` copies checkpoints to object storage.",
+            )
+        places = [place for place in told.split(os.pathsep) if place]
         if not places:
             return None, None
         sharding = self._sharding or Sharding(shape=MeshShape(), rail=0)

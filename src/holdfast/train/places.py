@@ -1,10 +1,14 @@
 """Which place it is that a user has named. Needs no torch."""
 
+import re
 from pathlib import Path
 
 from holdfast.record.errors import InputError
 from holdfast.train.place import PLACE_HINT, DirectoryStorage, Storage
 from holdfast.train.s3 import REQUEST_S_MAX, S3Storage
+
+_SLIP = re.compile(r"[A-Za-z0-9]+:/")
+"""A URL that lacks a slash."""
 
 
 def opened_place(text: str, *, request_s: float | None = None) -> Storage:
@@ -12,6 +16,8 @@ def opened_place(text: str, *, request_s: float | None = None) -> Storage:
     takes. Raises `InputError`.
     """
     scheme, separator, rest = text.partition("://")
+    if not text or (not separator and _SLIP.match(text)):
+        raise InputError(f"{text!r} does not name a place for checkpoints.", hint=PLACE_HINT)
     if not separator:
         return DirectoryStorage(Path(text))
     if "@" in rest.partition("/")[0]:  # not repeated: logs keep what is said

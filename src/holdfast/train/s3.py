@@ -58,6 +58,11 @@ class S3Storage:
                 hint="Install it: pip install 'holdfast[s3]'.",
             ) from None
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            raise InputError(
+                f"AWS_ENDPOINT_URL is {endpoint}, which is not a URL.",
+                hint="It begins with http:// or https://.",
+            )
         config: S3Config = {"endpoint": endpoint} if endpoint else {}
         try:
             store = S3Store(

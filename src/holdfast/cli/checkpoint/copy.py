@@ -33,6 +33,9 @@ def command(run_or_path: str, target: str, step: int | None) -> None:
 
     Every byte is compared with its hash on the way. What the other place has already is not written again.
     """
+    from holdfast.train.places import opened_place
+
+    opened_place(target)  # or it is refused
     if is_remote(run_or_path) or is_remote(target):
         found, root, (size_bytes, written_bytes) = _copied_remotely(run_or_path, target, step)
     else:

@@ -6,12 +6,24 @@ from typing import Any
 import click
 
 from holdfast.cli.flags import Decorator
+from holdfast.record.errors import InputError
 
 
 def target_option(metavar: str, told: str) -> Decorator:
     """`--to`, which must be given: where the verb writes."""
     kind: Any = click.Path(path_type=Path)
-    return click.option("--to", "target", type=kind, required=True, metavar=metavar, help=told)
+    return click.option(
+        "--to", "target", type=kind, required=True, metavar=metavar, help=told, callback=_local
+    )
+
+
+def _local(_: click.Context, __: click.Parameter, target: Path) -> Path:
+    if ":/" in str(target):  # of s3://BUCKET, a path has one slash left
+        raise InputError(
+            f"--to {target} is not a path on this machine.",
+            hint="Write it here; `holdfast checkpoint copy` brings checkpoints to object storage.",
+        )
+    return target
 
 
 directory_option = target_option(

@@ -17,13 +17,13 @@ def is_remote(text: str) -> bool:
     return "://" in text
 
 
-def place_of(text: str) -> "Storage":
-    """A URL, a path, or a run's own directory."""
+def place_of(text: str, *, request_s: float | None = None) -> "Storage":
+    """A URL, a path, or a run's own directory. request_s: see `opened_place`."""
     from holdfast.train.place import DirectoryStorage
     from holdfast.train.places import opened_place
 
     if is_remote(text):
-        return opened_place(text)
+        return opened_place(text, request_s=request_s)
     path = located(text)
     path = path if path.is_dir() else path.parent
     return DirectoryStorage(inner if (inner := path / "checkpoints").is_dir() else path)

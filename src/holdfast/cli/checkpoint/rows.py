@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from holdfast.train.parts import KeptStep
     from holdfast.train.place import Storage
 
+LIST_S_MAX = 20.0
+"""How long an answer may take where only manifests are read."""
+
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint, or its parts, one for each rank of a replica. size_bytes: of its tensors. fault: why a
@@ -33,7 +36,8 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
 def rows_of(run_or_path: str, *, is_thorough: bool = False) -> tuple[str, list[CheckpointRow]]:
     """Where they are, and what is there. is_thorough: every byte is read."""
     if is_remote(run_or_path):
-        return _remote_rows(place_of(run_or_path), is_thorough)
+        request_s = None if is_thorough else LIST_S_MAX
+        return _remote_rows(place_of(run_or_path, request_s=request_s), is_thorough)
     path = located(run_or_path)
     from holdfast.train.opening import ACCESS_HINT, root_of
     from holdfast.train.parts import kept_steps

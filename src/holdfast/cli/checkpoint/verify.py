@@ -11,8 +11,8 @@ from holdfast.cli.record import json_option
 @json_option
 def command(run_or_path: str, as_json: bool) -> int:
     """Read every byte of the checkpoints of RUN_OR_PATH, and compare it with its hash. Exit code 0: all are
-    sound; 1: one is not.
+    sound; 1: one is not, or there is none.
     """
     root, rows = rows_of(run_or_path, is_thorough=True)
     print_rows(root, rows, as_json=as_json)
-    return 1 if any(row.fault for row in rows) else 0
+    return 1 if not rows or any(row.fault for row in rows) else 0
