@@ -14,6 +14,8 @@ import yaml
 
 from holdfast.diagnose.runbooks import names
 from holdfast.diagnose.watch_metrics import WatchMetrics
+from holdfast.run.metrics import RunCollector
+from holdfast.run.status import Status
 from holdfast.signals.catalogue import CATALOGUE
 
 FOLDER = Path(__file__).parents[2] / "monitoring"
@@ -27,6 +29,23 @@ def said(*command: str | Path) -> str:
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+REFUTED = Status(
+    run="r",
+    started_ns=0,
+    generation=1,
+    step=1,
+    steps_total=2,
+    loss=None,
+    loss_curve=(),
+    rate=1.0,
+    members=(),
+    nodes=(),
+    happened=(),
+    outcome=None,
+    refuted=(1, 1),
+)
 
 
 def dashboard() -> Any:
@@ -49,8 +68,8 @@ def rules() -> list[Any]:
 
 
 def exported() -> set[str]:
-    """Every metric that Holdfast reads, or that a watch exports."""
-    families = list(WatchMetrics().registry.collect())
+    """Every metric that Holdfast reads, or that a watch or a run exports."""
+    families = [*WatchMetrics().registry.collect(), *RunCollector(lambda: REFUTED).collect()]
     own = {sample.name for family in families for sample in family.samples}
     own |= {family.name + ending for family in families for ending in ("", "_total", "_bucket")}
     return own | set(CATALOGUE) | OF_RULES

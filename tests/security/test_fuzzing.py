@@ -433,6 +433,7 @@ ELSEWHERE = {
     "run.agent": "reads what its parent writes",
     "run.hub": "reads what its parent writes",
     "run.launcher": "reads what the coordinator that it has started writes",
+    "run.prover": "reads what the program that it has started writes",
     "run.replaying": "reads what the command that has started it writes",
     "run.standby": "reads what its parent writes",
     "run.distant": "reads what its parent writes; what its coordinator sends is above",
