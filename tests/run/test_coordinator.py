@@ -350,6 +350,8 @@ def test_a_connection_that_ends_is_a_loss_at_once_and_its_reason_follows(tmp_pat
         await until(lambda: site.coordinator.status().step == 1)
         await until(lambda: "n0.2" in node.scripts)
         spare = node.scripts["n0.2"]
+        roster = site.coordinator.estate.state.roster
+        await until(lambda: roster.members["n0.2"].reached == "parked")  # or it could not step in
         began_s = time.monotonic()
         await asyncio.to_thread(first.link.close)  # the kernel closes a killed process's socket
         await until(lambda: bool(second.of(Announced)[1:]))
