@@ -401,15 +401,28 @@ def test_who_is_in_maintenance_by_the_topology_file() -> None:
     assert in_maintenance(described, begin_ns - 1, nodes) == {}
 
 
-def test_a_run_that_has_a_node_again_holds_it_out_no_more(
-    desk: Desk, machines: Machines, incident: MakeIncident
-) -> None:
+def record_generation(desk: Desk) -> None:
+    """An hour ago the run began on n17 and n18; a process on n19 is ready."""
     told: dict[str, Any] = {"occurred_ns": NOW_NS - HOUR_NS, "run": "pretrain"}
     members = [
         events.MemberJoined(id=f"m{number}", subject=f"m{number}", node=f"n{number}", **told)
         for number in (17, 18, 19)
     ]
     desk.store.ingest([*members, events.GenerationOpened(id="g1", members=("m17", "m18"), **told)])
+
+
+def record_move(desk: Desk) -> None:
+    """The run has left n17 for n19."""
+    members = ("m18", "m19")
+    desk.store.ingest(
+        [events.GenerationOpened(id="g2", members=members, occurred_ns=NOW_NS + 1, run="pretrain")]
+    )
+
+
+def test_a_run_that_has_a_node_again_holds_it_out_no_more(
+    desk: Desk, machines: Machines, incident: MakeIncident
+) -> None:
+    record_generation(desk)
     machines.moves = True
     desk.tell(incident())
     control = desk.start()
@@ -423,18 +436,11 @@ def test_a_node_that_a_run_was_moved_off_is_drained_though_the_run_is_well_again
     desk: Desk, machines: Machines, incident: MakeIncident, is_over: bool
 ) -> None:
     """Or has something else by now, of which its incident tells."""
-    told: dict[str, Any] = {"occurred_ns": NOW_NS - HOUR_NS, "run": "pretrain"}
-    members = [
-        events.MemberJoined(id=f"m{number}", subject=f"m{number}", node=f"n{number}", **told)
-        for number in (17, 18, 19)
-    ]
-    opened = events.GenerationOpened(id="g1", members=("m17", "m18"), **told)
-    desk.store.ingest([*members, opened])
+    record_generation(desk)
     machines.moves = True
     desk.tell(incident())
     assert [one.action for one in settled(desk.start())] == ["migrate"]
-    told["occurred_ns"] = NOW_NS + 1
-    desk.store.ingest([events.GenerationOpened(id="g2", members=("m18", "m19"), **told)])
+    record_move(desk)
     if is_over:
         desk.tell(incident(), "resolved", NOW_NS + MINUTE_NS)
     else:
@@ -458,12 +464,7 @@ def test_whether_a_run_left_a_node_is_seen_by_the_run_where_its_answer_was_not_h
     desk: Desk, machines: Machines, incident: MakeIncident, has_left: bool, has_crashed: bool
 ) -> None:
     """Else more nodes would be left than the budget allows. The incident is over: the run has left."""
-    told: dict[str, Any] = {"occurred_ns": NOW_NS - HOUR_NS, "run": "pretrain"}
-    members = [
-        events.MemberJoined(id=f"m{number}", subject=f"m{number}", node=f"n{number}", **told)
-        for number in (17, 18, 19)
-    ]
-    desk.store.ingest([*members, events.GenerationOpened(id="g1", members=("m17", "m18"), **told)])
+    record_generation(desk)
     machines.moves = True
     desk.tell(incident())
     control = desk.start()
@@ -473,9 +474,8 @@ def test_whether_a_run_left_a_node_is_seen_by_the_run_where_its_answer_was_not_h
     else:
         machines.answer = Answered(ok=False, outcome="it took too long")
         settled(control)
-    told["occurred_ns"] = NOW_NS + 1
     if has_left:
-        desk.store.ingest([events.GenerationOpened(id="g2", members=("m18", "m19"), **told)])
+        record_move(desk)
     desk.tell(incident(), "resolved", NOW_NS + 1)
     later = desk.start() if has_crashed else control
     later.turn(NOW_NS + MINUTE_NS)
