@@ -162,8 +162,8 @@ class LiveFault(msgspec.Struct, frozen=True, kw_only=True):
     action: str = ""
 
     def found(self, events: Sequence[AnyEvent], struck: Struck) -> tuple[int | None, bool]:
-        """When the record first had it, and whether it names those subjects, and no other. That others are
-        slow is no blame, unless that is the fault: on a busy machine they are, and only lanes move.
+        """When the record first had it, and whether it names those subjects, and no other. Findings of slow
+        members do not count, unless that is the fault: a busy machine slows others down, too.
         """
         since = [event for event in events if event.recorded_ns >= struck.at_ns]
         faults = [

@@ -10,8 +10,8 @@ from holdfast.cli.record import json_option
 @click.argument("run_or_path")
 @json_option
 def command(run_or_path: str, as_json: bool) -> int:
-    """Read every byte of the checkpoints of RUN_OR_PATH, and compare it with its hash. Exit code 0: all are
-    sound; 1: one is not, or there is none.
+    """Read every byte of the checkpoints of RUN_OR_PATH, and compare it with its hash. Exit code 0: all
+    are sound; 1: one is damaged, or there are none.
     """
     root, rows = rows_of(run_or_path, is_thorough=True)
     print_rows(root, rows, as_json=as_json)
