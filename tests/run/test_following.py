@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,15 +14,19 @@ import pytest
 from waiting import free_port
 
 from holdfast.run import wire
+from holdfast.run.dial import dial
 from holdfast.run.distant import DistantHeir, HeirOrder
 from holdfast.run.estate import Estate
 from holdfast.run.following import Following
 from holdfast.run.handshake import Host
 from holdfast.run.heirs import MachineHeir
+from holdfast.run.link import Link
 from holdfast.run.serving import ClientConnection, Desk
+from holdfast.run.site import Site
 from holdfast.run.state import RunPolicy
 from holdfast.run.succession import HUSH_S, Candidacy, Electorate, MachinePlace, Mandate, Reign, Stand, Vote
 from holdfast.run.tls import Identity
+from holdfast.run.watching import Viewer
 
 TOKEN = "0123456789abcdef"
 WAIT_S = 30.0
@@ -207,6 +212,75 @@ class _Rival(_HeirDesk):
         if isinstance(message, wire.Followed) and not self.is_silent:
             self.is_silent = True
             connection.abort()
+
+
+class _Unchosen(_HeirDesk):
+    """A coordinator that dies, and a successor that heirs have yet to follow. calls: of each role."""
+
+    REFUSALS = 2
+
+    def __init__(self) -> None:
+        self.calls = Counter[wire.Role]()
+        self.connections: list[ClientConnection] = []
+
+    def opened(self, connection: ClientConnection) -> None:
+        self.connections.append(connection)
+
+    def refusal(self, proof: wire.Proof) -> wire.Refused | None:
+        self.calls[proof.role] += 1
+        if 1 < self.calls[proof.role] < 2 + self.REFUSALS:
+            return wire.Refused(sentence="The coordinator is not chosen yet.", is_elsewhere=True)
+        return None
+
+    def accepted(
+        self, connection: ClientConnection, received: int | None
+    ) -> tuple[wire.Accepted, list[bytes]]:
+        if self.calls[connection.role] == 1:
+            asyncio.get_running_loop().call_soon(connection.end)
+        return wire.Accepted(run="r", has_successor=True, term=1), []
+
+    def closed(self, connection: ClientConnection) -> None:
+        pass
+
+    def heard(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
+        pass
+
+
+def test_a_successor_that_is_not_chosen_yet_is_waited_for() -> None:
+    """Also by those who were not told of the line of succession before the coordinator died."""
+
+    async def wait() -> None:
+        desk = _Unchosen()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: ClientConnection(desk), "127.0.0.1", 0
+        )
+        host, port = server.sockets[0].getsockname()
+        viewer = Viewer(Site(host=host, port=port, token=TOKEN), lambda _said: None)
+        viewing = asyncio.create_task(viewer.follow())
+        agent = await dial(host, port, TOKEN, role="agent", name="n0")
+        environment = {
+            "HOLDFAST_COORDINATOR": f"{host}:{port}",
+            "HOLDFAST_TOKEN": TOKEN,
+            "HOLDFAST_MEMBER": "n0.0",
+        }
+        member = await asyncio.to_thread(Link.connect, environment)
+        heard: list[object] = []
+        member.on_message = heard.append
+        async with asyncio.timeout(WAIT_S):
+            assert await agent.receive() is None
+            assert await agent.resume()
+            while min(desk.calls[role] for role in ("operator", "agent", "worker")) < 2 + desk.REFUSALS:
+                await asyncio.sleep(0.01)
+        assert not viewing.done()
+        assert heard == []
+        await agent.close()
+        await asyncio.to_thread(member.close)
+        server.close()
+        for connection in desk.connections:
+            connection.end()
+        await viewing
+
+    asyncio.run(wait())
 
 
 def test_an_heir_that_was_elected_and_deposed_follows_again(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ class Connection:
         self._frames = entry.frames
         self._sent = SentFrames()
         self._received = 0
+        self._is_to_be_chosen = False
+        """Whether one of the places that were tried last may become the coordinator's."""
         self.line: tuple[Address, ...] = ()
         """Where to look for another coordinator; empty: there would be none."""
 
@@ -134,14 +136,15 @@ class Connection:
             return False
         await self.close()
         loop = asyncio.get_running_loop()
-        due_s = loop.time() + seeking.look_s(self.line)
+        began_s = loop.time()
         while True:
             try:
                 if await self._resumed(seeking.around(self.place, self.line)):
                     return True
             except handshake.Rejected:
                 return False
-            if loop.time() >= due_s:
+            look_s = seeking.look_s(self.line, is_to_be_chosen=self._is_to_be_chosen)
+            if loop.time() - began_s >= look_s:
                 return False
             await asyncio.sleep(seeking.SEEK_INTERVAL_S)
 
@@ -149,6 +152,7 @@ class Connection:
         """Whether one of these places has a coordinator, with which to go on. `Rejected`: it has given us
         up.
         """
+        self._is_to_be_chosen = False
         for host, port in places:
             wait_s = seeking.answer_wait_s(self.line)
             caller = msgspec.structs.replace(
@@ -156,7 +160,8 @@ class Connection:
             )
             try:
                 other = await _called(caller)
-            except (handshake.Unreachable, handshake.Stranger):
+            except (handshake.Unreachable, handshake.Stranger) as error:
+                self._is_to_be_chosen |= isinstance(error, handshake.Elsewhere)
                 continue
             missed = self._sent.after(other._entry.accepted.received)
             if other.term < self.term or missed is None:

@@ -68,6 +68,8 @@ class Link:
         self._successor = successor
         self._place = place
         self._line: tuple[Address, ...] = ()
+        self._is_to_be_chosen = False
+        """Whether one of the places that were tried last may become the coordinator's."""
         self._term = 0
         self._sent = SentFrames()
         self._received = 0
@@ -302,14 +304,15 @@ class Link:
 
     def _succeeded(self) -> bool:
         """Go on with the coordinator's successor; False: there is none, or it has given this member up."""
-        due_s = time.monotonic() + seeking.look_s(self._line)
+        began_s = time.monotonic()
         while self._successor is not None and self._is_open:
             try:
                 if self._resumed(seeking.around(self._place, self._line)):
                     return True
             except handshake.Rejected:
                 return False
-            if time.monotonic() >= due_s:
+            look_s = seeking.look_s(self._line, is_to_be_chosen=self._is_to_be_chosen)
+            if time.monotonic() - began_s >= look_s:
                 return False
             time.sleep(seeking.SEEK_INTERVAL_S)
         return False
@@ -319,13 +322,15 @@ class Link:
         member up.
         """
         wait_s = seeking.answer_wait_s(self._line)
+        self._is_to_be_chosen = False
         for place in places:
             assert self._successor is not None
             try:
                 connection, entry = self._successor(place, self._received, wait_s)
             except handshake.Rejected:
                 raise
-            except HoldfastError:
+            except HoldfastError as error:
+                self._is_to_be_chosen |= isinstance(error, handshake.Elsewhere)
                 continue
             if self._take_over(connection, entry):
                 self._place, self._term = place, entry.accepted.term

@@ -27,9 +27,11 @@ def around(place: Address, line: Iterable[Address]) -> list[Address]:
     return [*dict.fromkeys((place, *line))]
 
 
-def look_s(line: Sequence[Address]) -> float:
-    """For how long: without a line, it is there or it is gone."""
-    return SEEK_S if line else 0.0
+def look_s(line: Sequence[Address], *, is_to_be_chosen: bool) -> float:
+    """For how long: without a line, it is there or it is gone. is_to_be_chosen: somebody has answered who may
+    become the coordinator, and whom we follow though we were not told of the line yet.
+    """
+    return SEEK_S if line or is_to_be_chosen else 0.0
 
 
 def answer_wait_s(line: Sequence[Address]) -> float:

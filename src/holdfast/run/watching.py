@@ -14,7 +14,7 @@ import msgspec
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run import wire
 from holdfast.run.dial import Connection, dial
-from holdfast.run.handshake import Rejected, Stranger, Unreachable
+from holdfast.run.handshake import Elsewhere, Rejected, Stranger, Unreachable
 from holdfast.run.seeking import SEEK_INTERVAL_S, SEEK_S, Address, answer_wait_s, around
 from holdfast.run.site import Site
 from holdfast.run.status import Status
@@ -52,7 +52,7 @@ class Viewer:
         self.place: Address = (site.host, site.port)
         """Where the coordinator is, as far as is known."""
         self._line: tuple[Address, ...] = ()
-        self._seek_s = seek_s
+        self._seek_s = max(seek_s, SEEK_S)
         self._site = site
         self._show = show
         self._seen = seen
@@ -90,14 +90,15 @@ class Viewer:
     async def _found(self) -> Connection:
         """A connection to the coordinator, where it was or along the line; `Unreachable` where none is."""
         loop = asyncio.get_running_loop()
-        due_s = loop.time() + (self._seek_s if self._line else 0.0)
+        began_s = loop.time()
         while True:
             wait_s = answer_wait_s(self._line)
             for host, port in around(self.place, self._line):
                 try:
                     return await dial(host, port, self._site.token, role="operator", wait_s=wait_s)
-                except (Unreachable, Stranger):
-                    if loop.time() >= due_s:
+                except (Unreachable, Stranger) as error:
+                    is_sought = bool(self._line) or isinstance(error, Elsewhere)
+                    if not is_sought or loop.time() - began_s >= self._seek_s:
                         raise
             await asyncio.sleep(SEEK_INTERVAL_S)
 
