@@ -7,6 +7,7 @@ and copied as one. The others are asked of the driver itself, because torch take
 
 import ctypes
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -164,8 +165,12 @@ def _driver() -> Any:
 def register(memory: torch.Tensor, device: torch.device) -> None:
     """Raises `RuntimeError`."""
     with torch.cuda.device(device):
-        code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]
-        torch.cuda.check_error(int(code))
+        code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0))  # type: ignore[no-untyped-call]
+        if code:
+            # It stays this thread's last error, and the next kernel would fail with it: so this one does.
+            with suppress(RuntimeError):
+                torch.ones(1, device=device)
+        torch.cuda.check_error(code)
 
 
 def unregister(memory: torch.Tensor) -> None:

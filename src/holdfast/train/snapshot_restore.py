@@ -4,7 +4,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -149,19 +149,38 @@ def _upload(
     registered: list[torch.Tensor] = []
     copies: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
     try:
-        for at in range(0, flat.numel(), REGISTERED_BYTES):
-            part = flat[at : at + REGISTERED_BYTES]
-            begun_s = time.perf_counter()
-            register(part, device)
-            registered.append(part)
-            times.pinned_s += time.perf_counter() - begun_s
-            end = at + part.numel()
-            copies.append(_copy_up(flat, (at, end), goes_up, tensors))
+        for begin, end in registered_stretches(flat, lambda part: register(part, device), registered, times):
+            copies.append(_copy_up(flat, (begin, end), goes_up, tensors))
             yield end
         torch.cuda.synchronize(device)
         times.copied_s += sum(begun.elapsed_time(done) for begun, done in copies) / 1e3
     finally:  # it takes as long as a copy, and nobody waits for it
         threading.Thread(target=_unregister_all, args=(registered, device), daemon=True).start()
+
+
+def registered_stretches(
+    flat: torch.Tensor,
+    ask: Callable[[torch.Tensor], None],
+    registered: list[torch.Tensor],
+    times: RestoreTimes,
+    size_bytes: int = REGISTERED_BYTES,
+) -> Iterator[tuple[int, int]]:
+    """Beginning and end of the stretches to copy, each registered with CUDA before it is given. ask: does
+    that. If it is refused, as where this user may not lock so much memory, the snapshot is not to blame:
+    the rest is copied unregistered, which takes longer.
+    """
+    is_allowed = True
+    for at in range(0, flat.numel(), size_bytes):
+        part = flat[at : at + size_bytes]
+        begun_s = time.perf_counter()
+        if is_allowed:
+            try:
+                ask(part)
+                registered.append(part)
+            except RuntimeError:
+                is_allowed = False
+        times.pinned_s += time.perf_counter() - begun_s
+        yield at, at + part.numel()
 
 
 def _copy_up(
