@@ -56,6 +56,7 @@ from holdfast.train import (
     importing,
     manifest,
     manifest_file,
+    owning,
     snapshot_file,
     snapshot_restore,
 )
@@ -391,6 +392,7 @@ DECODERS: dict[str, Decoder] = {
     "train.copying": Decoder(
         copying.noted_packs, (StorageTrouble,), (b'{"packs":["chunks/0123456789abcdef-000000.pack"]}',)
     ),
+    "train.owning": Decoder(owning.owner_in, (StorageTrouble,), (b'{"run":"small"}',)),
     "train.importing": Decoder(importing.read_safetensors, (importing.MalformedTensors,), (SAFETENSORS,)),
     "train.snapshot_file": Decoder(as_snapshot, (Unsound, OSError), (SNAPSHOT_NOTE,)),
     "train.manifest.shares": Decoder(

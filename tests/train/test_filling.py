@@ -3,6 +3,7 @@ process and a real S3 server.
 """
 
 import contextlib
+import fcntl
 import os
 import random
 import re
@@ -27,6 +28,8 @@ from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.copying import copy_step, fault_at, steps_in
 from holdfast.train.fetching import CopyNews, fetch_newest
 from holdfast.train.filling import FINISH, FillingOrder
+from holdfast.train.left_copies import copying_mark, remove_left_copies
+from holdfast.train.owning import owner_at
 from holdfast.train.place import DirectoryStorage, Storage
 from holdfast.train.places import opened_place
 
@@ -84,7 +87,8 @@ class Fetched(list[str]):
 
     def __init__(self, own: Path, *places: Storage) -> None:
         super().__init__()
-        self.news: list[CopyNews] = fetch_newest([own], [(one, one) for one in places], self.append)
+        pairs = [(one, one) for one in places]
+        self.news: list[CopyNews] = fetch_newest([own], pairs, "small", self.append)
 
 
 def test_the_newest_sound_checkpoint_of_any_place_is_taken(
@@ -339,11 +343,109 @@ def test_storage_that_fails_is_told_once_and_used_again(
 
 def test_the_end_waits_for_a_bounded_time(server: ObjectServer, url: str, tmp_path: Path) -> None:
     save(tmp_path / "own", 7)
-    with filling(tmp_path, url, server, secret="another", end_s=1.0) as filler:
-        until(lambda: filler.said("access denied"), lambda: filler.lines)
+    with (
+        faulty_proxy(server, lambda number, what: "refuse") as proxy,
+        filling(tmp_path, url, server, port=proxy.port, end_s=1.0) as filler,
+    ):
+        until(lambda: filler.said("it answers 503"), lambda: filler.lines)
         assert filler.finish() == 1
         assert "step 7 could not be copied" in filler.lines[0]
-        assert filler.lines[-1].startswith(f"holdfast: step 7 is NOT in {url}: access denied")
+        assert filler.lines[-1].startswith(f"holdfast: step 7 is NOT in {url}: it answers 503")
+
+
+def test_a_place_that_lets_nobody_in_is_not_waited_for(
+    server: ObjectServer, url: str, tmp_path: Path
+) -> None:
+    """The time that the end has is longer than the test waits."""
+    save(tmp_path / "own", 7)
+    with filling(tmp_path, url, server, secret="another", end_s=10.0 * END_S) as filler:
+        assert filler.finish() == 1
+        (said,) = (line for line in filler.lines if "NOT" in line)
+        assert said.startswith(f"holdfast: step 7 is NOT in {url}: access denied (")
+        copy = f"to copy it later: holdfast checkpoint copy {tmp_path / 'own'} --to {url}"
+        assert said.endswith(f"; {copy}\n")
+
+
+WAITING = """
+import sys
+from pathlib import Path
+from holdfast.run.launcher import Order
+from holdfast.run.state import RunPolicy
+from holdfast.train.further_places import filled, further_place
+
+own, home, url = sys.argv[1:]
+order = Order(
+    policy=RunPolicy(run="small"), is_named=True, command=("true",), home=Path(home), checkpoints=(Path(own),)
+)
+with filled(order, [further_place(url)], lambda text: print(text, file=sys.stderr)):
+    pass
+print("over")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_waiting_for_the_last_copy(
+    server: ObjectServer, url: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    save(tmp_path / "own", 7)
+    with faulty_proxy(server, lambda _, what: "refuse" if what.startswith("PUT") else "pass") as proxy:
+        process = subprocess.Popen(
+            [sys.executable, "-c", WAITING, str(tmp_path / "own"), str(tmp_path / "home"), url],
+            env={**os.environ, **server.environment(proxy.port)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "waiting up to" in line:
+                process.send_signal(number)
+        out, _ = process.communicate(timeout=END_S)
+    assert (process.returncode, out) == (0, "over\n"), lines
+    # The second, if the process that copies is too slow to answer.
+    assert f"step 7 is NOT in {url}: " in lines[-1] or f"step 7 may not be in {url}; " in lines[-1]
+    assert f"to copy it later: holdfast checkpoint copy {tmp_path / 'own'} --to {url}" in lines[-1]
+
+
+def test_a_place_belongs_to_one_run(server: ObjectServer, url: str, tmp_path: Path) -> None:
+    save(tmp_path / "own", 1)
+    with filling(tmp_path, url, server) as filler:
+        assert filler.finish() == 0
+    place = opened_place(url)
+    assert owner_at(place) == "small"
+    assert fetch_newest([tmp_path / "again"], [(place, place)], "small", lambda said: None)
+    with pytest.raises(InputError) as refused:
+        fetch_newest([tmp_path / "other"], [(place, place)], "large", lambda said: None)
+    assert refused.value.sentence == f"{url} has the checkpoints of the run 'small', and this run is 'large'."
+    assert f"holdfast checkpoint copy {url} --to PLACE" in refused.value.hint
+    assert not (tmp_path / "other").exists()
+    # One that did not look at it, because it was going on elsewhere, does not write there, either.
+    save(tmp_path / "large", 2)
+    with filling(tmp_path, url, server, run="large", directories=(str(tmp_path / "large"),)) as filler:
+        assert filler.finish() == 1
+        assert "step 2 is NOT in" in filler.lines[-1]
+        assert "it has the checkpoints of the run 'small'" in filler.lines[-1]
+    assert sound_at(place) == [1]
+    # A copy made by hand is nobody's yet.
+    other = opened_place(f"{url}-other")
+    copy_all(tmp_path / "own", other)
+    assert fetch_newest([tmp_path / "other"], [(other, other)], "large", lambda said: None)
+    place.remove([key for key in place.listed() if key.endswith(".checkpoint")])
+    assert fetch_newest([tmp_path / "third"], [(place, place)], "large", lambda said: None) == []
+
+
+def test_links_that_a_crash_has_left_are_removed_unless_somebody_copies(tmp_path: Path) -> None:
+    left, used = (tmp_path / copying_mark(place) for place in ("s3://gone/x", "s3://used/x"))
+    for folder in (left, used):
+        (folder / "chunks").mkdir(parents=True)
+        (folder / "chunks" / "pack").write_bytes(b"bytes")
+    with used.with_name(f"{used.name}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        remove_left_copies([tmp_path / "nowhere", tmp_path])
+        until(lambda: not left.exists())
+        assert used.exists()
 
 
 def test_a_damaged_checkpoint_is_not_copied(server: ObjectServer, url: str, tmp_path: Path) -> None:

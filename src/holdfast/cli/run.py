@@ -275,6 +275,9 @@ def command(given: _Flags) -> int:
         from holdfast.cli.live import show
 
         display = show
+    from holdfast.train.left_copies import remove_left_copies
+
+    remove_left_copies(order.own_checkpoints)
     if not (further := _further(given)):
         return launch(order, display)
     from holdfast.train.further_places import filled, further_place

@@ -99,6 +99,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     metrics: tuple[str, int] | None = None
     arbiter: str = ""
 
+    @property
+    def own_checkpoints(self) -> tuple[Path, ...]:
+        """The directories that the run writes its checkpoints to."""
+        return self.checkpoints or (run_directory(self.home, self.policy.run) / CHECKPOINTS_DIRECTORY,)
+
 
 def launch(order: Order, display: Display | None = None) -> int:
     """Run it to its end. Returns the exit code of `holdfast run`."""

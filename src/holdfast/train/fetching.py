@@ -11,6 +11,7 @@ import msgspec
 from holdfast.record.errors import InputError
 from holdfast.train.chunks import NewerFormat, OlderFormat, Unsound
 from holdfast.train.copying import Listing, PlacedStep, copy_step, fault_at, manifest_at, steps_in
+from holdfast.train.owning import check_owner
 from holdfast.train.place import DirectoryStorage, Storage, StorageTrouble
 
 
@@ -36,12 +37,16 @@ class _Offer(NamedTuple):
 
 
 def fetch_newest(
-    directories: Sequence[Path], places: Sequence[tuple[Storage, Storage]], say: Callable[[str], None]
+    directories: Sequence[Path],
+    places: Sequence[tuple[Storage, Storage]],
+    run: str,
+    say: Callable[[str], None],
 ) -> list[CopyNews]:
     """Have the newest sound checkpoint in one of the run's own directories, the first of which takes what is
     fetched. All bytes are compared. Only what is damaged is passed over, and a place that cannot be used or
     read to the end, if there is something else to go on from. Raises `InputError` if there is not, because
-    the run would begin anew; where another version wrote the newest; and where a place is not there at all.
+    the run would begin anew; where another version wrote the newest; where a place is not there at all; and
+    where it belongs to another run.
     places: of each one that answers soon or not at all, and one with more patience.
     """
     own = [DirectoryStorage(directory) for directory in directories]
@@ -50,6 +55,7 @@ def fetch_newest(
     for hasty, patient in places:
         try:
             offers += [offer._replace(place=patient) for offer in _offers(hasty, is_own=False)]
+            check_owner(hasty, run)
         except OSError as error:
             trouble = _unusable(hasty, error)
             if isinstance(error, StorageTrouble) and error.is_mistake:

@@ -10,15 +10,16 @@ Needs no torch.
 import contextlib
 import errno
 import fcntl
-import hashlib
+import io
 import os
+import shlex
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal, assert_never
 
 import msgspec
 
@@ -31,8 +32,10 @@ from holdfast.run.kin import be_dispensable
 from holdfast.train.chunks import FOLDER, Unsound, locked
 from holdfast.train.copying import CopiedStep, PlacedStep, copy_step, retain, steps_in
 from holdfast.train.fetching import CopyNews
+from holdfast.train.left_copies import copying_mark
 from holdfast.train.manifest_file import manifest_of
-from holdfast.train.place import DirectoryStorage, Storage
+from holdfast.train.owning import claim
+from holdfast.train.place import DirectoryStorage, Storage, StorageTrouble
 from holdfast.train.places import opened_place
 
 LOOK_S = 0.5
@@ -46,7 +49,8 @@ END_S_MIN, END_X = 60.0, 4.0
 QUIET_S = 3.0
 """When the run is over, and it takes longer than this, a line says what is waited for."""
 NICENESS = 10
-FINISH = b"finish\n"
+FINISH, LEAVE = b"finish\n", b"leave\n"
+"""What it is told: the run is over; and nobody waits for the last copy any more."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
 
 
@@ -64,6 +68,10 @@ class FillingOrder(msgspec.Struct, frozen=True, kw_only=True):
     end_s: float = END_S_MIN
     is_detached: bool = False
     news: tuple[CopyNews, ...] = ()
+
+
+Attempt = Literal["done", "again", "never"]
+"""Of a copy. done: there is nothing to be tried again soon. never: the place will not take it."""
 
 
 class _Wanted(msgspec.Struct, frozen=True):
@@ -88,48 +96,57 @@ class Filler:
         self._reason = ""
         self._longest_s = 0.0
         self._newest: int | None = None
-        self._going: int | None = None
+        self._going: _Wanted | None = None
+        self._is_ours = False
         self.ending = threading.Event()
         self._telling = threading.Lock()
 
     # -- what is to be done ----------------------------------------------------------------------------------
 
-    def fill(self) -> None:
-        """Until the run is over and its last checkpoint is there."""
-        with self._alone() as is_ours:
+    def fill(self) -> bool:
+        """Until the run is over and its last checkpoint is there; False: it will never be."""
+        with self._alone() as self._is_ours:
             failures = 0
-            while is_ours:
+            while self._is_ours:
                 is_last = self.ending.is_set()  # what is found after that was written before
-                wanted = self._wanted()
-                self._going = wanted.kept.step if wanted else None
-                if wanted is None:
+                self._going = self._wanted()
+                if self._going is None:
                     if is_last:
                         break
                     self.ending.wait(LOOK_S)
-                elif self._copy(wanted):
-                    failures = 0
-                else:
-                    pause_s = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
-                    failures += 1
-                    (time.sleep if is_last else self.ending.wait)(pause_s)
+                    continue
+                attempt = self._copy(self._going, is_last=is_last)
+                match attempt:
+                    case "done":
+                        failures = 0
+                    case "never" if is_last:
+                        self.give_up()
+                        return False
+                    case "again" | "never":  # who runs the place may let us in yet
+                        pause_s = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
+                        failures += 1
+                        (time.sleep if is_last else self.ending.wait)(pause_s)
+                    case _:
+                        assert_never(attempt)
         with self._telling:
             self._record_news()
             if self._newest is not None and not self._reason:
                 _say(f"step {self._newest} is in {self._place.name}")
+        return True
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
         """Of all who fill this place from this directory: agents of one machine, machines that share it."""
         directory = Path(self._order.directories[0])
         directory.mkdir(parents=True, exist_ok=True)
-        with (directory / f".{self._mark}.lock").open("ab") as file:
+        with (directory / f"{self._mark}.lock").open("ab") as file:
             while not (is_ours := _is_locked(file)) and not self.ending.is_set():
                 self.ending.wait(LOOK_S)
             yield is_ours  # else another one does what is left
 
     @property
     def _mark(self) -> str:
-        return "copying-" + hashlib.blake2b(self._place.name.encode(), digest_size=4).hexdigest()
+        return copying_mark(self._place.name)
 
     def _wanted(self) -> _Wanted | None:
         """The newest of each part that is not there yet. Of a sharded model rather a step of which other
@@ -165,28 +182,34 @@ class Filler:
 
     # -- doing it --------------------------------------------------------------------------------------------
 
-    def _copy(self, wanted: _Wanted) -> bool:
-        """Whether there is nothing to be tried again soon."""
+    def _copy(self, wanted: _Wanted, *, is_last: bool) -> Attempt:
         begun_s = time.monotonic()
-        frozen = wanted.directory / f".{self._mark}"
+        frozen = wanted.directory / self._mark
         only = msgspec.structs.replace(wanted.kept, keys=(wanted.key,), there=(True,))
         try:
             source = _frozen(wanted, frozen)
+            claim(self._place, self._order.run)
             copied = copy_step(source, only, self._place)
         except Unsound as error:
             if not (wanted.directory / wanted.key).exists():
-                return True  # the run has removed it while it was read, for want of links
+                return "done"  # the run has removed it while it was read, for want of links
             self._refused.add((wanted.key, wanted.version))
             self._tell_failure(wanted.kept.step, f"in {wanted.directory}, {error}")
-            return True
+            return "done"
         except OSError as error:
             if not (wanted.directory / wanted.key).exists():
-                return True  # the run has newer ones by now
-            self._tell_failure(wanted.kept.step, error.strerror or str(error))
-            return False
+                return "done"  # the run has newer ones by now
+            is_hopeless = isinstance(error, StorageTrouble) and (error.is_mistake or error.is_denied)
+            why = error.strerror or str(error)
+            if is_hopeless and is_last:
+                self._reason = why  # is told once it is given up
+                return "never"
+            self._tell_failure(wanted.kept.step, why)
+            return "never" if is_hopeless else "again"
         finally:
             shutil.rmtree(frozen, ignore_errors=True)
         self._done[wanted.key] = wanted.version
+        self._going = None
         took_s = time.monotonic() - begun_s
         self._longest_s = max(self._longest_s, took_s)
         self._tell_copy(copied, took_s)
@@ -196,7 +219,7 @@ class Filler:
             self._tell_failure(wanted.kept.step, f"old checkpoints stay there: {error.strerror or error}")
         except InputError:
             pass  # of a sharded model no step is whole yet
-        return True
+        return "done"
 
     # -- saying it -------------------------------------------------------------------------------------------
 
@@ -227,17 +250,28 @@ class Filler:
             self._reason = why
 
     def tell_waiting(self) -> None:
-        if self._going is not None:
-            _say(f"waiting up to {self.end_s:.0f} s for step {self._going} to be in {self._place.name}")
+        if (going := self._going) is not None:
+            step = going.kept.step
+            _say(f"waiting up to {self.end_s:.0f} s for step {step} to be in {self._place.name}")
 
-    def give_up(self) -> None:
-        """The time is up that the last copy has."""
+    def give_up(self, why: str = "") -> None:
+        """The time is up that the last copy has, or it cannot be made. why: if nothing is known yet."""
         with self._telling:
-            if self._going is not None:
+            if (going := self._going) is not None:
                 newest = "" if self._newest is None else f"; step {self._newest} is there"
-                why = self._reason or "it took too long"
-                _say(f"step {self._going} is NOT in {self._place.name}: {why}{newest}")
-                self._record(CopyNews(step=self._going, place=self._place.name, reason=why))
+                why = self._reason or why or "it took too long"
+                copy = by_hand(str(going.directory), self._place.name)
+                _say(f"step {going.kept.step} is NOT in {self._place.name}: {why}{newest}; {copy}")
+                self._record(CopyNews(step=going.kept.step, place=self._place.name, reason=why))
+            elif self._newest is not None:  # only what is old may still be there
+                _say(f"step {self._newest} is in {self._place.name}")
+
+    def leave(self) -> None:
+        """Nobody waits any more."""
+        if self._is_ours and self._going is None:
+            with contextlib.suppress(OSError):
+                self._going = self._wanted()  # the run's last may not have been looked at yet
+        self.give_up("the waiting was interrupted")
 
     @property
     def end_s(self) -> float:
@@ -285,24 +319,31 @@ def _frozen(wanted: _Wanted, into: Path) -> Storage:
     return DirectoryStorage(into)
 
 
+def by_hand(directory: str, place: str) -> str:
+    """How somebody copies it later."""
+    words = shlex.join(("holdfast", "checkpoint", "copy", directory, "--to", place))
+    return f"to copy it later: {words}"
+
+
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # nobody reads it any more
         os.write(2, f"holdfast: {text}\n".encode("utf-8", "replace"))
 
 
-def _await_end(order: FillingOrder) -> None:
+def _await_end(order: FillingOrder, told: io.FileIO) -> None:
     """Until whoever started this process says that the run is over, or is gone with it."""
-    if sys.stdin.buffer.readline() == FINISH or not order.is_detached:
+    if told.readline() == FINISH or not order.is_detached:
         return
     home = Path(order.home)
     while (run_directory(home, order.run) / FILE).exists() and not is_lost(home, order.run):
         time.sleep(LOST_LOOK_S)
 
 
-def _watch(order: FillingOrder, filler: Filler) -> None:
+def _watch(order: FillingOrder, filler: Filler, told: io.FileIO) -> None:
     """Storage may hang for good: the process ends with this thread at the latest."""
-    _await_end(order)
+    _await_end(order, told)
     filler.ending.set()
+    threading.Thread(target=_await_leave, args=(filler, told), daemon=True).start()
     until_s = time.monotonic() + filler.end_s
     time.sleep(min(filler.end_s, QUIET_S))
     filler.tell_waiting()
@@ -312,19 +353,29 @@ def _watch(order: FillingOrder, filler: Filler) -> None:
     os._exit(1)
 
 
+def _await_leave(filler: Filler, told: io.FileIO) -> None:
+    """If who waits is gone instead, the last copy is still made."""
+    if told.readline() == LEAVE:
+        filler.leave()
+        os._exit(1)
+
+
 def main() -> None:
     """What `holdfast run` starts."""
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=FillingOrder)
+    # Without a buffer, which a thread that waits for a line would keep locked when the process ends.
+    told = io.FileIO(0, closefd=False)
+    order = msgspec.json.decode(told.readline(), type=FillingOrder)
     os.nice(NICENESS)
     be_dispensable()
     with Recorder(Path(order.home) / JOURNAL_DIRECTORY, run=order.run) as recorder:
         filler = Filler(order, opened_place(order.place), recorder)
-        threading.Thread(target=_watch, args=(order, filler), daemon=True).start()
+        threading.Thread(target=_watch, args=(order, filler, told), daemon=True).start()
         try:
-            filler.fill()
+            is_filled = filler.fill()
         except OSError as error:  # of the run's own directory
             _say(f"checkpoints are not copied to {order.place}: {error}")
             os._exit(1)  # the other thread may be reading still
+    sys.exit(0 if is_filled else 1)
 
 
 if __name__ == "__main__":

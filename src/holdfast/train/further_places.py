@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -13,16 +14,19 @@ import msgspec
 
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.files import require_directory
-from holdfast.run.endpoint import run_directory
-from holdfast.run.launcher import CHECKPOINTS_DIRECTORY, Order
+from holdfast.run.launcher import Order
 from holdfast.run.site import reach, survey
+from holdfast.train.copying import steps_in
 from holdfast.train.fetching import CopyNews, fetch_newest
-from holdfast.train.filling import FINISH, FillingOrder
+from holdfast.train.filling import FINISH, LEAVE, FillingOrder, by_hand
+from holdfast.train.place import DirectoryStorage
 from holdfast.train.places import is_url, opened_place
 
 KEEP = 2
 REQUEST_S_MAX = 20.0
 """How long an answer may take before the run starts."""
+LEAVE_S_MAX = 10.0
+"""How long a process that fills a place may take to say what is not there, once nobody waits for it."""
 LOOK_S, LIVES_MAX = 5.0, 20
 """How often it is looked whether the process that fills a place is still there, and how many it may have."""
 
@@ -65,14 +69,14 @@ def filled(order: Order, further: Sequence[FurtherPlace], say: Callable[[str], N
             "Checkpoints of a run on several machines cannot be copied without the run's name.",
             hint="Give the same --run on all of them.",
         )
-    own = order.checkpoints or (run_directory(order.home, order.policy.run) / CHECKPOINTS_DIRECTORY,)
+    own = order.own_checkpoints
     _check_apart(own, further)
     news: list[CopyNews] = []
     if not _is_going(order):
         places = [
             (opened_place(one.place, request_s=REQUEST_S_MAX), opened_place(one.place)) for one in further
         ]
-        news = fetch_newest([one.absolute() for one in own], places, say)
+        news = fetch_newest([one.absolute() for one in own], places, order.policy.run, say)
     fillers = [
         _Filler(
             FillingOrder(
@@ -91,15 +95,36 @@ def filled(order: Order, further: Sequence[FurtherPlace], say: Callable[[str], N
     try:
         yield
     finally:
+        with _interruptible():
+            _await(fillers)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM is heard as Ctrl-C is."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _await(fillers: Sequence["_Filler"]) -> None:
+    """The last copies, for a bounded time. An interrupt ends the waiting, and another one ends it at once."""
+    try:
         for filler in fillers:
             filler.finish()
+        for filler in fillers:
+            filler.wait()
+    except KeyboardInterrupt:
         try:
             for filler in fillers:
-                filler.wait()
+                filler.leave()
         except KeyboardInterrupt:
             for filler in fillers:
                 filler.end()
-            say("interrupted while the last checkpoint was copied; the run's own directory has it")
 
 
 def _check_apart(own: Sequence[Path], further: Sequence[FurtherPlace]) -> None:
@@ -172,15 +197,48 @@ class _Filler:
         self._watching.join()
         if self._process.poll() is not None:
             self._process = self._started()
+        self._tell(FINISH)
+
+    def _tell(self, word: bytes) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.write(FINISH)
-            self._process.stdin.close()
+            self._process.stdin.write(word)
+            self._process.stdin.flush()
 
     def wait(self) -> None:
         """It takes a bounded time."""
         self._process.wait()
+        self._close()
+
+    def leave(self) -> None:
+        """Wait no longer. It says what is not there; if it cannot, that is said here."""
+        self._is_over.set()
+        self._tell(LEAVE)
+        try:
+            self._process.wait(LEAVE_S_MAX)
+        except subprocess.TimeoutExpired:
+            self.end()
+            directory, step = self._newest()
+            copy = by_hand(directory, self._order.place)
+            self._say(f"interrupted: step {step} may not be in {self._order.place}; {copy}")
+        self._close()
+
+    def _newest(self) -> tuple[str, int]:
+        """The run's last checkpoint: its directory, and its step."""
+        found = [(0, self._order.directories[0])]
+        for directory in self._order.directories:
+            with contextlib.suppress(OSError):
+                kept = steps_in(DirectoryStorage(Path(directory)).listed())
+                found += [(one.step, directory) for one in kept]
+        step, directory = max(found, key=lambda one: one[0])
+        return directory, step
 
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()

@@ -2,7 +2,7 @@
 
 A place holds objects under keys, each put there whole or not at all. What the keys are is that of a run's
 directory: manifests, and packs in folders of chunks. Beside them are notes of who is writing
-(`writing/TOKEN`). Needs no torch.
+(`writing/TOKEN`), and of the run that the place belongs to. Needs no torch.
 """
 
 import contextlib
@@ -19,13 +19,15 @@ from holdfast.train.whole_file import is_left_behind, part_of
 
 WRITING = "writing"
 """The folder of notes of who is writing."""
+OWNER = "run.json"
+"""The note of the run that a place belongs to."""
 PART = r"(?P<part>(?:shard-(?:0|[1-9][0-9]{0,3})-of-[1-9][0-9]{0,3}/)?)"
 """The folder of a rank's part; empty: of what is whole."""
 _KEY = re.compile(
     rf"{PART}(?:step-(?:[0-9]{{12}}|[1-9][0-9]{{12,}})\.checkpoint|{FOLDER}/[0-9a-f]{{16}}-[0-9]{{6}}\.pack)"
     rf"|{WRITING}/[0-9a-f]{{16}}"
 )
-_LEFT = re.compile(r"\.(step-[0-9]{12,}|[0-9a-f]{16})\.[0-9a-f]{16}\.part")
+_LEFT = re.compile(r"\.(step-[0-9]{12,}|[0-9a-f]{16}|run\.json)\.[0-9a-f]{16}\.part")
 PLACE_HINT = "Name a directory, or s3://BUCKET/PREFIX."
 
 
@@ -40,11 +42,14 @@ class StoredObject(NamedTuple):
 
 
 class StorageTrouble(OSError):
-    """A place cannot be used at the moment, or at all. is_mistake: it does not exist."""
+    """A place cannot be used at the moment, or at all. is_mistake: not at all, as if it does not exist.
+    is_denied: it does not let this user in.
+    """
 
-    def __init__(self, why: str, *, is_mistake: bool = False) -> None:
+    def __init__(self, why: str, *, is_mistake: bool = False, is_denied: bool = False) -> None:
         super().__init__(None, why)
         self.is_mistake = is_mistake
+        self.is_denied = is_denied
 
 
 class Storage(Protocol):

@@ -136,7 +136,7 @@ class S3Storage:
                 raise FileNotFoundError(None, "it is not there") from None
             is_denied = bool(re.search(r"status code: 40[13]\b", text))
             why = f"access denied ({code})" if is_denied and code else _gist(error)
-            raise StorageTrouble(why) from None
+            raise StorageTrouble(why, is_denied=is_denied) from None
 
 
 def _gist(error: BaseException) -> str:
