@@ -1,5 +1,7 @@
 """`holdfast checkpoint`: a run's checkpoints listed and exported, by its name or by a path."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,13 @@ from holdfast.cli.checkpoint import list as list_
 from holdfast.record.errors import InputError
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.chunks import FOLDER, packs_in
+from holdfast.train.kept import kept_steps
 from holdfast.train.manifest_file import read_manifest
 from holdfast.train.opening import load_checkpoint
-from holdfast.train.parts import kept_steps
 
 pytestmark = pytest.mark.slow
 
+RUN_WAIT_S = 600
 WEIGHT = torch.arange(6.0).reshape(2, 3)
 LARGE = torch.arange(1000.0)
 
@@ -41,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_run_is_listed_with_what_cannot_be_trusted(holdfast: Callable[..., Any], folder: Path) -> None:
     listed = holdfast("checkpoint", "list", "small")
-    assert listed.code == 0, listed.err
+    assert listed.code == 1, listed.err
     head, *rows = listed.out.splitlines()
     assert head.split() == ["step", "parts", "size", "written", "sound"]
     assert [row.split()[0] for row in rows] == ["10", "20", "30"]
@@ -52,6 +55,18 @@ def test_a_run_is_listed_with_what_cannot_be_trusted(holdfast: Callable[..., Any
 def test_a_directory_is_listed_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     list_.command.main([str(folder), "--json"], standalone_mode=False)
     assert [row["step"] for row in msgspec.json.decode(capsys.readouterr().out)] == [10, 20, 30]
+
+
+def test_who_only_looks_at_checkpoints_does_not_load_torch(folder: Path) -> None:
+    """Which takes seconds."""
+    code = (
+        "import sys; from holdfast.cli.checkpoint.rows import rows_of; "
+        "_, rows = rows_of(sys.argv[1]); print(len(rows), 'torch' in sys.modules)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=RUN_WAIT_S, check=True
+    )
+    assert found.stdout == "3 False\n"
 
 
 def test_parts_of_a_step_are_one_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +139,7 @@ def test_a_mistake_is_one_sentence_and_a_hint(
     assert sentence in refused.value.sentence
     assert "\n" not in refused.value.sentence
     assert refused.value.hint
+    assert refused.value.exit_code == (1 if "bytes instead of" in sentence else 2)
 
 
 @pytest.mark.usefixtures("folder")
@@ -167,14 +183,14 @@ def test_verify_finds_what_a_list_does_not(tmp_path: Path, capsys: pytest.Captur
     raw[100] ^= 1
     pack.write_bytes(raw)
     capsys.readouterr()
-    run(list_.command, tmp_path)
+    assert run(list_.command, tmp_path) == 0
     assert "no: " not in capsys.readouterr().out
     assert run(verify.command, tmp_path) == 1
     _, older, newer = capsys.readouterr().out.splitlines()
     assert older.endswith("yes")
     assert f"no: of its chunks, {pack.name} is damaged: the hash of its chunk at byte 0" in newer
     pack.unlink()
-    run(list_.command, tmp_path)
+    assert run(list_.command, tmp_path) == 1
     assert f"no: its chunks in {pack.name} are missing" in capsys.readouterr().out
 
 
@@ -192,6 +208,7 @@ def test_a_copy_is_verified_and_can_be_gone_on_from(
     pack.write_bytes(bytes(pack.stat().st_size))
     with pytest.raises(InputError, match="is damaged: of its chunks") as refused:
         run(copy.command, tmp_path / "here", "--to", tmp_path / "elsewhere", "--step", 2)
+    assert refused.value.exit_code == 1  # found; what the user got wrong has 2
     assert f"`holdfast checkpoint verify {tmp_path / 'here'}`" in refused.value.hint
     assert not list((tmp_path / "elsewhere").glob("step-*"))
     capsys.readouterr()
@@ -204,8 +221,9 @@ def test_a_copy_is_verified_and_can_be_gone_on_from(
     pack.write_bytes(bytes(pack.stat().st_size))
     with pytest.raises(InputError, match=r"step-000000000002\.checkpoint is damaged: of its chunks"):
         run(copy.command, tmp_path / "here", "--to", tmp_path / "third")
-    with pytest.raises(InputError, match="no checkpoint of step 7"):
+    with pytest.raises(InputError, match="no checkpoint of step 7") as mistaken:
         run(copy.command, tmp_path / "here", "--to", tmp_path / "there", "--step", 7)
+    assert mistaken.value.exit_code == 2
 
 
 def test_what_a_small_copy_writes_is_told_in_bytes(
@@ -252,8 +270,9 @@ def test_prune_keeps_what_can_be_gone_on_from_and_frees_chunks(
     assert run(verify.command, tmp_path) == 1
     for step in (3, 4):
         kept.path(step).write_bytes(b"torn")
-    with pytest.raises(InputError, match="nothing was removed"):
+    with pytest.raises(InputError, match="nothing was removed") as found:
         run(prune.command, tmp_path)
+    assert found.value.exit_code == 1
     assert kept.steps() == [3, 4, 5]
 
 

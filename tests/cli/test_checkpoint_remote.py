@@ -1,5 +1,9 @@
 """`holdfast checkpoint` with object storage: a real S3 server on loopback."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +13,16 @@ import pytest
 import torch
 from object_storage import BUCKET, ObjectServer, object_server
 
+from holdfast.cli.checkpoint import copy, export, import_, prove
+from holdfast.record.errors import InputError
 from holdfast.train.checkpoint import DirectoryCheckpoints
+from holdfast.train.chunks import FOLDER, DamagedCheckpoints
+from holdfast.train.copying import manifest_at, steps_in
+from holdfast.train.fetched import passing_directory
 from holdfast.train.opening import load_checkpoint
+from holdfast.train.owning import claim
+from holdfast.train.place import DirectoryStorage
+from holdfast.train.places import opened_place
 
 pytestmark = pytest.mark.slow
 WEIGHT = torch.arange(1000.0)
@@ -60,8 +72,152 @@ def test_object_storage_is_a_place_as_any(
     assert found.code == 1
     assert "is damaged at byte 0" in found.out
     refused = holdfast("checkpoint", "copy", THERE, "--to", str(tmp_path / "other"))
-    assert refused.code == 2
+    assert refused.code == 1
     assert "is damaged" in refused.err
+
+
+def run(command: Any, *arguments: object) -> Any:
+    return command.main([str(one) for one in arguments], standalone_mode=False)
+
+
+@pytest.fixture
+def there(
+    server: ObjectServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> DirectoryStorage:
+    """The bucket's own files; the bucket has steps 20 and 30."""
+    for name, value in {**server.environment(), "HOLDFAST_HOME": str(tmp_path / "home")}.items():
+        monkeypatch.setenv(name, value)
+    for step in (20, 30):
+        run(copy.command, folder, "--to", THERE, "--step", step)
+    return DirectoryStorage(server.root / "small")
+
+
+def fetched_in(tmp_path: Path) -> list[Path]:
+    """What was left of fetched checkpoints, anywhere."""
+    return [path for path in tmp_path.rglob(".fetched-*") if path.is_dir()]
+
+
+def damage(there: DirectoryStorage, step: int) -> None:
+    (kept,) = (one for one in steps_in(there.listed()) if one.step == step)
+    for pack, _ in manifest_at(there, kept.keys[0]).packs:
+        path = Path(there.name) / FOLDER / pack
+        path.write_bytes(b"\1" + path.read_bytes()[1:])
+
+
+def test_a_checkpoint_in_object_storage_is_exported_and_leaves_nothing(
+    there: DirectoryStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim(opened_place(THERE), "small")
+    run(export.command, THERE, "--to", tmp_path / "all.pt")
+    assert torch.equal(torch.load(tmp_path / "all.pt")["model"]["weight"], WEIGHT * 30)
+    assert f"step 30 of {THERE}/step-000000000030.checkpoint is in" in capsys.readouterr().out
+    run(export.command, THERE, "--to", tmp_path / "w.safetensors", "--step", "20")
+    assert b'"run":"small"' in (tmp_path / "w.safetensors").read_bytes()
+    # What is damaged there is passed over, and said; if nothing else is left, that is a finding.
+    damage(there, 30)
+    run(export.command, THERE, "--to", tmp_path / "older.pt")
+    assert torch.load(tmp_path / "older.pt")["step"] == 20
+    assert "is damaged" in capsys.readouterr().err
+    damage(there, 20)
+    with pytest.raises(DamagedCheckpoints, match="is damaged") as found:
+        run(export.command, THERE, "--to", tmp_path / "none.pt")
+    assert found.value.exit_code == 1
+    with pytest.raises(InputError, match="has no checkpoint of step 7") as refused:
+        run(export.command, THERE, "--to", tmp_path / "none.pt", "--step", "7")
+    assert refused.value.exit_code == 2
+    with pytest.raises(InputError, match=r"Cannot fetch checkpoints to .*nowhere: No such file"):
+        run(export.command, THERE, "--to", tmp_path / "nowhere" / "all.pt")
+    assert not (tmp_path / "none.pt").exists()
+    assert not fetched_in(tmp_path)
+
+
+def test_what_is_imported_goes_to_object_storage_and_takes_the_rest_from_there(
+    there: DirectoryStorage, tmp_path: Path
+) -> None:
+    run(export.command, THERE, "--to", tmp_path / "w.safetensors", "--step", "20")
+    target = f"s3://{BUCKET}/other"
+    run(import_.command, tmp_path / "w.safetensors", "--to", target, "--like", THERE)
+    run(copy.command, target, "--to", tmp_path / "back")
+    back = load_checkpoint(tmp_path / "back")
+    assert (back.step, torch.equal(back.model["weight"], WEIGHT * 20)) == (30, True)
+    damage(there, 30)
+    damage(there, 20)
+    with pytest.raises(DamagedCheckpoints):
+        run(import_.command, tmp_path / "w.safetensors", "--to", target, "--like", THERE)
+    assert not fetched_in(tmp_path)
+
+
+FOUND = """
+import os, pathlib
+from holdfast.run.replaying import Recomputed, ReplayOrder
+order = ReplayOrder.given(os.environ)
+there = sorted(path.name for path in pathlib.Path(os.environ["HOLDFAST_CHECKPOINTS"]).glob("step-*"))
+assert there == ["step-000000000020.checkpoint", "step-000000000030.checkpoint"], there
+Recomputed(begun=order.begins, digest="d", kept="d").write(pathlib.Path(order.result))
+"""
+
+
+def test_a_checkpoint_in_object_storage_is_proven_and_leaves_nothing(
+    there: DirectoryStorage, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FOUND)
+    assert run(prove.command, "--json", THERE, script) == 0
+    proof = msgspec.json.decode(capfd.readouterr().out)
+    assert (proof["step"], proof["way"], proof["is_proven"]) == (30, "before", True)
+    assert proof["place"] == f"{THERE}/step-000000000030.checkpoint"
+    script.write_text("raise SystemExit(3)")
+    with pytest.raises(InputError, match="ended with exit code 3"):
+        run(prove.command, THERE, script)
+    damage(there, 20)
+    assert run(prove.command, "--json", THERE, script) == 1
+    proof = msgspec.json.decode(capfd.readouterr().out)
+    assert not proof["is_proven"]
+    assert "step 20 could not be loaded: of its chunks" in proof["reason"]
+    assert not fetched_in(tmp_path)
+
+
+FETCHING = """
+import sys
+from pathlib import Path
+from holdfast.cli.checkpoint.remote import passing
+
+with passing(Path(sys.argv[1])) as directory:
+    (directory / "step").touch()
+    print(directory, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+def test_what_is_fetched_goes_also_if_a_signal_ends_it(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", FETCHING, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    directory = Path(process.stdout.readline().strip())
+    assert directory.is_dir()
+    process.send_signal(number)
+    process.communicate()
+    assert process.returncode == code
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_has_fetched_goes_with_the_next(
+    there: DirectoryStorage, tmp_path: Path
+) -> None:
+    left, new = tmp_path / ".fetched-0123456789abcdef", tmp_path / ".fetched-0123456789abcdee"
+    for path in (left, new):
+        path.mkdir()
+        (path / "step").touch()
+    os.utime(left, (0, 0))
+    with passing_directory(tmp_path) as used:
+        os.utime(used, (0, 0))
+        run(export.command, THERE, "--to", tmp_path / "all.pt")
+        assert used.exists()  # somebody has its lock
+    assert fetched_in(tmp_path) == [new]  # may not be locked yet
 
 
 def test_what_cannot_be_used_is_one_sentence_and_a_hint(
@@ -81,16 +237,17 @@ def test_what_cannot_be_used_is_one_sentence_and_a_hint(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("import", "all.pt", "--to", "s3://bucket/x"), "--to s3:/bucket/x is not a path on this machine."),
+        (("import", "all.pt", "--to", "s3:/bucket/x"), "'s3:/bucket/x' does not name a place"),
         (("export", "small", "--to", "s3://bucket/x.pt"), "is not a path on this machine."),
-        (("export", "s3://bucket/x", "--to", "x.pt"), "s3://bucket/x is not on this machine."),
+        (("export", "gs://bucket/x", "--to", "x.pt"), "Checkpoints cannot be kept in gs://bucket/x."),
         (("copy", "small", "--to", "s3:/bucket/x"), "'s3:/bucket/x' does not name a place for checkpoints."),
         (("copy", "small", "--to", ""), "'' does not name a place for checkpoints."),
     ],
 )
 def test_a_place_that_cannot_be_meant_is_refused(
-    holdfast: Callable[..., Any], folder: Path, words: tuple[str, ...], sentence: str
+    holdfast: Callable[..., Any], folder: Path, tmp_path: Path, words: tuple[str, ...], sentence: str
 ) -> None:
+    (tmp_path / "all.pt").touch()
     refused = holdfast("checkpoint", *words)
     assert refused.code == 2, refused.out
     assert sentence in refused.err

@@ -77,6 +77,16 @@ def test_a_directory_outside_of_the_record_is_proven_by_the_steps_before(
     assert again in " ".join(told.err.split()), told
 
 
+def test_a_checkpoint_that_is_damaged_is_not_proven(
+    holdfast: Callable[..., Any], script: Path, tmp_path: Path
+) -> None:
+    """Also if the script ends because it finds no other."""
+    manifest = tmp_path / "home" / "runs" / "big" / "checkpoints" / "step-000000000005.checkpoint"
+    manifest.write_bytes(manifest.read_bytes()[:-1])
+    told = holdfast("checkpoint", "prove", "big", script, "fails")
+    assert (told.code, "Step 5 could not be loaded: it has" in told.out) == (1, True), told
+
+
 def test_a_script_that_does_not_come_so_far_is_a_mistake(holdfast: Callable[..., Any], script: Path) -> None:
     told = holdfast("checkpoint", "prove", "big", script, "fails")
     assert told.code == 2

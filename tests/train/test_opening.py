@@ -14,8 +14,8 @@ from torch import nn
 import holdfast.train as hf
 from holdfast.record.errors import InputError
 from holdfast.train import whole_file as module
+from holdfast.train.kept import kept_steps
 from holdfast.train.opening import to_safetensors, to_torch
-from holdfast.train.parts import kept_steps
 from holdfast.train.whole_file import whole_file
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,9 @@ from quantity import examples
 from holdfast.record.errors import InputError, StoreError
 from holdfast.run.mesh import MeshShape
 from holdfast.train.checkpoint import AHEAD_MAX, DirectoryCheckpoints, Loaded
+from holdfast.train.kept import folder_of, kept_steps
 from holdfast.train.opening import load_checkpoint
-from holdfast.train.parts import RunCheckpoints, folder_of, kept_steps
+from holdfast.train.parts import RunCheckpoints
 from holdfast.train.shards import Extent, TreePath
 
 Shape = tuple[int, ...]

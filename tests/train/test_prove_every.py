@@ -72,6 +72,43 @@ def test_a_run_proves_its_checkpoints(tmp_path: Path, target: str, said: str, so
     assert ("step 10 proven" in " ".join(report.split())) == sound, report
 
 
+FREQUENT = """
+import time, torch, holdfast.train as hf
+from pathlib import Path
+
+with hf.join() as run:
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    state = run.protect(model, optimizer, lanes=2, seed=1)
+    for step in state.steps(1_000_000):
+        if Path("stop").exists():
+            break
+        for lane in step.lanes:
+            lane.backward((model(torch.randn(8, 64)) - 1).square().mean())
+        step.commit()
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_a_checkpoint_stays_while_it_is_proven_however_often_the_run_saves(tmp_path: Path) -> None:
+    """A save takes a moment, and a proof seconds: without a hold the run removes what is being proven."""
+    start = Start(tmp_path)
+    kept = ("--checkpoint-every", "2", "--prove-every", "1s")
+    flags = ("--run", "often", "--nproc-per-node", "1", "--warm", "0", *kept)
+    run = start(*flags, script=FREQUENT)
+    try:
+        run.until_said("proven: ")
+        assert not [line for line in run.err if "was removed" in line], run.err
+        (tmp_path / "stop").touch()
+        assert run.wait() == 0, run.err
+    finally:
+        (tmp_path / "stop").touch()
+        run.close()
+    assert start.events(CheckpointVerified)[0].sound
+
+
 def test_what_a_proof_prints_is_understood() -> None:
     proven = verdict_of(0, '{"step": 5, "is_proven": true, "reason": "it is"}', "")
     assert (proven.step, proven.verdict, proven.reason) == (5, "proven", "it is")

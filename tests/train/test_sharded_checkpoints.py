@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from holdfast.cli.checkpoint import export
 from holdfast.run.wire import PlannedFault
 from holdfast.train.checkpoint import DirectoryCheckpoints, read
-from holdfast.train.parts import KeptStep, kept_steps
+from holdfast.train.kept import KeptStep, kept_steps
 
 pytestmark = pytest.mark.slow
 

@@ -85,7 +85,8 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except HoldfastError as error:
-        return _complain(error.sentence, error.hint)
+        _complain(error.sentence, error.hint)
+        return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2

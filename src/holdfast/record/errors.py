@@ -1,11 +1,13 @@
 """The one tree of errors a user may see: a clear sentence, and a hint on what to do about it.
 
 Everything a person can get wrong ends as a `HoldfastError`; the command line prints it in two lines and
-exits with code 2. Anything else that escapes is a defect of ours and keeps its traceback.
+exits with code 2, unless the error says another. Anything else that escapes is a defect of ours and keeps
+its traceback.
 """
 
 from collections.abc import Collection
 from difflib import get_close_matches
+from typing import ClassVar
 
 from holdfast.record.untrusted import printable
 
@@ -30,7 +32,9 @@ def nearest(
 
 
 class HoldfastError(Exception):
-    """A user's mistake or a broken input, told in one sentence and one hint."""
+    """A user's mistake or a broken input, told in one sentence and one hint. exit_code: of the command."""
+
+    exit_code: ClassVar[int] = 2
 
     def __init__(self, sentence: str, *, hint: str = "") -> None:
         super().__init__(sentence)

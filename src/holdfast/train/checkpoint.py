@@ -37,6 +37,8 @@ from holdfast.train.chunks import (
     packs_in,
     remove_packs,
 )
+from holdfast.train.holds import held_steps
+from holdfast.train.kept import WHOLE, found_in, manifest_path
 from holdfast.train.manifest import (
     assembled,
     copied,
@@ -174,7 +176,6 @@ class Checkpoints(Protocol):
 
 # ---- one of them -----------------------------------------------------------------------------------------
 
-_WHOLE = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})\.checkpoint")  # one name for each step
 _SHARE = re.compile(r"step-([0-9]{12,})\.[0-9a-f]+\.[0-9]+-of-[0-9]+\.share")
 _PART = re.compile(r"\.step-([0-9]{12,})\.[0-9a-f]{16}\.part")
 
@@ -267,7 +268,7 @@ class DirectoryCheckpoints:
             self._budget.lift()
 
     def steps(self) -> list[int]:
-        return sorted(self._found(_WHOLE).values())
+        return sorted(self._found(WHOLE).values())
 
     def marks(self) -> list[Mark]:
         """All that there seem to be to go on from. Raises `OSError`."""
@@ -275,7 +276,7 @@ class DirectoryCheckpoints:
 
     def path(self, step: int) -> Path:
         """Where the manifest of a step is, if there is one."""
-        return self._directory / f"step-{step:012d}.checkpoint"
+        return manifest_path(self._directory, step)
 
     def save(self, step: int, state: State, share: Share = ALL) -> Saved:
         paused_s = self.paused_s
@@ -394,7 +395,7 @@ class DirectoryCheckpoints:
     def _manifests(self) -> dict[int, Manifest]:
         """Those that are sound, by step. Raises `OSError` for one that is there and cannot be read."""
         found = {}
-        for path, step in self._found(_WHOLE).items():
+        for path, step in self._found(WHOLE).items():
             try:
                 found[step] = read_manifest(path, step)
             except NewerFormat as error:
@@ -506,7 +507,9 @@ class DirectoryCheckpoints:
         oldest = kept[0] if len(kept) == self._keep else 0
         newest = sorted(sound)[-max(AHEAD_MAX, self._keep) :]  # should the usable ones never come
         self.forget_shares(step)
-        self.remove([of for of in found if of not in newest or of < oldest])
+        doomed = [of for of in found if of not in newest or of < oldest]
+        if doomed:
+            self.remove(set(doomed) - held_steps(self._directory))
 
     def forget_shares(self, until: int) -> None:
         """Remove what members noted of shares up to this step: a manifest has it, or it was given up."""
@@ -587,16 +590,6 @@ class Candidate(NamedTuple):
     @property
     def step(self) -> int:
         return self.mark[0]
-
-
-def found_in(directory: Path, name: re.Pattern[str]) -> dict[Path, re.Match[str]]:
-    """What is there under such a name."""
-    try:
-        return {path: match for path in directory.iterdir() if (match := name.fullmatch(path.name))}
-    except FileNotFoundError:
-        if any(path.is_symlink() and not path.exists() for path in (directory, *directory.parents)):
-            raise  # a link that leads nowhere is no proof that there is nothing
-        return {}  # nothing was saved yet
 
 
 # ---- in the background -----------------------------------------------------------------------------------

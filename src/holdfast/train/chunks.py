@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from blake3 import blake3
 
+from holdfast.record.errors import InputError
 from holdfast.record.files import sync
 from holdfast.train.pack_file import PackFile, ReadBack
 
@@ -53,6 +54,12 @@ Task = TypeVar("Task")
 
 class Unsound(Exception):
     """What is there is no checkpoint, or not all of one, or not as it was written."""
+
+
+class DamagedCheckpoints(InputError):
+    """No checkpoint that was asked for is sound. That is a finding, and not a mistake of who asked."""
+
+    exit_code = 1
 
 
 class NewerFormat(Unsound):

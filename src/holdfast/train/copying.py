@@ -20,7 +20,15 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.untrusted import UNDECODABLE
-from holdfast.train.chunks import FOLDER, PACK_BYTES, ChunkPlace, NewerFormat, Unsound, name_of
+from holdfast.train.chunks import (
+    FOLDER,
+    PACK_BYTES,
+    ChunkPlace,
+    DamagedCheckpoints,
+    NewerFormat,
+    Unsound,
+    name_of,
+)
 from holdfast.train.manifest_file import Manifest, encoded, manifest_of, relocated
 from holdfast.train.place import PART, WRITING, Storage, StorageTrouble, StoredObject
 
@@ -399,7 +407,7 @@ def retain(place: Storage, keep: int, *, is_thorough: bool = False) -> tuple[lis
         if not fault_at(place, kept, listing, is_thorough=is_thorough):
             usable.append(kept.step)
     if not usable and every:
-        raise InputError(
+        raise DamagedCheckpoints(
             f"A run can resume from no checkpoint in {place.name}: nothing was removed.",
             hint=f"`holdfast checkpoint verify {shlex.quote(place.name)}` says what is wrong with them.",
         )
@@ -450,12 +458,11 @@ def usable_at(place: Storage, step: int | None) -> list[PlacedStep]:
     Raises `OSError`.
     """
     listing = place.listed()
-    found = [
-        kept
-        for kept in reversed(steps_in(listing))
-        if step in (None, kept.step) and not fault_at(place, kept, listing)
-    ]
+    wanted = [kept for kept in reversed(steps_in(listing)) if step in (None, kept.step)]
+    found = [kept for kept in wanted if not fault_at(place, kept, listing)]
     if not found:
         which = "" if step is None else f" of step {step}"
-        raise InputError(f"{place.name} has no checkpoint{which} that a run can resume from.", hint=LIST_HINT)
+        raise (DamagedCheckpoints if wanted else InputError)(
+            f"{place.name} has no checkpoint{which} that a run can resume from.", hint=LIST_HINT
+        )
     return found

@@ -22,13 +22,12 @@ from holdfast.record.errors import InputError
 from holdfast.record.files import is_there
 from holdfast.train.best import WEIGHTS
 from holdfast.train.checkpoint import LOOKS_MAX, Loaded, read
-from holdfast.train.chunks import Unsound
-from holdfast.train.parts import KeptStep, joined_stages, kept_steps
+from holdfast.train.chunks import DamagedCheckpoints, Unsound
+from holdfast.train.kept import ACCESS_HINT, KeptStep, kept_steps, root_of
+from holdfast.train.parts import joined_stages
 from holdfast.train.whole_file import whole_file
 
 VERIFY_HINT = "`holdfast checkpoint verify {}` reads all there are, and says which are sound."
-
-ACCESS_HINT = "Grant this user read permission on the directory, and look whether its filesystem is mounted."
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,12 +110,6 @@ class _Removed(Exception):
     """A checkpoint is not there any more."""
 
 
-def root_of(directory: Path) -> Path:
-    """Where the checkpoints are of the run whose directory it is, or that it is itself."""
-    inner = directory / "checkpoints"
-    return inner if inner.is_dir() else directory
-
-
 class _File(msgspec.Struct, frozen=True):
     """A file that somebody named."""
 
@@ -131,6 +124,7 @@ def _first_sound(
     all_kept: Sequence[_File | KeptStep], step: int | None, map_location: str | torch.device
 ) -> Loaded:
     reasons: list[str] = []
+    is_damaged = False
     for kept in all_kept:
         try:
             found = _opened(kept, step, map_location)
@@ -138,6 +132,7 @@ def _first_sound(
             if isinstance(kept, KeptStep) and kept.is_complete and not all(map(is_there, kept.paths)):
                 raise _Removed from None
             reason = error.strerror if isinstance(error, OSError) else str(error)
+            is_damaged = is_damaged or isinstance(error, Unsound)
             reasons.append(f"The checkpoint {kept.place} cannot be read: {reason}.")
             continue
         for passed_over in reasons:
@@ -145,7 +140,8 @@ def _first_sound(
         return found
     first = all_kept[0]
     folder = first.path.parent if isinstance(first, _File) else first.paths[0].parents[first.ranks > 1]
-    raise InputError(reasons[0], hint=VERIFY_HINT.format(shlex.quote(str(folder))))
+    kind = DamagedCheckpoints if is_damaged else InputError
+    raise kind(reasons[0], hint=VERIFY_HINT.format(shlex.quote(str(folder))))
 
 
 def _opened(kept: _File | KeptStep, step: int | None, map_location: str | torch.device) -> Loaded:

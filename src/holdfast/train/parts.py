@@ -8,7 +8,6 @@ can go on with another number of ranks: each reads the parts one after the other
 import copy
 import hashlib
 import math
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -28,11 +27,12 @@ from holdfast.train.checkpoint import (
     Mark,
     Saved,
     State,
-    found_in,
     read,
 )
-from holdfast.train.chunks import Unsound
-from holdfast.train.manifest_file import ALL, Share, check_chunks, check_packs, read_manifest
+from holdfast.train.chunks import DamagedCheckpoints, Unsound
+from holdfast.train.holds import held_steps
+from holdfast.train.kept import KeptStep, folder_of, kept_steps, usable_steps
+from holdfast.train.manifest_file import ALL, Share, read_manifest
 from holdfast.train.shards import Extent, TreePath, Wanted, extent_of, sharded_in
 from holdfast.train.storage_budget import StorageBudget
 
@@ -40,7 +40,6 @@ OWN = RANKS_MAX + 1
 """The preference of parts that fit this run's ranks as they are; other runs' have their number of ranks."""
 UNNAMED_S_MAX = 86_400.0
 """Where there are no locks: packs that no manifest names after so long were left by a writer that died."""
-_FOLDER = re.compile(r"shard-(0|[1-9][0-9]{0,3})-of-([1-9][0-9]{0,3})")
 
 
 # ---- what a part says of itself --------------------------------------------------------------------------
@@ -105,65 +104,21 @@ def _note(found: Loaded) -> PartNote:
 # ---- which parts there are -------------------------------------------------------------------------------
 
 
-class KeptStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step, as so many ranks kept it. paths: where their parts are to be. there: which are."""
-
-    step: int
-    ranks: int
-    paths: tuple[Path, ...]
-    there: tuple[bool, ...]
-
-    @property
-    def is_complete(self) -> bool:
-        return all(self.there)
-
-    @property
-    def missing(self) -> str:
-        """Which parts are; empty: none."""
-        rails = [str(rail) for rail, there in enumerate(self.there) if not there]
-        return f"of its {self.ranks} parts those of ranks {', '.join(rails)} are missing" if rails else ""
-
-    @property
-    def place(self) -> str:
-        """For people: the file, or a pattern of all."""
-        first = self.paths[0]
-        return str(
-            first if self.ranks == 1 else first.parent.with_name(f"shard-*-of-{self.ranks}") / first.name
-        )
-
-
-def fault_of(kept: KeptStep, *, is_thorough: bool = False) -> str:
-    """Why it cannot be gone on from; empty: it can, as far as its manifests and the sizes of its packs tell.
-    is_thorough: every chunk is read and compared.
-    """
-    if kept.missing:
-        return kept.missing
-    histories = set()
-    for path in kept.paths:
-        try:
-            manifest = read_manifest(path, kept.step)
-            (check_chunks if is_thorough else check_packs)(path, manifest)
-        except (OSError, Unsound) as error:
-            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            return why if kept.ranks == 1 else f"in {path.parent.name} {why}"
-        histories.add(manifest.history)
-    if len(histories) > 1:
-        return f"its parts are of {len(histories)} attempts to come to this step"
-    return ""
-
-
 def prune(directory: Path, keep: int) -> tuple[list[int], int]:
     """Remove all checkpoints that are older than the newest `keep` that a run can resume from, and chunks
     that none needs: the steps, and how many bytes of chunks that frees. Raises `OSError`.
     """
     every = kept_steps(directory)
-    usable = _usable_steps(every, keep)
+    usable = usable_steps(every, keep)
     if not usable and every:
-        raise InputError(
+        raise DamagedCheckpoints(
             f"A run can resume from no checkpoint in {directory}: nothing was removed.",
             hint=f"`holdfast checkpoint verify {shlex.quote(str(directory))}` says what is wrong with them.",
         )
-    doomed = [kept for kept in every if len(usable) >= keep and kept.step < usable[-keep]]
+    held = held_steps(directory)
+    doomed = [
+        kept for kept in every if len(usable) >= keep and kept.step < usable[-keep] and kept.step not in held
+    ]
     freed = 0
     for folder in {path.parent for kept in every for path in kept.paths}:
         steps = {kept.step for kept in doomed if folder in {path.parent for path in kept.paths}}
@@ -173,46 +128,12 @@ def prune(directory: Path, keep: int) -> tuple[list[int], int]:
     return sorted({kept.step for kept in doomed}), freed
 
 
-def _usable_steps(every: Sequence[KeptStep], keep: int) -> list[int]:
-    """The newest that a run can resume from, so many at most, oldest first; every chunk of them was read."""
-    found: set[int] = set()
-    for kept in reversed(every):
-        if len(found) < keep and kept.step not in found and not fault_of(kept, is_thorough=True):
-            found.add(kept.step)
-    return sorted(found)
-
-
 def copy_checkpoint(kept: KeptStep, source: Path, target: Path) -> tuple[int, int]:
     """Keep it in another directory as well; the bytes of its tensors, and those that were written. Raises
     `OSError` or `Unsound`.
     """
     saved = [_kept_in(target / path.parent.relative_to(source)).take(path) for path in kept.paths]
     return sum(one.size_bytes for one in saved), sum(one.written_bytes for one in saved)
-
-
-def folder_of(directory: Path, rail: int, ranks: int) -> Path:
-    """Where a rank keeps its parts."""
-    return directory if ranks == 1 else directory / f"shard-{rail}-of-{ranks}"
-
-
-def kept_steps(directory: Path) -> list[KeptStep]:
-    """All that there seem to be in a run's directory, the oldest first. Raises `OSError`."""
-    counts = {1} | {int(match[2]) for match in found_in(directory, _FOLDER).values()}
-    found = []
-    for ranks in sorted(counts):
-        if ranks <= RANKS_MAX:
-            folders = [_kept_in(folder_of(directory, rail, ranks)) for rail in range(ranks)]
-            steps = [set(folder.steps()) for folder in folders]
-            found += [
-                KeptStep(
-                    step=step,
-                    ranks=ranks,
-                    paths=tuple(folder.path(step) for folder in folders),
-                    there=tuple(step in of for of in steps),
-                )
-                for step in set[int]().union(*steps)
-            ]
-    return sorted(found, key=lambda kept: (kept.step, kept.ranks))
 
 
 def _kept_in(folder: Path) -> DirectoryCheckpoints:

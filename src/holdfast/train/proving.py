@@ -5,22 +5,30 @@ Hashes tell whether bytes are what was written. They do not tell whether what wa
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Literal, NamedTuple, assert_never
 
 import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import StepWitnessed
 from holdfast.run.replaying import Recomputed
-from holdfast.train.parts import KeptStep, kept_steps
+from holdfast.train.kept import kept_steps
 
 Way = Literal["after", "before"]
 """after: the step after it is computed, of which the record has the result. before: the steps that led to it
 are computed again, from the checkpoint before or from the run's beginning.
 """
+
+
+class ProvableStep(NamedTuple):
+    """A checkpoint, as so many ranks kept it. place: for people."""
+
+    step: int
+    ranks: int
+    place: str
 
 
 class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +41,11 @@ class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
     way: Way
     begun: int
     computed: int
+
+    @property
+    def steps(self) -> frozenset[int]:
+        """The checkpoints that it takes."""
+        return frozenset({self.step, self.begun} - {0})
 
 
 class CheckpointProof(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +68,14 @@ class FarCheckpoints(InputError):
 
 def plan_proof(root: Path, witnessed: Mapping[int, StepWitnessed], steps_max: int) -> ProofPlan:
     """Of the newest checkpoint that can be proven in so many steps. Raises `InputError`, or `OSError`."""
-    kept = [one for one in kept_steps(root) if one.is_complete]
+    found = [(one.step, one.ranks, one.place) for one in kept_steps(root) if one.is_complete]
+    return plan_among([ProvableStep(*one) for one in found], str(root), witnessed, steps_max)
+
+
+def plan_among(
+    kept: Sequence[ProvableStep], root: str, witnessed: Mapping[int, StepWitnessed], steps_max: int
+) -> ProofPlan:
+    """The same of complete checkpoints, the oldest first, wherever they are."""
     if not kept:
         raise InputError(
             f"There is no checkpoint in {root}.",
@@ -64,7 +84,7 @@ def plan_proof(root: Path, witnessed: Mapping[int, StepWitnessed], steps_max: in
     if kept[-1].ranks > 1:
         raise InputError(
             "The checkpoint of a sharded model cannot be proven.",
-            hint=f"Compare its bytes with their hashes: holdfast checkpoint verify {shlex.quote(str(root))}",
+            hint=f"Compare its bytes with their hashes: holdfast checkpoint verify {shlex.quote(root)}",
         )
     whole = [one for one in kept if one.ranks == 1]
     plans = (_plan(number, whole, witnessed, steps_max) for number in range(len(whole) - 1, -1, -1))
@@ -80,7 +100,7 @@ def plan_proof(root: Path, witnessed: Mapping[int, StepWitnessed], steps_max: in
 
 
 def _plan(
-    number: int, kept: list[KeptStep], witnessed: Mapping[int, StepWitnessed], steps_max: int
+    number: int, kept: list[ProvableStep], witnessed: Mapping[int, StepWitnessed], steps_max: int
 ) -> ProofPlan | None:
     step, place = kept[number].step, kept[number].place
     if step + 1 in witnessed:
@@ -89,6 +109,10 @@ def _plan(
     if 0 < step - before <= steps_max:
         return ProofPlan(step=step, place=place, way="before", begun=before, computed=step)
     return None
+
+
+def refuted(plan: ProofPlan, reason: str) -> CheckpointProof:
+    return CheckpointProof(step=plan.step, place=plan.place, way=plan.way, is_proven=False, reason=reason)
 
 
 def judge_proof(plan: ProofPlan, found: Recomputed, witness: StepWitnessed | None) -> CheckpointProof:

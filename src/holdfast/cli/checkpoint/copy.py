@@ -6,30 +6,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.checkpoint.options import step_option
+from holdfast.cli.checkpoint.options import place_option, step_option
 from holdfast.cli.checkpoint.place import located
-from holdfast.cli.checkpoint.remote import is_remote, place_of, troubles_told
+from holdfast.cli.checkpoint.remote import is_remote, place_of, tell, troubles_told
 from holdfast.cli.checkpoint.rows import amount
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
 
 if TYPE_CHECKING:
-    from holdfast.train.parts import KeptStep
+    from holdfast.train.kept import KeptStep
 
 
 @click.command("copy")
 @click.argument("run_or_path")
-@click.option(
-    "--to",
-    "target",
-    required=True,
-    metavar="DIR|URL",
-    help="Where to: the --checkpoints directory of a run that is to go on from it, or s3://BUCKET/PREFIX.",
-)
+@place_option
 @step_option
 def command(run_or_path: str, target: str, step: int | None) -> None:
     """Keep a checkpoint of RUN_OR_PATH in another place as well: the newest sound one, or that of --step.
-    RUN_OR_PATH may be s3://BUCKET/PREFIX, too.
+    RUN_OR_PATH may be s3://BUCKET/PREFIX, too. Exit code 1: there are some, and none is sound.
 
     Every byte is compared with its hash on the way. What the other place has already is not written again.
     """
@@ -51,38 +45,31 @@ Copied = tuple[int, str, tuple[int, int]]
 
 
 def _copied_remotely(run_or_path: str, target: str, step: int | None) -> Copied:
-    from holdfast.train.chunks import Unsound
-    from holdfast.train.copying import LIST_HINT, copy_step, usable_at
+    from holdfast.train.fetched import copy_newest
     from holdfast.train.places import opened_place
 
     source, to = place_of(run_or_path), opened_place(target)
-    damage = ""
     with troubles_told(source, to):
-        for kept in usable_at(source, step):
-            try:
-                done = copy_step(source, kept, to)
-            except Unsound as error:
-                damage = damage or f"The checkpoint of step {kept.step} in {source.name} is damaged: {error}."
-                continue
-            if damage:
-                click.echo(f"{damage} Step {kept.step} is taken instead.", err=True)
-            return kept.step, source.name, (done.size_bytes, done.written_bytes)
-    raise InputError(damage, hint=LIST_HINT)
+        kept, done = copy_newest(source, step, to, tell)
+    return kept.step, source.name, (done.size_bytes, done.written_bytes)
 
 
 def _copied(run_or_path: str, target: Path, step: int | None) -> Copied:
     path = located(run_or_path)
-    from holdfast.train.opening import ACCESS_HINT, VERIFY_HINT, root_of
-    from holdfast.train.parts import fault_of, kept_steps
+    from holdfast.train.chunks import DamagedCheckpoints
+    from holdfast.train.kept import ACCESS_HINT, fault_of, kept_steps, root_of
+    from holdfast.train.opening import VERIFY_HINT
 
-    root = root_of(path if path.is_dir() else path.parent)
+    root = root_of(path)
     hint = VERIFY_HINT.format(shlex.quote(run_or_path))
     try:
         wanted = [kept for kept in kept_steps(root) if step in (None, kept.step)]
         usable = [kept for kept in wanted if not fault_of(kept)]
         if not usable:
             which = "" if step is None else f" of step {step}"
-            raise InputError(f"{root} has no checkpoint{which} that a run can resume from.", hint=hint)
+            raise (DamagedCheckpoints if wanted else InputError)(
+                f"{root} has no checkpoint{which} that a run can resume from.", hint=hint
+            )
         copied, size_bytes, written_bytes = _copy_newest(usable, root, target, hint)
     except OSError as error:
         raise InputError(
@@ -95,7 +82,7 @@ def _copied(run_or_path: str, target: Path, step: int | None) -> Copied:
 
 def _copy_newest(usable: "list[KeptStep]", root: Path, target: Path, hint: str) -> tuple[int, int, int]:
     """Of the newest that is sound: its step, its size, and what was written. Only now every byte is read."""
-    from holdfast.train.chunks import Unsound
+    from holdfast.train.chunks import DamagedCheckpoints, Unsound
     from holdfast.train.parts import copy_checkpoint
 
     damage = ""
@@ -104,4 +91,4 @@ def _copy_newest(usable: "list[KeptStep]", root: Path, target: Path, hint: str) 
             return kept.step, *copy_checkpoint(kept, root, target)
         except Unsound as error:
             damage = damage or f"The checkpoint {kept.place} is damaged: {error}."
-    raise InputError(damage, hint=hint)
+    raise DamagedCheckpoints(damage, hint=hint)

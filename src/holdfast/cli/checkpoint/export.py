@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from holdfast.cli.checkpoint.options import step_option, target_option
-from holdfast.cli.checkpoint.place import located, run_of
+from holdfast.cli.checkpoint.remote import opened
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
 
@@ -33,6 +33,8 @@ def command(run_or_path: str, target: Path, format_: str | None, step: int | Non
     A .safetensors file holds the tensors of the model. A .pt file holds all that was protected, for
     torch.load(FILE, weights_only=True): {"model": ..., "optimizer": ..., "step": ...}. With --format dcp
     the same is in a directory, for torch.distributed.checkpoint.load. The parts of a sharded run are joined.
+    RUN_OR_PATH may be s3://BUCKET/PREFIX, too: the checkpoint is fetched to where FILE will be, and gone from
+    there at the end. Exit code 1: there are some, and none is sound.
     """
     format_ = format_ or SUFFIXES.get(target.suffix)
     if format_ is None:
@@ -40,10 +42,9 @@ def command(run_or_path: str, target: Path, format_: str | None, step: int | Non
             f"The suffix of {target} does not say which format to write.",
             hint="End it in .safetensors or .pt, or give --format; --format dcp writes a directory.",
         )
-    path = located(run_or_path)
-    from holdfast.train.opening import load_checkpoint, to_dcp, to_safetensors, to_torch
+    checkpoint, run = opened(run_or_path, step, target.parent)
+    from holdfast.train.opening import to_dcp, to_safetensors, to_torch
 
-    checkpoint = load_checkpoint(path, step=step)
     if format_ == "safetensors":
         part = part or "model"
     if part is not None and part not in checkpoint.states:
@@ -53,7 +54,6 @@ def command(run_or_path: str, target: Path, format_: str | None, step: int | Non
         )
     if format_ == "safetensors":
         assert part is not None
-        run = run_of(Path(checkpoint.place).absolute())
         to_safetensors(checkpoint, target, part=part, told={"run": run} if run else {})
     else:
         if part is not None:

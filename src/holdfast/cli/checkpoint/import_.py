@@ -1,37 +1,53 @@
 """`holdfast checkpoint import`: a checkpoint made of what another program wrote."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.checkpoint.export import SUFFIXES
-from holdfast.cli.checkpoint.options import directory_option
-from holdfast.cli.checkpoint.place import located
+from holdfast.cli.checkpoint.options import place_option
+from holdfast.cli.checkpoint.remote import (
+    is_remote,
+    opened,
+    passing,
+    tell,
+    troubles_told,
+)
+from holdfast.cli.record import home
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
+from holdfast.record.files import make_private_directory
+
+if TYPE_CHECKING:
+    from holdfast.train.importing import ImportedStates
+    from holdfast.train.opening import Checkpoint
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
-@directory_option
+@place_option
 @click.option(
     "--like",
     metavar="RUN_OR_PATH",
-    help="What FILE does not have comes from the newest checkpoint of this run, or in this directory.",
+    help="What FILE does not have comes from the newest checkpoint of this run, directory or URL.",
 )
 @click.option(
     "--part", default="model", show_default=True, help="What the tensors of a safetensors file are."
 )
-def command(file: Path, target: Path, like: str | None, part: str) -> None:
+def command(file: Path, target: str, like: str | None, part: str) -> None:
     """Make a checkpoint of FILE: a .pt file that `holdfast checkpoint export` wrote; or with --like a
     .safetensors file, or a directory of torch.distributed.checkpoint.
 
     torch loads the metadata of such a directory as a pickle: import only those that you trust.
     """
-    from holdfast.train.importing import from_dcp, from_safetensors, from_torch, keep_imported
-    from holdfast.train.opening import load_checkpoint
+    from holdfast.train.importing import from_dcp, from_safetensors, from_torch
+    from holdfast.train.places import opened_place
 
-    base = None if like is None else load_checkpoint(located(like))
+    opened_place(target)  # or it is refused
+    if is_remote(target) or (like is not None and is_remote(like)):
+        make_private_directory(home())  # for what is on its way
+    base = None if like is None else opened(like, None, home())[0]
     kind = "dcp" if file.is_dir() else SUFFIXES.get(file.suffix)
     if kind is None:
         raise InputError(
@@ -47,5 +63,22 @@ def command(file: Path, target: Path, like: str | None, part: str) -> None:
         )
     else:
         found = from_safetensors(file, part, base) if kind == "safetensors" else from_dcp(file, base)
-    saved = keep_imported(found, base, target)
-    click.echo(f"step {saved.step} of {printable(str(file))} is in {printable(str(target))}")
+    step = _kept(found, base, target)
+    click.echo(f"step {step} of {printable(str(file))} is in {printable(target)}")
+
+
+def _kept(found: "ImportedStates", base: "Checkpoint | None", target: str) -> int:
+    """The step that the place has now."""
+    from holdfast.train.fetched import copy_newest
+    from holdfast.train.importing import keep_imported
+    from holdfast.train.place import DirectoryStorage
+    from holdfast.train.places import opened_place
+
+    if not is_remote(target):
+        return keep_imported(found, base, Path(target)).step
+    place = opened_place(target)
+    with passing(home()) as directory:
+        saved = keep_imported(found, base, directory)
+        with troubles_told(place):
+            copy_newest(DirectoryStorage(directory), saved.step, place, tell)
+    return saved.step

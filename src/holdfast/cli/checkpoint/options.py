@@ -26,8 +26,12 @@ def _local(_: click.Context, __: click.Parameter, target: Path) -> Path:
     return target
 
 
-directory_option = target_option(
-    "DIR", "Where to: the --checkpoints directory of a run that is to go on from it."
+place_option = click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="DIR|URL",
+    help="Where to: the --checkpoints directory of a run that is to go on from it, or s3://BUCKET/PREFIX.",
 )
 step_option = click.option(
     "--step", type=click.IntRange(min=0), help="Of the checkpoints kept; if not given, the newest."

@@ -16,7 +16,7 @@ def located(run_or_path: str) -> Path:
     if "://" in run_or_path:
         raise InputError(
             f"{run_or_path} is not on this machine.",
-            hint=f"Fetch it first: holdfast checkpoint copy {run_or_path} --to DIR.",
+            hint=f"Bring it here: holdfast checkpoint copy {run_or_path} --to DIR.",
         )
     path = Path(run_or_path)
     if is_there(path):

@@ -30,10 +30,10 @@ def command(run_or_path: str, keep: int) -> None:
             _tell(place.name, *retain(place, keep, is_thorough=True))
         return
     path = located(run_or_path)
-    from holdfast.train.opening import ACCESS_HINT, root_of
+    from holdfast.train.kept import ACCESS_HINT, root_of
     from holdfast.train.parts import prune
 
-    root = root_of(path if path.is_dir() else path.parent)
+    root = root_of(path)
     try:
         steps, freed = prune(root, keep)
     except OSError as error:

@@ -1,13 +1,21 @@
 """Checkpoints in object storage, for the verbs of `holdfast checkpoint`: what is named by a URL."""
 
+import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.cli.checkpoint.place import located
+import click
+import msgspec
+
+from holdfast.cli.checkpoint.place import located, run_of
+from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
 
 if TYPE_CHECKING:
+    from holdfast.train.opening import Checkpoint
     from holdfast.train.place import Storage
 
 REMOTE_HINT = "Look at the bucket, the credentials (AWS_ACCESS_KEY_ID, ...) and AWS_ENDPOINT_URL."
@@ -19,14 +27,13 @@ def is_remote(text: str) -> bool:
 
 def place_of(text: str, *, request_s: float | None = None) -> "Storage":
     """A URL, a path, or a run's own directory. request_s: see `opened_place`."""
+    from holdfast.train.kept import root_of
     from holdfast.train.place import DirectoryStorage
     from holdfast.train.places import opened_place
 
     if is_remote(text):
         return opened_place(text, request_s=request_s)
-    path = located(text)
-    path = path if path.is_dir() else path.parent
-    return DirectoryStorage(inner if (inner := path / "checkpoints").is_dir() else path)
+    return DirectoryStorage(root_of(located(text)))
 
 
 @contextmanager
@@ -37,3 +44,51 @@ def troubles_told(*places: "Storage") -> Iterator[None]:
     except OSError as error:
         names = " or ".join(place.name for place in places)
         raise InputError(f"Cannot use {names}: {error.strerror}.", hint=REMOTE_HINT) from None
+
+
+def tell(sentence: str) -> None:
+    click.echo(printable(sentence), err=True)
+
+
+@contextmanager
+def passing(parent: Path) -> Iterator[Path]:
+    """A directory beneath this one for what is fetched. It is gone when the block ends, also by SIGTERM."""
+    from holdfast.train.fetched import passing_directory
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        with ExitStack() as stack:
+            try:
+                directory = stack.enter_context(passing_directory(parent))
+            except OSError as error:
+                raise InputError(
+                    f"Cannot fetch checkpoints to {parent}: {error.strerror}.",
+                    hint="Name a directory that exists and that this user may write.",
+                ) from None
+            yield directory
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def opened(run_or_path: str, step: int | None, parent: Path) -> tuple["Checkpoint", str]:
+    """A checkpoint in memory, and the name of its run, where that is known. parent: beneath this, what is in
+    object storage is fetched, and gone again when this returns.
+    """
+    from holdfast.train.opening import load_checkpoint
+
+    if not is_remote(run_or_path):
+        found = load_checkpoint(located(run_or_path), step=step)
+        return found, run_of(Path(found.place).absolute())
+    from holdfast.train.fetched import copy_newest
+    from holdfast.train.owning import owner_at
+    from holdfast.train.place import DirectoryStorage
+
+    place = place_of(run_or_path)
+    with passing(parent) as directory, troubles_told(place, DirectoryStorage(directory)):
+        kept, _ = copy_newest(place, step, DirectoryStorage(directory), tell)
+        found = load_checkpoint(directory)
+        owner = owner_at(place)
+    return msgspec.structs.replace(found, place=f"{place.name}/{kept.pattern}"), owner

@@ -12,7 +12,7 @@ from holdfast.record.errors import InputError
 from holdfast.wording import stamp
 
 if TYPE_CHECKING:
-    from holdfast.train.parts import KeptStep
+    from holdfast.train.kept import KeptStep
     from holdfast.train.place import Storage
 
 LIST_S_MAX = 20.0
@@ -39,11 +39,10 @@ def rows_of(run_or_path: str, *, is_thorough: bool = False) -> tuple[str, list[C
         request_s = None if is_thorough else LIST_S_MAX
         return _remote_rows(place_of(run_or_path, request_s=request_s), is_thorough)
     path = located(run_or_path)
-    from holdfast.train.opening import ACCESS_HINT, root_of
-    from holdfast.train.parts import kept_steps
+    from holdfast.train.kept import ACCESS_HINT, kept_steps, root_of
 
     try:
-        root = root_of(path if path.is_dir() else path.parent)
+        root = root_of(path)
         rows = [_row(kept, is_thorough) for kept in kept_steps(root)]
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.", hint=ACCESS_HINT) from None
@@ -95,8 +94,8 @@ def amount(size_bytes: int) -> str:
 
 def _row(kept: "KeptStep", is_thorough: bool) -> CheckpointRow:
     from holdfast.train.chunks import Unsound
+    from holdfast.train.kept import fault_of
     from holdfast.train.manifest_file import read_manifest
-    from holdfast.train.parts import fault_of
 
     paths = [path for path, is_there in zip(kept.paths, kept.there, strict=True) if is_there]
     size_bytes = 0

@@ -11,7 +11,7 @@ from holdfast.cli.record import json_option
 @json_option
 def command(run_or_path: str, as_json: bool) -> int:
     """Read every byte of the checkpoints of RUN_OR_PATH, and compare it with its hash. Exit code 0: all
-    are sound; 1: one is damaged, or there are none.
+    are sound; 1: one is not, or there are none.
     """
     root, rows = rows_of(run_or_path, is_thorough=True)
     print_rows(root, rows, as_json=as_json)

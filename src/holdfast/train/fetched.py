@@ -1,0 +1,91 @@
+"""Checkpoints of a place, on this machine for as long as somebody opens them. Needs no torch."""
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from holdfast.train.chunks import DamagedCheckpoints, Unsound
+from holdfast.train.copying import LIST_HINT, CopiedStep, PlacedStep, copy_step, usable_at
+from holdfast.train.place import DirectoryStorage, Storage
+
+NEW_S_MAX = 60.0
+"""How long a directory may stand before it is locked: after that its maker counts as dead."""
+_NAME = re.compile(r"\.fetched-[0-9a-f]{16}")
+
+
+@contextlib.contextmanager
+def passing_directory(parent: Path) -> Iterator[Path]:
+    """A new directory beneath another, which is gone when the block ends. Those that killed processes have
+    left there go first. Raises `OSError`.
+    """
+    _remove_left_behind(parent)
+    path = parent / f".fetched-{secrets.token_hex(8)}"
+    path.mkdir(mode=0o700)
+    try:
+        with _opened(path) as descriptor:
+            with contextlib.suppress(OSError):  # where there are no locks, what is left behind stays
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _remove_left_behind(parent: Path) -> None:
+    with contextlib.suppress(OSError):
+        for path in parent.iterdir():
+            if _NAME.fullmatch(path.name) and _is_left_behind(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_left_behind(path: Path) -> bool:
+    """Its lock went with the process that made it."""
+    try:
+        with _opened(path) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return time.time() - os.fstat(descriptor).st_mtime > NEW_S_MAX
+    except OSError:
+        return False
+
+
+def copy_newest(
+    source: Storage, step: int | None, target: Storage, say: Callable[[str], None]
+) -> tuple[PlacedStep, CopiedStep]:
+    """Keep the newest sound checkpoint in another place, or that of a step; every byte is compared. What is
+    damaged is passed over, and said. Raises `InputError` or `OSError`; `DamagedCheckpoints` if nothing is
+    sound.
+    """
+    damage = ""
+    for kept in usable_at(source, step):
+        try:
+            done = copy_step(source, kept, target)
+        except Unsound as error:
+            damage = damage or f"The checkpoint of step {kept.step} in {source.name} is damaged: {error}."
+            continue
+        if damage:
+            say(f"{damage} Step {kept.step} is taken instead.")
+        return kept, done
+    raise DamagedCheckpoints(damage, hint=LIST_HINT)
+
+
+def fetch_steps(source: Storage, steps: Collection[PlacedStep], directory: Path) -> None:
+    """Raises `Unsound` or `OSError`."""
+    for kept in steps:
+        try:
+            copy_step(source, kept, DirectoryStorage(directory), reuses=False)
+        except Unsound as error:
+            raise Unsound(f"step {kept.step} could not be loaded: {error}") from None
