@@ -40,7 +40,7 @@ rounds take is spread as the normal distribution is.
 EVEN_COST_MAX = 0.02
 """Lanes are dealt evenly again if that makes a step longer by no more than this part of it, for a while."""
 SLOW = 1.25
-"""A member that takes so many times as long as the others is named, if no lane can be moved from it."""
+"""A member that takes so many times as long as the others is called slow."""
 FLOOR = 4.0
 """A member that takes so many times as long for a lane is replaced: a warm process has its seat better."""
 LASTING_S = 10.0
