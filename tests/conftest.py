@@ -12,6 +12,7 @@ of a command is marked so here.
 
 import compileall
 import contextlib
+import gc
 import os
 import pwd
 import re
@@ -19,7 +20,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("markexpr").startswith(WITHOUT_SLOW) and collection_path.suffix == ".py":
         return bool(SLOW_MODULE.search(collection_path.read_text(encoding="utf-8"))) or None
     return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing that is imported or collected is ever garbage, so nobody need look through it, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
