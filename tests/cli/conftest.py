@@ -1,5 +1,7 @@
 """The command as a user runs it: a process of its own, with a home of its own."""
 
+import contextlib
+import functools
 import json
 import os
 import shlex
@@ -14,6 +16,10 @@ import msgspec
 import pytest
 
 RUN_WAIT_S = 120
+WITH_TORCH = ("checkpoint",)
+"""Verbs that import torch, which takes several times as long as all else they do."""
+OF_TORCH = ("holdfast.train.api", "holdfast.train.importing", "holdfast.train.proving")
+"""What they import when they need it."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,20 +46,30 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that has imported every verb (zygote.py), of which commands are forked."""
-    with subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("zygote.py"))],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # only a process without threads may be forked
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        yield process
+def zygotes() -> Iterator[Callable[[str], "subprocess.Popen[bytes]"]]:
+    """Processes that have imported every verb (zygote.py), of which commands are forked: one with torch, for
+    the verbs that use it, and one without, of which a fork takes less time.
+    """
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def start(*modules: str) -> "subprocess.Popen[bytes]":
+            return stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, str(Path(__file__).with_name("zygote.py")), *modules],
+                    # Only a process without threads may be forked, and one that has not asked for GPUs.
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+            )
+
+        yield lambda verb: start(*(OF_TORCH if verb in WITH_TORCH else ()))
 
 
 @pytest.fixture
 def holdfast(
-    environment: dict[str, str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, zygote: Any
+    environment: dict[str, str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, zygotes: Any
 ) -> Callable[..., Outcome]:
     """Runs the command in a process that is forked; where a variable is one that an interpreter reads as it
     starts, in a new one.
@@ -69,6 +85,7 @@ def holdfast(
             "err": str(streams / "err"),
             "limit_s": RUN_WAIT_S,
         }
+        zygote = zygotes(words[0] if words else "")
         zygote.stdin.write(json.dumps(call).encode() + b"\n")  # not every argument is UTF-8
         zygote.stdin.flush()
         code = int(zygote.stdout.readline())

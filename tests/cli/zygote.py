@@ -15,6 +15,7 @@ import runpy
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 WRITTEN = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -31,11 +32,15 @@ class Call(NamedTuple):
     limit_s: int
 
 
-def preload() -> None:
-    """Import every module of the command, and with them the libraries that it takes a second to import."""
+def preload(more: Sequence[str]) -> None:
+    """Import every module of the command, and with them the libraries that it takes a second to import. more:
+    modules that only some verbs use.
+    """
     package = importlib.import_module("holdfast.cli")
     for module in pkgutil.walk_packages(package.__path__, "holdfast.cli."):
         importlib.import_module(module.name)
+    for name in more:
+        importlib.import_module(name)
     gc.freeze()
 
 
@@ -82,5 +87,5 @@ def settle(call: Call) -> None:
 
 
 if __name__ == "__main__":
-    preload()
+    preload(sys.argv[1:])
     serve()

@@ -25,7 +25,7 @@ BROKEN_SEEDS = 60
 INCIDENT = msgspec.json.decode(SAMPLE.read_bytes(), type=Incident)
 
 
-@pytest.mark.parametrize("batch", sampled(range(100), [0, 50]))
+@pytest.mark.parametrize("batch", sampled(range(100), [0]))
 def test_no_rule_is_broken_in_random_sequences(batch: int) -> None:
     done: Counter[str] = Counter()
     for seed in range(batch * BATCH, (batch + 1) * BATCH):

@@ -37,7 +37,7 @@ def python(*words: object, home: Path) -> "subprocess.CompletedProcess[str]":
 
 
 def example(folder: Path, sooner: int) -> Path:
-    """The example, or a copy whose faults strike so many times sooner."""
+    """The example, or a copy whose faults strike so many times sooner, before any process is warm."""
     if sooner == 1:
         return EXAMPLE
     copy = Path(shutil.copytree(EXAMPLE, folder / "example"))
@@ -50,6 +50,10 @@ def example(folder: Path, sooner: int) -> Path:
     )
     assert count == 2
     faults.write_text(text)
+    demo = copy / "demo.py"
+    text, count = re.subn(r'("--nodes", 2,)', r'\1 "--warm", 0,', demo.read_text())
+    assert count == 1
+    demo.write_text(text)
     return copy
 
 

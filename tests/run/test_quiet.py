@@ -340,7 +340,7 @@ def test_a_job_that_stands_is_explained_and_started_again(start: Start, act: str
     assert {event.outcome for event in start.events(RunEnded)} == {"failed", "completed"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_job_that_prints_nothing_is_left_alone_as_long_as_it_steps(start: Start) -> None:
     """For four times as long as a job may stand."""
     job = start(

@@ -5,6 +5,7 @@ in FOLDER/forward and FOLDER/data. How slow follows from how long plain steps ta
 busy machine as well, and is in FOLDER/extra_s. The ranks are forks of one process: torch is loaded once.
 """
 
+import importlib
 import os
 import sys
 import time
@@ -78,6 +79,7 @@ def run(rank: int, folder: Path) -> None:
 
 def main() -> int:
     folder = Path(sys.argv[1])
+    importlib.import_module("torch._dynamo")  # an optimizer's first step does, which takes as long as torch
     children = []
     for rank in range(RANKS):
         if not (child := os.fork()):

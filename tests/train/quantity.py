@@ -1,5 +1,5 @@
-"""How much a tier tries: of a property's examples `make quick` takes a fifth, `make test` half, `make soak`
-ten times as many; of the cases of a test `make test` may take some, and `make soak` has the others.
+"""How much a tier tries: of a property's examples `make quick` takes a fifth, `make test` a third, `make
+soak` ten times as many; of the cases of a test `make test` may take some, and `make soak` has the others.
 """
 
 from collections.abc import Collection, Iterable
@@ -10,7 +10,7 @@ from hypothesis import settings
 
 QUICK, USUAL, SOAK = "quick", "unhurried", "soak"
 """Profiles of Hypothesis, one for each of those three."""
-TIMES = {QUICK: 0.2, USUAL: 0.5, SOAK: 10.0}
+TIMES = {QUICK: 0.2, USUAL: 1 / 3, SOAK: 10.0}
 
 
 def examples(count: int, profile: str | None = None) -> int:

@@ -50,7 +50,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 
-KILLS = examples(80)
+KILLS = examples(120)
 """Of the moments at which a save, a removal and a restore can be killed, so many are tried."""
 ROUNDS = examples(12)
 WAIT_S_MAX = 60.0

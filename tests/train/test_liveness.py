@@ -102,7 +102,7 @@ def test_declared_work_may_take_longer_than_a_hang(tmp_path: Path) -> None:
 
 def test_shared_work_declares_itself(tmp_path: Path) -> None:
     """One member has the item that takes longer than the bound; then the others wait for rank 0."""
-    flags = ("-m", "holdfast", "run", "--nproc-per-node", "2", "--hang-after", "4")
+    flags = ("-m", "holdfast", "run", "--nproc-per-node", "2", "--warm", "0", "--hang-after", "4")
     shared = run(tmp_path, *flags, "train.py", "shares")
     assert " lost " not in shared.stderr
     assert "has taken" not in shared.stderr

@@ -9,6 +9,7 @@ until a member is its own process.
 
 import ctypes
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -32,8 +33,18 @@ PR_SET_PDEATHSIG = 1
 RETURN_S = 0.3
 """How long a killed node stays away."""
 BEAT_S = 0.25
+LOOK_S = 0.02
+"""How often the zygote looks after its nodes, as long as it has some."""
 STACK_S = 1.0
 """What a process has to write its stack."""
+IMPORTED_LATER = (
+    "holdfast.train.api",
+    "holdfast.train.mesh",
+    "holdfast.train.pipelines",
+    "torch._dynamo",
+    "torch.testing",
+)
+"""What a member imports when it uses it, an optimizer's first step for one; here it is done once for all."""
 HELD: list[memory.HeldMemory] = []
 """Of a node: what outlives its members."""
 STACK_FILES: dict[int, int] = {}
@@ -63,7 +74,7 @@ def serve() -> None:
     returning: list[tuple[float, str, Assignment]] = []
     pending = b""
     while True:
-        readable, _, _ = select.select([0], [], [], 0.02)
+        readable, _, _ = select.select([0], [], [], LOOK_S if nodes or returning else None)
         if readable:
             data = os.read(0, 1 << 16)
             if not data:
@@ -266,7 +277,9 @@ def exited(member: str, status: int) -> wire.WorkerExited:
 if __name__ == "__main__":
     faulthandler.register(signal.SIGUSR2)  # also in all that are forked: where a run is stuck
     die_with_parent(os.getppid())
-    SCRIPTS = runpy.run_path(str(Path(__file__).with_name("scripts.py")))  # imports torch, and all of `train`
-    importlib.import_module("torch._dynamo")  # an optimizer's first step does; here it is done once for all
+    SCRIPTS = runpy.run_path(str(Path(__file__).with_name("scripts.py")))  # imports torch
+    for name in IMPORTED_LATER:
+        importlib.import_module(name)
+    gc.freeze()  # a member that looked through all that was imported would have a copy of it
     print("ready", flush=True)
     serve()
