@@ -5,7 +5,8 @@
 
 testbed/leisurely.py trains with three members and checkpoints every 50 steps, beside eight processes that
 compete for the processors. The record is the judge: one generation, no member lost, no fault observed. Exits
-with 1 otherwise.
+with 1 otherwise. That a member is slower than the others is no false alarm where eight processes compete with
+three: lanes may move a few times, and no more.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from holdfast.record.events import (
     ActionTaken,
     AnyEvent,
     CheckpointSaved,
+    FaultObserved,
     GenerationOpened,
     StepCommitted,
     kind_of,
@@ -36,15 +38,25 @@ COMPETITORS = 8
 STOP_WAIT_S = 60.0
 START_WAIT_S = 120.0
 POLL_INTERVAL_S = 1.0
+MOVES_MAX = 12
+"""How often lanes may move. After each move twice as many rounds pass before the next."""
 ALARMS = ("member.lost", "fault.observed", "checkpoint.failed", "checkpoint.loaded")
 SCRIPT = Path(__file__).with_name("leisurely.py")
 STOPPED_CODE = 130
+SLOW, MOVE = "slow member", "rebalance"
 
 
 def alarms(events: list[AnyEvent]) -> list[str]:
     """What must not be in the record of a run in which nothing is wrong."""
-    found = [f"{kind_of(event)} {event.subject}".strip() for event in events if kind_of(event) in ALARMS]
-    found += [f"action {event.action}" for event in events if isinstance(event, ActionTaken)]
+    found = [
+        f"{kind_of(event)} {event.subject}".strip()
+        for event in events
+        if kind_of(event) in ALARMS and not (isinstance(event, FaultObserved) and event.fault == SLOW)
+    ]
+    actions = [event.action for event in events if isinstance(event, ActionTaken)]
+    found += [f"action {action}" for action in actions if action != MOVE]
+    if (moves := actions.count(MOVE)) > MOVES_MAX:
+        found.append(f"lanes moved {moves} times")
     generations = sum(isinstance(event, GenerationOpened) for event in events)
     if generations != 1:
         found.append(f"{generations} generations")

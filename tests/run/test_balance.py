@@ -12,6 +12,7 @@ from quantity import examples, sampled
 from holdfast.run.balance import (
     FLOOR,
     LASTING_S,
+    SUDDEN,
     WINDOW,
     BalanceFinding,
     Everyone,
@@ -31,11 +32,13 @@ Pace = Callable[[int, int], float]
 class Run:
     """Members that compute as many lanes as the balance gives them."""
 
-    def __init__(self, lanes: int, members: int, *, noise: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, lanes: int, members: int, *, noise: float = 0.0, seed: int = 0, lane_s: float = LANE_S
+    ) -> None:
         self.balance = LaneBalance(lanes, members)
         self.found: list[tuple[int, BalanceFinding]] = []
         self.shares: list[tuple[int, ...]] = []
-        self._noise, self._random = noise, random.Random(seed)
+        self._noise, self._random, self._lane_s = noise, random.Random(seed), lane_s
 
     def go(self, steps: int, pace: Pace, *, rest_s: Sequence[float] = (), tells: bool = True) -> None:
         for _ in range(steps):
@@ -43,7 +46,7 @@ class Run:
             self.shares.append(self.balance.shares)
             laps = [
                 self._lap(
-                    count, LANE_S * pace(step, number), rest_s[number] if rest_s else 0.001, tells=tells
+                    count, self._lane_s * pace(step, number), rest_s[number] if rest_s else 0.001, tells=tells
                 )
                 for number, count in enumerate(self.balance.shares)
             ]
@@ -134,6 +137,31 @@ def test_half_the_speed_is_found_within_a_few_steps_and_dealt_for(lanes: int, no
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_who_falls_far_behind_in_long_steps_is_found_after_three_of_them(noise: float) -> None:
+    run = Run(16, 4, noise=noise, lane_s=0.2)
+    run.go(200, slow(1, 3.0, since=50))
+    assert run.steps_of("moved") == [50 + SUDDEN - 1]
+    assert run.changes == 1
+    assert run.found[0][1].member == 1
+    assert run.shares[-1][1] < 4
+
+
+@pytest.mark.parametrize(
+    ("lanes", "pace"),
+    [
+        pytest.param(16, slow(1, 10.0, since=50, until=50 + SUDDEN - 1), id="two-rounds"),
+        pytest.param(16, lambda step, number: 3.0 if number == step % 4 else 1.0, id="in-turns"),
+        pytest.param(16, lambda step, _member: 3.0 if step >= 50 else 1.0, id="everyone"),
+        pytest.param(4, slow(1, 3.0, since=50), id="nothing-to-move"),
+    ],
+)
+def test_long_steps_that_are_held_up_move_nothing(lanes: int, pace: Pace) -> None:
+    run = Run(lanes, 4, lane_s=0.5)
+    run.go(200, pace)
+    assert run.changes == 0
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
 @pytest.mark.parametrize("lanes", [16, 256])
 def test_lanes_come_back_when_it_recovers(lanes: int, noise: float) -> None:
     """Also where a lane more or less makes hardly a difference to the step."""
@@ -150,8 +178,9 @@ def test_lanes_come_back_when_it_recovers(lanes: int, noise: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", sampled(range(5), [2]))
 @pytest.mark.parametrize("noise", sampled([0.1, 0.9], [0.9]))
-def test_noise_moves_nothing(noise: float, seed: int) -> None:
-    run = Run(64, 4, noise=noise, seed=seed)
+@pytest.mark.parametrize("lane_s", [LANE_S, 1.0])
+def test_noise_moves_nothing(noise: float, seed: int, lane_s: float) -> None:
+    run = Run(64, 4, noise=noise, seed=seed, lane_s=lane_s)
     run.go(10_000, alike)
     assert run.changes <= 1
     assert len(run.found) <= 1

@@ -223,6 +223,25 @@ def test_one_that_is_seen_asleep_has_as_long_as_was_set(
     assert least_s * SECOND < made.now_ns - begun_ns < most_s * SECOND
 
 
+@pytest.mark.parametrize(("is_mute", "least_s", "most_s"), [(False, 10, 16), (True, HUNG_S_MIN - 5, 75)])
+def test_one_that_computes_and_cannot_speak_may_be_past_its_step(
+    cluster: "MakeCluster", is_mute: bool, least_s: float, most_s: float
+) -> None:
+    """It holds the interpreter between steps, say. One that computes in its step speaks."""
+    made = up(cluster)
+    busy = made.processes["n0.0"]
+    busy.stacks = ((StackFrame("/home/me/train.py", 30, "sort", is_own=True, source="sorted(rows)"),),)
+    hang(made, "n0.0")
+    pass_s(made, 1)
+    busy.is_mute = is_mute
+    begun_ns = made.now_ns
+    while not lost(made) and made.now_ns < begun_ns + 100 * SECOND:
+        busy.seen = KernelView(state="R", cpu_s=(made.now_ns - begun_ns) / SECOND)
+        pass_s(made, 1)
+    assert lost(made) == ["n0.0"]
+    assert least_s * SECOND <= made.now_ns - begun_ns < most_s * SECOND
+
+
 def test_all_that_are_busy_at_once_have_half_an_hour(cluster: "MakeCluster") -> None:
     made = up(cluster)
     for process in made.processes.values():

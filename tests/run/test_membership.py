@@ -884,6 +884,7 @@ def test_a_fault_that_struck_is_not_planned_any_more(cluster: "MakeCluster") -> 
     assert made.generations[0].faults == (fault,)
     made.tell(FromMember("n0.0", Struck(member="n0.0", fault=7)))
     struck_ns = made.now_ns
+    assert [message.fault for message in made.sent(Struck)] == [7]  # the others know
     made.kill("n0.0")
     made.until_generation(2)
     assert made.generations[1].faults == ()

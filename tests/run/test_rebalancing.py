@@ -62,6 +62,17 @@ def test_lanes_that_move_are_told_and_written_down(cluster: MakeCluster) -> None
     assert action.causes == (fault.id,)
 
 
+def test_a_member_that_only_had_too_many_lanes_is_not_called_slow(cluster: MakeCluster) -> None:
+    made = up(cluster)
+    (sentence,) = tell(made, "moved", times=0.8, before=(2, 5, 5, 4), after=(4, 4, 4, 4))
+    assert sentence == (
+        "the members' pace has changed: lanes of n0.1 from 5 to 4, n0.2 from 5 to 4, n0.0 from 2 to 4"
+    )
+    (action,) = made.recorded(ActionTaken)
+    assert (action.action, action.causes) == ("rebalance", ())
+    assert made.recorded(FaultObserved) == []
+
+
 def test_so_is_that_they_are_even_again(cluster: MakeCluster) -> None:
     made = up(cluster)
     (sentence,) = tell(made, "even", before=(5, 2, 5, 4))

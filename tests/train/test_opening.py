@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 from torch import nn
+from waiting import until
 
 import holdfast.train as hf
 from holdfast.record.errors import InputError
@@ -85,6 +86,8 @@ def trained(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
                 lane.backward(model(torch.full((2, WIDTH), 1.0 + lane.index)).square().mean())
             step.commit()
             losses[step.number] = step.loss
+            if step.number == STEPS - 1:
+                until(lambda: kept_steps(folder))  # or the writer would still be busy with it
     older, newest = (kept.step for kept in kept_steps(folder))
     assert newest == STEPS
     return Trained(

@@ -7,9 +7,9 @@ the result is the same on every machine.
 
 Steps are taken together in rounds of a tenth of a second or more, and rounds are looked at in a window. Lanes
 move if the deal that follows from the window's medians makes steps shorter by a twelfth at least, by more
-than the rounds differ by themselves, and would have done so in most of them. They are dealt evenly again if
-that has been as good for a while. After each change more rounds pass before the next, so that members whose
-pace never settles do not keep lanes moving.
+than the rounds differ by themselves, and would have done so in most of them; or if a member plainly falls
+behind in a few long rounds. They are dealt evenly again if that has been as good for a while. After each
+change more rounds pass before the next, so that members whose pace never settles do not keep lanes moving.
 """
 
 import heapq
@@ -25,6 +25,10 @@ WINDOW = 8
 """So many rounds are looked at together: the median of them does not see three that were held up."""
 HOLDS = 6
 """In so many of them a deal must have been the better one."""
+SUDDEN, SUDDEN_S, SUDDEN_TIMES = 3, 2.0, 2.0
+"""The last three rounds are enough if they take two seconds and the same member takes twice as long as the
+others in each of them: where steps are long, a window is many seconds.
+"""
 ROUND_S = 0.1
 """What a neighbour on the machine takes for a moment is over by then, or is more than a moment."""
 GAIN_MIN = 1 / 12
@@ -36,7 +40,7 @@ rounds take is spread as the normal distribution is.
 EVEN_COST_MAX = 0.02
 """Lanes are dealt evenly again if that makes a step longer by no more than this part of it, for a while."""
 SLOW = 1.25
-"""A member that takes so many times as long as the others is named, if no lane can be moved from it."""
+"""A member that takes so many times as long as the others is called slow."""
 FLOOR = 4.0
 """A member that takes so many times as long for a lane is replaced: a warm process has its seat better."""
 LASTING_S = 10.0
@@ -134,8 +138,10 @@ def fair_shares(lanes: int, lane_s: Sequence[float], rest_s: Sequence[float]) ->
     return tuple(shares)
 
 
-def decide(rounds: Sequence[Sequence[Lap]], shares: Sequence[int]) -> DealDecision:
-    """rounds: of each, what every member took. shares: the present deal."""
+def decide(rounds: Sequence[Sequence[Lap]], shares: Sequence[int], holds: int = HOLDS) -> DealDecision:
+    """rounds: of each, what every member took. shares: the present deal. holds: in so many rounds another one
+    must have been better.
+    """
     lanes, members = sum(shares), len(shares)
     cost = median([math.fsum(lap.cost for lap in one) / lanes for one in rounds])
     looks = [_Look(one, math.fsum(lap.cost for lap in one) / lanes) for one in rounds]
@@ -165,10 +171,10 @@ def decide(rounds: Sequence[Sequence[Lap]], shares: Sequence[int]) -> DealDecisi
     laggard = _largest(usual.lane_s)
     chosen, is_stuck = present, False
     is_even_free = even_s <= present_s * (1 + EVEN_COST_MAX)
-    if best_s <= wanted_s and sum(look.step_s(best) < look.step_s(present) for look in looks) >= HOLDS:
+    if best_s <= wanted_s and sum(look.step_s(best) < look.step_s(present) for look in looks) >= holds:
         chosen = best
     elif times >= SLOW and best_s > present_s * (1 - GAIN_MIN):
-        is_stuck = sum(look.lateness(slowest, present) >= SLOW for look in looks) >= HOLDS
+        is_stuck = sum(look.lateness(slowest, present) >= SLOW for look in looks) >= holds
     return DealDecision(
         shares=chosen,
         slowest=slowest,
@@ -177,6 +183,18 @@ def decide(rounds: Sequence[Sequence[Lap]], shares: Sequence[int]) -> DealDecisi
         is_even_free=is_even_free,
         laggard=laggard,
         lane_times=_against_others(usual.lane_s, laggard),
+    )
+
+
+def is_sudden(rounds: Sequence[Sequence[Lap]]) -> bool:
+    """Whether one member, always the same, plainly falls behind in these rounds, which are long."""
+    looks = [_Look(one, 1.0) for one in rounds]
+    even = [1.0] * len(rounds[0])
+    laggards = {_largest([look.own_s(number, 1) for number in range(len(even))]) for look in looks}
+    return (
+        len(laggards) == 1
+        and math.fsum(max(lap.lanes_s + lap.rest_s for lap in one) for one in rounds) >= SUDDEN_S
+        and all(look.lateness(min(laggards), even) >= SUDDEN_TIMES for look in looks)
     )
 
 
@@ -231,6 +249,8 @@ class LaneBalance:
     def _judge(self, seen: RoundStretch) -> list[BalanceFinding]:
         assert self.window is not None
         decision = decide(self.window, self.shares)
+        if decision.shares == self.shares and is_sudden(last := self.window[-SUDDEN:]):
+            decision = decide(last, self.shares, holds=SUDDEN)
         found = [*self._everyone.note(self.window, seen), *self._judge_laggard(decision, seen)]
         if decision.is_stuck and decision.lane_times < FLOOR:
             found += self._news("stuck", decision.slowest, decision.times)

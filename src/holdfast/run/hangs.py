@@ -294,9 +294,12 @@ def _conclude(state: RunState, generation: Generation, stall: Stall) -> bool:
 
 def _explained(state: RunState, generation: Generation, stall: Stall, suspects: Sequence[str]) -> Explanation:
     patience_s = _stuck_ns(state, generation) / 1e9
-    return explaining.explain(
-        stall.watched, _stages(state, (*suspects, *stall.watched)), suspects, patience_s
-    )
+    stages = _stages(state, (*suspects, *stall.watched))
+    for name, watched in stall.watched.items():
+        member = state.roster.members.get(name)
+        if member is not None and (member.seen_ns or 0) < watched.first_ns:
+            stages[name] = "script"  # it holds the interpreter: it may be past the step that it spoke of last
+    return explaining.explain(stall.watched, stages, suspects, patience_s)
 
 
 def _stages(state: RunState, names: Sequence[str]) -> dict[str, Stage]:

@@ -42,6 +42,7 @@ from holdfast.run.happenings import (
     StopRequested,
     StrikeRequested,
     Tick,
+    ToMembers,
     ToNode,
     TookOver,
 )
@@ -520,6 +521,9 @@ def _struck(state: RunState, member: Member, message: Struck) -> None:
                 pause = StrikeWorker(member=member.name, fault="pause", for_s=fault.for_s, stops_itself=True)
                 state.outbox.effects.append(ToNode(member.node, pause))
     state.faults = tuple(fault for fault in state.faults if fault.id != message.fault)
+    if (generation := state.generations.announced) is not None:
+        others = tuple(name for name in generation.members if name != member.name)
+        state.outbox.effects.append(ToMembers(others, message))
 
 
 def _strike(state: RunState, strike: Strike) -> Answer:

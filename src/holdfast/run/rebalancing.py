@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from holdfast.record.events import ActionTaken, FaultObserved
 from holdfast.run import pacing, replacing
-from holdfast.run.balance import BalanceFinding
+from holdfast.run.balance import SLOW, BalanceFinding
 from holdfast.run.state import Generation, RunState
 from holdfast.run.wire import Balanced
 
@@ -64,7 +64,7 @@ def _moved(
     sentence = _dealt_evenly(finding, unit) if finding.kind == "even" else _dealt(finding, units)
     state.outbox.say(sentence)
     causes: tuple[str, ...] = ()
-    if finding.kind == "moved":
+    if finding.kind == "moved" and finding.times >= SLOW:
         fault = FaultObserved(
             id=f"slow {unit[0]} {state.now_ns}",
             occurred_ns=state.now_ns,
@@ -88,7 +88,9 @@ def _moved(
 
 
 def _dealt(finding: BalanceFinding, units: list[tuple[str, ...]]) -> str:
-    """n0.1 takes 2.0 times as long as the others for the same work: lanes of n0.1 from 4 to 2, ..."""
+    """n0.1 takes 2.0 times as long as the others for the same work: lanes of n0.1 from 4 to 2, ... A member
+    that only had too many lanes is not slow.
+    """
     changes = [
         (before - after, f"{_named(unit)} from {before} to {after}")
         for unit, before, after in zip(units, finding.before, finding.after, strict=True)
@@ -96,7 +98,8 @@ def _dealt(finding: BalanceFinding, units: list[tuple[str, ...]]) -> str:
     ]
     words = [words for _, words in sorted(changes, key=lambda change: -change[0])]
     more = f" and {len(words) - NAMED_MAX} more" if len(words) > NAMED_MAX else ""
-    return f"{_slow(finding, units[finding.member])}: lanes of {', '.join(words[:NAMED_MAX])}{more}"
+    why = _slow(finding, units[finding.member]) if finding.times >= SLOW else "the members' pace has changed"
+    return f"{why}: lanes of {', '.join(words[:NAMED_MAX])}{more}"
 
 
 def _dealt_evenly(finding: BalanceFinding, unit: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from holdfast.run.mesh import MeshShape
 from holdfast.run.stacks import Stack
 from holdfast.run.succession import Candidacy, MachinePlace, Vote
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Both ends must speak the same one; a run does not mix versions of Holdfast."""
 FRAME_BYTES_MAX = 8 << 20
 """Larger than any message: what exceeds it does not come from Holdfast."""
@@ -530,7 +530,9 @@ class Snapshotted(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Struck(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """A planned fault is about to strike the member that sends this: its last words. `fault` is its id."""
+    """A planned fault is about to strike the member that sends this: its last words. `fault` is its id. The
+    others are told, for whom the fault may be due as well in a generation that was announced before.
+    """
 
     fault: int
 
@@ -780,7 +782,7 @@ OfMembership = WorkerJoined | WorkerReady | OfRegrouping | DeviceFailed | Finish
 OfState = Checkpointed | Witnessed | Snapshotted
 OfProgress = Planned | Committed | Balanced | Audited | Working | MemberBeat | OfState | Struck
 FromWorker = OfMembership | OfProgress
-ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed
+ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed | Struck
 Move = Migrate | Drain | Restore
 """What an operator asks for that changes who is where."""
 ToHeir = EstatePart | EntriesTold | Reigning | AskVote | VoteCast | LineOver

@@ -144,6 +144,8 @@ class Coordinated:
                 for sender, key, value in wire.unpack(message.packed):
                     if sender != self.member:  # which may have forgotten its own already
                         self._published[message.generation, key] = value
+            elif isinstance(message, wire.Struck):
+                self._struck.add(message.fault)
             elif isinstance(message, wire.Released):
                 self._released = message
                 interrupt = self._interrupt
