@@ -88,6 +88,6 @@ def test_colours_can_be_told_apart(scheme: str, prefix: str, sight: Matrix) -> N
 
 def test_unattributed_is_hatched() -> None:
     css = files("holdfast.dashboard").joinpath("page.css").read_text(encoding="utf-8")
-    page = files("holdfast.dashboard").joinpath("page.html").read_text(encoding="utf-8")
+    frame = files("holdfast.dashboard").joinpath("frame.html").read_text(encoding="utf-8")
     assert ".mark.c-unattributed { fill: url(#hatch); }" in css
-    assert '<pattern id="hatch"' in page
+    assert '<pattern id="hatch"' in frame

@@ -8,7 +8,7 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from holdfast import wording
@@ -29,16 +29,19 @@ def template(
 ) -> Template:
     """The page of this file. styles: beside page.css. has_script: page.js, and the hash that lets it run."""
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_text),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update({**_WORDING, **filters})
     environment.globals.update({**_WORDING, **(values or {})})
     environment.globals["style"] = Markup("").join(Markup(_text(one)) for one in ("page.css", *styles))
-    if has_script:
-        script = _text("page.js")
-        environment.globals["script"] = Markup(script)
-        environment.globals["script_hash"] = b64encode(sha256(script.encode()).digest()).decode()
-    return environment.from_string(_text(name))
+    script = _text("page.js") if has_script else ""
+    environment.globals["script"] = Markup(script)
+    environment.globals["script_hash"] = b64encode(sha256(script.encode()).digest()).decode()
+    return environment.get_template(name)
 
 
 def _text(name: str) -> str:

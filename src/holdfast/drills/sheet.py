@@ -19,7 +19,6 @@ TABLE_STEP_MIN = 5
 """Minutes at the table between two injects."""
 CELLS, USUAL_CELLS = 60, 10
 """A signal is told by means over a sixtieth of the time; what is usual is the median of the first ten."""
-POINTS_OWNER = 3
 
 
 class SheetRole(msgspec.Struct, frozen=True, kw_only=True):

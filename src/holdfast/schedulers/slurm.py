@@ -4,15 +4,15 @@ Its JSON is not used: `scontrol --json` does not exist before 23.02, and what it
 """
 
 import re
-from datetime import UTC, datetime
+
+import msgspec
 
 from holdfast.control.cluster import NodeView
 from holdfast.control.seeing import MachinesView, PlacedJob
 from holdfast.record.errors import HoldfastError
 from holdfast.schedulers.scheduler import UNTOLD, DrainCause, NotOurs, require_name
-from holdfast.signals.collectors.slurm import MaintenanceWindow, ask, parse_jobs, parse_reservations
+from holdfast.signals.collectors.slurm import MaintenanceWindow, ask, parse_jobs, parse_reservations, time_ns
 from holdfast.topology.discovery.slurm import gpu_count
-from holdfast.wording.units import SECOND_NS
 
 SHOW_NODES = ("scontrol", "--oneliner", "show", "node")
 SHOW_JOBS = ("squeue", "--noheader", "--states=running,completing", "--format=%i|%N|%j")
@@ -38,16 +38,9 @@ def parse_nodes(text: str, gpus_per_node: int = 0) -> dict[str, NodeView]:
             gpus=gpu_count(line) or gpus_per_node,
             is_out=bool(states & OUT_STATES),
             reason=reason[1] if reason else "",
-            since_ns=_time_ns(fields.get("BootTime", "")),
+            since_ns=time_ns(fields.get("BootTime", "")) or 0,
         )
     return found
-
-
-def _time_ns(text: str) -> int:
-    try:
-        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND_NS
-    except ValueError:
-        return 0
 
 
 class SlurmScheduler:
@@ -100,12 +93,8 @@ def _is_now(window: MaintenanceWindow, now_ns: int) -> bool:
 
 
 def _completed(node: NodeView, jobs: tuple[PlacedJob, ...], windows: list[MaintenanceWindow]) -> NodeView:
-    return NodeView(
-        name=node.name,
-        gpus=node.gpus,
-        is_out=node.is_out,
-        reason=node.reason,
-        since_ns=node.since_ns,
+    return msgspec.structs.replace(
+        node,
         jobs=tuple(job.job for job in jobs if node.name in job.nodes),
         maintenance=", ".join(one.name for one in windows if node.name in one.nodes),
     )

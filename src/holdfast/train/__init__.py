@@ -17,19 +17,14 @@ What is named here is imported when it is used: who only moves checkpoints need 
 
 from typing import TYPE_CHECKING
 
+from holdfast.faces import face
+
 if TYPE_CHECKING:
-    from holdfast.train.api import (
-        Best,
-        Checkpoint,
-        Lane,
-        MapData,
-        Run,
-        State,
-        Step,
-        StreamData,
-        join,
-        load_checkpoint,
-    )
+    from holdfast.train.best import Best
+    from holdfast.train.data import MapData, StreamData
+    from holdfast.train.joining import Run, State, join
+    from holdfast.train.opening import Checkpoint, load_checkpoint
+    from holdfast.train.steps import Lane, Step
 
 __all__ = [
     "Best",
@@ -44,11 +39,13 @@ __all__ = [
     "load_checkpoint",
 ]
 
+_HOMES = {
+    "best": {"Best"},
+    "data": {"MapData", "StreamData"},
+    "joining": {"Run", "State", "join"},
+    "opening": {"Checkpoint", "load_checkpoint"},
+    "steps": {"Lane", "Step"},
+}
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import holdfast.train.api as api
-
-    found = globals()[name] = getattr(api, name)
-    return found
+if not TYPE_CHECKING:
+    __getattr__ = face(__name__, _HOMES)

@@ -46,6 +46,7 @@ from holdfast.twin.gray import (
 )
 from holdfast.twin.policies import cold_s, group_s
 from holdfast.twin.presets import preset, resized
+from holdfast.twin.study import START_NS
 from holdfast.wording.units import DAY_NS, HOUR_NS, MINUTE_NS, SECOND_NS
 
 Way = Literal["none", "first-error", "sure-error", "shadow", "control"]
@@ -54,7 +55,6 @@ what it is 80 % sure of, three minutes later. shadow, control: `holdfast control
 """
 
 RUN = "pretrain"
-EVER_NS = 1 << 62
 PEOPLE_H = 24.0
 """Until people find what nobody tells them of: as control's own horizon has it."""
 CORRUPT_H = 6.0
@@ -75,7 +75,6 @@ ALARM_LOOKS = (0.0, 3.1, 10.1, 60.0)
 ACT_LOOKS = (15.1, 60.0)
 LOOK_NS = 10 * SECOND_NS
 """Minutes after an alarm and after an action at which control looks: when its waits are over."""
-START_NS = 1_735_689_600 * SECOND_NS
 
 
 class BadDetector(msgspec.Struct, frozen=True, kw_only=True):

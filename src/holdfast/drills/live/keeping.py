@@ -17,7 +17,7 @@ from typing import assert_never
 
 import msgspec
 
-from holdfast.drills.live.scene import started_ticks
+from holdfast.drills.live.scene import is_zombie, started_ticks
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.files import make_private_directory
 from holdfast.record.untrusted import UNDECODABLE
@@ -153,16 +153,10 @@ def abort(home: Path, run: str) -> DrillNote | None:
     path.unlink(missing_ok=True)
     if note.keeper is not None:
         due_s = time.monotonic() + KEEPER_WAIT_S
-        while note.keeper.is_there and not _is_zombie(note.keeper.pid) and time.monotonic() < due_s:
+        while note.keeper.is_there and not is_zombie(note.keeper.pid) and time.monotonic() < due_s:
             time.sleep(POLL_S)
     put_back(note)
     return note
-
-
-def _is_zombie(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
-    return True
 
 
 def put_back(note: DrillNote) -> None:

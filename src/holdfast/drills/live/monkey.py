@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 import msgspec
 
-from holdfast.drills.live.scenarios import LIVE_SCENARIOS
+from holdfast.drills.live.scenarios import live_scenario
 from holdfast.record.errors import InputError
 
 PER_DAY_MAX = 24
@@ -63,10 +63,7 @@ def require_budget(budget: MonkeyBudget) -> None:
             hint=f"At most {min(PER_DAY_MAX, room)}: they are {APART_S / 60:g} minutes apart.",
         )
     for name in budget.scenarios:
-        if name not in LIVE_SCENARIOS:
-            raise InputError(
-                f"No live scenario is called {name!r}.", hint=f"There are {', '.join(LIVE_SCENARIOS)}."
-            )
+        live_scenario(name)
 
 
 def fitting(budget: MonkeyBudget, misfits: Collection[str]) -> MonkeyBudget:

@@ -135,6 +135,13 @@ def started_ticks(pid: int) -> int:
         return 0
 
 
+def is_zombie(pid: int) -> bool:
+    """Whether it has ended and its parent has not asked how, or is gone altogether."""
+    with suppress(OSError):
+        return _stat(pid)[0] == "Z"
+    return True
+
+
 def _stat(pid: int) -> list[str]:
     text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     return text.rpartition(")")[2].split()

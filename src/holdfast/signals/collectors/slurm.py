@@ -17,6 +17,7 @@ from holdfast.record.errors import InputError
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.frame import Reading
 from holdfast.topology.hostlist import expand
+from holdfast.wording.units import SECOND_NS
 
 COMMAND_TIMEOUT_S = 10.0
 PREFIX = "slurm_nodes_"
@@ -132,7 +133,7 @@ def parse_reservations(text: str) -> tuple[MaintenanceWindow, ...]:
 
 def _window(line: str) -> MaintenanceWindow | None:
     fields = dict(re.findall(r"(\w+)=(\S*)", line))
-    start_ns, end_ns = _time_ns(fields.get("StartTime", "")), _time_ns(fields.get("EndTime", ""))
+    start_ns, end_ns = time_ns(fields.get("StartTime", "")), time_ns(fields.get("EndTime", ""))
     if "MAINT" not in fields.get("Flags", "").split(",") or start_ns is None or end_ns is None:
         return None
     return MaintenanceWindow(
@@ -150,9 +151,10 @@ def _names(hostlist: str) -> tuple[str, ...]:
         return ()
 
 
-def _time_ns(text: str) -> int | None:
+def time_ns(text: str) -> int | None:
+    """A time in UTC, as Slurm writes it."""
     try:
-        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 10**9
+        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND_NS
     except ValueError:
         return None
 
