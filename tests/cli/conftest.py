@@ -18,7 +18,12 @@ import pytest
 RUN_WAIT_S = 120
 WITH_TORCH = ("checkpoint",)
 """Verbs that import torch, which takes several times as long as all else they do."""
-OF_TORCH = ("holdfast.train.api", "holdfast.train.importing", "holdfast.train.proving")
+OF_TORCH = (
+    "holdfast.train.joining",
+    "holdfast.train.opening",
+    "holdfast.train.importing",
+    "holdfast.train.proving",
+)
 """What they import when they need it."""
 
 

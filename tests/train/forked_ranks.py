@@ -191,7 +191,7 @@ class Ranks:
         # Whether there is a GPU is asked by imports too, and must not be asked of CUDA before a fork.
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["pytest", "torch.distributed", "holdfast.train.api"])
+        self._context.set_forkserver_preload(["pytest", "torch.distributed", "holdfast.train.joining"])
 
     @property
     def wake_s_max(self) -> float:

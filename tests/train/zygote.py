@@ -38,7 +38,7 @@ LOOK_S = 0.02
 STACK_S = 1.0
 """What a process has to write its stack."""
 IMPORTED_LATER = (
-    "holdfast.train.api",
+    "holdfast.train.joining",
     "holdfast.train.mesh",
     "holdfast.train.pipelines",
     "torch._dynamo",
