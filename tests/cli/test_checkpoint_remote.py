@@ -180,7 +180,7 @@ def test_a_checkpoint_in_object_storage_is_proven_and_leaves_nothing(
 FETCHING = """
 import sys
 from pathlib import Path
-from holdfast.cli.checkpoint.remote import passing
+from holdfast.train.fetched import passing
 
 with passing(Path(sys.argv[1])) as directory:
     (directory / "step").touch()

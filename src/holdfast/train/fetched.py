@@ -6,14 +6,18 @@ import os
 import re
 import secrets
 import shutil
+import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+from holdfast.record.errors import InputError
 from holdfast.train.chunks import DamagedCheckpoints, Unsound
 from holdfast.train.copying import LIST_HINT, CopiedStep, PlacedStep, copy_step, usable_at
 from holdfast.train.place import DirectoryStorage, Storage
 
+REMOTE_HINT = "Look at the bucket, the credentials (AWS_ACCESS_KEY_ID, ...) and AWS_ENDPOINT_URL."
 NEW_S_MAX = 60.0
 """How long a directory may stand before it is locked: after that its maker counts as dead."""
 _NAME = re.compile(r"\.fetched-[0-9a-f]{16}")
@@ -34,6 +38,28 @@ def passing_directory(parent: Path) -> Iterator[Path]:
             yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def passing(parent: Path) -> Iterator[Path]:
+    """A directory beneath this one for what is fetched. It is gone when the block ends, also by SIGTERM."""
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        with contextlib.ExitStack() as stack:
+            try:
+                directory = stack.enter_context(passing_directory(parent))
+            except OSError as error:
+                raise InputError(
+                    f"Cannot fetch checkpoints to {parent}: {error.strerror}.",
+                    hint="Name a directory that exists and that this user may write.",
+                ) from None
+            yield directory
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
@@ -89,3 +115,13 @@ def fetch_steps(source: Storage, steps: Collection[PlacedStep], directory: Path)
             copy_step(source, kept, DirectoryStorage(directory), reuses=False)
         except Unsound as error:
             raise Unsound(f"step {kept.step} could not be loaded: {error}") from None
+
+
+@contextlib.contextmanager
+def troubles_told(*places: Storage) -> Iterator[None]:
+    """As one sentence and a hint."""
+    try:
+        yield
+    except OSError as error:
+        names = " or ".join(place.name for place in places)
+        raise InputError(f"Cannot use {names}: {error.strerror}.", hint=REMOTE_HINT) from None

@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.checkpoint.options import place_option, step_option
 from holdfast.cli.checkpoint.place import located
-from holdfast.cli.checkpoint.remote import is_remote, place_of, tell, troubles_told
+from holdfast.cli.checkpoint.remote import is_remote, place_of, tell
 from holdfast.cli.checkpoint.rows import amount
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
@@ -45,7 +45,7 @@ Copied = tuple[int, str, tuple[int, int]]
 
 
 def _copied_remotely(run_or_path: str, target: str, step: int | None) -> Copied:
-    from holdfast.train.fetched import copy_newest
+    from holdfast.train.fetched import copy_newest, troubles_told
     from holdfast.train.places import opened_place
 
     source, to = place_of(run_or_path), opened_place(target)

@@ -7,13 +7,7 @@ import click
 
 from holdfast.cli.checkpoint.export import SUFFIXES
 from holdfast.cli.checkpoint.options import place_option
-from holdfast.cli.checkpoint.remote import (
-    is_remote,
-    opened,
-    passing,
-    tell,
-    troubles_told,
-)
+from holdfast.cli.checkpoint.remote import is_remote, opened, tell
 from holdfast.cli.record import home
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
@@ -69,7 +63,7 @@ def command(file: Path, target: str, like: str | None, part: str) -> None:
 
 def _kept(found: "ImportedStates", base: "Checkpoint | None", target: str) -> int:
     """The step that the place has now."""
-    from holdfast.train.fetched import copy_newest
+    from holdfast.train.fetched import copy_newest, passing, troubles_told
     from holdfast.train.importing import keep_imported
     from holdfast.train.place import DirectoryStorage
     from holdfast.train.places import opened_place

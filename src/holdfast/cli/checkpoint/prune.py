@@ -3,7 +3,7 @@
 import click
 
 from holdfast.cli.checkpoint.place import located
-from holdfast.cli.checkpoint.remote import is_remote, place_of, troubles_told
+from holdfast.cli.checkpoint.remote import is_remote, place_of
 from holdfast.cli.checkpoint.rows import amount
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
@@ -24,6 +24,7 @@ def command(run_or_path: str, keep: int) -> None:
     """
     if is_remote(run_or_path):
         from holdfast.train.copying import retain
+        from holdfast.train.fetched import troubles_told
 
         place = place_of(run_or_path)
         with troubles_told(place):

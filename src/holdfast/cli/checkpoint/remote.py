@@ -1,9 +1,5 @@
 """Checkpoints in object storage, for the verbs of `holdfast checkpoint`: what is named by a URL."""
 
-import signal
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +8,10 @@ import msgspec
 
 from holdfast.cli.checkpoint.place import located, run_of
 from holdfast.cli.terminal import printable
-from holdfast.record.errors import InputError
 
 if TYPE_CHECKING:
     from holdfast.train.opening import Checkpoint
     from holdfast.train.place import Storage
-
-REMOTE_HINT = "Look at the bucket, the credentials (AWS_ACCESS_KEY_ID, ...) and AWS_ENDPOINT_URL."
 
 
 def is_remote(text: str) -> bool:
@@ -36,41 +29,8 @@ def place_of(text: str, *, request_s: float | None = None) -> "Storage":
     return DirectoryStorage(root_of(located(text)))
 
 
-@contextmanager
-def troubles_told(*places: "Storage") -> Iterator[None]:
-    """As one sentence and a hint."""
-    try:
-        yield
-    except OSError as error:
-        names = " or ".join(place.name for place in places)
-        raise InputError(f"Cannot use {names}: {error.strerror}.", hint=REMOTE_HINT) from None
-
-
 def tell(sentence: str) -> None:
     click.echo(printable(sentence), err=True)
-
-
-@contextmanager
-def passing(parent: Path) -> Iterator[Path]:
-    """A directory beneath this one for what is fetched. It is gone when the block ends, also by SIGTERM."""
-    from holdfast.train.fetched import passing_directory
-
-    def leave(number: int, _: object) -> None:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        with ExitStack() as stack:
-            try:
-                directory = stack.enter_context(passing_directory(parent))
-            except OSError as error:
-                raise InputError(
-                    f"Cannot fetch checkpoints to {parent}: {error.strerror}.",
-                    hint="Name a directory that exists and that this user may write.",
-                ) from None
-            yield directory
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def opened(run_or_path: str, step: int | None, parent: Path) -> tuple["Checkpoint", str]:
@@ -82,7 +42,7 @@ def opened(run_or_path: str, step: int | None, parent: Path) -> tuple["Checkpoin
     if not is_remote(run_or_path):
         found = load_checkpoint(located(run_or_path), step=step)
         return found, run_of(Path(found.place).absolute())
-    from holdfast.train.fetched import copy_newest
+    from holdfast.train.fetched import copy_newest, passing, troubles_told
     from holdfast.train.owning import owner_at
     from holdfast.train.place import DirectoryStorage
 

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from holdfast.cli.checkpoint.place import PLACE_HINT, located
-from holdfast.cli.checkpoint.remote import is_remote, place_of, troubles_told
+from holdfast.cli.checkpoint.remote import is_remote, place_of
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import InputError
 from holdfast.wording import stamp
@@ -53,6 +53,7 @@ def rows_of(run_or_path: str, *, is_thorough: bool = False) -> tuple[str, list[C
 
 def _remote_rows(place: "Storage", is_thorough: bool) -> tuple[str, list[CheckpointRow]]:
     from holdfast.train.copying import fault_at, size_at, steps_in
+    from holdfast.train.fetched import troubles_told
 
     with troubles_told(place):
         listing = place.listed()
