@@ -209,30 +209,9 @@ class Run:
         on_shortage: while replicas are missing, the others compute their lanes, too ("same bits"), or those
         lanes are skipped and recorded ("smaller batch").
         """
-        if self._loop is not None:
-            raise InputError(
-                "protect() was called twice.", hint="Give it everything in one call: models, optimizers, all."
-            )
-        if not self._is_entered:
-            raise InputError(
-                "protect() was called outside `with hf.join() as run:`.",
-                hint="The end of that block is how the others learn that this member is through.",
-            )
+        self._check_moment()
         lanes, accumulate, seed = whole("lanes", lanes), whole("accumulate", accumulate), whole("seed", seed)
-        if not tree.is_lane_count(lanes):
-            raise InputError(
-                f"lanes={lanes} is not a power of two between 1 and {tree.LANES_MAX}.",
-                hint="Take 8 or 16: a few times as many as there will be members.",
-            )
-        if whole("mirror_every", mirror_every) < 0:
-            raise InputError(f"mirror_every={mirror_every} is not a number of steps.", hint="Take 0 or more.")
-        if on_shortage not in get_args(OnShortage):
-            raise InputError(
-                f"on_shortage={on_shortage!r} is not a choice.",
-                hint='Take "same bits" or "smaller batch".',
-            )
-        if accumulate < 1:
-            raise InputError(f"accumulate={accumulate} is not a number of calls.", hint="Take 1 or more.")
+        _check_choices(lanes, accumulate, mirror_every, on_shortage)
         state = Protected(things, moving)
         self._check_sharding(state, lanes)
         if state.device.type == "cuda" and self._control.is_asked:
@@ -286,6 +265,18 @@ class Run:
         self._loop = Loop(self._control, state, settings, gradients, self._seat, writer, replay, snapshots)
         self._control.ready(setup)
         return State(state, self._loop, self._seat)
+
+    def _check_moment(self) -> None:
+        """`protect()` is called once, and inside the block."""
+        if self._loop is not None:
+            raise InputError(
+                "protect() was called twice.", hint="Give it everything in one call: models, optimizers, all."
+            )
+        if not self._is_entered:
+            raise InputError(
+                "protect() was called outside `with hf.join() as run:`.",
+                hint="The end of that block is how the others learn that this member is through.",
+            )
 
     # ---- between steps: what members tell each other -----------------------------------------------------
 
@@ -523,6 +514,24 @@ class State:
     def steps(self, total: int) -> Iterator[Step]:
         """The steps still to be done, from where the run is up to number `total`."""
         return self._loop.steps(total)
+
+
+def _check_choices(lanes: int, accumulate: int, mirror_every: int, on_shortage: OnShortage) -> None:
+    """What `protect()` was given beside the things themselves."""
+    if not tree.is_lane_count(lanes):
+        raise InputError(
+            f"lanes={lanes} is not a power of two between 1 and {tree.LANES_MAX}.",
+            hint="Take 8 or 16: a few times as many as there will be members.",
+        )
+    if whole("mirror_every", mirror_every) < 0:
+        raise InputError(f"mirror_every={mirror_every} is not a number of steps.", hint="Take 0 or more.")
+    if on_shortage not in get_args(OnShortage):
+        raise InputError(
+            f"on_shortage={on_shortage!r} is not a choice.",
+            hint='Take "same bits" or "smaller batch".',
+        )
+    if accumulate < 1:
+        raise InputError(f"accumulate={accumulate} is not a number of calls.", hint="Take 1 or more.")
 
 
 def _maker(device: torch.device) -> MakeGroup:
