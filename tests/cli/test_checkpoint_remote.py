@@ -15,10 +15,11 @@ from object_storage import BUCKET, ObjectServer, object_server
 
 from holdfast.cli.checkpoint import copy, export, import_, prove
 from holdfast.record.errors import InputError
+from holdfast.train import proof_making
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.chunks import FOLDER, DamagedCheckpoints
 from holdfast.train.copying import manifest_at, steps_in
-from holdfast.train.fetched import passing_directory
+from holdfast.train.fetched import fetch_steps, passing_directory
 from holdfast.train.opening import load_checkpoint
 from holdfast.train.owning import claim
 from holdfast.train.place import DirectoryStorage
@@ -174,6 +175,23 @@ def test_a_checkpoint_in_object_storage_is_proven_and_leaves_nothing(
     proof = msgspec.json.decode(capfd.readouterr().out)
     assert not proof["is_proven"]
     assert "step 20 could not be loaded: of its chunks" in proof["reason"]
+    assert not fetched_in(tmp_path)
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_fetched_is_not_refuted(
+    there: DirectoryStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FOUND)
+
+    def fetch(source: Any, steps: Any, directory: Path) -> None:
+        damage(there, 20)
+        source.remove(["step-000000000020.checkpoint"])  # whoever fills the place has newer ones
+        fetch_steps(source, steps, directory)
+
+    monkeypatch.setattr(proof_making, "fetch_steps", fetch)
+    with pytest.raises(InputError, match="was removed meanwhile"):
+        run(prove.command, THERE, script)
     assert not fetched_in(tmp_path)
 
 

@@ -33,12 +33,20 @@ class Run:
     """Members that compute as many lanes as the balance gives them."""
 
     def __init__(
-        self, lanes: int, members: int, *, noise: float = 0.0, seed: int = 0, lane_s: float = LANE_S
+        self,
+        lanes: int,
+        members: int,
+        *,
+        noise: float = 0.0,
+        seed: int = 0,
+        lane_s: float = LANE_S,
+        cost: float = 1.0,
     ) -> None:
         self.balance = LaneBalance(lanes, members)
         self.found: list[tuple[int, BalanceFinding]] = []
         self.shares: list[tuple[int, ...]] = []
         self._noise, self._random, self._lane_s = noise, random.Random(seed), lane_s
+        self._cost = cost
 
     def go(self, steps: int, pace: Pace, *, rest_s: Sequence[float] = (), tells: bool = True) -> None:
         for _ in range(steps):
@@ -55,7 +63,7 @@ class Run:
     def _lap(self, count: int, lane_s: float, rest_s: float, *, tells: bool) -> Lap:
         costs = [1.0] * count if tells else [self._random.choice((0.5, 1.0, 4.0)) for _ in range(count)]
         seconds = [cost * lane_s * (1 + self._random.uniform(-self._noise, self._noise)) for cost in costs]
-        return Lap(lanes_s=sum(seconds), cost=sum(costs), rest_s=rest_s)
+        return Lap(lanes_s=sum(seconds), cost=self._cost * sum(costs), rest_s=rest_s)
 
     def steps_of(self, *kinds: FindingKind) -> list[int]:
         return [step for step, one in self.found if one.kind in kinds]
@@ -136,14 +144,23 @@ def test_half_the_speed_is_found_within_a_few_steps_and_dealt_for(lanes: int, no
     assert ends(best) < 0.75 * ends(even_shares(lanes, 4))
 
 
+@pytest.mark.parametrize("cost", [1.0, 4096.0])
 @pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_who_falls_far_behind_in_long_steps_is_found_after_three_of_them(noise: float) -> None:
-    run = Run(16, 4, noise=noise, lane_s=0.2)
-    run.go(200, slow(1, 3.0, since=50))
+def test_who_falls_far_behind_in_long_steps_is_found_after_three_of_them(noise: float, cost: float) -> None:
+    run = Run(16, 4, noise=noise, lane_s=0.2, cost=cost)
+    run.go(200, slow(1, 3.0, since=50), rest_s=(0.2, 0.2, 0.2, 0.2))
     assert run.steps_of("moved") == [50 + SUDDEN - 1]
     assert run.changes == 1
     assert run.found[0][1].member == 1
     assert run.shares[-1][1] < 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("cost", [1.0, 4096.0])
+def test_what_a_member_does_beside_its_lanes_does_not_make_it_slow(cost: float, seed: int) -> None:
+    run = Run(16, 4, noise=0.9, seed=seed, lane_s=0.5, cost=cost)
+    run.go(400, alike, rest_s=(0.6, 0.2, 0.2, 0.2))
+    assert run.changes <= 1
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from holdfast.train.fetching import CopyNews, fetch_newest
 from holdfast.train.filling import FINISH, FillingOrder
 from holdfast.train.left_copies import copying_mark, remove_left_copies
 from holdfast.train.owning import owner_at
-from holdfast.train.place import DirectoryStorage, Storage
+from holdfast.train.place import OWNER, DirectoryStorage, Storage, StorageTrouble
 from holdfast.train.places import opened_place
 
 pytestmark = pytest.mark.slow
@@ -409,6 +409,21 @@ def test_a_signal_ends_the_waiting_for_the_last_copy(
     assert f"to copy it later: holdfast checkpoint copy {tmp_path / 'own'} --to {url}" in lines[-1]
 
 
+class NoteLost:
+    """A place that answers, but for the question whose it is."""
+
+    def __init__(self, place: Storage) -> None:
+        self._place = place
+
+    def read(self, key: str) -> bytes:
+        if key == OWNER:
+            raise StorageTrouble("503: slow down")
+        return self._place.read(key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._place, name)
+
+
 def test_a_place_belongs_to_one_run(server: ObjectServer, url: str, tmp_path: Path) -> None:
     save(tmp_path / "own", 1)
     with filling(tmp_path, url, server) as filler:
@@ -421,6 +436,10 @@ def test_a_place_belongs_to_one_run(server: ObjectServer, url: str, tmp_path: Pa
     assert refused.value.sentence == f"{url} has the checkpoints of the run 'small', and this run is 'large'."
     assert f"holdfast checkpoint copy {url} --to PLACE" in refused.value.hint
     assert not (tmp_path / "other").exists()
+    # If nobody can tell whose it is, nothing of it is taken.
+    with pytest.raises(InputError, match="Cannot use"):
+        fetch_newest([tmp_path / "other"], [(NoteLost(place), place)], "large", lambda said: None)
+    assert not list((tmp_path / "other").rglob("*.checkpoint"))
     # One that did not look at it, because it was going on elsewhere, does not write there, either.
     save(tmp_path / "large", 2)
     with filling(tmp_path, url, server, run="large", directories=(str(tmp_path / "large"),)) as filler:

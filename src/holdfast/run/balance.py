@@ -186,11 +186,11 @@ def decide(rounds: Sequence[Sequence[Lap]], shares: Sequence[int], holds: int = 
     )
 
 
-def is_sudden(rounds: Sequence[Sequence[Lap]]) -> bool:
+def is_sudden(rounds: Sequence[Sequence[Lap]], lanes: int) -> bool:
     """Whether one member, always the same, plainly falls behind in these rounds, which are long."""
-    looks = [_Look(one, 1.0) for one in rounds]
-    even = [1.0] * len(rounds[0])
-    laggards = {_largest([look.own_s(number, 1) for number in range(len(even))]) for look in looks}
+    looks = [_Look(one, math.fsum(lap.cost for lap in one) / lanes) for one in rounds]
+    even = [lanes / len(one) for one in rounds[:1] for _ in one]
+    laggards = {_largest([look.own_s(number, lanes) for number, lanes in enumerate(even)]) for look in looks}
     return (
         len(laggards) == 1
         and math.fsum(max(lap.lanes_s + lap.rest_s for lap in one) for one in rounds) >= SUDDEN_S
@@ -249,8 +249,12 @@ class LaneBalance:
     def _judge(self, seen: RoundStretch) -> list[BalanceFinding]:
         assert self.window is not None
         decision = decide(self.window, self.shares)
-        if decision.shares == self.shares and is_sudden(last := self.window[-SUDDEN:]):
-            decision = decide(last, self.shares, holds=SUDDEN)
+        last = self.window[-SUDDEN:]
+        if decision.shares == self.shares and is_sudden(last, sum(self.shares)):
+            sudden = decide(last, self.shares, holds=SUDDEN)
+            decision = msgspec.structs.replace(
+                decision, shares=sudden.shares, slowest=sudden.slowest, times=sudden.times
+            )
         found = [*self._everyone.note(self.window, seen), *self._judge_laggard(decision, seen)]
         if decision.is_stuck and decision.lane_times < FLOOR:
             found += self._news("stuck", decision.slowest, decision.times)

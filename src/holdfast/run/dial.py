@@ -54,7 +54,7 @@ class Connection:
         self._sent = SentFrames()
         self._received = 0
         self._is_to_be_chosen = False
-        """Whether one of the places that were tried last may become the coordinator's."""
+        """Whether somebody has answered who may become the coordinator, since it was lost."""
         self.line: tuple[Address, ...] = ()
         """Where to look for another coordinator; empty: there would be none."""
 
@@ -136,7 +136,7 @@ class Connection:
             return False
         await self.close()
         loop = asyncio.get_running_loop()
-        began_s = loop.time()
+        began_s, self._is_to_be_chosen = loop.time(), False
         while True:
             try:
                 if await self._resumed(seeking.around(self.place, self.line)):
@@ -152,7 +152,6 @@ class Connection:
         """Whether one of these places has a coordinator, with which to go on. `Rejected`: it has given us
         up.
         """
-        self._is_to_be_chosen = False
         for host, port in places:
             wait_s = seeking.answer_wait_s(self.line)
             caller = msgspec.structs.replace(

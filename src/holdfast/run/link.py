@@ -69,7 +69,7 @@ class Link:
         self._place = place
         self._line: tuple[Address, ...] = ()
         self._is_to_be_chosen = False
-        """Whether one of the places that were tried last may become the coordinator's."""
+        """Whether somebody has answered who may become the coordinator, since it was lost."""
         self._term = 0
         self._sent = SentFrames()
         self._received = 0
@@ -304,7 +304,7 @@ class Link:
 
     def _succeeded(self) -> bool:
         """Go on with the coordinator's successor; False: there is none, or it has given this member up."""
-        began_s = time.monotonic()
+        began_s, self._is_to_be_chosen = time.monotonic(), False
         while self._successor is not None and self._is_open:
             try:
                 if self._resumed(seeking.around(self._place, self._line)):
@@ -322,7 +322,6 @@ class Link:
         member up.
         """
         wait_s = seeking.answer_wait_s(self._line)
-        self._is_to_be_chosen = False
         for place in places:
             assert self._successor is not None
             try:

@@ -522,7 +522,7 @@ def _struck(state: RunState, member: Member, message: Struck) -> None:
                 state.outbox.effects.append(ToNode(member.node, pause))
     state.faults = tuple(fault for fault in state.faults if fault.id != message.fault)
     if (generation := state.generations.announced) is not None:
-        others = tuple(name for name in generation.members if name != member.name)
+        others = tuple(name for name in generation.living if name != member.name)
         state.outbox.effects.append(ToMembers(others, message))
 
 

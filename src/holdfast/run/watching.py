@@ -52,7 +52,7 @@ class Viewer:
         self.place: Address = (site.host, site.port)
         """Where the coordinator is, as far as is known."""
         self._line: tuple[Address, ...] = ()
-        self._seek_s = max(seek_s, SEEK_S)
+        self._seek_s = seek_s
         self._site = site
         self._show = show
         self._seen = seen
@@ -97,8 +97,8 @@ class Viewer:
                 try:
                     return await dial(host, port, self._site.token, role="operator", wait_s=wait_s)
                 except (Unreachable, Stranger) as error:
-                    is_sought = bool(self._line) or isinstance(error, Elsewhere)
-                    if not is_sought or loop.time() - began_s >= self._seek_s:
+                    look_s = SEEK_S if isinstance(error, Elsewhere) else 0.0
+                    if loop.time() - began_s >= (self._seek_s if self._line else look_s):
                         raise
             await asyncio.sleep(SEEK_INTERVAL_S)
 

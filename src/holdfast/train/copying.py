@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 
@@ -29,8 +30,9 @@ from holdfast.train.chunks import (
     Unsound,
     name_of,
 )
+from holdfast.train.holds import held_steps
 from holdfast.train.manifest_file import Manifest, encoded, manifest_of, relocated
-from holdfast.train.place import PART, WRITING, Storage, StorageTrouble, StoredObject
+from holdfast.train.place import PART, WRITING, DirectoryStorage, Storage, StorageTrouble, StoredObject
 
 LIST_HINT = "`holdfast checkpoint list` shows the ones there are, and which are sound."
 NOTE_S_MAX, SESSION_S_MAX = 86_400.0, 43_200.0
@@ -411,7 +413,10 @@ def retain(place: Storage, keep: int, *, is_thorough: bool = False) -> tuple[lis
             f"A run can resume from no checkpoint in {place.name}: nothing was removed.",
             hint=f"`holdfast checkpoint verify {shlex.quote(place.name)}` says what is wrong with them.",
         )
-    doomed = [kept for kept in every if len(usable) >= keep and kept.step < usable[-1]]
+    held = held_steps(Path(place.name)) if isinstance(place, DirectoryStorage) else set()
+    doomed = [
+        kept for kept in every if len(usable) >= keep and kept.step < usable[-1] and kept.step not in held
+    ]
     named: set[str] = set()
     for key in (key for kept in doomed for key in kept.present):
         if (manifest := _sound_at(place, key)) is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.record.errors import InputError
 from holdfast.train.chunks import DamagedCheckpoints, Unsound
-from holdfast.train.copying import LIST_HINT, CopiedStep, PlacedStep, copy_step, usable_at
+from holdfast.train.copying import LIST_HINT, CopiedStep, PlacedStep, copy_step, steps_in, usable_at
 from holdfast.train.place import DirectoryStorage, Storage
 
 REMOTE_HINT = "Look at the bucket, the credentials (AWS_ACCESS_KEY_ID, ...) and AWS_ENDPOINT_URL."
@@ -102,6 +102,9 @@ def copy_newest(
         except Unsound as error:
             damage = damage or f"The checkpoint of step {kept.step} in {source.name} is damaged: {error}."
             continue
+        newest = max(one.step for one in steps_in(source.listed())) if step is None else kept.step
+        if not damage and kept.step < newest:
+            damage = f"The checkpoint of step {newest} in {source.name} is not whole."
         if damage:
             say(f"{damage} Step {kept.step} is taken instead.")
         return kept, done

@@ -54,8 +54,8 @@ def fetch_newest(
     trouble: InputError | None = None
     for hasty, patient in places:
         try:
+            check_owner(hasty, run)  # first: what cannot be told to be this run's is not gone on from
             offers += [offer._replace(place=patient) for offer in _offers(hasty, is_own=False)]
-            check_owner(hasty, run)
         except OSError as error:
             trouble = _unusable(hasty, error)
             if isinstance(error, StorageTrouble) and error.is_mistake:

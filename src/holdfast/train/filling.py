@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal, assert_never
+from typing import BinaryIO, Literal, NoReturn, assert_never
 
 import msgspec
 
@@ -330,19 +330,22 @@ def _say(text: str) -> None:
         os.write(2, f"holdfast: {text}\n".encode("utf-8", "replace"))
 
 
-def _await_end(order: FillingOrder, told: io.FileIO) -> None:
-    """Until whoever started this process says that the run is over, or is gone with it."""
-    if told.readline() == FINISH or not order.is_detached:
-        return
+def _await_end(order: FillingOrder, told: io.FileIO) -> bytes:
+    """Until whoever started this process says that the run is over, or is gone with it. What was said."""
+    if (word := told.readline()) in (FINISH, LEAVE) or not order.is_detached:
+        return word
     home = Path(order.home)
     while (run_directory(home, order.run) / FILE).exists() and not is_lost(home, order.run):
         time.sleep(LOST_LOOK_S)
+    return word
 
 
 def _watch(order: FillingOrder, filler: Filler, told: io.FileIO) -> None:
     """Storage may hang for good: the process ends with this thread at the latest."""
-    _await_end(order, told)
+    word = _await_end(order, told)
     filler.ending.set()
+    if word == LEAVE:
+        _leave(filler)
     threading.Thread(target=_await_leave, args=(filler, told), daemon=True).start()
     until_s = time.monotonic() + filler.end_s
     time.sleep(min(filler.end_s, QUIET_S))
@@ -356,8 +359,12 @@ def _watch(order: FillingOrder, filler: Filler, told: io.FileIO) -> None:
 def _await_leave(filler: Filler, told: io.FileIO) -> None:
     """If who waits is gone instead, the last copy is still made."""
     if told.readline() == LEAVE:
-        filler.leave()
-        os._exit(1)
+        _leave(filler)
+
+
+def _leave(filler: Filler) -> NoReturn:
+    filler.leave()
+    os._exit(1)
 
 
 def main() -> None:

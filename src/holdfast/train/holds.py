@@ -14,6 +14,8 @@ from pathlib import Path
 from holdfast.train.kept import found_in
 from holdfast.train.whole_file import EMPTY_S_MAX, part_of
 
+UNREADABLE_S_MAX = 86_400.0
+"""How long the hold of another user counts, if it cannot be opened."""
 _HOLD = re.compile(r"\.step-([0-9]{12,})\.held\.[0-9a-f]{16}\.part")
 
 
@@ -45,11 +47,13 @@ def held_steps(directory: Path) -> set[int]:
 def _is_held(path: Path) -> bool:
     """Also if it is about to be: until it is locked, it is empty."""
     try:
-        with path.open("r+b") as file:
+        with path.open("rb") as file:  # of another user it can be read, and that is enough for a lock
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             status = os.fstat(file.fileno())
             return status.st_size == 0 and time.time() - status.st_mtime < EMPTY_S_MAX
     except BlockingIOError:
         return True
+    except PermissionError:  # nobody can tell whether it is locked
+        return time.time() - path.stat().st_mtime < UNREADABLE_S_MAX
     except OSError:
         return False

@@ -132,7 +132,7 @@ def _first_sound(
             if isinstance(kept, KeptStep) and kept.is_complete and not all(map(is_there, kept.paths)):
                 raise _Removed from None
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            is_damaged = is_damaged or isinstance(error, Unsound)
+            is_damaged = isinstance(error, Unsound) if not reasons else is_damaged
             reasons.append(f"The checkpoint {kept.place} cannot be read: {reason}.")
             continue
         for passed_over in reasons:

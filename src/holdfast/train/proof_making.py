@@ -81,16 +81,29 @@ def proven_in(root: Path, known: ProofRecord, asked: ProofRequest) -> Checkpoint
             proof = _computed(plan, root, known, asked)
         except InputError:
             # A script that finds nothing to load ends like one that was given other arguments.
-            for kept in kept_steps(root):
-                if kept.step in plan.steps and (fault := fault_of(kept, is_thorough=True)):
-                    return refuted(plan, f"step {kept.step} could not be loaded: {fault}")
-            raise
-    if not proof.is_proven and not Path(plan.place).exists():
-        raise InputError(
-            f"The checkpoint of step {plan.step} was removed while it was proven: there are newer ones.",
-            hint=f"Try again: {asked.command()}",
-        )
+            fault = _fault_in(root, plan)
+            if not fault:
+                raise
+            proof = refuted(plan, fault)
+    if not proof.is_proven and not all(manifest_path(root, step).exists() for step in plan.steps):
+        raise _removed(plan, asked)
     return proof
+
+
+def _fault_in(root: Path, plan: ProofPlan) -> str:
+    """What is wrong with a checkpoint that the proof takes; empty: nothing."""
+    for kept in kept_steps(root):
+        is_taken = kept.step in plan.steps and kept.ranks == 1
+        if is_taken and (fault := fault_of(kept, is_thorough=True)):
+            return f"step {kept.step} could not be loaded: {fault}"
+    return ""
+
+
+def _removed(plan: ProofPlan, asked: ProofRequest) -> InputError:
+    return InputError(
+        f"A checkpoint that the proof of step {plan.step} takes was removed meanwhile: there are newer ones.",
+        hint=f"Try again: {asked.command()}",
+    )
 
 
 def proven_at(place: Storage, known: ProofRecord, asked: ProofRequest, home: Path) -> CheckpointProof:
@@ -105,11 +118,16 @@ def proven_at(place: Storage, known: ProofRecord, asked: ProofRequest, home: Pat
     wanted = [kept for kept in there if kept.step in plan.steps and len(kept.keys) == 1]
     make_private_directory(home)
     with passing(home) as directory:
-        try:
-            with troubles_told(place):
+        with troubles_told(place):
+            try:
                 fetch_steps(place, wanted, directory)
-        except Unsound as error:
-            return refuted(plan, str(error))
+            except (Unsound, FileNotFoundError) as error:
+                there_now = {key for kept in steps_in(place.listed()) for key in kept.present}
+                if not there_now.issuperset(key for kept in wanted for key in kept.keys):
+                    raise _removed(plan, asked) from None
+                if not isinstance(error, Unsound):
+                    raise
+                return refuted(plan, str(error))
         return _computed(plan, directory, known, asked)
 
 

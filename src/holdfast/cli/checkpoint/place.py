@@ -13,11 +13,6 @@ PLACE_HINT = "Name the run, its --checkpoints directory, or a file in it."
 
 def located(run_or_path: str) -> Path:
     """A path is taken before a run of the same name."""
-    if "://" in run_or_path:
-        raise InputError(
-            f"{run_or_path} is not on this machine.",
-            hint=f"Bring it here: holdfast checkpoint copy {run_or_path} --to DIR.",
-        )
     path = Path(run_or_path)
     if is_there(path):
         return path
