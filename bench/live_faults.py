@@ -27,6 +27,8 @@ STRIKE_STEPS = (40, 80)
 """Between these steps of a run it is struck; the others are for what comes of it."""
 STRIKE_S_MAX = 0.2
 """And at any moment of that step, or the next ones."""
+AHEAD = 8
+"""What a script is to do, it does so many steps later: by then all of its members have read of it."""
 START_S_MAX, END_S_MAX = 240.0, 300.0
 COMMAND_S_MAX = 120.0
 NAME = "drilled"
@@ -77,13 +79,15 @@ class LiveRun:
         step = generator.randint(*STRIKE_STEPS)
 
         def come() -> bool | None:
-            events = self.events()
-            joined = {event.subject for event in events if event.subject.count(".") == 1}
-            reached = max((event.step for event in events if isinstance(event, StepCommitted)), default=0)
-            return True if reached >= step and len(joined) >= NODES * (SLOTS + 1) else None
+            joined = {event.subject for event in self.events() if event.subject.count(".") == 1}
+            return True if self.reached() >= step and len(joined) >= NODES * (SLOTS + 1) else None
 
         awaited(self._processes, come, START_S_MAX, f"step {step}")
         time.sleep(generator.uniform(0, STRIKE_S_MAX))
+
+    def reached(self) -> int:
+        """The last step that was committed."""
+        return max((event.step for event in self.events() if isinstance(event, StepCommitted)), default=0)
 
     def members(self) -> tuple[str, ...]:
         return [event for event in self.events() if isinstance(event, GenerationOpened)][-1].members
@@ -98,7 +102,8 @@ class LiveRun:
     def act(self, act: str, members: Sequence[str]) -> int:
         """Have it happen in the script of those members; when it did, in the last of them."""
         written = self.folder / "strike.part"
-        written.write_text(" ".join((act, *members)), encoding="ascii")
+        since = self.reached() + AHEAD  # in the same step on all: who is past it would wait for the others
+        written.write_text(" ".join((act, str(since), *members)), encoding="ascii")
         written.rename(self.folder / "strike")
         if act == "slow":
             return time.time_ns()

@@ -1,6 +1,6 @@
 """A run to which something happens: `holdfast bench faults` writes a strike into its folder, and it follows.
 
-The file `strike` has the act and the members: those get stuck as stuck.py says, or slow, in their next lane.
+The file `strike` has the act, the step and the members: from then on those are stuck as stuck.py says, or slow.
 With --noise lanes take very different times, and rank 0 evaluates now and then without a word.
 """
 
@@ -23,13 +23,13 @@ NOISE_TIMES = 4.0
 EVALUATE_EVERY, EVALUATION_S = 150, 2.0
 
 
-def struck(folder: Path, member: str) -> str:
-    """What is to happen to this member; empty: nothing."""
+def struck(folder: Path, member: str, step: int) -> str:
+    """What is to happen to this member in this step; empty: nothing."""
     try:
-        act, *members = (folder / "strike").read_text(encoding="ascii").split()
+        act, since, *members = (folder / "strike").read_text(encoding="ascii").split()
     except (FileNotFoundError, ValueError):
         return ""
-    return act if member in members else ""
+    return act if member in members and step >= int(since) else ""
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
         own = random.Random(os.getpid())  # when it is slow has nothing to do with what it computes
         for step in state.steps(given.steps):
             for lane in step.lanes:
-                act = struck(given.folder, run.member)
+                act = struck(given.folder, run.member, step.number)
                 if act in ACTS and is_first(given.folder, run.member):
                     ACTS[act](Scene(given.folder, run.member, lane))
                 times = own.uniform(0.0, NOISE_TIMES) if given.noise else SLOW_TIMES if act == "slow" else 1
