@@ -1,7 +1,7 @@
 """A run to which something happens: `holdfast bench faults` writes a strike into its folder, and it follows.
 
-The file `strike` has the act, the step and the members: from then on those are stuck as stuck.py says, or slow.
-With --noise lanes take very different times, and rank 0 evaluates now and then without a word.
+The file `strike` has the act, a step and the members: from that step on those are stuck as stuck.py says, or
+slow. With --noise lanes take very different times, and rank 0 evaluates now and then without a word.
 """
 
 import argparse
