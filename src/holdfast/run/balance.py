@@ -189,8 +189,9 @@ def decide(rounds: Sequence[Sequence[Lap]], shares: Sequence[int], holds: int = 
 def is_sudden(rounds: Sequence[Sequence[Lap]], lanes: int) -> bool:
     """Whether one member, always the same, plainly falls behind in these rounds, which are long."""
     looks = [_Look(one, math.fsum(lap.cost for lap in one) / lanes) for one in rounds]
-    even = [lanes / len(one) for one in rounds[:1] for _ in one]
-    laggards = {_largest([look.own_s(number, lanes) for number, lanes in enumerate(even)]) for look in looks}
+    members = len(rounds[0])
+    even = [lanes / members] * members
+    laggards = {_largest([look.own_s(number, even[number]) for number in range(members)]) for look in looks}
     return (
         len(laggards) == 1
         and math.fsum(max(lap.lanes_s + lap.rest_s for lap in one) for one in rounds) >= SUDDEN_S

@@ -33,7 +33,7 @@ def passing_directory(parent: Path) -> Iterator[Path]:
     path.mkdir(mode=0o700)
     try:
         with _opened(path) as descriptor:
-            with contextlib.suppress(OSError):  # where there are no locks, what is left behind stays
+            with contextlib.suppress(OSError):  # without locks, leftovers stay
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield path
     finally:

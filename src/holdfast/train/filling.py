@@ -50,7 +50,7 @@ QUIET_S = 3.0
 """When the run is over, and it takes longer than this, a line says what is waited for."""
 NICENESS = 10
 FINISH, LEAVE = b"finish\n", b"leave\n"
-"""What it is told: the run is over; and nobody waits for the last copy any more."""
+"""What the launcher tells it: the run is over; the launcher stops waiting for the last copy."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
 
 
@@ -267,7 +267,7 @@ class Filler:
                 _say(f"step {self._newest} is in {self._place.name}")
 
     def leave(self) -> None:
-        """Nobody waits any more."""
+        """The launcher has stopped waiting."""
         if self._is_ours and self._going is None:
             with contextlib.suppress(OSError):
                 self._going = self._wanted()  # the run's last may not have been looked at yet
@@ -331,7 +331,7 @@ def _say(text: str) -> None:
 
 
 def _await_end(order: FillingOrder, told: io.FileIO) -> bytes:
-    """Until whoever started this process says that the run is over, or is gone with it. What was said."""
+    """Until the launcher says that the run is over, or is gone with it. Returns what the launcher said."""
     if (word := told.readline()) in (FINISH, LEAVE) or not order.is_detached:
         return word
     home = Path(order.home)

@@ -26,7 +26,7 @@ KEEP = 2
 REQUEST_S_MAX = 20.0
 """How long an answer may take before the run starts."""
 LEAVE_S_MAX = 10.0
-"""How long a process that fills a place may take to say what is not there, once nobody waits for it."""
+"""How long a filling process has, once it is told to leave, to say which checkpoint it did not copy."""
 LOOK_S, LIVES_MAX = 5.0, 20
 """How often it is looked whether the process that fills a place is still there, and how many it may have."""
 

@@ -1,4 +1,4 @@
-"""Checkpoints that nobody removes for as long as somebody computes with them. Needs no torch.
+"""Holds on checkpoints: a run does not remove a checkpoint while a proof computes with it. Needs no torch.
 
 What holds one is a lock on a file beside it, and the kernel takes that back if its process is killed.
 """
