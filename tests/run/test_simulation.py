@@ -102,6 +102,12 @@ def test_tensor_parallel_ranks_of_several_nodes_are_no_replica(seed: int) -> Non
     assert "goes back to step 0, though" in failure.wrong[0]
 
 
+def test_steps_of_an_attempt_that_the_run_gave_up_are_not_taken_for_others() -> None:
+    """A member came back with the same step of another attempt, and its weights stayed: see histories.py."""
+    _, failure = run_one(8628112)
+    assert failure is None, str(failure)
+
+
 @pytest.mark.soak
 def test_a_million_schedules_keep_all_promises() -> None:
     first = random.SystemRandom().randrange(1 << 48)

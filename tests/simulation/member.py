@@ -16,6 +16,7 @@ from holdfast.run import wire
 from holdfast.run.balance import even_shares
 from holdfast.run.mesh import mirror_offset
 from holdfast.train import tree
+from holdfast.train.histories import StateHistory, can_follow, is_astray, leading
 from holdfast.train.mirror import Keeps
 from tests.simulation.history import Began, Kept
 from tests.simulation.setting import Point
@@ -58,7 +59,7 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True):
     todo: tuple[int, ...]
     bound: frozenset[int] | None
     content: int
-    history: int
+    history: StateHistory
 
 
 class Reflection(msgspec.Struct, kw_only=True):
@@ -121,7 +122,7 @@ class Script:
         self.told: dict[tuple[int, str], dict[int, Stand]] = {}
         self.version = 0
         self.content = 0
-        self.history = 0
+        self.history = StateHistory()
         self.fresh = True
         self.through = False
         self.settled = False
@@ -340,20 +341,27 @@ class Script:
         if all(stand.fresh for stand in stands):
             self._load()
             return
-        top = max(stand.version for stand in stands)
-        ahead = next(stand for stand in stands if stand.version == top)
-        if self.mirror is not None:
-            self.mirror.note(top)
-        if self.settled and self.version == top - 1:
+        ahead = leading(stands)
+        astray = [is_astray(stand, ahead) for stand in stands]
+        if astray[self.rank]:
+            self.say(wire.LeftBehind(member=self.name, generation=self.number))
+        if any(astray):
+            self._wait()
+            return
+        follows = can_follow(self.standing(), ahead)
+        if self.mirror is not None and (follows or self.version == ahead.version):
+            self.mirror.note(ahead.version)
+        if follows:
             self._adopt(ahead)
-        self.settled, self.history = False, ahead.history
+        self.settled = False
         self._bring_up([_caught_up(stand, ahead) for stand in stands])
 
     def _load(self) -> None:
         """Nobody has done anything yet: go on from what is durable, if anything is."""
         self.settled, self.held = False, frozenset()
-        self.version, self.content = self.world.checkpoint_for(self.number)
-        self.history, self.fresh = self.number, not self.version
+        self.version, self.content, before = self.world.checkpoint_for(self.number)
+        self.history = StateHistory(str(self.number), self.version, before, self.number)
+        self.fresh = not self.version
         if self.version:
             self.say(wire.Checkpointed(member=self.name, happened="loaded", step=self.version, place="p"))
         self.enter("loading")
@@ -406,10 +414,11 @@ class Script:
 
     def _sit(self, stands: Sequence[Stand], ahead: Stand) -> None:
         """It has the state: lanes are dealt, and it goes on."""
+        self.history = ahead.history
         self._begin_mirror(stands, ahead.version)
         self._deal(stands)
         self.world.note(
-            Began(self.world.now_ns, self.name, self.number, self.version, self.content, self.history)
+            Began(self.world.now_ns, self.name, self.number, self.version, self.content, self.history.opened)
         )
         self.say(
             wire.Regrouped(
@@ -580,7 +589,13 @@ class Script:
         self.world.kept(
             self,
             Kept(
-                self.world.now_ns, self.name, self.number, self.version, self.content, self.history, skipped
+                self.world.now_ns,
+                self.name,
+                self.number,
+                self.version,
+                self.content,
+                self.history.opened,
+                skipped,
             ),
         )
         self.enter("committed")
@@ -619,7 +634,7 @@ class Script:
 
 def _caught_up(stand: Stand, ahead: Stand) -> Stand:
     """A rank that had its sum of this step has done it."""
-    if not stand.settled or stand.version != ahead.version - 1:
+    if not can_follow(stand, ahead):
         return stand
     keeps = stand.keeps
     if keeps is not None and keeps.last == ahead.version - 1:

@@ -152,7 +152,7 @@ class World:
         self._count = 0
         self._due_ns: int | None = None
         self._durable: list[dict[int, tuple[int, int]]] = [{} for _ in range(self.ranks)]
-        self._chosen: dict[int, tuple[int, int]] = {}
+        self._chosen: dict[int, tuple[int, int, str]] = {}
         self._unwanted: dict[str, int] = {}
         self.faults = faults.Faults(self)
 
@@ -491,14 +491,17 @@ class World:
         """Lanes of a replica, in those that the run counts."""
         return tuple(lane * self.slices + one for lane in lanes for one in range(self.slices))
 
-    def checkpoint_for(self, generation: int) -> tuple[int, int]:
-        """The newest step that every part has, and its content: the same for all of a generation."""
+    def checkpoint_for(self, generation: int) -> tuple[int, int, str]:
+        """The newest step that every part has, its content, and which attempt it is of: the same for all of a
+        generation.
+        """
         if generation not in self._chosen:
-            found = (0, 0)
+            found = (0, 0, "")
             for step in sorted(self._durable[0]):
                 kept = {part.get(step) for part in self._durable}
                 if len(kept) == 1 and None not in kept:
-                    found = (step, self._durable[0][step][0])
+                    content, history = self._durable[0][step]
+                    found = (step, content, str(history))
             self._chosen[generation] = found
             self.note(Returned(self.now_ns, generation, found[0], self._holders_beside(generation)))
         return self._chosen[generation]
@@ -542,7 +545,7 @@ class World:
                 other.version >= note.step
                 and not other.is_dead
                 and other.number != note.generation
-                and other.history == note.history
+                and other.history.opened == note.history
                 and other.name not in script.members
                 and self.state.roster.living(other.name) is not None
                 and self.state.roster.living(script.name) is not None

@@ -139,7 +139,7 @@ def test_a_rank_that_is_shelved_in_shared_work_is_not_left_with_a_wrong_result(c
         pace_s=PACE_S,
     )
     assert disturbed.ending.outcome == "completed", disturbed.story
-    assert "n0.2 lost (left behind between steps)" in disturbed.story
+    assert "n0.2 lost (left behind by the others)" in disturbed.story
     assert disturbed.digest == undisturbed.digest, disturbed.story
     met = [
         {where: results["share"] for where, results in json.loads(path.read_text())["met"].items()}

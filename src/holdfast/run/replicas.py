@@ -193,8 +193,8 @@ def part_lost(state: RunState, message: PartLost) -> None:
 
 
 def left_behind(state: RunState, member: Member) -> None:
-    """It was on the shelf, and cannot go on where its script is."""
-    _end(state, [member], "left behind between steps")
+    """It was away, and cannot go on from where it is."""
+    _end(state, [member], "left behind by the others")
 
 
 def is_stuck(state: RunState) -> bool:

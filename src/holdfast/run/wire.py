@@ -392,8 +392,9 @@ class PartLost(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class LeftBehind(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """While the member was on the shelf, the others went past what its script does between two steps: it
-    cannot do that any more, and nobody else knows what it came to. Another process has to take its place.
+    """While the member was away, the others went past what its script does between two steps: it cannot do
+    that any more, and nobody else knows what it came to. Or the run began anew, and the member has steps of
+    the attempt before. Another process has to take its place.
     """
 
     generation: int

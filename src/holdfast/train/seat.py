@@ -23,6 +23,7 @@ from holdfast.train.checkpoint import Loaded, Mark
 from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import Group, GroupBroken, Rendezvous, Sending, Superseded, Work, form
+from holdfast.train.histories import StateHistory, can_follow, is_astray, leading
 from holdfast.train.manifest_file import Share
 from holdfast.train.minutes import Handed, Known, Met, Minutes, ScriptPlace, ScriptStretch, parcels
 from holdfast.train.mirror import Keeps, Mirror
@@ -52,20 +53,6 @@ LOOKS_MAX = 16
 
 class RunOver(Exception):
     """The run ended without this member's taking part any further."""
-
-
-class StateHistory(msgspec.Struct, frozen=True, array_like=True):
-    """One attempt to come further, from where the run began or went back to. token: of all that was made in
-    it. begun: the step it began from. before: of which attempt that is; empty: there was no other.
-    """
-
-    token: str = ""
-    begun: int = 0
-    before: str = ""
-
-    def of(self, version: int) -> str:
-        """Which attempt this version is of."""
-        return self.before if self.before and version == self.begun else self.token
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -353,14 +340,16 @@ class Seat:
                 self._gradients.unsettle()
                 self.settled = False
             standings = self._begin_from_checkpoint()
+            history = self._history
         else:
-            standings = self._catch_up(standings)
-            top = max(standing.version for standing in standings)
-            self._history = next(one.history for one in standings if one.version == top)
-            self._check_not_left_behind(standings)
+            leader = leading(standings)
+            self._check_not_left_behind(standings, leader)
+            standings = self._catch_up(standings, leader)
+            history = leader.history
         self.through = any(standing.through for standing in standings)
         self._restore_parts(standings)
         self._share_state(standings)
+        self._history = history  # not before it has the state: it may be cut short
         self._begin_mirrors(standings)
         self._share_minutes(standings)
         self._deal(standings, rebalances=generation.rebalances)
@@ -391,30 +380,33 @@ class Seat:
         self.replica = Subgroup(group, range(first, first + self._ranks))
         self.sharding.line.carry(self.replica)
 
-    def _catch_up(self, standings: list[Standing]) -> list[Standing]:
+    def _catch_up(self, standings: list[Standing], leader: Standing) -> list[Standing]:
         """If a rank has committed a step, all others have their parts of its sum, or nothing: those that have
         do what it did. Returns how everybody stands after that.
         """
-        top = max(standing.version for standing in standings)
+        top = leader.version
         numbers = _numbers_of(standings, top)
-        if self._mirror is not None:
-            self._mirror.note(top, numbers)
         mine = standings[self.rank]
-        if mine.settled and mine.version == top - 1:
+        if self._mirror is not None and (mine.version == top or can_follow(mine, leader)):
+            self._mirror.note(top, numbers)
+        if can_follow(mine, leader):
             assert self.on_apply is not None
             self.on_apply(numbers)
             self._adopt(top, numbers)
         elif mine.settled:
             self._gradients.unsettle()
         self.settled = False
-        return [_caught_up(one, top) if one.settled and one.version == top - 1 else one for one in standings]
+        return [_caught_up(one, top) if can_follow(one, leader) else one for one in standings]
 
-    def _check_not_left_behind(self, standings: Sequence[Standing]) -> None:
+    def _check_not_left_behind(self, standings: Sequence[Standing], leader: Standing) -> None:
         """A member on the shelf may have been in a collective of its script between two steps, of which the
-        others have forgotten what it came to.
+        others have forgotten what it came to. Or it has steps of an attempt that the run gave up.
         """
-        top = max(standing.version for standing in standings)
-        behind = [one.version < top and one.place.at == "between" for one in standings]
+        behind = [
+            is_astray(one, leader)
+            or (one.place.at == "between" and one.version < leader.version and not can_follow(one, leader))
+            for one in standings
+        ]
         if behind[self.rank]:
             self._control.say(wire.LeftBehind(member=self._control.member, generation=self.number))
         if any(behind):
@@ -426,7 +418,7 @@ class Seat:
             self._control.publish(self.number, "history", secrets.token_bytes(HISTORY_BYTES))
         token = self._control.lookup(self.number, "history").hex()
         found, begun, before = self._find_checkpoint()
-        self._history, self.whole = StateHistory(token, begun, before), begun
+        self._history, self.whole = StateHistory(token, begun, before, self.number), begun
         if found is not None:
             self._put_back(found)
         self._publish_standing("loaded")

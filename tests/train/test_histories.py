@@ -1,0 +1,48 @@
+"""Which attempt of a run all members go on with, and who cannot."""
+
+import msgspec
+
+from holdfast.train.histories import StateHistory, can_follow, is_astray, leading
+
+FIRST = StateHistory("first", begun=0, before="", opened=1)
+SECOND = StateHistory("second", begun=10, before="first", opened=4)
+ANEW = StateHistory("anew", begun=0, before="", opened=4)
+
+
+class Member(msgspec.Struct, frozen=True):
+    version: int
+    history: StateHistory
+    fresh: bool = False
+    settled: bool = False
+
+
+def test_the_newest_attempt_that_has_come_anywhere_leads() -> None:
+    old, new, newcomer = Member(12, FIRST), Member(11, SECOND), Member(0, ANEW, fresh=True)
+    assert leading([old, Member(10, SECOND), new, newcomer]) is new
+    assert leading([newcomer, old]) is old
+
+
+def test_the_same_step_of_another_attempt_is_astray() -> None:
+    leader = Member(1, ANEW)
+    assert is_astray(Member(1, FIRST), leader)
+    assert is_astray(Member(2, FIRST), leader)
+    assert not is_astray(Member(1, ANEW), leader)
+    assert not is_astray(Member(0, FIRST, fresh=True), leader)
+
+
+def test_where_an_attempt_began_both_have_the_same() -> None:
+    leader = Member(11, SECOND)
+    assert not is_astray(Member(9, FIRST), leader)
+    assert not is_astray(Member(10, FIRST), leader)
+    assert is_astray(Member(11, FIRST), leader)
+    assert not is_astray(Member(10, FIRST), Member(10, SECOND))
+
+
+def test_a_sum_of_another_attempt_is_not_followed() -> None:
+    leader = Member(11, SECOND)
+    assert can_follow(Member(10, SECOND, settled=True), leader)
+    assert not can_follow(Member(10, FIRST, settled=True), leader)
+    assert not can_follow(Member(10, SECOND), leader)
+    assert not can_follow(Member(9, SECOND, settled=True), leader)
+    assert can_follow(Member(9, FIRST, settled=True), Member(10, SECOND))
+    assert can_follow(Member(0, ANEW, fresh=True, settled=True), Member(1, ANEW))
