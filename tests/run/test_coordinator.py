@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import pickle
 import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -247,11 +249,13 @@ async def until_stepping(node: PlayedNode, generation: int, members: int) -> lis
     return current()
 
 
-def play(directory: Path, story: Callable[[Site, PlayedNode], Awaitable[None]], **policy: object) -> Site:
+def play(
+    directory: Path, story: Callable[[Site, PlayedNode], Awaitable[None]], slots: int = 2, **policy: object
+) -> Site:
     """A run with one node of two slots, in which the story happens."""
 
     async def whole() -> Site:
-        async with listening(directory, slots=2, **policy) as site, played(site, "n0", 2) as node:
+        async with listening(directory, slots=slots, **policy) as site, played(site, "n0", slots) as node:
             await story(site, node)
         return site
 
@@ -373,6 +377,29 @@ def test_a_connection_that_ends_is_a_loss_at_once_and_its_reason_follows(tmp_pat
     assert action.recorded_ns <= lost.recorded_ns  # what it was is known later, and belongs before
     assert site.recorded(GenerationOpened)[1].causes == (lost.id,)
     assert reaction_s[0] < REACTION_S_MAX
+
+
+def test_a_member_that_nothing_reaches_any_more_is_not_waited_for(tmp_path: Path) -> None:
+    """It is heard, and cannot hear: a link that is cut in one direction."""
+
+    async def story(site: Site, node: PlayedNode) -> None:
+        first, second, _third, last = await until_stepping(node, 1, 4)
+        deafen(last.link._socket)
+        await node.exit(first.member, signal=9)
+        await until(lambda: any("n0.3 lost (cut off" in text for text in site.said))
+        await until(lambda: not {"n0.0", "n0.3"} & {*second.of(Announced)[-1].members})
+
+    site = play(tmp_path, story, slots=4)
+    assert ("n0.3", "cut off") in [(event.subject, event.fault) for event in site.recorded(FaultObserved)]
+
+
+def deafen(connection: socket.socket) -> None:
+    """No packet reaches it any more: a filter of one instruction, which takes nothing."""
+    program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0), 8)
+    attach_filter = 26
+    connection.setsockopt(
+        socket.SOL_SOCKET, attach_filter, struct.pack("HxxxxxxQ", 1, ctypes.addressof(program))
+    )
 
 
 def test_a_node_that_hangs_up_takes_its_members_with_it(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ ACCEPT_WAIT_S = 0.5
 RETURN_S = 60.0
 """How long a worker may take to come back to a successor, if its agent does not say that it has ended: one
 that keeps its interpreter, as a compiler does, cannot come before that is over."""
+REACH_INTERVAL_S = 1.0
+"""Between two looks at who can be reached, while all wait for a generation to form."""
 CLOSE_S = 2.0
 """How long closing waits for what was said last to be sent."""
 RECENT_NS = 1_000_000_000
@@ -116,6 +118,7 @@ class Coordinator:
         self._due_ns: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._return_timer: asyncio.TimerHandle | None = None
+        self._reach_timer: asyncio.TimerHandle | None = None
         self._listener: socket.socket | None = None
         self._accept_again: asyncio.TimerHandle | None = None
         self._is_full = False
@@ -164,6 +167,21 @@ class Coordinator:
         self._listener = listener
         listener.setblocking(False)
         loop.add_reader(listener, self._accept)
+        self._look_for_unreached()
+
+    def _look_for_unreached(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._reach_timer = loop.call_later(REACH_INTERVAL_S, self._look_for_unreached)
+        generation = self._state.generations.announced
+        if generation is None or generation.formed_ns is not None:
+            return
+        found = [
+            name
+            for name in generation.members
+            if (connection := self._named.get(("worker", name))) is not None and connection.is_unreached
+        ]
+        if found:
+            self.happened(happenings.Unreached(tuple(found)))
 
     def _give_up_absent(self) -> None:
         """Workers that were connected to the predecessor, and have not come back. Of nodes the lease ends."""
@@ -251,7 +269,7 @@ class Coordinator:
     async def close(self) -> None:
         """Let go of everything, once what was said last is sent. What still happens is not looked at."""
         self._is_closed = True
-        for timer in (self._timer, self._accept_again, self._return_timer):
+        for timer in (self._timer, self._accept_again, self._return_timer, self._reach_timer):
             if timer is not None:
                 timer.cancel()
         if self._listener is not None:

@@ -19,6 +19,7 @@ from holdfast.run.wire import Locate, Located, Stage, Working
 
 STEP_HANGS = "no progress"
 FORMATION_HANGS = "did not regroup in time"
+UNREACHED = "cut off"
 """What a member that was ended is said to have died of."""
 LOOKS = 4
 """Until one that is stuck is ended, at equal intervals; from there on each comes later by a quarter..."""
@@ -247,6 +248,20 @@ def _is_last_copy(state: RunState, suspects: Sequence[str]) -> bool:
     """Whether no member would be left that holds the state."""
     holders = state.holders
     return bool(holders) and set(suspects).issuperset(holders)
+
+
+def end_unreached(state: RunState, names: Sequence[str]) -> None:
+    """They cannot come to the generation that all wait for. If it is half of its members, either side of the
+    network may be at fault, and nobody is ended before the usual time.
+    """
+    generation = state.generations.announced
+    if generation is None or generation.formed_ns is not None or _is_last_copy(state, names):
+        return
+    if 2 * len(names) >= len(generation.members):
+        return
+    account = f"{UNREACHED}: nothing that is sent to it arrives"
+    for member in filter(None, map(state.roster.living, names)):
+        losses.fence(state, member, UNREACHED, onset_ns=None, account=account)
 
 
 # ---- what is done about it -------------------------------------------------------------------------------

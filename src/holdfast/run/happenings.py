@@ -62,6 +62,12 @@ class Disconnected(msgspec.Struct, frozen=True, tag=True):
     name: str
 
 
+class Unreached(msgspec.Struct, frozen=True, tag=True):
+    """Nothing that is sent to these workers arrives, though they may be heard."""
+
+    members: tuple[str, ...]
+
+
 class Tick(msgspec.Struct, frozen=True, tag=True):
     """The time that `deadline` named has come."""
 
@@ -85,7 +91,7 @@ class MoveRequested(msgspec.Struct, frozen=True, tag=True):
     move: wire.Move
 
 
-Heard = FromNode | FromMember | FromMembers | Present | Disconnected
+Heard = FromNode | FromMember | FromMembers | Present | Disconnected | Unreached
 Requested = StopRequested | StrikeRequested | MoveRequested
 Happening = Begun | TookOver | Heard | Tick | Requested
 

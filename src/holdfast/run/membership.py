@@ -45,6 +45,7 @@ from holdfast.run.happenings import (
     ToMembers,
     ToNode,
     TookOver,
+    Unreached,
 )
 from holdfast.run.history import gist
 from holdfast.run.recording import checkpoint_event, witness_event
@@ -150,6 +151,8 @@ def _take_in(state: RunState, event: Happening) -> bool:
             _lose_node(state, state.roster.nodes[name], "connection ended")
         case Disconnected("worker", name):
             _worker_disconnected(state, name)
+        case Unreached(names):
+            hangs.end_unreached(state, names)
         case StopRequested(reason, code):
             ending.stop(state, reason, code)
         case StrikeRequested(strike):

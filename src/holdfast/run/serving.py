@@ -1,6 +1,7 @@
 """A client's connection as a coordinator holds it, or an heir that may become one."""
 
 import asyncio
+import socket
 from typing import Protocol
 
 from holdfast.run import wire
@@ -15,6 +16,12 @@ coordinator.py).
 SEND_BUFFER_BYTES_MAX = 32 << 20
 """Who leaves more than this unread is given up. A member that keeps its interpreter for a while reads
 nothing, and must not be: what others may tell it meanwhile is less (train/minutes.py, train/meeting.py).
+"""
+
+UNANSWERED_MAX = 5
+"""How often the kernel sends the same again, each time after twice as long, before a member that
+acknowledges nothing is given up where all wait for it: some 6 s. A process that is busy, or stopped, has a
+kernel that acknowledges.
 """
 
 
@@ -117,6 +124,17 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         assert self._transport is not None
         self._transport.abort()
+
+    @property
+    def is_unreached(self) -> bool:
+        """Whether nothing that is sent to it arrives."""
+        assert self._transport is not None
+        own = self._transport.get_extra_info("socket")
+        try:
+            _state, _phase, unanswered = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 3)
+        except OSError:  # it has ended
+            return False
+        return bool(unanswered >= UNANSWERED_MAX)
 
     def _shake_hands(self, message: wire.AnyMessage) -> None:
         if not isinstance(message, wire.Proof):
