@@ -46,7 +46,7 @@ AUDIT = 0.25
 """The share of lanes that Holdfast audits, where it can: one of each member in every step."""
 CHECKS_EVERY, CHECKS_EVERY_DEFAULT = 5, 10
 """The steps from one check and checkpoint of lm-resiliency to the next: in the exam, and by itself."""
-RUN_S_MAX = 600.0
+RUN_S_MAX = 240.0
 """After it a run counts as one that does not go on."""
 REPORTED = 75
 """The exit code of a worker of lm-resiliency that ends because of a report: see `faultkit_lmr.py`."""

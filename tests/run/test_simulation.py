@@ -108,6 +108,18 @@ def test_steps_of_an_attempt_that_the_run_gave_up_are_not_taken_for_others() -> 
     assert failure is None, str(failure)
 
 
+def test_the_latest_agreement_on_what_a_step_skips_counts() -> None:
+    """A member on the shelf brought an older one, and the step was made otherwise: see shortage.py."""
+    _, failure = run_one(10161931)
+    assert failure is None, str(failure)
+
+
+def test_a_member_with_the_last_step_is_preferred_to_one_that_need_not_have_it() -> None:
+    """All began again, though one that was left out had the part: see replicas.py, `_take_in`."""
+    _, failure = run_one(10207285)
+    assert failure is None, str(failure)
+
+
 @pytest.mark.soak
 def test_a_million_schedules_keep_all_promises() -> None:
     first = random.SystemRandom().randrange(1 << 48)

@@ -12,6 +12,7 @@ from holdfast.run.happenings import Close, Effect, FromMember, Happening, ToMemb
 from holdfast.run.membership import advance
 from holdfast.run.state import RunState
 from holdfast.run.wire import Announced, Committed, Regrouped, StopWorker
+from holdfast.train.shortage import AgreedSkips
 from tests.simulation.member import Script, Stand
 
 
@@ -115,5 +116,5 @@ class FreeSkips(Script):
     otherwise.
     """
 
-    def skips(self, stands: Sequence[Stand]) -> frozenset[int] | None:
+    def skips(self, stands: Sequence[Stand]) -> AgreedSkips | None:
         return None

@@ -18,6 +18,7 @@ from holdfast.run.mesh import mirror_offset
 from holdfast.train import tree
 from holdfast.train.histories import StateHistory, can_follow, is_astray, leading
 from holdfast.train.mirror import Keeps
+from holdfast.train.shortage import AgreedSkips
 from tests.simulation.history import Began, Kept
 from tests.simulation.setting import Point
 
@@ -57,7 +58,7 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True):
     settled: bool
     keeps: Keeps | None
     todo: tuple[int, ...]
-    bound: frozenset[int] | None
+    bound: AgreedSkips | None
     content: int
     history: StateHistory
 
@@ -131,7 +132,7 @@ class Script:
         self.held: frozenset[int] = frozenset()
         self.todo: tuple[int, ...] = ()
         self.dealt: tuple[int, ...] = ()
-        self.bound: frozenset[int] | None = None
+        self.bound: AgreedSkips | None = None
         self.without: frozenset[int] = frozenset()
         self.mirror: Reflection | None = None
         self.begun_ns = 0
@@ -465,21 +466,22 @@ class Script:
         if sum(map(len, held)) != len(frozenset[int]().union(*held)):
             held, self.held = [frozenset()] * len(held), frozenset()  # two claim the same lane
         self.without = self._skipped_by(stands, frozenset[int]().union(*held))
+        if not self.without.isdisjoint(frozenset[int]().union(*held)):
+            held, self.held = [frozenset()] * len(held), frozenset()  # some are of a dropped agreement
         dealt = tree.deal_missing(lanes, held, self.without)
         self.todo = self.dealt = dealt[mine]
         self.is_patched = any(held) or self.bound is not None
 
     def _skipped_by(self, stands: Sequence[Stand], held: frozenset[int]) -> frozenset[int]:
         here = [stand for stand in stands if stand.version == self.version]
-        bound = self.skips(here)
-        if bound is not None:
-            self.bound = bound
-            return bound
+        self.bound = self.skips(here)
+        if self.bound is not None:
+            return frozenset(self.bound.lanes)
         return self._shortage(held, frozenset(lane for stand in here for lane in stand.todo))
 
-    def skips(self, stands: Sequence[Stand]) -> frozenset[int] | None:
+    def skips(self, stands: Sequence[Stand]) -> AgreedSkips | None:
         """What somebody may have committed the next step without."""
-        return next((stand.bound for stand in stands if stand.bound is not None), None)
+        return max((stand.bound for stand in stands if stand.bound is not None), default=None)
 
     def _shortage(
         self, held: frozenset[int] = frozenset(), dealt: frozenset[int] = frozenset()
@@ -553,7 +555,7 @@ class Script:
         pendings = [one[3] for one in told]
         summed = (min(pendings), max(pendings))
         if self.world.setting.is_smaller:
-            self.bound = self.without
+            self.bound = AgreedSkips(self.number, tuple(sorted(self.without)))
         if self.ranks > 1:
             self.settled = True
             self._exchange("confirm", self.twins, None, lambda _: self._reflect(summed))

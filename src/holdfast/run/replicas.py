@@ -53,16 +53,22 @@ def _held(state: RunState, having: set[str], among: Sequence[str]) -> set[int]:
 def _take_in(state: RunState, ordered: list[str], names: Sequence[str], having: set[str]) -> None:
     """Whoever is needed is among them, whoever has to go for it: the only one of its rail that has the state,
     the only one that keeps the mirror of a lost part, and one that has a step which none of the others has.
-    They have its sum, and do the step as it did; without it they would drop that.
+    They have its sum, and do the step as it did; without it they would drop that. Who was not in the formed
+    generation need not have that sum.
     """
     versions = {name: state.roster.members[name].version for name in names}
     top = max((versions[name] for name in ordered), default=0)
+    formed = frozenset[str]() if state.generations.formed is None else state.generations.formed.names
     for name in sorted(having.intersection(names).difference(ordered), key=lambda one: -versions[one]):
         rail = state.roster.members[name].rail
         places = range(rail, len(ordered), state.policy.mesh.ranks)
-        have = [versions[ordered[place]] for place in places if ordered[place] in having]
+        have = [
+            max(versions[one], top if one in formed else 0)
+            for place in places
+            if (one := ordered[place]) in having
+        ]
         brings = _held(state, having, [name]) - _held(state, having, ordered)
-        if places and (not have or brings or versions[name] > max(top, *have)):
+        if places and (not have or brings or versions[name] > max(have)):
             ordered[min(places, key=lambda place: (versions[ordered[place]], -place))] = name
 
 

@@ -31,7 +31,7 @@ from holdfast.train.parts import described
 from holdfast.train.protected import Protected
 from holdfast.train.reduction import Reduction
 from holdfast.train.sharding import Sharding
-from holdfast.train.shortage import Shortage
+from holdfast.train.shortage import AgreedSkips, Shortage
 from holdfast.train.snapshots import SNAPSHOT, Restorable
 from holdfast.train.subgroup import Subgroup
 from holdfast.train.transfer import Numbers
@@ -77,7 +77,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     numbers: Numbers = Numbers()
     keeps: Keeps | None = None
     todo: tuple[int, ...] = ()
-    bound: tuple[int, ...] | None = None
+    bound: AgreedSkips | None = None
     history: StateHistory = StateHistory()
 
 
@@ -126,7 +126,7 @@ class Seat:
         self._skipped: tuple[int, ...] = ()
         self._shortage = shortage or Shortage("same bits", lanes=gradients.layout.lanes)
         self._without: frozenset[int] = frozenset()
-        self._bound: frozenset[int] | None = None
+        self._bound: AgreedSkips | None = None
         self._replicas_most = 1
         self.rank = 0
         self.size = 1
@@ -258,7 +258,7 @@ class Seat:
         it skips, whoever finishes it.
         """
         if self._shortage.is_smaller:
-            self._bound = self._without
+            self._bound = AgreedSkips(self.number, tuple(sorted(self._without)))
 
     def committed(
         self, version: int, loss: float, lr: Number, grad_norm: Number, skipped: tuple[int, ...] = ()
@@ -500,7 +500,7 @@ class Seat:
             numbers=Numbers() if self.sharding is None else self.numbers,
             keeps=None if self._mirror is None else self._mirror.keeps,
             todo=self.todo,
-            bound=None if self._bound is None else tuple(sorted(self._bound)),
+            bound=self._bound,
             history=self._history,
         )
         self._control.publish(self.number, f"{key}/{self.rank}", msgspec.msgpack.encode(standing))
@@ -765,6 +765,9 @@ class Seat:
             held = [frozenset()] * len(held)  # two claim the same lane: nobody's claim counts
             self._gradients.forget()
         self._without = self._skipped_by(standings, frozenset[int]().union(*held))
+        if not self._without.isdisjoint(frozenset[int]().union(*held)):
+            held = [frozenset()] * len(held)  # some are of an agreement that was dropped
+            self._gradients.forget()
         dealt = tree.deal_missing(self._lanes, held, self._without)
         self._take_lanes(
             dealt[self.rank // self._ranks], [own.union(new) for own, new in zip(held, dealt, strict=True)]
@@ -776,10 +779,9 @@ class Seat:
         those who are there have no room for.
         """
         here = [one for one in standings if one.version == self.version]
-        bound = next((one.bound for one in here if one.bound is not None), None)
-        if bound is not None:
-            self._bound = frozenset(bound)
-            return self._bound
+        self._bound = max((one.bound for one in here if one.bound is not None), default=None)
+        if self._bound is not None:
+            return frozenset(self._bound.lanes)
         dealt = frozenset(lane for one in here for lane in one.todo)
         replicas = self.size // self._ranks
         return self._shortage.of(self.version + 1, replicas, self._replicas_most, held, dealt)

@@ -9,11 +9,22 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from typing import Literal
 
+import msgspec
+
 from holdfast.record.errors import InputError
 from holdfast.run.wire import SkippedLanes
 from holdfast.train import tree
 
 OnShortage = Literal["same bits", "smaller batch"]
+
+
+class AgreedSkips(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """What is skipped in a step that somebody may have committed. generation: in which that was agreed on: it
+    had heard of no commit, so what an earlier one had agreed on was dropped.
+    """
+
+    generation: int
+    lanes: tuple[int, ...]
 
 
 class Shortage:
