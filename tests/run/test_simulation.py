@@ -108,6 +108,13 @@ def test_steps_of_an_attempt_that_the_run_gave_up_are_not_taken_for_others() -> 
     assert failure is None, str(failure)
 
 
+@pytest.mark.parametrize("seed", [12446128, 12904787])
+def test_a_sum_of_an_earlier_attempt_from_the_same_state_is_used(seed: int) -> None:
+    """Without it a part was lost, and all began again."""
+    _, failure = run_one(seed)
+    assert failure is None, str(failure)
+
+
 def test_the_latest_agreement_on_what_a_step_skips_counts() -> None:
     """A member on the shelf brought an older one, and the step was made otherwise: see shortage.py."""
     _, failure = run_one(10161931)

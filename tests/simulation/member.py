@@ -48,7 +48,7 @@ STAGES: dict[str, wire.Stage] = {
 
 class Stand(msgspec.Struct, frozen=True, kw_only=True):
     """What a member brings into a new generation, as `Standing` of train/seat.py. content: of its version, of
-    that history.
+    that history; has_skipped: in its last step.
     """
 
     version: int
@@ -60,6 +60,7 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True):
     todo: tuple[int, ...]
     bound: AgreedSkips | None
     content: int
+    has_skipped: bool
     history: StateHistory
 
 
@@ -123,6 +124,7 @@ class Script:
         self.told: dict[tuple[int, str], dict[int, Stand]] = {}
         self.version = 0
         self.content = 0
+        self.has_skipped = False
         self.history = StateHistory()
         self.fresh = True
         self.through = False
@@ -310,6 +312,7 @@ class Script:
             todo=self.dealt,
             bound=self.bound,
             content=self.content,
+            has_skipped=self.has_skipped,
             history=self.history,
         )
 
@@ -371,6 +374,7 @@ class Script:
 
     def _adopt(self, stand: Stand) -> None:
         self.version, self.content, self.history = stand.version, stand.content, stand.history
+        self.has_skipped = stand.has_skipped
         self.fresh, self.bound, self.held = False, None, frozenset()
 
     def _bring_up(self, stands: list[Stand]) -> None:
@@ -585,6 +589,7 @@ class Script:
         skipped = tuple(sorted(self.without))
         self.version += 1
         self.content = hash((self.content, self.version, skipped))
+        self.has_skipped = bool(skipped)
         self.settled, self.fresh, self.bound, self.held = False, False, None, frozenset()
         if self.mirror is not None:
             self.mirror.note(self.version)

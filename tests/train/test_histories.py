@@ -3,6 +3,7 @@
 import msgspec
 
 from holdfast.train.histories import StateHistory, can_follow, is_astray, leading
+from holdfast.train.shortage import AgreedSkips
 
 FIRST = StateHistory("first", begun=0, before="", opened=1)
 SECOND = StateHistory("second", begun=10, before="first", opened=4)
@@ -14,6 +15,8 @@ class Member(msgspec.Struct, frozen=True):
     history: StateHistory
     fresh: bool = False
     settled: bool = False
+    bound: AgreedSkips | None = None
+    has_skipped: bool = False
 
 
 def test_the_newest_attempt_that_has_come_anywhere_leads() -> None:
@@ -38,11 +41,19 @@ def test_where_an_attempt_began_both_have_the_same() -> None:
     assert not is_astray(Member(10, FIRST), Member(10, SECOND))
 
 
-def test_a_sum_of_another_attempt_is_not_followed() -> None:
+def test_a_sum_of_the_leaders_attempt_is_followed() -> None:
     leader = Member(11, SECOND)
     assert can_follow(Member(10, SECOND, settled=True), leader)
-    assert not can_follow(Member(10, FIRST, settled=True), leader)
     assert not can_follow(Member(10, SECOND), leader)
     assert not can_follow(Member(9, SECOND, settled=True), leader)
     assert can_follow(Member(9, FIRST, settled=True), Member(10, SECOND))
-    assert can_follow(Member(0, ANEW, fresh=True, settled=True), Member(1, ANEW))
+
+
+def test_a_sum_of_another_attempt_is_followed_from_the_same_state_if_nothing_is_skipped() -> None:
+    skips = AgreedSkips(3, (1,))
+    assert can_follow(Member(10, FIRST, settled=True), Member(11, SECOND))
+    assert can_follow(Member(0, FIRST, fresh=True, settled=True), Member(1, ANEW))
+    assert can_follow(Member(0, FIRST, fresh=True, settled=True, bound=AgreedSkips(1, ())), Member(1, ANEW))
+    assert not can_follow(Member(0, FIRST, fresh=True, settled=True, bound=skips), Member(1, ANEW))
+    assert not can_follow(Member(0, FIRST, fresh=True, settled=True), Member(1, ANEW, has_skipped=True))
+    assert not can_follow(Member(1, FIRST, settled=True), Member(2, ANEW))

@@ -10,6 +10,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from holdfast.train.shortage import AgreedSkips
+
 
 class StateHistory(msgspec.Struct, frozen=True, array_like=True):
     """One attempt to come further, from where the run began or went back to. token: of all that was made in
@@ -29,7 +31,7 @@ class StateHistory(msgspec.Struct, frozen=True, array_like=True):
 
 class Historied(Protocol):
     """What a member says of its state. fresh: it has committed nothing. settled: it has its part of the sum
-    of the next step.
+    of the next step. bound: what that sum skips. has_skipped: whether its last step skipped lanes.
     """
 
     @property
@@ -38,6 +40,10 @@ class Historied(Protocol):
     def fresh(self) -> bool: ...
     @property
     def settled(self) -> bool: ...
+    @property
+    def bound(self) -> AgreedSkips | None: ...
+    @property
+    def has_skipped(self) -> bool: ...
     @property
     def history(self) -> StateHistory: ...
 
@@ -59,6 +65,17 @@ def is_astray(standing: Historied, leader: Historied) -> bool:
 
 
 def can_follow(standing: Historied, leader: Historied) -> bool:
-    """Whether it has what the leader made its last step of, and lacks that step only."""
-    is_behind_by_one = standing.settled and standing.version == leader.version - 1
-    return is_behind_by_one and standing.history.token == leader.history.of(leader.version)
+    """Whether it has what the leader made its last step of, and lacks that step only. From the same state two
+    attempts make the same sum, if neither skips lanes.
+    """
+    if not standing.settled or standing.version != leader.version - 1:
+        return False
+    if standing.history.token == leader.history.of(leader.version):
+        return True
+    is_whole = not leader.has_skipped and (standing.bound is None or not standing.bound.lanes)
+    return is_whole and _origin(standing, standing.version) == _origin(leader, standing.version)
+
+
+def _origin(standing: Historied, version: int) -> str:
+    """Which attempt the version is of; all begin with the same."""
+    return standing.history.of(version) if version else ""

@@ -80,6 +80,11 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     bound: AgreedSkips | None = None
     history: StateHistory = StateHistory()
 
+    @property
+    def has_skipped(self) -> bool:
+        """Whether nobody computed some lanes of step `version`."""
+        return bool(self.numbers.skipped)
+
 
 class Found(msgspec.Struct, frozen=True, array_like=True):
     """The newest checkpoint that a member can go on from. history, whole: as it says of itself."""
