@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from model import CONTEXT, LAYERS, SEED, VOCABULARY, WIDTH, Block
 
 LANES = 16
-SAMPLES = 16
-"""A step's batch: a sample a lane, four a rank."""
+SAMPLES = 32
+"""A step's batch: two samples a lane, so that they can change places, eight a rank."""
 
 
 class FaultkitGpt(nn.Module):

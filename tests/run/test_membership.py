@@ -1128,26 +1128,33 @@ def test_a_warm_process_that_fails_costs_the_run_nothing(cluster: "MakeCluster",
     assert len(made.generations) == 1
 
 
-def test_a_sentence_for_the_user_ends_the_run_with_code_2(cluster: "MakeCluster") -> None:
-    made = up(cluster, slots=2, steps=10**6)
-    made.leave("n0.1", code=2, complaint="holdfast: lanes=3 is not a power of two.\n  hint: take 8")
-    ending = made.finish()
-    assert (ending.outcome, ending.code) == ("failed", 2)
-    assert ending.reason == "lanes=3 is not a power of two."
-
-
-def test_a_sentence_ends_the_run_though_the_others_have_gone_on_already(cluster: "MakeCluster") -> None:
+def test_a_sentence_for_the_user_that_two_members_end_with_ends_the_run_with_code_2(
+    cluster: "MakeCluster",
+) -> None:
     """The connection ends first; the agent sees the exit, and what was said, a moment later."""
-    made = up(cluster, slots=2, warm=0, steps=10**6)
-    made.leave("n0.1", code=2, complaint="holdfast: It is wrong.")
-    made.deliver_all("worker")
-    assert made.state.generations.announced is not None
-    assert made.state.generations.announced.members == ("n0.0",)
-    made.deliver_all("worker")
-    made.deliver_all("agent")
+    made = up(cluster, slots=3, warm=0, steps=10**6)
+    for number, name in enumerate(("n0.1", "n0.0")):
+        made.leave(name, code=2, complaint=f"holdfast: lanes={number} is wrong.\n  hint: take 8")
+        made.deliver_all("worker")
+        made.deliver_all("agent")
     assert made.state.ending.closing is not None, made.said
     end = made.state.ending.closing.end
-    assert (end.outcome, end.code, end.reason) == ("failed", 2, "It is wrong.")
+    assert (end.outcome, end.code, end.reason) == ("failed", 2, "lanes=1 is wrong.")
+
+
+def test_a_sentence_of_the_only_member_ends_the_run(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=1, warm=0, steps=10**6)
+    made.leave("n0.0", code=2, complaint="holdfast: It is wrong.")
+    ending = made.finish()
+    assert (ending.outcome, ending.code, ending.reason) == ("failed", 2, "It is wrong.")
+
+
+def test_a_sentence_that_only_one_of_several_members_ends_with_is_survived(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=0, steps=10**6)
+    made.leave("n0.1", code=2, complaint="holdfast: Lane 1 had 0 calls of lane.backward(), not 1.")
+    made.until_generation(3)
+    assert made.state.ending.closing is None
+    assert "n0.1 lost (exit 2): Lane 1 had 0 calls of lane.backward(), not 1." in made.said
 
 
 @pytest.mark.parametrize(

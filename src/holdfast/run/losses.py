@@ -267,12 +267,16 @@ def judge_setbacks(state: RunState) -> None:
 def is_mistake(state: RunState, member: Member, message: WorkerExited) -> bool:
     """Whether the process ended with a sentence for the user, that all of them would end with.
 
-    Not so a newcomer to a run that has come some way: what it cannot do, its machine cannot.
+    Not so a newcomer to a run that has come some way: what it cannot do, its machine cannot. Nor the only one
+    of several members, until another says the same.
     """
+    if _sentence(message) in ("", COORDINATOR_GONE):
+        return False
+    if not state.progress.has_committed:
+        return True
     has_taken_part = member.since_generation > 0
-    return _sentence(message) not in ("", COORDINATOR_GONE) and (
-        has_taken_part or not state.progress.has_committed
-    )
+    is_alone = not any(name != member.name for name in state.holders)
+    return has_taken_part and (is_alone or gist(message.complaint) == state.progress.complaint)
 
 
 def is_cut_off(message: WorkerExited) -> bool:
