@@ -108,6 +108,18 @@ def test_steps_of_an_attempt_that_the_run_gave_up_are_not_taken_for_others() -> 
     assert failure is None, str(failure)
 
 
+def test_a_generation_that_is_not_wanted_any_more_is_not_formed_by_a_late_word() -> None:
+    """A stand-in was lost, who it was for stayed, and counted as there: see joined.py, `regrouped`."""
+    _, failure = run_one(16410997)
+    assert failure is None, str(failure)
+
+
+def test_who_leaves_may_commit_the_last_step_after_its_stand_in_has_it() -> None:
+    """The simulation once took that for a step of two generations."""
+    _, failure = run_one(16265936)
+    assert failure is None, str(failure)
+
+
 @pytest.mark.parametrize("seed", [12446128, 12904787])
 def test_a_sum_of_an_earlier_attempt_from_the_same_state_is_used(seed: int) -> None:
     """Without it a part was lost, and all began again."""

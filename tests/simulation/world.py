@@ -153,6 +153,8 @@ class World:
         self._due_ns: int | None = None
         self._durable: list[dict[int, tuple[int, int]]] = [{} for _ in range(self.ranks)]
         self._chosen: dict[int, tuple[int, int, str]] = {}
+        self._makers: dict[tuple[int, int], dict[str, int]] = {}
+        """Who has committed each step of an attempt, and in which generation."""
         self._unwanted: dict[str, int] = {}
         self.faults = faults.Faults(self)
 
@@ -540,17 +542,17 @@ class World:
     def kept(self, script: Script, note: Kept) -> None:
         """A member has committed a step."""
         self.note(note)
-        for other in self.scripts.values():
+        makers = self._makers.setdefault((note.history, note.step), {})
+        for name, generation in makers.items():
             if (
-                other.version >= note.step
-                and not other.is_dead
-                and other.number != note.generation
-                and other.history.opened == note.history
-                and other.name not in script.members
-                and self.state.roster.living(other.name) is not None
+                generation != note.generation
+                and not self.scripts[name].is_dead
+                and name not in script.members
+                and self.state.roster.living(name) is not None
                 and self.state.roster.living(script.name) is not None
             ):
-                self.note(Doubled(self.now_ns, note.step, note.generation, other.name, other.number))
+                self.note(Doubled(self.now_ns, note.step, note.generation, name, generation))
+        makers[script.name] = note.generation
         every = self.setting.checkpoint_every
         if every and note.step % every == 0 and script.rank < self.ranks:
             self.at(self.delay() * 3, self._make_durable, script, note)

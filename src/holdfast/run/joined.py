@@ -75,6 +75,7 @@ def regrouped(state: RunState, member: Member, message: Regrouped) -> bool:
     if (
         len(generation.regrouped) < len(generation.members)
         or generation.lost
+        or generation.is_void
         or generation.formed_ns is not None
     ):
         return False
