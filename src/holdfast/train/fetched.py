@@ -9,12 +9,13 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from holdfast.record.errors import InputError
-from holdfast.train.chunks import DamagedCheckpoints, Unsound
-from holdfast.train.copying import LIST_HINT, CopiedStep, PlacedStep, copy_step, steps_in, usable_at
+from holdfast.train.chunks import Unsound
+from holdfast.train.copying import PlacedStep, copy_step
+from holdfast.train.kept import ACCESS_HINT
 from holdfast.train.place import DirectoryStorage, Storage
 
 REMOTE_HINT = "Look at the bucket, the credentials (AWS_ACCESS_KEY_ID, ...) and AWS_ENDPOINT_URL."
@@ -88,29 +89,6 @@ def _is_left_behind(path: Path) -> bool:
         return False
 
 
-def copy_newest(
-    source: Storage, step: int | None, target: Storage, say: Callable[[str], None]
-) -> tuple[PlacedStep, CopiedStep]:
-    """Keep the newest sound checkpoint in another place, or that of a step; every byte is compared. What is
-    damaged is passed over, and said. Raises `InputError` or `OSError`; `DamagedCheckpoints` if nothing is
-    sound.
-    """
-    damage = ""
-    for kept in usable_at(source, step):
-        try:
-            done = copy_step(source, kept, target)
-        except Unsound as error:
-            damage = damage or f"The checkpoint of step {kept.step} in {source.name} is damaged: {error}."
-            continue
-        newest = max(one.step for one in steps_in(source.listed())) if step is None else kept.step
-        if not damage and kept.step < newest:
-            damage = f"The checkpoint of step {newest} in {source.name} is not whole."
-        if damage:
-            say(f"{damage} Step {kept.step} is taken instead.")
-        return kept, done
-    raise DamagedCheckpoints(damage, hint=LIST_HINT)
-
-
 def fetch_steps(source: Storage, steps: Collection[PlacedStep], directory: Path) -> None:
     """Raises `Unsound` or `OSError`."""
     for kept in steps:
@@ -127,4 +105,6 @@ def troubles_told(*places: Storage) -> Iterator[None]:
         yield
     except OSError as error:
         names = " or ".join(place.name for place in places)
-        raise InputError(f"Cannot use {names}: {error.strerror}.", hint=REMOTE_HINT) from None
+        is_local = all(isinstance(place, DirectoryStorage) for place in places)
+        hint = ACCESS_HINT if is_local else REMOTE_HINT
+        raise InputError(f"Cannot use {names}: {error.strerror}.", hint=hint) from None

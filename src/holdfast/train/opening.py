@@ -23,11 +23,9 @@ from holdfast.record.files import is_there
 from holdfast.train.best import WEIGHTS
 from holdfast.train.checkpoint import LOOKS_MAX, Loaded, read
 from holdfast.train.chunks import DamagedCheckpoints, Unsound
-from holdfast.train.kept import ACCESS_HINT, KeptStep, kept_steps, root_of
+from holdfast.train.kept import ACCESS_HINT, VERIFY_HINT, KeptStep, kept_steps, root_of
 from holdfast.train.parts import joined_stages
 from holdfast.train.whole_file import whole_file
-
-VERIFY_HINT = "`holdfast checkpoint verify {}` reads all there are, and says which are sound."
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,7 +63,8 @@ def command(file: Path, target: str, like: str | None, part: str) -> None:
 
 def _kept(found: "ImportedStates", base: "Checkpoint | None", target: str) -> int:
     """The step that the place has now."""
-    from holdfast.train.fetched import copy_newest, passing, troubles_told
+    from holdfast.train.copying import copy_newest
+    from holdfast.train.fetched import passing, troubles_told
     from holdfast.train.importing import keep_imported
     from holdfast.train.place import DirectoryStorage
     from holdfast.train.places import opened_place

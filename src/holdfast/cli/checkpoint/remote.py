@@ -42,7 +42,8 @@ def opened(run_or_path: str, step: int | None, parent: Path) -> tuple["Checkpoin
     if not is_remote(run_or_path):
         found = load_checkpoint(located(run_or_path), step=step)
         return found, run_of(Path(found.place).absolute())
-    from holdfast.train.fetched import copy_newest, passing, troubles_told
+    from holdfast.train.copying import copy_newest
+    from holdfast.train.fetched import passing, troubles_told
     from holdfast.train.owning import owner_at
     from holdfast.train.place import DirectoryStorage
 
