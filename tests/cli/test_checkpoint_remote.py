@@ -22,7 +22,7 @@ from holdfast.train.copying import manifest_at, steps_in
 from holdfast.train.fetched import fetch_steps, passing_directory
 from holdfast.train.opening import load_checkpoint
 from holdfast.train.owning import claim
-from holdfast.train.place import DirectoryStorage
+from holdfast.train.place import OWNER, DirectoryStorage
 from holdfast.train.places import opened_place
 
 pytestmark = pytest.mark.slow
@@ -146,6 +146,39 @@ def test_what_is_imported_goes_to_object_storage_and_takes_the_rest_from_there(
     with pytest.raises(DamagedCheckpoints):
         run(import_.command, tmp_path / "w.safetensors", "--to", target, "--like", THERE)
     assert not fetched_in(tmp_path)
+
+
+def test_a_place_that_belongs_to_another_run_is_not_written_to(
+    there: DirectoryStorage, folder: Path, tmp_path: Path
+) -> None:
+    """In a bucket and in a directory; the run's own checkpoints still go there."""
+    elsewhere = DirectoryStorage(tmp_path / "elsewhere")  # a directory that tells of no run
+    run(copy.command, folder, "--to", elsewhere.name, "--step", 20)
+    run(export.command, folder, "--to", tmp_path / "w.safetensors")
+    run(export.command, folder, "--to", tmp_path / "all.pt")
+    for place in (opened_place(f"s3://{BUCKET}/large"), DirectoryStorage(tmp_path / "large")):
+        claim(place, "large")
+        elsewhere.write(OWNER, b'{"run":"medium"}')
+        for words, whose in (
+            ((copy.command, folder), "one of 'small'"),
+            ((copy.command, elsewhere.name), "one of 'medium'"),
+            ((import_.command, tmp_path / "w.safetensors", "--like", folder), "one of 'small'"),
+            ((import_.command, tmp_path / "all.pt"), "one whose run is not known"),
+        ):
+            with pytest.raises(InputError) as refused:
+                run(*words, "--to", place.name)
+            assert refused.value.exit_code == 2
+            sentence = f"{place.name} belongs to the run 'large', and this checkpoint is {whose}."
+            assert refused.value.sentence == sentence
+            assert refused.value.hint.endswith("--run large")
+        assert not place.listed()
+        run(copy.command, folder, "--to", place.name, "--run", "large", "--step", 20)
+        run(import_.command, tmp_path / "all.pt", "--to", place.name, "--run", "large")
+        assert [kept.step for kept in steps_in(place.listed())] == [20, 30]
+        elsewhere.write(OWNER, b'{"run":"large"}')
+        run(copy.command, elsewhere.name, "--to", place.name)
+        elsewhere.write(OWNER, b"torn")  # which does not matter where the target belongs to nobody
+        run(copy.command, elsewhere.name, "--to", f"{place.name}-copy")
 
 
 FOUND = """

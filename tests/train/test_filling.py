@@ -362,7 +362,7 @@ def test_a_place_that_lets_nobody_in_is_not_waited_for(
         assert filler.finish() == 1
         (said,) = (line for line in filler.lines if "NOT" in line)
         assert said.startswith(f"holdfast: step 7 is NOT in {url}: access denied (")
-        copy = f"to copy it later: holdfast checkpoint copy {tmp_path / 'own'} --to {url}"
+        copy = f"to copy it later: holdfast checkpoint copy {tmp_path / 'own'} --to {url} --run small"
         assert said.endswith(f"; {copy}\n")
 
 

@@ -219,7 +219,7 @@ class _Filler:
         except subprocess.TimeoutExpired:
             self.end()
             directory, step = self._newest()
-            copy = by_hand(directory, self._order.place)
+            copy = by_hand(directory, self._order)
             self._say(f"interrupted: step {step} may not be in {self._order.place}; {copy}")
         self._close()
 

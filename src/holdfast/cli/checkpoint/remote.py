@@ -29,6 +29,13 @@ def place_of(text: str, *, request_s: float | None = None) -> "Storage":
     return DirectoryStorage(root_of(located(text)))
 
 
+def run_at(place: "Storage") -> str:
+    """The run that the checkpoints of a place are of; empty: that is not known. Raises `OSError`."""
+    from holdfast.train.owning import owner_at
+
+    return owner_at(place) or ("" if is_remote(place.name) else run_of(Path(place.name).absolute()))
+
+
 def tell(sentence: str) -> None:
     click.echo(printable(sentence), err=True)
 
@@ -44,12 +51,11 @@ def opened(run_or_path: str, step: int | None, parent: Path) -> tuple["Checkpoin
         return found, run_of(Path(found.place).absolute())
     from holdfast.train.copying import copy_newest
     from holdfast.train.fetched import passing, troubles_told
-    from holdfast.train.owning import owner_at
     from holdfast.train.place import DirectoryStorage
 
     place = place_of(run_or_path)
     with passing(parent) as directory, troubles_told(place, DirectoryStorage(directory)):
         kept, _ = copy_newest(place, step, DirectoryStorage(directory), tell)
         found = load_checkpoint(directory)
-        owner = owner_at(place)
-    return msgspec.structs.replace(found, place=f"{place.name}/{kept.pattern}"), owner
+        run = run_at(place)
+    return msgspec.structs.replace(found, place=f"{place.name}/{kept.pattern}"), run
