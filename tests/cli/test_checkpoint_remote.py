@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.chunks import FOLDER, DamagedCheckpoints
 from holdfast.train.copying import manifest_at, steps_in
 from holdfast.train.fetched import fetch_steps, passing_directory
-from holdfast.train.opening import load_checkpoint
+from holdfast.train.opening import Checkpoint, load_checkpoint
 from holdfast.train.owning import claim
 from holdfast.train.place import OWNER, DirectoryStorage
 from holdfast.train.places import opened_place
@@ -129,6 +131,37 @@ def test_a_checkpoint_in_object_storage_is_exported_and_leaves_nothing(
     with pytest.raises(InputError, match=r"Cannot fetch checkpoints to .*nowhere: No such file"):
         run(export.command, THERE, "--to", tmp_path / "nowhere" / "all.pt")
     assert not (tmp_path / "none.pt").exists()
+    assert not fetched_in(tmp_path)
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_a_script_opens_a_bucket_as_a_directory(
+    there: DirectoryStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_main: bool
+) -> None:
+    """In any thread."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def opened(*words: Any, **options: Any) -> Checkpoint:
+        if is_main:
+            return load_checkpoint(*words, **options)
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(load_checkpoint, *words, **options).result()
+
+    found = opened(THERE)
+    assert (found.step, found.place) == (30, f"{THERE}/step-000000000030.checkpoint")
+    assert torch.equal(found.model["weight"], WEIGHT * 30)
+    assert opened(THERE, step=20, map_location="meta").model["weight"].device.type == "meta"
+    with pytest.raises(InputError, match="has no checkpoint of step 7"):
+        opened(THERE, step=7)
+    with pytest.raises(InputError, match="there is no such bucket"):
+        opened("s3://nowhere/x")
+    damage(there, 30)
+    with pytest.warns(UserWarning, match=r"of step 30 in .* is damaged: .* Step 20 is taken instead") as said:
+        assert opened(THERE).step == 20
+    if is_main:
+        assert said[0].filename == __file__
+    with pytest.raises(DamagedCheckpoints):
+        opened(THERE, step=30)
     assert not fetched_in(tmp_path)
 
 

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -43,24 +44,35 @@ def passing_directory(parent: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def passing(parent: Path) -> Iterator[Path]:
-    """A directory beneath this one for what is fetched. It is gone when the block ends, also by SIGTERM."""
+    """A directory beneath this one for what is fetched. It is gone when the block ends, also by SIGTERM, as
+    far as the process has no handler of its own.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_leaving_by_sigterm())
+        try:
+            directory = stack.enter_context(passing_directory(parent))
+        except OSError as error:
+            raise InputError(
+                f"Cannot fetch checkpoints to {parent}: {error.strerror}.",
+                hint="Name a directory that exists and that this user may write.",
+            ) from None
+        yield directory
 
+
+@contextlib.contextmanager
+def _leaving_by_sigterm() -> Iterator[None]:
     def leave(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    is_main = threading.current_thread() is threading.main_thread()  # no other may set handlers
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, leave)
     try:
-        with contextlib.ExitStack() as stack:
-            try:
-                directory = stack.enter_context(passing_directory(parent))
-            except OSError as error:
-                raise InputError(
-                    f"Cannot fetch checkpoints to {parent}: {error.strerror}.",
-                    hint="Name a directory that exists and that this user may write.",
-                ) from None
-            yield directory
+        yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from holdfast.cli.checkpoint.place import located, run_of
 from holdfast.cli.terminal import printable
@@ -44,18 +43,15 @@ def opened(run_or_path: str, step: int | None, parent: Path) -> tuple["Checkpoin
     """A checkpoint in memory, and the name of its run, where that is known. parent: beneath this, what is in
     object storage is fetched, and gone again when this returns.
     """
-    from holdfast.train.opening import load_checkpoint
+    from holdfast.train.opening import load_checkpoint, load_fetched
 
     if not is_remote(run_or_path):
         found = load_checkpoint(located(run_or_path), step=step)
         return found, run_of(Path(found.place).absolute())
-    from holdfast.train.copying import copy_newest
     from holdfast.train.fetched import passing, troubles_told
-    from holdfast.train.place import DirectoryStorage
 
     place = place_of(run_or_path)
-    with passing(parent) as directory, troubles_told(place, DirectoryStorage(directory)):
-        kept, _ = copy_newest(place, step, DirectoryStorage(directory), tell)
-        found = load_checkpoint(directory)
-        run = run_at(place)
-    return msgspec.structs.replace(found, place=f"{place.name}/{kept.pattern}"), run
+    with passing(parent) as directory:
+        found = load_fetched(place, directory, step, tell)
+    with troubles_told(place):
+        return found, run_at(place)
