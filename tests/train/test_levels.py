@@ -12,14 +12,15 @@ import torch
 from waiting import until
 
 from holdfast.record.errors import InputError, StoreError
+from holdfast.train import chunks
 from holdfast.train.checkpoint import DirectoryCheckpoints, Mark, Saved, State, Writer
-from holdfast.train.chunks import FOLDER, LOCK_S_MAX
+from holdfast.train.chunks import FOLDER
 from holdfast.train.levels import LeveledCheckpoints
 from holdfast.train.manifest_file import ALL, Share
 
 pytestmark = pytest.mark.slow
 
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = 300.0
 spawn = multiprocessing.get_context("spawn")
 
 
@@ -187,6 +188,7 @@ def hold(lock: Path, ready: Any) -> None:
 
 
 def end_with_a_save_that_hangs(directory: Path) -> None:
+    chunks.LOCK_S_MAX = 100 * WAIT_S_MAX  # it is not the lock that is given up
     kept = LeveledCheckpoints([level(directory, Heard())], told=Heard(), hang_s=0.1)
     writer = Writer(kept, told=Heard(), every_steps=1)
     writer.offer(2, state_of(2))
@@ -204,7 +206,7 @@ def test_a_process_ends_though_its_storage_hangs(tmp_path: Path) -> None:
     assert ready.wait(WAIT_S_MAX)
     ending = spawn.Process(target=end_with_a_save_that_hangs, args=(tmp_path,))
     ending.start()
-    ending.join(LOCK_S_MAX / 2)
+    ending.join(WAIT_S_MAX)
     assert ending.exitcode == 0
     holder.kill()
     holder.join()
