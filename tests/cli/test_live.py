@@ -8,6 +8,7 @@ import subprocess
 import sys
 from math import inf, nan
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from holdfast.cli.live import LINE_INTERVAL_NS, Teller
 from holdfast.cli.live_board import COLUMNS_MAX, SPARKS, SPARKS_ASCII, Board, sparkline
 from holdfast.record.clock import ManualClock
 from holdfast.run.status import Happened, MemberStatus, NodeStatus, Severity, Status
+from holdfast.run.wire import Stage
 
 pytestmark = pytest.mark.slow
 
@@ -125,6 +127,13 @@ def test_the_board_says_how_far_the_run_is_and_who_does_what() -> None:
         " 0:13  generation 2: n0.1+1 takes the place of n0.1; step 71 goes on with 4",
         "       members after 0.31 s",
     ]
+
+
+@pytest.mark.parametrize("stage", get_args(Stage))
+def test_the_board_has_words_for_every_stage(stage: Stage) -> None:
+    there = msgspec.structs.replace(member("n0.0", 0, 1), stage=stage)
+    line = next(line for line in Screen().draw(changed(FULL, members=(there,))) if "n0.0" in line)
+    assert line.split("step 213")[1].strip()
 
 
 def test_the_board_says_how_many_lanes_were_skipped() -> None:

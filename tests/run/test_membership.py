@@ -1142,6 +1142,19 @@ def test_a_sentence_for_the_user_that_two_members_end_with_ends_the_run_with_cod
     assert (end.outcome, end.code, end.reason) == ("failed", 2, "lanes=1 is wrong.")
 
 
+def test_a_mistake_that_comes_again_ends_the_run_though_steps_were_committed_in_between(
+    cluster: "MakeCluster",
+) -> None:
+    made = up(cluster, slots=2, warm=0, steps=10**6)
+    made.leave("n0.1", code=2, complaint="holdfast: Lane 1 is wrong.")
+    made.until_generation(3)
+    step = made.state.progress.step
+    made.run(lambda: made.state.progress.step > step + 2)
+    made.leave("n0.0", code=2, complaint="holdfast: Lane 0 is wrong.")
+    ending = made.finish()
+    assert (ending.outcome, ending.code, ending.reason) == ("failed", 2, "Lane 0 is wrong.")
+
+
 def test_a_sentence_of_the_only_member_ends_the_run(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=1, warm=0, steps=10**6)
     made.leave("n0.0", code=2, complaint="holdfast: It is wrong.")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from memory_cluster import Cluster
 
 from holdfast.record.events import MemberLost
-from holdfast.run.happenings import MoveRequested
+from holdfast.run.happenings import MoveRequested, Unreached
 from holdfast.run.mesh import MeshShape
 from holdfast.run.wire import Committed, Migrate, PartLost
 
@@ -410,3 +410,46 @@ def test_tensor_parallel_ranks_of_one_seating_come_together_without_a_restart(cl
     made.until_generation(2)
     assert members(made) == ("n0.0", "n0.1", "n3.0", "n3.1")
     assert rails(made) == [0, 1, 2, 3]
+
+
+def is_forming(made: Cluster) -> bool:
+    generation = made.state.generations.announced
+    return generation is not None and generation.formed_ns is None
+
+
+def cut_off(made: Cluster) -> list[str]:
+    return [event.subject for event in made.recorded(MemberLost) if event.reason.startswith("cut off")]
+
+
+def test_a_rank_that_is_cut_off_is_given_up_if_another_has_its_part(cluster: MakeCluster) -> None:
+    made = up(cluster, 3)
+    lose(made, "n0.0")
+    made.tell(Unreached(("n1.1",), 1))
+    assert cut_off(made) == ["n1.1"]
+
+
+def test_the_only_rank_that_has_a_part_is_not_given_up_because_it_is_cut_off(cluster: MakeCluster) -> None:
+    made = up(cluster, 2, warm=1)
+    lose(made, "n0.1")
+    made.run(lambda: members(made) == ("n0.0", "n0.2", "n1.0", "n1.1"))
+    assert is_forming(made)
+    made.tell(Unreached(("n1.1",), 1))
+    assert cut_off(made) == []
+
+
+def test_nobody_is_given_up_if_half_of_the_members_may_be_cut_off(cluster: MakeCluster) -> None:
+    made = up(cluster, 4)
+    lose(made, "n0.0")
+    assert is_forming(made)
+    made.tell(Unreached(("n1.1",), len(members(made)) // 2))
+    assert cut_off(made) == []
+
+
+def test_who_has_regrouped_or_may_still_be_in_its_step_is_not_given_up(cluster: MakeCluster) -> None:
+    made = up(cluster, 3)
+    made.tell(Unreached(("n1.1",), 1))  # nobody regroups
+    made.tell(MoveRequested(Migrate(member="n2.0")))
+    made.run(lambda: made.state.generations.announced is not made.state.generations.formed)
+    assert is_forming(made)
+    made.tell(Unreached(("n1.1",), 1))  # the boundary is still to come
+    assert cut_off(made) == []

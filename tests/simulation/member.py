@@ -48,7 +48,7 @@ STAGES: dict[str, wire.Stage] = {
 
 class Stand(msgspec.Struct, frozen=True, kw_only=True):
     """What a member brings into a new generation, as `Standing` of train/seat.py. content: of its version, of
-    that history; has_skipped: in its last step.
+    that history; skipped: in its last step.
     """
 
     version: int
@@ -60,7 +60,7 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True):
     todo: tuple[int, ...]
     bound: AgreedSkips | None
     content: int
-    has_skipped: bool
+    skipped: tuple[int, ...]
     history: StateHistory
 
 
@@ -124,7 +124,7 @@ class Script:
         self.told: dict[tuple[int, str], dict[int, Stand]] = {}
         self.version = 0
         self.content = 0
-        self.has_skipped = False
+        self.skipped: tuple[int, ...] = ()
         self.history = StateHistory()
         self.fresh = True
         self.through = False
@@ -312,7 +312,7 @@ class Script:
             todo=self.dealt,
             bound=self.bound,
             content=self.content,
-            has_skipped=self.has_skipped,
+            skipped=self.skipped,
             history=self.history,
         )
 
@@ -356,7 +356,7 @@ class Script:
         if self.mirror is not None and (follows or self.version == ahead.version):
             self.mirror.note(ahead.version)
         if follows:
-            self._adopt(ahead)
+            self._adopt(_caught_up(self.standing(), ahead))
         self.settled = False
         self._bring_up([_caught_up(stand, ahead) for stand in stands])
 
@@ -374,7 +374,7 @@ class Script:
 
     def _adopt(self, stand: Stand) -> None:
         self.version, self.content, self.history = stand.version, stand.content, stand.history
-        self.has_skipped = stand.has_skipped
+        self.skipped = stand.skipped
         self.fresh, self.bound, self.held = False, None, frozenset()
 
     def _bring_up(self, stands: list[Stand]) -> None:
@@ -589,7 +589,7 @@ class Script:
         skipped = tuple(sorted(self.without))
         self.version += 1
         self.content = hash((self.content, self.version, skipped))
-        self.has_skipped = bool(skipped)
+        self.skipped = skipped
         self.settled, self.fresh, self.bound, self.held = False, False, None, frozenset()
         if self.mirror is not None:
             self.mirror.note(self.version)
@@ -646,8 +646,16 @@ def _caught_up(stand: Stand, ahead: Stand) -> Stand:
     keeps = stand.keeps
     if keeps is not None and keeps.last == ahead.version - 1:
         keeps = msgspec.structs.replace(keeps, last=ahead.version)
+    skipped = () if stand.bound is None else stand.bound.lanes
     return msgspec.structs.replace(
-        stand, version=ahead.version, content=ahead.content, held=frozenset(), keeps=keeps, bound=None
+        stand,
+        version=ahead.version,
+        content=hash((stand.content, ahead.version, skipped)),
+        held=frozenset(),
+        keeps=keeps,
+        bound=None,
+        skipped=skipped,
+        history=ahead.history,
     )
 
 

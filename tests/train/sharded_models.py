@@ -74,10 +74,12 @@ def unsharded(run: hf.Run) -> Built:
 
 
 def sharded_twice(run: hf.Run) -> Built:
-    """Activation checkpointing, parameters that stay whole after the forward pass, a fused optimizer."""
+    """Activation checkpointing, parameters that stay whole after the forward pass. Not a fused optimizer: on
+    processors that rounds by where a shard ends.
+    """
     model = Stack(twice=True)
     shard(run, model, reshard_after_forward=False)
-    return with_adamw(model, fused=True)
+    return with_adamw(model)
 
 
 def sharded_half(run: hf.Run) -> Built:

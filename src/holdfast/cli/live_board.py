@@ -16,6 +16,7 @@ from holdfast.cli.tables import GAP_CHARS, figure, table, word
 from holdfast.cli.terminal import printable
 from holdfast.record.clock import Clock
 from holdfast.run.status import MemberStatus, Status
+from holdfast.run.wire import Stage
 
 COLUMNS_MAX = 110
 """On a wider terminal the eye would have to travel too far."""
@@ -33,7 +34,7 @@ SPARKS_ASCII = "_.-~=+*#"
 # A seat keeps its letter and its colour. Terminals without colours show the letter.
 _LETTERS = string.ascii_lowercase + string.ascii_uppercase
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "bright_red", "bright_cyan", "bright_yellow")
-_STAGES = {
+_STAGES: dict[Stage, str] = {
     "starting": "starts",
     "data": "fetches data",
     "forward": "computes",

@@ -64,6 +64,10 @@ RETURN_S = 60.0
 that keeps its interpreter, as a compiler does, cannot come before that is over."""
 REACH_INTERVAL_S = 1.0
 """Between two looks at who can be reached, while all wait for a generation to form."""
+UNANSWERED_MAX = 5
+"""How often the kernel sends the same again before a member counts as cut off: some 6 s. A process that is
+busy, or stopped, has a kernel that acknowledges.
+"""
 CLOSE_S = 2.0
 """How long closing waits for what was said last to be sent."""
 RECENT_NS = 1_000_000_000
@@ -175,13 +179,14 @@ class Coordinator:
         generation = self._state.generations.announced
         if generation is None or generation.formed_ns is not None:
             return
-        found = [
-            name
+        unanswered = {
+            name: connection.unanswered
             for name in generation.members
-            if (connection := self._named.get(("worker", name))) is not None and connection.is_unreached
-        ]
+            if (connection := self._named.get(("worker", name))) is not None
+        }
+        found = tuple(name for name, times in unanswered.items() if times >= UNANSWERED_MAX)
         if found:
-            self.happened(happenings.Unreached(tuple(found)))
+            self.happened(happenings.Unreached(found, sum(map(bool, unanswered.values()))))
 
     def _give_up_absent(self) -> None:
         """Workers that were connected to the predecessor, and have not come back. Of nodes the lease ends."""

@@ -9,7 +9,7 @@ that it is stuck (explaining.py). Whoever waits for others is not to blame, work
 
 from collections.abc import Sequence
 
-from holdfast.run import explaining, losses, replacing, seats
+from holdfast.run import explaining, losses, replacing, replicas, seats
 from holdfast.run.explaining import Explanation, HangKind, Watched
 from holdfast.run.happenings import ToNode
 from holdfast.run.stages import HELD_UP, REGROUPING
@@ -20,7 +20,7 @@ from holdfast.run.wire import Locate, Located, Stage, Working
 STEP_HANGS = "no progress"
 FORMATION_HANGS = "did not regroup in time"
 UNREACHED = "cut off"
-"""What a member that was ended is said to have died of."""
+"""What members that were ended are said to have died of."""
 LOOKS = 4
 """Until one that is stuck is ended, at equal intervals; from there on each comes later by a quarter..."""
 LOOKS_UNHURRIED = 3
@@ -250,17 +250,21 @@ def _is_last_copy(state: RunState, suspects: Sequence[str]) -> bool:
     return bool(holders) and set(suspects).issuperset(holders)
 
 
-def end_unreached(state: RunState, names: Sequence[str]) -> None:
-    """They cannot come to the generation that all wait for. If it is half of its members, either side of the
-    network may be at fault, and nobody is ended before the usual time.
+def end_unreached(state: RunState, names: Sequence[str], doubtful: int) -> None:
+    """They cannot come to the generation that all wait for. If half of its members may not hear, either side
+    of the network may be at fault: then nobody is ended before the usual time, nor is the last that holds a
+    part of the state.
     """
     generation = state.generations.announced
-    if generation is None or generation.formed_ns is not None or _is_last_copy(state, names):
+    if generation is None or generation.formed_ns is not None or 2 * doubtful >= len(generation.members):
         return
-    if 2 * len(names) >= len(generation.members):
+    if generation.at_boundary and not generation.regrouped:
+        return  # all may still be in the step before
+    late = [member for member in _late(state, generation) if member.name in names and not member.is_lost]
+    if not replicas.can_spare(state, [member.name for member in late]):
         return
-    account = f"{UNREACHED}: nothing that is sent to it arrives"
-    for member in filter(None, map(state.roster.living, names)):
+    for member in late:
+        account = f"{UNREACHED}: its machine acknowledges no packets"
         losses.fence(state, member, UNREACHED, onset_ns=None, account=account)
 
 

@@ -63,9 +63,12 @@ class Disconnected(msgspec.Struct, frozen=True, tag=True):
 
 
 class Unreached(msgspec.Struct, frozen=True, tag=True):
-    """Nothing that is sent to these workers arrives, though they may be heard."""
+    """The machines of these workers acknowledge no packets, though they may be heard. doubtful: of how many
+    members of the generation the last packet is not acknowledged either, these included.
+    """
 
     members: tuple[str, ...]
+    doubtful: int
 
 
 class Tick(msgspec.Struct, frozen=True, tag=True):

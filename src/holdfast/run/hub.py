@@ -25,7 +25,7 @@ from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.record.spool import SPOOL_BYTES
 from holdfast.run.arbiter import Arbiter, arbiter_at
-from holdfast.run.chaos import Storm
+from holdfast.run.chaos import STORM_WEIGHTS, Storm
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.endpoint import Endpoint, Reservation, inherited, keep_line, reserved, run_directory
 from holdfast.run.estate import Duties, Estate, TermBegun
@@ -40,7 +40,7 @@ from holdfast.run.site import Site, is_here
 from holdfast.run.state import RunPolicy
 from holdfast.run.succession import Electorate, MachinePlace, Mandate, Reign
 from holdfast.run.tls import Identity, make_identity
-from holdfast.run.wire import FaultKind, Strike, Struck
+from holdfast.run.wire import Strike, Struck
 
 END_WAIT_S = 10.0
 """How long agents have to exit when the run is over: they wait for their workers' last processes."""
@@ -354,9 +354,7 @@ async def _storm(coordinator: Coordinator) -> None:
     estate = coordinator.estate
     if not estate.duties.storm_per_min:
         return
-    kinds: tuple[FaultKind, ...] = (
-        ("kill", "pause", "node") if estate.state.policy.nodes_max > 1 else ("kill", "pause")
-    )
+    kinds = tuple(kind for kind in STORM_WEIGHTS if kind != "node" or estate.state.policy.nodes_max > 1)
     storm = Storm(estate.duties.storm_per_min, estate.duties.seed + estate.takeovers, kinds)
     waited_s = 0.0
     while (status := coordinator.status()).step == 0 and waited_s < STORM_WAIT_S:

@@ -267,8 +267,8 @@ def judge_setbacks(state: RunState) -> None:
 def is_mistake(state: RunState, member: Member, message: WorkerExited) -> bool:
     """Whether the process ended with a sentence for the user, that all of them would end with.
 
-    Not so a newcomer to a run that has come some way: what it cannot do, its machine cannot. Nor the only one
-    of several members, until another says the same.
+    Not so a newcomer to a run that has come some way: what it cannot do, its machine cannot. Nor the first of
+    several members, until it is said again.
     """
     if _sentence(message) in ("", COORDINATOR_GONE):
         return False
@@ -276,7 +276,7 @@ def is_mistake(state: RunState, member: Member, message: WorkerExited) -> bool:
         return True
     has_taken_part = member.since_generation > 0
     is_alone = not any(name != member.name for name in state.holders)
-    return has_taken_part and (is_alone or gist(message.complaint) == state.progress.complaint)
+    return has_taken_part and (is_alone or state.progress.survived.knows(message.complaint))
 
 
 def is_cut_off(message: WorkerExited) -> bool:

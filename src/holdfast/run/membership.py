@@ -151,8 +151,8 @@ def _take_in(state: RunState, event: Happening) -> bool:
             _lose_node(state, state.roster.nodes[name], "connection ended")
         case Disconnected("worker", name):
             _worker_disconnected(state, name)
-        case Unreached(names):
-            hangs.end_unreached(state, names)
+        case Unreached(names, doubtful):
+            hangs.end_unreached(state, names, doubtful)
         case StopRequested(reason, code):
             ending.stop(state, reason, code)
         case StrikeRequested(strike):

@@ -203,6 +203,13 @@ def left_behind(state: RunState, member: Member) -> None:
     _end(state, [member], "left behind by the others")
 
 
+def can_spare(state: RunState, names: Sequence[str]) -> bool:
+    """Whether the others have all of the state that there is."""
+    having, living = _having(state), [one for one in state.roster.members if state.roster.living(one)]
+    others = [name for name in living if name not in names]
+    return _held(state, having, living) == _held(state, having, others)
+
+
 def is_stuck(state: RunState) -> bool:
     """Whether not even one replica is whole: the run stands still until somebody takes the empty place."""
     generation = state.generations.announced

@@ -18,12 +18,6 @@ SEND_BUFFER_BYTES_MAX = 32 << 20
 nothing, and must not be: what others may tell it meanwhile is less (train/minutes.py, train/meeting.py).
 """
 
-UNANSWERED_MAX = 5
-"""How often the kernel sends the same again, each time after twice as long, before a member that
-acknowledges nothing is given up where all wait for it: some 6 s. A process that is busy, or stopped, has a
-kernel that acknowledges.
-"""
-
 
 class Desk(Protocol):
     """Whom connections are made to. identity: what it shows over TLS; None: nothing is encrypted."""
@@ -126,15 +120,15 @@ class ClientConnection(asyncio.Protocol):
         self._transport.abort()
 
     @property
-    def is_unreached(self) -> bool:
-        """Whether nothing that is sent to it arrives."""
+    def unanswered(self) -> int:
+        """How often the kernel has sent the same to it again, each time after twice as long."""
         assert self._transport is not None
         own = self._transport.get_extra_info("socket")
         try:
-            _state, _phase, unanswered = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 3)
+            _state, _phase, retransmits = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 3)
         except OSError:  # it has ended
-            return False
-        return bool(unanswered >= UNANSWERED_MAX)
+            return 0
+        return int(retransmits)
 
     def _shake_hands(self, message: wire.AnyMessage) -> None:
         if not isinstance(message, wire.Proof):

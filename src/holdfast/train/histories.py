@@ -1,8 +1,8 @@
 """Attempts of a run to come further: which one a member's state is of, and which one the others go on with.
 
 A run that loses the only copy of its state begins anew from a checkpoint. A member that was cut off meanwhile
-may come back with steps of the attempt before, which were never recorded. They have the same numbers as the
-new ones, and need not have the same bits.
+may come back with steps of the attempt before. They have the same numbers as the new ones, and need not have
+the same bits.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,8 @@ class StateHistory(msgspec.Struct, frozen=True, array_like=True):
 
 class Historied(Protocol):
     """What a member says of its state. fresh: it has committed nothing. settled: it has its part of the sum
-    of the next step. bound: what that sum skips. has_skipped: whether its last step skipped lanes.
+    of the next step. bound: what that sum skips; None: what the run always skips. skipped: the lanes that its
+    last step skipped.
     """
 
     @property
@@ -43,7 +44,7 @@ class Historied(Protocol):
     @property
     def bound(self) -> AgreedSkips | None: ...
     @property
-    def has_skipped(self) -> bool: ...
+    def skipped(self) -> tuple[int, ...]: ...
     @property
     def history(self) -> StateHistory: ...
 
@@ -66,16 +67,11 @@ def is_astray(standing: Historied, leader: Historied) -> bool:
 
 def can_follow(standing: Historied, leader: Historied) -> bool:
     """Whether it has what the leader made its last step of, and lacks that step only. From the same state two
-    attempts make the same sum, if neither skips lanes.
+    attempts make the same sum. Who loaded its last step cannot tell how it was made.
     """
-    if not standing.settled or standing.version != leader.version - 1:
+    is_behind_by_one = standing.settled and standing.version == leader.version - 1
+    if not is_behind_by_one or leader.version <= leader.history.begun:
         return False
-    if standing.history.token == leader.history.of(leader.version):
-        return True
-    is_whole = not leader.has_skipped and (standing.bound is None or not standing.bound.lanes)
-    return is_whole and _origin(standing, standing.version) == _origin(leader, standing.version)
-
-
-def _origin(standing: Historied, version: int) -> str:
-    """Which attempt the version is of; all begin with the same."""
-    return standing.history.of(version) if version else ""
+    if standing.bound is not None and standing.bound.lanes != leader.skipped:
+        return False
+    return standing.version == 0 or not is_astray(standing, leader)

@@ -63,7 +63,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     place: where its script is. known: how many results of the script's collectives it has. settled: it has
     its part of the sum of step version + 1. numbers: of step `version`. keeps: what it has of another rank.
     todo: the lanes of step version + 1 that it was dealt. bound: those that are skipped in that step, if
-    somebody may have committed it like that. history: that the version is of.
+    somebody may have committed it like that. history: that the version is of. skipped: in step `version`.
     """
 
     version: int
@@ -79,11 +79,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     todo: tuple[int, ...] = ()
     bound: AgreedSkips | None = None
     history: StateHistory = StateHistory()
-
-    @property
-    def has_skipped(self) -> bool:
-        """Whether nobody computed some lanes of step `version`."""
-        return bool(self.numbers.skipped)
+    skipped: tuple[int, ...] = ()
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True):
@@ -352,9 +348,9 @@ class Seat:
             standings = self._catch_up(standings, leader)
             history = leader.history
         self.through = any(standing.through for standing in standings)
-        self._restore_parts(standings)
-        self._share_state(standings)
-        self._history = history  # not before it has the state: it may be cut short
+        self._restore_parts(standings, history)
+        self._share_state(standings, history)
+        self._history = history  # of the others when they have the state: it may be cut short
         self._begin_mirrors(standings)
         self._share_minutes(standings)
         self._deal(standings, rebalances=generation.rebalances)
@@ -397,7 +393,7 @@ class Seat:
         if can_follow(mine, leader):
             assert self.on_apply is not None
             self.on_apply(numbers)
-            self._adopt(top, numbers)
+            self._adopt(top, numbers, leader.history)
         elif mine.settled:
             self._gradients.unsettle()
         self.settled = False
@@ -507,6 +503,7 @@ class Seat:
             todo=self.todo,
             bound=self._bound,
             history=self._history,
+            skipped=self._lanes_of(self._skipped),
         )
         self._control.publish(self.number, f"{key}/{self.rank}", msgspec.msgpack.encode(standing))
 
@@ -540,7 +537,7 @@ class Seat:
                 f"The checkpoint {found.place} does not fit what is protected: {_first_lines(error)}.",
                 hint="Go on with the same model and optimizer, or begin a run of another name.",
             ) from None
-        self._adopt(kept["version"], Numbers(loss=kept["loss"]))
+        self._adopt(kept["version"], Numbers(loss=kept["loss"]), self._history)
         self._control.say(
             wire.Checkpointed(
                 member=self._control.member,
@@ -566,7 +563,7 @@ class Seat:
         shape, rail, history = self.sharding.shape, self.sharding.rail, self._history.of(self.version)
         return {**kept, "shards": described(shape, rail, self._state.states(), history, self.whole)}
 
-    def _share_state(self, standings: Sequence[Standing]) -> None:
+    def _share_state(self, standings: Sequence[Standing], history: StateHistory) -> None:
         """Who is behind takes the state of all members that are not, a share from each."""
         rail = self.rank % self._ranks
         route = _route(standings[rail :: self._ranks])
@@ -588,7 +585,7 @@ class Seat:
             headers = [self._control.lookup(self.number, f"state/{source}") for source in sources]
             header = transfer.receive(group, route, self._state, headers)
             self._control.publish(self.number, f"taken/{self.rank}", b"")
-            self._adopt(header.version, header.numbers)
+            self._adopt(header.version, header.numbers, history)
 
     # ---- mirrors: of a replica that has no other beside it ------------------------------------------------
 
@@ -629,7 +626,7 @@ class Seat:
         self._mirror = self._mirror or Mirror(self._mirror_every)
         self._mirror.begin(self.rank, offset, self._ranks, frozenset(needed))
 
-    def _restore_parts(self, standings: list[Standing]) -> None:
+    def _restore_parts(self, standings: list[Standing], history: StateHistory) -> None:
         """Who has the place of a rank of which there is no copy gets its part from the mirror."""
         top = max(standing.version for standing in standings)
         if self.sharding is None or top == 0:
@@ -648,25 +645,25 @@ class Seat:
                 assert self._mirror is not None
                 self._mirror.give(self._in_main_memory, rail)
             elif self.rank == rail:
-                self._take_part(keeper)
+                self._take_part(keeper, history)
                 self._note(_numbers_of(standings, top))
             standings[rail] = msgspec.structs.replace(
                 standings[rail], version=top, held=(), todo=(), bound=None
             )
 
-    def _take_part(self, keeper: int) -> None:
+    def _take_part(self, keeper: int, history: StateHistory) -> None:
         """The state as it was some steps ago, and those steps again."""
         assert self.on_apply is not None
         found = mirror.take(self._in_main_memory, keeper, self._gradients.layout.dtypes)
         self._state.put_back(found.tree)
-        self._adopt(found.version, Numbers())
+        self._adopt(found.version, Numbers(), history)
         for flats, numbers in found.steps:
             self._gradients.adopt(flats)
             self.on_apply(numbers)
-            self._adopt(self.version + 1, numbers)
+            self._adopt(self.version + 1, numbers, history)
 
-    def _adopt(self, version: int, numbers: Numbers) -> None:
-        self.version = version
+    def _adopt(self, version: int, numbers: Numbers, history: StateHistory) -> None:
+        self.version, self._history = version, history
         self._bound = None
         self._note(numbers)
         self._fresh = False
@@ -728,15 +725,22 @@ class Seat:
 
     def check_skipped(self, skipped: Sequence[int]) -> None:
         """Nobody computed these leaves: it must be those that all have agreed to skip."""
-        slices = 1 if self.sharding is None else self.sharding.shape.slices
-        if frozenset(leaf // slices for leaf in skipped) != self._without or len(skipped) != slices * len(
-            self._without
-        ):
+        lanes = self._lanes_of(skipped)
+        if frozenset(lanes) != self._without or len(skipped) != self._slices * len(lanes):
             raise HoldfastError(
                 f"In step {self.version + 1} nobody computed the lanes {sorted(skipped)}, though "
                 f"{sorted(self._without) or 'none'} were to be skipped. The step is not committed.",
                 hint="This is a defect of Holdfast: please report it with the run's record.",
             )
+
+    @property
+    def _slices(self) -> int:
+        """Leaves that a lane of a replica has."""
+        return 1 if self.sharding is None else self.sharding.shape.slices
+
+    def _lanes_of(self, leaves: Sequence[int]) -> tuple[int, ...]:
+        """The lanes that have these leaves, in order."""
+        return tuple(sorted({leaf // self._slices for leaf in leaves}))
 
     def weigh(self, told: Sequence[Sequence[float]]) -> tuple[int, ...]:
         """How many lanes each member, or replica, is to have after this step, by what they tell of the last:
@@ -744,10 +748,9 @@ class Seat:
         """
         if self._balance is None or self._patched or self._without or self.rank % self._ranks:
             return self.shares_due
-        slices = 1 if self.sharding is None else self.sharding.shape.slices
         laps = []
         for lane in self.tellers:
-            leaves = range(lane * slices, (lane + 1) * slices)
+            leaves = range(lane * self._slices, (lane + 1) * self._slices)
             through_s, _, lanes_s, cost, data_s, _ = (max(map(one.__getitem__, leaves)) for one in told)
             laps.append(Lap(lanes_s=lanes_s, cost=cost, rest_s=max(0.0, through_s - lanes_s), data_s=data_s))
         self._found = self._balance.note(laps)
@@ -866,6 +869,6 @@ def _caught_up(standing: Standing, version: int) -> Standing:
 
 
 def _numbers_of(standings: Sequence[Standing], version: int) -> Numbers:
-    """Of that step. Who got its state from a checkpoint or a mirror does not know them."""
+    """Of that step. Who got its state from a checkpoint or a mirror does not know them all."""
     told = [one.numbers for one in standings if one.version == version]
-    return next((numbers for numbers in told if numbers.loss is not None), told[0])
+    return max(told, key=lambda numbers: (numbers.loss is not None, numbers.grad_norm is not None))

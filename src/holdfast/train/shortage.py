@@ -19,8 +19,8 @@ OnShortage = Literal["same bits", "smaller batch"]
 
 
 class AgreedSkips(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """What is skipped in a step that somebody may have committed. generation: in which that was agreed on: it
-    had heard of no commit, so what an earlier one had agreed on was dropped.
+    """What is skipped in a step that somebody may have committed. generation: its members agreed on it. They
+    knew of no commit, so what members of earlier generations had agreed on does not count any more.
     """
 
     generation: int
