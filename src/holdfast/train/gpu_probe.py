@@ -140,7 +140,7 @@ def _reduced(numbers: Sequence[int]) -> Told:
         torch.full((REDUCE_NUMBERS,), float(number + 1), device=torch.device("cuda", number))
         for number in numbers
     ]
-    nccl.all_reduce(tensors)
+    nccl.all_reduce(tensors)  # type: ignore[no-untyped-call]
     _settle(numbers)
     total = float(sum(number + 1 for number in numbers))
     wrong = sum(int((tensor != total).sum()) for tensor in tensors)
@@ -149,7 +149,7 @@ def _reduced(numbers: Sequence[int]) -> Told:
     _settle(numbers)
     begun_s = time.monotonic()
     for _ in range(REDUCE_ROUNDS):
-        nccl.all_reduce(tensors)
+        nccl.all_reduce(tensors)  # type: ignore[no-untyped-call]
     _settle(numbers)
     took_s = (time.monotonic() - begun_s) / REDUCE_ROUNDS
     yield "reduce", 2 * (1 - 1 / len(numbers)) * REDUCE_NUMBERS * tensors[0].itemsize / took_s / 1e9
