@@ -1,5 +1,6 @@
 """`holdfast checkpoint`: a run's checkpoints listed and exported, by its name or by a path."""
 
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -210,16 +211,19 @@ def test_a_copy_is_verified_and_can_be_gone_on_from(
         run(copy.command, tmp_path / "here", "--to", tmp_path / "elsewhere", "--step", 2)
     assert refused.value.exit_code == 1  # found; what the user got wrong has 2
     assert f"`holdfast checkpoint verify {tmp_path / 'here'}`" in refused.value.hint
-    assert not list((tmp_path / "elsewhere").glob("step-*"))
+    assert not [
+        path for path in (tmp_path / "elsewhere").rglob("*") if path.is_file() and path.stat().st_size
+    ]
     capsys.readouterr()
     run(copy.command, tmp_path / "here", "--to", tmp_path / "elsewhere")
     told = capsys.readouterr()
-    assert "Step 1 is taken, not 2, which is not sound." in told.err
+    assert told.err.startswith(f"The checkpoint of step 2 in {tmp_path / 'here'} is damaged: of its chunks,")
+    assert told.err.endswith(". Step 1 is taken instead.\n")
     assert told.out.startswith(f"step 1 of {tmp_path / 'here'} is in")
     assert [kept.step for kept in kept_steps(tmp_path / "elsewhere")] == [1]
     (pack,) = packs_of(tmp_path / "here", 1)
     pack.write_bytes(bytes(pack.stat().st_size))
-    with pytest.raises(InputError, match=r"step-000000000002\.checkpoint is damaged: of its chunks"):
+    with pytest.raises(InputError, match=r"of step 2 in .*/here is damaged: of its chunks"):
         run(copy.command, tmp_path / "here", "--to", tmp_path / "third")
     with pytest.raises(InputError, match="no checkpoint of step 7") as mistaken:
         run(copy.command, tmp_path / "here", "--to", tmp_path / "there", "--step", 7)
@@ -233,6 +237,40 @@ def test_what_a_small_copy_writes_is_told_in_bytes(
     DirectoryCheckpoints(tmp_path / "here", told=lambda *_, **__: None).save(1, {"few": torch.ones(25)})
     run(copy.command, tmp_path / "here", "--to", tmp_path / "there")
     assert "100 bytes, of which 100 bytes were new there" in capsys.readouterr().out
+
+
+def test_a_copy_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
+    states = [{"weight": torch.arange(1 << 19)}]
+    DirectoryCheckpoints(tmp_path / "here", told=tell_nobody).save(1, {"names": ["model"], "state": states})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(InputError, match=r"Cannot use .*/here or .*/there: File too large") as refused:
+            run(copy.command, tmp_path / "here", "--to", tmp_path / "there")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert refused.value.exit_code == 2
+    assert "its filesystem is mounted" in refused.value.hint
+    assert not [path for path in (tmp_path / "there").rglob("*") if path.is_file() and path.stat().st_size]
+    run(copy.command, tmp_path / "here", "--to", tmp_path / "there")
+    assert run(verify.command, tmp_path / "there") == 0
+
+
+def test_a_copy_does_not_load_torch(folder: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from holdfast.cli.checkpoint.copy import command; "
+        "command.main(sys.argv[1:], standalone_mode=False); print('torch' in sys.modules)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, folder, "--to", tmp_path / "there"],
+        capture_output=True,
+        text=True,
+        timeout=RUN_WAIT_S,
+        check=True,
+    )
+    assert found.stdout.startswith(f"step 20 of {folder} is in {tmp_path / 'there'}: ")
+    assert found.stdout.endswith("were new there\nFalse\n")
+    assert "Step 20 is taken instead." in found.stderr
 
 
 def shards_of(rail: int, history: str) -> dict[str, object]:

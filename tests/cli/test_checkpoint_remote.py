@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,9 @@ from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.chunks import FOLDER, DamagedCheckpoints
 from holdfast.train.copying import manifest_at, steps_in
 from holdfast.train.fetched import fetch_steps, passing_directory
-from holdfast.train.opening import load_checkpoint
+from holdfast.train.opening import Checkpoint, load_checkpoint
 from holdfast.train.owning import claim
-from holdfast.train.place import DirectoryStorage
+from holdfast.train.place import OWNER, DirectoryStorage
 from holdfast.train.places import opened_place
 
 pytestmark = pytest.mark.slow
@@ -132,6 +134,37 @@ def test_a_checkpoint_in_object_storage_is_exported_and_leaves_nothing(
     assert not fetched_in(tmp_path)
 
 
+@pytest.mark.parametrize("is_main", [True, False])
+def test_a_script_opens_a_bucket_as_a_directory(
+    there: DirectoryStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_main: bool
+) -> None:
+    """In any thread."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def opened(*words: Any, **options: Any) -> Checkpoint:
+        if is_main:
+            return load_checkpoint(*words, **options)
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(load_checkpoint, *words, **options).result()
+
+    found = opened(THERE)
+    assert (found.step, found.place) == (30, f"{THERE}/step-000000000030.checkpoint")
+    assert torch.equal(found.model["weight"], WEIGHT * 30)
+    assert opened(THERE, step=20, map_location="meta").model["weight"].device.type == "meta"
+    with pytest.raises(InputError, match="has no checkpoint of step 7"):
+        opened(THERE, step=7)
+    with pytest.raises(InputError, match="there is no such bucket"):
+        opened("s3://nowhere/x")
+    damage(there, 30)
+    with pytest.warns(UserWarning, match=r"of step 30 in .* is damaged: .* Step 20 is taken instead") as said:
+        assert opened(THERE).step == 20
+    if is_main:
+        assert said[0].filename == __file__
+    with pytest.raises(DamagedCheckpoints):
+        opened(THERE, step=30)
+    assert not fetched_in(tmp_path)
+
+
 def test_what_is_imported_goes_to_object_storage_and_takes_the_rest_from_there(
     there: DirectoryStorage, tmp_path: Path
 ) -> None:
@@ -146,6 +179,39 @@ def test_what_is_imported_goes_to_object_storage_and_takes_the_rest_from_there(
     with pytest.raises(DamagedCheckpoints):
         run(import_.command, tmp_path / "w.safetensors", "--to", target, "--like", THERE)
     assert not fetched_in(tmp_path)
+
+
+def test_a_place_that_belongs_to_another_run_is_not_written_to(
+    there: DirectoryStorage, folder: Path, tmp_path: Path
+) -> None:
+    """In a bucket and in a directory; the run's own checkpoints still go there."""
+    elsewhere = DirectoryStorage(tmp_path / "elsewhere")  # a directory that tells of no run
+    run(copy.command, folder, "--to", elsewhere.name, "--step", 20)
+    run(export.command, folder, "--to", tmp_path / "w.safetensors")
+    run(export.command, folder, "--to", tmp_path / "all.pt")
+    for place in (opened_place(f"s3://{BUCKET}/large"), DirectoryStorage(tmp_path / "large")):
+        claim(place, "large")
+        elsewhere.write(OWNER, b'{"run":"medium"}')
+        for words, whose in (
+            ((copy.command, folder), "one of 'small'"),
+            ((copy.command, elsewhere.name), "one of 'medium'"),
+            ((import_.command, tmp_path / "w.safetensors", "--like", folder), "one of 'small'"),
+            ((import_.command, tmp_path / "all.pt"), "one whose run is not known"),
+        ):
+            with pytest.raises(InputError) as refused:
+                run(*words, "--to", place.name)
+            assert refused.value.exit_code == 2
+            sentence = f"{place.name} belongs to the run 'large', and this checkpoint is {whose}."
+            assert refused.value.sentence == sentence
+            assert refused.value.hint.endswith("--run large")
+        assert not place.listed()
+        run(copy.command, folder, "--to", place.name, "--run", "large", "--step", 20)
+        run(import_.command, tmp_path / "all.pt", "--to", place.name, "--run", "large")
+        assert [kept.step for kept in steps_in(place.listed())] == [20, 30]
+        elsewhere.write(OWNER, b'{"run":"large"}')
+        run(copy.command, elsewhere.name, "--to", place.name)
+        elsewhere.write(OWNER, b"torn")  # which does not matter where the target belongs to nobody
+        run(copy.command, elsewhere.name, "--to", f"{place.name}-copy")
 
 
 FOUND = """

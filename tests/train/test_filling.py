@@ -27,7 +27,8 @@ from holdfast.run.endpoint import FILE, Endpoint, reserved, run_directory
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.copying import copy_step, fault_at, steps_in
 from holdfast.train.fetching import CopyNews, fetch_newest
-from holdfast.train.filling import FINISH, FillingOrder
+from holdfast.train.filling import END_S_MIN, FINISH, FillingOrder
+from holdfast.train.further_places import LEAVE_S_MAX
 from holdfast.train.left_copies import copying_mark, remove_left_copies
 from holdfast.train.owning import owner_at
 from holdfast.train.place import OWNER, DirectoryStorage, Storage, StorageTrouble
@@ -362,25 +363,44 @@ def test_a_place_that_lets_nobody_in_is_not_waited_for(
         assert filler.finish() == 1
         (said,) = (line for line in filler.lines if "NOT" in line)
         assert said.startswith(f"holdfast: step 7 is NOT in {url}: access denied (")
-        copy = f"to copy it later: holdfast checkpoint copy {tmp_path / 'own'} --to {url}"
+        copy = f"to copy it later: holdfast checkpoint copy {tmp_path / 'own'} --to {url} --run small"
         assert said.endswith(f"; {copy}\n")
 
 
 WAITING = """
 import sys
+from functools import partial
 from pathlib import Path
 from holdfast.run.launcher import Order
 from holdfast.run.state import RunPolicy
+from holdfast.train import further_places
+from holdfast.train.filling import FillingOrder
 from holdfast.train.further_places import filled, further_place
 
-own, home, url = sys.argv[1:]
+own, home, leave_s, end_s, *urls = sys.argv[1:]
+further_places.LEAVE_S_MAX = float(leave_s)
+further_places.FillingOrder = partial(FillingOrder, end_s=float(end_s))
 order = Order(
     policy=RunPolicy(run="small"), is_named=True, command=("true",), home=Path(home), checkpoints=(Path(own),)
 )
-with filled(order, [further_place(url)], lambda text: print(text, file=sys.stderr)):
+with filled(order, [further_place(url) for url in urls], lambda text: print(text, file=sys.stderr)):
     pass
 print("over")
 """
+
+
+def waiting(
+    tmp_path: Path, server: ObjectServer, port: int, leave_s: float, end_s: float, *urls: str
+) -> "subprocess.Popen[str]":
+    """A run that is over, and waits for its last copies."""
+    words = (tmp_path / "own", tmp_path / "home", leave_s, end_s, *urls)
+    return subprocess.Popen(
+        [sys.executable, "-c", WAITING, *map(str, words)],
+        env={**os.environ, **server.environment(port)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -389,13 +409,7 @@ def test_a_signal_ends_the_waiting_for_the_last_copy(
 ) -> None:
     save(tmp_path / "own", 7)
     with faulty_proxy(server, lambda _, what: "refuse" if what.startswith("PUT") else "pass") as proxy:
-        process = subprocess.Popen(
-            [sys.executable, "-c", WAITING, str(tmp_path / "own"), str(tmp_path / "home"), url],
-            env={**os.environ, **server.environment(proxy.port)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = waiting(tmp_path, server, proxy.port, LEAVE_S_MAX, END_S_MIN, url)
         assert process.stderr is not None
         lines = []
         for line in process.stderr:
@@ -407,6 +421,43 @@ def test_a_signal_ends_the_waiting_for_the_last_copy(
     # The second, if the process that copies is too slow to answer.
     assert f"step 7 is NOT in {url}: " in lines[-1] or f"step 7 may not be in {url}; " in lines[-1]
     assert f"to copy it later: holdfast checkpoint copy {tmp_path / 'own'} --to {url}" in lines[-1]
+
+
+def test_all_who_fill_places_are_told_to_leave_before_one_is_waited_for(
+    server: ObjectServer, url: str, tmp_path: Path
+) -> None:
+    """The first cannot hear it: it is stopped, and has more time to leave than the test takes."""
+    save(tmp_path / "own", 7)
+    urls = [f"{url}-{name}" for name in ("first", "second")]
+    is_over = threading.Event()
+
+    def decide(_: int, what: str) -> Fate:
+        if what.startswith("PUT") and ".pack" in what:
+            is_over.wait(END_S)
+        return "pass"
+
+    with faulty_proxy(server, decide) as proxy:
+        process = waiting(tmp_path, server, proxy.port, 10.0 * END_S, END_S, *urls)
+        lines: list[str] = []
+
+        def read_until(*words: str) -> None:
+            assert process.stderr is not None
+            while not all(any(word in line for line in lines) for word in words):
+                lines.append(process.stderr.readline())
+                assert lines[-1], lines
+
+        read_until(*(f"for step 7 to be in {one}" for one in urls))
+        first, _ = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(first), signal.SIGSTOP)
+        try:
+            process.send_signal(signal.SIGINT)
+            read_until(f"step 7 is NOT in {urls[1]}: the waiting was interrupted; ")
+            assert process.poll() is None  # it waits for the first
+        finally:
+            os.kill(int(first), signal.SIGCONT)
+            is_over.set()
+        out, _ = process.communicate(timeout=END_S)
+    assert (process.returncode, out) == (0, "over\n"), lines
 
 
 class NoteLost:

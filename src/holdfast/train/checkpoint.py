@@ -41,7 +41,6 @@ from holdfast.train.holds import held_steps
 from holdfast.train.kept import WHOLE, found_in, manifest_path
 from holdfast.train.manifest import (
     assembled,
-    copied,
     identity_of,
     lay_out,
     load_state,
@@ -318,25 +317,6 @@ class DirectoryCheckpoints:
             size_bytes=sum(tensor.nbytes for tensor in laid.tensors),
             written_bytes=written_bytes + sum(of_others),
             digest=made.digest if isinstance(made, Manifest) else "",
-        )
-
-    def take(self, source: Path) -> Saved:
-        """Keep the checkpoint whose manifest this is, of another directory; every chunk is compared. Raises
-        `Unsound` or `OSError`.
-        """
-        manifest = read_manifest(source)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        target = self.path(manifest.step)
-        made, written_bytes = self._publish(
-            manifest.step, target, lambda packs: copied(source.parent / FOLDER, manifest, packs)
-        )
-        assert isinstance(made, Manifest)
-        return Saved(
-            step=made.step,
-            place=str(target),
-            size_bytes=made.size_bytes,
-            written_bytes=written_bytes + sum(len(tensor.inline) for tensor in made.tensors),
-            digest=made.digest,
         )
 
     def _publish(

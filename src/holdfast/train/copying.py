@@ -13,7 +13,7 @@ import secrets
 import shlex
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,10 +31,10 @@ from holdfast.train.chunks import (
     name_of,
 )
 from holdfast.train.holds import held_steps
+from holdfast.train.kept import VERIFY_HINT
 from holdfast.train.manifest_file import Manifest, encoded, manifest_of, relocated
 from holdfast.train.place import PART, WRITING, DirectoryStorage, Storage, StorageTrouble, StoredObject
 
-LIST_HINT = "`holdfast checkpoint list` shows the ones there are, and which are sound."
 NOTE_S_MAX, SESSION_S_MAX = 86_400.0, 43_200.0
 """A note this old was left by a writer that died; a writer gives up long before."""
 REQUESTS_MAX = 3
@@ -221,6 +221,33 @@ def copy_step(source: Storage, kept: PlacedStep, target: Storage, *, reuses: boo
     )
 
 
+def copy_newest(
+    source: Storage, step: int | None, target: Storage, say: Callable[[str], None]
+) -> tuple[PlacedStep, CopiedStep]:
+    """Keep the newest sound checkpoint in another place, or that of a step. What is not sound is passed over,
+    and said. Raises `InputError` or `OSError`; `DamagedCheckpoints` if there are some, and none is sound.
+    """
+    listing = source.listed()
+    wanted = [kept for kept in reversed(steps_in(listing)) if step in (None, kept.step)]
+    damage = ""
+    for kept in wanted:
+        try:
+            if fault := fault_at(source, kept, listing):
+                raise Unsound(fault)
+            done = copy_step(source, kept, target)
+        except Unsound as error:
+            damage = damage or f"The checkpoint of step {kept.step} in {source.name} is damaged: {error}."
+            continue
+        if kept.step < wanted[0].step:
+            say(f"{damage} Step {kept.step} is taken instead.")
+        return kept, done
+    hint = VERIFY_HINT.format(shlex.quote(source.name))
+    if wanted:
+        raise DamagedCheckpoints(damage, hint=hint)
+    which = "" if step is None else f" of step {step}"
+    raise InputError(f"{source.name} has no checkpoint{which} that a run can resume from.", hint=hint)
+
+
 def _copy_part(source: Storage, key: str, target: Storage, *, reuses: bool) -> CopiedStep:
     manifest = manifest_at(source, key)
     part = _part_of(key)
@@ -231,7 +258,7 @@ def _copy_part(source: Storage, key: str, target: Storage, *, reuses: bool) -> C
             known = session.reserve(listing, manifest.step) if reuses and lock == "held" else {}
             places = session.put(_chunks_at(source, part, _lacking(manifest, known)), known)
             session.publish(key, relocated(manifest, [places[name] for name, _ in manifest.chunks()]))
-            written_bytes = session.written_bytes
+            written_bytes = session.written_bytes + sum(len(tensor.inline) for tensor in manifest.tensors)
     return CopiedStep(step=manifest.step, size_bytes=manifest.size_bytes, written_bytes=written_bytes)
 
 
@@ -260,6 +287,7 @@ class _Session:
         self._note = f"{WRITING}/{self._token}"
         self._begun_s = time.monotonic()
         self._packs = 0
+        self._may_be_named = False
         self.written_bytes = 0
 
     def __enter__(self) -> "_Session":
@@ -267,8 +295,9 @@ class _Session:
         return self
 
     def __exit__(self, *_: object) -> None:
+        own = [] if self._may_be_named else [self._key(number) for number in range(self._packs)]
         with contextlib.suppress(OSError):  # a later collection takes it for left behind
-            self._place.remove([self._note])
+            self._place.remove([self._note, *own])
 
     def _leave_note(self, packs: Collection[str]) -> None:
         self._place.write(self._note, msgspec.json.encode(_Note(tuple(sorted(packs)))))
@@ -339,15 +368,14 @@ class _Session:
 
             def flush() -> None:
                 nonlocal filling
-                begun.append(
-                    writers.submit(self._place.write, f"{self._part}{FOLDER}/{self._name()}", filling)
-                )
+                begun.append(writers.submit(self._place.write, self._key(self._packs), filling))
                 self._packs, filling = self._packs + 1, bytearray()
                 if len(begun) >= REQUESTS_MAX:
                     begun.pop(0).result()
 
             for name, chunk in chunks:
-                places[name] = ChunkPlace(self._name(), len(filling), len(chunk))
+                pack = self._key(self._packs).rpartition("/")[2]
+                places[name] = ChunkPlace(pack, len(filling), len(chunk))
                 filling += chunk
                 self.written_bytes += len(chunk)
                 if len(filling) >= PACK_BYTES:
@@ -358,14 +386,16 @@ class _Session:
                 writing.result()
         return places
 
-    def _name(self) -> str:
-        return f"{self._token}-{self._packs:06d}.pack"
+    def _key(self, number: int) -> str:
+        """Of a pack of its own."""
+        return f"{self._part}{FOLDER}/{self._token}-{number:06d}.pack"
 
     def publish(self, key: str, manifest: Manifest) -> None:
         """The manifest, if all that it needs is there, before and after. Raises `OSError`."""
         self._check(manifest)
         if time.monotonic() - self._begun_s > SESSION_S_MAX:
             raise StorageTrouble("it took so long that others may count its writer as dead")
+        self._may_be_named = True  # also if nobody can tell whether it was written
         self._place.write(key, encoded(manifest))
         try:
             self._check(manifest)
@@ -455,19 +485,4 @@ def _named(place: Storage, part: str, listing: Listing, seen: Listing) -> set[st
             continue
         if (manifest := _sound_at(place, key)) is not None:
             found |= {f"{part}{FOLDER}/{pack}" for pack, _ in manifest.packs}
-    return found
-
-
-def usable_at(place: Storage, step: int | None) -> list[PlacedStep]:
-    """The checkpoints that a run can resume from, as far as manifests and sizes tell, the newest first.
-    Raises `OSError`.
-    """
-    listing = place.listed()
-    wanted = [kept for kept in reversed(steps_in(listing)) if step in (None, kept.step)]
-    found = [kept for kept in wanted if not fault_at(place, kept, listing)]
-    if not found:
-        which = "" if step is None else f" of step {step}"
-        raise (DamagedCheckpoints if wanted else InputError)(
-            f"{place.name} has no checkpoint{which} that a run can resume from.", hint=LIST_HINT
-        )
     return found

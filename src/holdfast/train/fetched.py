@@ -8,13 +8,15 @@ import secrets
 import shutil
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from holdfast.record.errors import InputError
-from holdfast.train.chunks import DamagedCheckpoints, Unsound
-from holdfast.train.copying import LIST_HINT, CopiedStep, PlacedStep, copy_step, steps_in, usable_at
+from holdfast.train.chunks import Unsound
+from holdfast.train.copying import PlacedStep, copy_step
+from holdfast.train.kept import ACCESS_HINT
 from holdfast.train.place import DirectoryStorage, Storage
 
 REMOTE_HINT = "Look at the bucket, the credentials (AWS_ACCESS_KEY_ID, ...) and AWS_ENDPOINT_URL."
@@ -42,24 +44,35 @@ def passing_directory(parent: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def passing(parent: Path) -> Iterator[Path]:
-    """A directory beneath this one for what is fetched. It is gone when the block ends, also by SIGTERM."""
+    """A directory beneath this one for what is fetched. It is gone when the block ends, also by SIGTERM, as
+    far as the process has no handler of its own.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_leaving_by_sigterm())
+        try:
+            directory = stack.enter_context(passing_directory(parent))
+        except OSError as error:
+            raise InputError(
+                f"Cannot fetch checkpoints to {parent}: {error.strerror}.",
+                hint="Name a directory that exists and that this user may write.",
+            ) from None
+        yield directory
 
+
+@contextlib.contextmanager
+def _leaving_by_sigterm() -> Iterator[None]:
     def leave(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    is_main = threading.current_thread() is threading.main_thread()  # no other may set handlers
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, leave)
     try:
-        with contextlib.ExitStack() as stack:
-            try:
-                directory = stack.enter_context(passing_directory(parent))
-            except OSError as error:
-                raise InputError(
-                    f"Cannot fetch checkpoints to {parent}: {error.strerror}.",
-                    hint="Name a directory that exists and that this user may write.",
-                ) from None
-            yield directory
+        yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -88,29 +101,6 @@ def _is_left_behind(path: Path) -> bool:
         return False
 
 
-def copy_newest(
-    source: Storage, step: int | None, target: Storage, say: Callable[[str], None]
-) -> tuple[PlacedStep, CopiedStep]:
-    """Keep the newest sound checkpoint in another place, or that of a step; every byte is compared. What is
-    damaged is passed over, and said. Raises `InputError` or `OSError`; `DamagedCheckpoints` if nothing is
-    sound.
-    """
-    damage = ""
-    for kept in usable_at(source, step):
-        try:
-            done = copy_step(source, kept, target)
-        except Unsound as error:
-            damage = damage or f"The checkpoint of step {kept.step} in {source.name} is damaged: {error}."
-            continue
-        newest = max(one.step for one in steps_in(source.listed())) if step is None else kept.step
-        if not damage and kept.step < newest:
-            damage = f"The checkpoint of step {newest} in {source.name} is not whole."
-        if damage:
-            say(f"{damage} Step {kept.step} is taken instead.")
-        return kept, done
-    raise DamagedCheckpoints(damage, hint=LIST_HINT)
-
-
 def fetch_steps(source: Storage, steps: Collection[PlacedStep], directory: Path) -> None:
     """Raises `Unsound` or `OSError`."""
     for kept in steps:
@@ -127,4 +117,6 @@ def troubles_told(*places: Storage) -> Iterator[None]:
         yield
     except OSError as error:
         names = " or ".join(place.name for place in places)
-        raise InputError(f"Cannot use {names}: {error.strerror}.", hint=REMOTE_HINT) from None
+        is_local = all(isinstance(place, DirectoryStorage) for place in places)
+        hint = ACCESS_HINT if is_local else REMOTE_HINT
+        raise InputError(f"Cannot use {names}: {error.strerror}.", hint=hint) from None

@@ -260,7 +260,7 @@ class Filler:
             if (going := self._going) is not None:
                 newest = "" if self._newest is None else f"; step {self._newest} is there"
                 why = self._reason or why or "it took too long"
-                copy = by_hand(str(going.directory), self._place.name)
+                copy = by_hand(str(going.directory), self._order)
                 _say(f"step {going.kept.step} is NOT in {self._place.name}: {why}{newest}; {copy}")
                 self._record(CopyNews(step=going.kept.step, place=self._place.name, reason=why))
             elif self._newest is not None:  # only what is old may still be there
@@ -319,9 +319,9 @@ def _frozen(wanted: _Wanted, into: Path) -> Storage:
     return DirectoryStorage(into)
 
 
-def by_hand(directory: str, place: str) -> str:
+def by_hand(directory: str, order: FillingOrder) -> str:
     """How somebody copies it later."""
-    words = shlex.join(("holdfast", "checkpoint", "copy", directory, "--to", place))
+    words = shlex.join(("holdfast", "checkpoint", "copy", directory, "--to", order.place, "--run", order.run))
     return f"to copy it later: {words}"
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ KEEP = 2
 REQUEST_S_MAX = 20.0
 """How long an answer may take before the run starts."""
 LEAVE_S_MAX = 10.0
-"""How long a filling process has, once it is told to leave, to say which checkpoint it did not copy."""
+"""How long filling processes have, once they are told to leave, to say which checkpoint they did not copy."""
 LOOK_S, LIVES_MAX = 5.0, 20
 """How often it is looked whether the process that fills a place is still there, and how many it may have."""
 
@@ -122,6 +123,9 @@ def _await(fillers: Sequence["_Filler"]) -> None:
         try:
             for filler in fillers:
                 filler.leave()
+            until_s = time.monotonic() + LEAVE_S_MAX
+            for filler in fillers:
+                filler.await_left(until_s)
         except KeyboardInterrupt:
             for filler in fillers:
                 filler.end()
@@ -211,15 +215,18 @@ class _Filler:
         self._close()
 
     def leave(self) -> None:
-        """Wait no longer. It says what is not there; if it cannot, that is said here."""
+        """It is to say what is not there, and to end."""
         self._is_over.set()
         self._tell(LEAVE)
+
+    def await_left(self, until_s: float) -> None:
+        """Until this moment; if it could not say what is not there, that is said here."""
         try:
-            self._process.wait(LEAVE_S_MAX)
+            self._process.wait(max(0.0, until_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.end()
             directory, step = self._newest()
-            copy = by_hand(directory, self._order.place)
+            copy = by_hand(directory, self._order)
             self._say(f"interrupted: step {step} may not be in {self._order.place}; {copy}")
         self._close()
 

@@ -18,6 +18,7 @@ from holdfast.train.manifest_file import check_chunks, check_packs, read_manifes
 WHOLE = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})\.checkpoint")  # one name for each step
 _FOLDER = re.compile(r"shard-(0|[1-9][0-9]{0,3})-of-([1-9][0-9]{0,3})")
 ACCESS_HINT = "Grant this user read permission on the directory, and look whether its filesystem is mounted."
+VERIFY_HINT = "`holdfast checkpoint verify {}` reads all there are, and says which are sound."
 
 
 class KeptStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ each other tensor the names and places of its chunks.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,6 @@ from holdfast.train.manifest_file import (
     count_of,
     cuts_of,
     digest_of,
-    relocated,
     sealed_by,
 )
 from holdfast.train.skeleton import MalformedSkeleton, is_dense, places_of, put_together, take_apart
@@ -169,20 +168,6 @@ def assembled(
         step, laid.skeleton, laid.stored, tuple(tensors), tuple(packs.items()), "", history, whole
     )
     return msgspec.structs.replace(made, digest=digest_of(made))
-
-
-def copied(folder: Path, manifest: Manifest, packs: PackWriter) -> Manifest:
-    """A manifest of the same state in other packs, into which its chunks are written once they were compared.
-    Raises `Unsound` or `OSError`.
-    """
-
-    def chunks() -> Iterator[memoryview]:
-        for name, place in manifest.chunks():
-            memory = memoryview(bytearray(place.size_bytes))
-            read_chunks(folder, [WantedChunk(name, place, memory)])
-            yield memory
-
-    return relocated(manifest, [place for _, place in packs.add_all(chunks())])
 
 
 # ---- reading ---------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ import secrets
 import shlex
 import shutil
 import struct
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from holdfast.record.files import is_there
 from holdfast.train.best import WEIGHTS
 from holdfast.train.checkpoint import LOOKS_MAX, Loaded, read
 from holdfast.train.chunks import DamagedCheckpoints, Unsound
-from holdfast.train.kept import ACCESS_HINT, KeptStep, kept_steps, root_of
+from holdfast.train.copying import copy_newest
+from holdfast.train.fetched import passing, troubles_told
+from holdfast.train.kept import ACCESS_HINT, VERIFY_HINT, KeptStep, kept_steps, root_of
 from holdfast.train.parts import joined_stages
+from holdfast.train.place import DirectoryStorage, Storage
+from holdfast.train.places import is_url, opened_place
 from holdfast.train.whole_file import whole_file
-
-VERIFY_HINT = "`holdfast checkpoint verify {}` reads all there are, and says which are sound."
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,16 +73,40 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 def load_checkpoint(
     path: Path | str, *, step: int | None = None, map_location: str | torch.device = "cpu"
 ) -> Checkpoint:
-    """Open a checkpoint: a file, or the newest sound one of a run's directory.
+    """Open a checkpoint: a file, or the newest sound one of a run's directory or of s3://BUCKET/PREFIX. The
+    last is fetched first, into the directory for temporary files, and gone from there when this returns.
 
     step: of a directory's, the one of this step. map_location: where its tensors are put. One of a directory
     that is unsound is passed over with a warning, unless its step was asked for.
     """
+    if isinstance(path, str) and is_url(path):
+        place = opened_place(path)
+        with passing(Path(tempfile.gettempdir())) as directory:
+            return load_fetched(
+                place, directory, step, lambda said: warnings.warn(said, stacklevel=5), map_location
+            )
     path = Path(path)
     for _ in range(LOOKS_MAX - 1):
         with contextlib.suppress(_Removed):  # by its run, as old, while it was read: there are newer ones
             return _loaded(path, step, map_location)
     return _loaded(path, step, map_location)
+
+
+def load_fetched(
+    place: Storage,
+    directory: Path,
+    step: int | None,
+    say: Callable[[str], None],
+    map_location: str | torch.device = "cpu",
+) -> Checkpoint:
+    """Open the newest sound checkpoint of a place, or that of a step, in an empty directory of this machine,
+    to which it is fetched. say: what was passed over.
+    """
+    here = DirectoryStorage(directory)
+    with troubles_told(place, here):
+        kept, _ = copy_newest(place, step, here, say)
+    found = load_checkpoint(directory, map_location=map_location)
+    return msgspec.structs.replace(found, place=f"{place.name}/{kept.pattern}")
 
 
 def _loaded(path: Path, step: int | None, map_location: str | torch.device) -> Checkpoint:

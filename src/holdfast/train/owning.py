@@ -1,6 +1,7 @@
 """Which run a further place belongs to: who fills it leaves a note with the run's name. Needs no torch."""
 
 import shlex
+from collections.abc import Callable
 
 import msgspec
 
@@ -47,6 +48,19 @@ def check_owner(place: Storage, run: str) -> None:
             f"{place.name} has the checkpoints of the run {owner!r}, and this run is {run!r}.",
             hint=f"Go on with that run (--run {shlex.quote(owner)}), or name another place. To go on from it "
             f"under another name, copy its checkpoint there first: {copy} PLACE",
+        )
+
+
+def check_admits(place: Storage, run_of: Callable[[], str]) -> None:
+    """Before somebody puts a checkpoint there by hand. run_of: whose it is, or empty; asked only where that
+    matters. Raises `InputError` if the place belongs to another run, and `OSError`.
+    """
+    if (owner := owner_at(place)) and (run := run_of()) != owner:
+        whose = f"one of {run!r}" if run else "one whose run is not known"
+        raise InputError(
+            f"{place.name} belongs to the run {owner!r}, and this checkpoint is {whose}.",
+            hint="Name a place that belongs to no run yet. If the checkpoint is of that run, say so: "
+            f"--run {shlex.quote(owner)}",
         )
 
 

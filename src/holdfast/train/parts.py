@@ -128,14 +128,6 @@ def prune(directory: Path, keep: int) -> tuple[list[int], int]:
     return sorted({kept.step for kept in doomed}), freed
 
 
-def copy_checkpoint(kept: KeptStep, source: Path, target: Path) -> tuple[int, int]:
-    """Keep it in another directory as well; the bytes of its tensors, and those that were written. Raises
-    `OSError` or `Unsound`.
-    """
-    saved = [_kept_in(target / path.parent.relative_to(source)).take(path) for path in kept.paths]
-    return sum(one.size_bytes for one in saved), sum(one.written_bytes for one in saved)
-
-
 def _kept_in(folder: Path) -> DirectoryCheckpoints:
     # A reader changes nothing, and has no record to tell of.
     return DirectoryCheckpoints(folder, told=lambda *_, **__: None)

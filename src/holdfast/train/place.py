@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from holdfast.record.files import sync
 from holdfast.train.chunks import FOLDER, Lock, locked, plain_file, remove_packs
+from holdfast.train.pack_file import PackFile, ReadBack
 from holdfast.train.whole_file import is_left_behind, part_of
 
 WRITING = "writing"
@@ -122,10 +123,10 @@ class DirectoryStorage:
         path = self._root / key
         path.parent.mkdir(parents=True, exist_ok=True)
         if key.endswith(".pack"):  # a new name, that nothing refers to yet
-            with path.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            try:
+                PackFile(path).write([memoryview(data)])
+            except ReadBack as error:
+                raise StorageTrouble(str(error)) from None
         else:
             with part_of(path.parent, path.name.removesuffix(".checkpoint")) as part:
                 part.write(data)

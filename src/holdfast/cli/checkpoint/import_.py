@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.checkpoint.export import SUFFIXES
-from holdfast.cli.checkpoint.options import place_option
+from holdfast.cli.checkpoint.options import place_option, run_option
 from holdfast.cli.checkpoint.remote import is_remote, opened, tell
 from holdfast.cli.record import home
 from holdfast.cli.terminal import printable
@@ -16,6 +16,7 @@ from holdfast.record.files import make_private_directory
 if TYPE_CHECKING:
     from holdfast.train.importing import ImportedStates
     from holdfast.train.opening import Checkpoint
+    from holdfast.train.place import Storage
 
 
 @click.command("import")
@@ -29,19 +30,24 @@ if TYPE_CHECKING:
 @click.option(
     "--part", default="model", show_default=True, help="What the tensors of a safetensors file are."
 )
-def command(file: Path, target: str, like: str | None, part: str) -> None:
+@run_option
+def command(file: Path, target: str, like: str | None, part: str, name: str) -> None:
     """Make a checkpoint of FILE: a .pt file that `holdfast checkpoint export` wrote; or with --like a
     .safetensors file, or a directory of torch.distributed.checkpoint.
 
     torch loads the metadata of such a directory as a pickle: import only those that you trust.
     """
+    from holdfast.train.fetched import troubles_told
     from holdfast.train.importing import from_dcp, from_safetensors, from_torch
+    from holdfast.train.owning import check_admits
     from holdfast.train.places import opened_place
 
-    opened_place(target)  # or it is refused
+    place = opened_place(target)
     if is_remote(target) or (like is not None and is_remote(like)):
         make_private_directory(home())  # for what is on its way
-    base = None if like is None else opened(like, None, home())[0]
+    base, of = (None, "") if like is None else opened(like, None, home())
+    with troubles_told(place):
+        check_admits(place, lambda: name or of)
     kind = "dcp" if file.is_dir() else SUFFIXES.get(file.suffix)
     if kind is None:
         raise InputError(
@@ -57,20 +63,19 @@ def command(file: Path, target: str, like: str | None, part: str) -> None:
         )
     else:
         found = from_safetensors(file, part, base) if kind == "safetensors" else from_dcp(file, base)
-    step = _kept(found, base, target)
+    step = _kept(found, base, place)
     click.echo(f"step {step} of {printable(str(file))} is in {printable(target)}")
 
 
-def _kept(found: "ImportedStates", base: "Checkpoint | None", target: str) -> int:
+def _kept(found: "ImportedStates", base: "Checkpoint | None", place: "Storage") -> int:
     """The step that the place has now."""
-    from holdfast.train.fetched import copy_newest, passing, troubles_told
+    from holdfast.train.copying import copy_newest
+    from holdfast.train.fetched import passing, troubles_told
     from holdfast.train.importing import keep_imported
     from holdfast.train.place import DirectoryStorage
-    from holdfast.train.places import opened_place
 
-    if not is_remote(target):
-        return keep_imported(found, base, Path(target)).step
-    place = opened_place(target)
+    if not is_remote(place.name):
+        return keep_imported(found, base, Path(place.name)).step
     with passing(home()) as directory:
         saved = keep_imported(found, base, directory)
         with troubles_told(place):

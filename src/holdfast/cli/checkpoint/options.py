@@ -33,6 +33,9 @@ place_option = click.option(
     metavar="DIR|URL",
     help="Where to: the --checkpoints directory of a run that is to go on from it, or s3://BUCKET/PREFIX.",
 )
+run_option = click.option(
+    "--run", "name", default="", help="The run that the checkpoint is of, where its place does not tell."
+)
 step_option = click.option(
     "--step", type=click.IntRange(min=0), help="Of the checkpoints kept; if not given, the newest."
 )

@@ -28,6 +28,7 @@ def located(run_or_path: str) -> Path:
 def run_of(path: Path) -> str:
     """The run whose directory it is in; empty where that is one of the user's."""
     for parent in (path, *path.parents):
-        if parent.name == CHECKPOINTS_DIRECTORY:
-            return parent.parent.name
+        run = parent.parent
+        if parent == run_directory(run.parent.parent, run.name) / CHECKPOINTS_DIRECTORY:
+            return run.name
     return ""

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from holdfast.cli.checkpoint.place import located, run_of
 from holdfast.cli.terminal import printable
@@ -29,6 +28,13 @@ def place_of(text: str, *, request_s: float | None = None) -> "Storage":
     return DirectoryStorage(root_of(located(text)))
 
 
+def run_at(place: "Storage") -> str:
+    """The run that the checkpoints of a place are of; empty: that is not known. Raises `OSError`."""
+    from holdfast.train.owning import owner_at
+
+    return owner_at(place) or ("" if is_remote(place.name) else run_of(Path(place.name).absolute()))
+
+
 def tell(sentence: str) -> None:
     click.echo(printable(sentence), err=True)
 
@@ -37,18 +43,15 @@ def opened(run_or_path: str, step: int | None, parent: Path) -> tuple["Checkpoin
     """A checkpoint in memory, and the name of its run, where that is known. parent: beneath this, what is in
     object storage is fetched, and gone again when this returns.
     """
-    from holdfast.train.opening import load_checkpoint
+    from holdfast.train.opening import load_checkpoint, load_fetched
 
     if not is_remote(run_or_path):
         found = load_checkpoint(located(run_or_path), step=step)
         return found, run_of(Path(found.place).absolute())
-    from holdfast.train.fetched import copy_newest, passing, troubles_told
-    from holdfast.train.owning import owner_at
-    from holdfast.train.place import DirectoryStorage
+    from holdfast.train.fetched import passing, troubles_told
 
     place = place_of(run_or_path)
-    with passing(parent) as directory, troubles_told(place, DirectoryStorage(directory)):
-        kept, _ = copy_newest(place, step, DirectoryStorage(directory), tell)
-        found = load_checkpoint(directory)
-        owner = owner_at(place)
-    return msgspec.structs.replace(found, place=f"{place.name}/{kept.pattern}"), owner
+    with passing(parent) as directory:
+        found = load_fetched(place, directory, step, tell)
+    with troubles_told(place):
+        return found, run_at(place)
