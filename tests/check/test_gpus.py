@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.check.gpus import PARTS, Probed, counted, logged, plugged_in, probe, tried
+from holdfast.check.gpus import PARTS, TOGETHER, Probed, counted, logged, plugged_in, probe, tried
 from holdfast.signals.collectors.kernel_log import parse_line
 from holdfast.signals.frame import Reading
 
 SOON_S, LATE_S = 20.0, 1.5
+LINKED: list[dict[str, object]] = [
+    {"name": "reduce", "value": 470.0},
+    {"name": "reduce_wrong", "value": 0},
+]
 FULL = {"product": 730.0, "differing": 0, "memory": 4_100.0, "wrong": 0, "to_device": 54.0, "to_host": 54.0}
 
 
@@ -33,11 +37,34 @@ def judged(found: Probed, wanted: int | None = None, readings: Sequence[Reading]
 
 def test_every_figure_of_every_gpu_is_there_and_good() -> None:
     found = probe(
-        time.monotonic() + SOON_S, lines({"count": 2}, *of_gpu(0, FULL), *of_gpu(1, {**FULL, "wrong": 3}))
+        time.monotonic() + SOON_S,
+        lines({"count": 2}, *of_gpu(0, FULL), *of_gpu(1, {**FULL, "wrong": 3}), *LINKED),
     )
     shown = judged(found, 2)
-    assert set(shown) == {"gpus", *(f"gpu{number}.{part}" for number in (0, 1) for part in PARTS)}
+    alone = {f"gpu{number}.{part}" for number in (0, 1) for part in PARTS}
+    assert set(shown) == {"gpus", *alone, *(f"gpus.{part}" for part in TOGETHER)}
     assert [name for name, ok in shown.items() if not ok] == ["gpu1.wrong"]
+
+
+@pytest.mark.parametrize(
+    ("told", "bad"),
+    [
+        ({"name": "reduce", "value": 150.0}, ["gpus.reduce"]),
+        ({"name": "reduce_wrong", "value": 7}, ["gpus.reduce_wrong"]),
+        ({"name": "reduce", "error": "NCCL Error 2: unhandled system error"}, ["gpus.reduce"]),
+    ],
+)
+def test_links_between_gpus_that_are_slow_wrong_or_dead_are_not_good(
+    told: dict[str, object], bad: list[str]
+) -> None:
+    linked = [told if one["name"] == told["name"] else one for one in LINKED]
+    found = probe(time.monotonic() + SOON_S, lines({"count": 2}, *of_gpu(0, FULL), *of_gpu(1, FULL), *linked))
+    assert [name for name, ok in judged(found, 2).items() if not ok] == bad
+
+
+def test_a_gpu_alone_has_no_links_to_others() -> None:
+    found = probe(time.monotonic() + SOON_S, lines({"count": 1}, *of_gpu(0, FULL)))
+    assert not any(name.startswith("gpus.") for name in judged(found, 1))
 
 
 def test_what_a_library_prints_is_no_figure() -> None:

@@ -106,6 +106,12 @@ def test_nothing_is_wrong(holdfast: Holdfast) -> None:
     assert "no action" in holdfast("actions").err
 
 
+def test_actions_that_cannot_be_are_refused(holdfast: Holdfast) -> None:
+    refused = holdfast("actions", "--shadow", "--done")
+    assert (refused.code, "hint: Give --shadow or --done" in refused.err) == (2, True)
+    assert "no action of control about n9" in holdfast("actions", "n9").err
+
+
 def test_a_second_one_does_not_decide(holdfast: Holdfast, environment: dict[str, str]) -> None:
     holdfast("runs")
     lead = FileLead(Path(environment["HOLDFAST_HOME"]) / "record.sqlite.lead")
@@ -132,6 +138,9 @@ def test_a_person_resets_the_breaker(holdfast: Holdfast, tmp_path: Path) -> None
     path = tmp_path / "trip.jsonl"
     path.write_bytes(encode(BreakerChanged(id="b", occurred_ns=1, tripped=True, reason="5 nodes")))
     assert holdfast("import", path).code == 0
+    assert holdfast("control", "--once", "--json").json["breaker_tripped"]
+    refused = holdfast("control", "--reset-breaker", " ")
+    assert (refused.code, "only with a reason" in refused.err) == (2, True)
     assert holdfast("control", "--once", "--json").json["breaker_tripped"]
     assert "is reset" in holdfast("control", "--reset-breaker", "a bad exporter").err
     assert not holdfast("control", "--once", "--json").json["breaker_tripped"]

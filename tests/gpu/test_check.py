@@ -3,10 +3,12 @@
 import json
 import time
 
+import torch
 from click.testing import CliRunner
 
 from holdfast.check.gpus import PARTS
 from holdfast.cli.check import command
+from holdfast.train.gpu_probe import _reduced
 
 
 def test_this_node_is_good_within_a_minute(has_gpu: bool) -> None:
@@ -18,3 +20,11 @@ def test_this_node_is_good_within_a_minute(has_gpu: bool) -> None:
     assert time.monotonic() - begun < 60
     names = {one["name"] for one in found["checks"]}
     assert {f"gpu0.{part}" for part in PARTS} <= names or not has_gpu
+
+
+def test_what_gpus_add_up_together_is_right(has_gpu: bool) -> None:
+    if has_gpu:
+        count = torch.cuda.device_count()
+        told = dict(_reduced(range(count)))
+        assert told["reduce_wrong"] == 0
+        assert (told["reduce"] > 0) is (count > 1)

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from launching import descendants
 from waiting import free_port, until
 
 from holdfast.record.events import Event, GenerationOpened, MemberLost, RunEnded
@@ -63,6 +64,30 @@ with hf.join() as run:
     tell("digest", state.digest())
     tell("lanes", str(computed))
 '''
+ENDLESS = f'''
+"""STEPS: at most so many, until the file `enough` is there."""
+import os, pathlib, sys, time
+import torch
+import holdfast.train as hf
+
+member = os.environ.get("HOLDFAST_MEMBER", "alone")
+pathlib.Path("started-" + member).write_text(str(os.getpid()))
+with hf.join() as run:
+    torch.manual_seed(1)
+    model = torch.nn.Linear(8, 8)
+    state = run.protect(model, torch.optim.AdamW(model.parameters(), lr=0.01), lanes={LANES}, seed=1)
+    for step in state.steps(int(sys.argv[1])):
+        for lane in step.lanes:
+            x = torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * step.number + lane.index))
+            lane.backward((model(x) - x).square().mean())
+            time.sleep(0 if member == "alone" else {POLL_INTERVAL_S})
+        step.commit()
+        if run.broadcast(lambda: pathlib.Path("enough").exists()):
+            break
+    pathlib.Path("digest-" + member).write_text(f"{{step.number}} {{state.digest()}}")
+'''
+CONTRIB = Path(__file__).parents[2] / "contrib" / "slurm"
+THREE_NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
 class Job:
@@ -102,6 +127,13 @@ class Job:
         with self.started(*command, script=script) as process:
             return self.wait(process)
 
+    def ask(self, *command: str) -> str:
+        """Slurm, by one of its commands."""
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        return done.stdout
+
     def wait(self, process: "subprocess.Popen[bytes]") -> int:
         self.until(lambda: process.poll() is not None)
         return process.wait()
@@ -121,6 +153,11 @@ class Job:
     @property
     def output(self) -> str:
         return (self.folder / "output").read_text(encoding="utf-8")
+
+    @property
+    def logs(self) -> str:
+        """Of this job and of those that it has submitted."""
+        return "\n".join(path.read_text(encoding="utf-8") for path in self.folder.glob("*out*"))
 
     def events(self, kind: type[Kind]) -> list[Kind]:
         read = [item for item in read_directory(self.home / "journal", {}) if not isinstance(item, Damage)]
@@ -194,3 +231,77 @@ srun {shlex.join(HOLDFAST)} --nnodes "$SLURM_JOB_NUM_NODES" --coordinator "$firs
     assert job.run("sbatch", *flags, "batch.sh", script=PLAIN) == 0, job.output
     ranks = [line.partition("rank ")[2] for line in job.output.splitlines() if "rank " in line]
     assert sorted(ranks) == ["0 of 2", "1 of 2"]
+
+
+# ---- a node is lost, and another job brings one ------------------------------------------------------------
+
+
+@pytest.mark.soak
+def test_a_node_is_lost_the_run_shrinks_a_job_brings_another_and_the_run_grows(
+    tmp_path: Path, free_port: int, slurm_of: Callable[..., AbstractContextManager[Path]]
+) -> None:
+    with slurm_of(THREE_NODES) as settings:
+        job = elastic(tmp_path, settings, free_port)
+        flags = ("--nodes=2", "--job-name=elastic", "--output=output", "--open-mode=append")
+        words = ("--nproc-per-node", "1", "--warm", "0", "script.py", "100000")
+        assert job.run("sbatch", *flags, str(CONTRIB / "run.sh"), *words, script=ENDLESS) == 0, job.output
+        until(lambda: len(members(job)) == 2, lambda: job.logs)
+        (lost,) = members(job) - {"n0.0"}
+        end_node(THREE_NODES[1], settings, int(job.told("started")[lost]))
+        until(lambda: members(job) == {"n0.0"}, lambda: job.logs)
+        # What slurmctld does by itself when SlurmdTimeout is over.
+        job.ask("scontrol", "update", f"nodename={THREE_NODES[1]}", "state=down", "reason=not responding")
+        until(lambda: len(members(job)) == 2, lambda: job.logs)
+        (tmp_path / "enough").touch()
+        until(lambda: not job.ask("squeue", "--noheader"), lambda: job.logs)
+        assert " ExitCode=0:0" in job.ask("scontrol", "--oneliner", "show", "job", "1"), job.logs
+    told = {digest for member, digest in job.told("digest").items() if member != "alone"}
+    assert len(told) == 1, job.logs
+    steps, digest = told.pop().split()
+    alone = Job(tmp_path / "alone", Path(os.devnull))
+    alone.folder.mkdir()
+    assert alone.run(sys.executable, "script.py", steps, script=ENDLESS) == 0, alone.output
+    assert alone.told("digest")["alone"] == f"{steps} {digest}"
+    assert [event.outcome for event in job.events(RunEnded)] == ["completed"]
+    assert [*tmp_path.glob("elastic-join-1-*.out")]
+
+
+IN_TURN = f"""\
+#!/bin/bash
+# All nodes are this machine here, and whoever comes first would hold the coordinator.
+until [[ -z ${{SLURM_STEP_ID:-}} ]] || grep -q "coordinator at" output; do sleep {POLL_INTERVAL_S}; done
+exec {sys.executable} -m holdfast "$@"
+"""
+
+
+def elastic(folder: Path, settings: Path, port: int) -> Job:
+    job = Job(folder, settings)
+    command = folder / "holdfast"
+    command.write_text(IN_TURN, encoding="utf-8")
+    command.chmod(0o755)
+    own = {"HOLDFAST": str(command), "HOLDFAST_NNODES": "1:2", "HOLDFAST_PORT": str(port)}
+    job.environment |= {**own, "HOLDFAST_LOOK_S": "1"}
+    return job
+
+
+def members(job: Job) -> set[str]:
+    """Of the generation that goes on now."""
+    opened = job.events(GenerationOpened) if (job.home / "journal").exists() else []
+    return {*opened[-1].members} if opened else set()
+
+
+def end_node(node: str, settings: Path, member: int) -> None:
+    """As if its power had failed: Slurm's processes first, so that nobody tells of the end of the others."""
+    launcher = parent(parent(member))
+    for pid in (slurmd(node, settings), parent(launcher), *descendants(launcher)):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def slurmd(node: str, settings: Path) -> int:
+    wanted = f"-f\0{settings}\0-N\0{node}\0".encode()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if path.read_bytes().endswith(wanted):
+                return int(path.parent.name)
+    raise AssertionError(f"no slurmd of {node}")

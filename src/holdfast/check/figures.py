@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
+from holdfast.ledger.references import reference_bandwidth
 from holdfast.record.errors import InputError
 
 Sense = Literal["at-least", "at-most"]
@@ -16,6 +17,8 @@ KEPT_SHARE = 0.9
 """Of what a good node of the site showed: two healthy ones differ by a few per cent."""
 PRODUCT_SHARE, MEMORY_SHARE, COPY_SHARE = 0.55, 0.75, 0.7
 """Of the published peaks: a healthy H200 shows 0.74, 0.87 and 0.86 of them."""
+REDUCE_SHARE = 0.5
+"""Of the published bus bandwidth: one link in two that is gone shows, and how a node is wired does not."""
 FIGURES_MAX = 10_000
 MEMORY_GB_PER_S: dict[Chip, float] = {
     "a100": 2_039,
@@ -141,3 +144,12 @@ def published_copy_gb_per_s(generation: int, width: int) -> float | None:
     """Between host and device, by the fastest link that both have."""
     lane = LINK_GB_PER_S.get(generation)
     return None if lane is None else COPY_SHARE * lane * width
+
+
+def published_reduce_gb_per_s(gpu: str, count: int) -> float | None:
+    """Of an all-reduce among so many GPUs of a node, as bus bandwidth."""
+    try:
+        row = reference_bandwidth(chip_named(gpu), count, "all-reduce")
+    except InputError:
+        return None
+    return None if row is None or row.reach != "nvlink" else REDUCE_SHARE * row.bus_gb_per_s

@@ -13,6 +13,7 @@ from holdfast.check.figures import (
     figure,
     published,
     published_copy_gb_per_s,
+    published_reduce_gb_per_s,
     unmeasured,
 )
 from holdfast.detect.xids import verdict
@@ -32,6 +33,8 @@ PARTS = {
     "to_host": "GB/s",
 }
 """What the probe tells of each GPU, with its unit."""
+TOGETHER = {"reduce": "GB/s", "reduce_wrong": "sums"}
+"""What it tells of all of them, where there are several."""
 
 
 class ProbeLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,20 +57,24 @@ class ProbedGpu(msgspec.Struct, kw_only=True):
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """gpus: by number. note: why nothing, or not all, is known."""
+    """gpus: by number. together: of all of them. note: why nothing, or not all, is known."""
 
     gpus: dict[int, ProbedGpu]
+    together: ProbedGpu
     note: str = ""
 
 
 def probe(until_s: float, command: Iterable[str] = PROBE) -> Probed:
     """Try all GPUs, until then at most; until_s: of the monotonic clock."""
     output, note = written_by(command, until_s)
-    return Probed(gpus=_gpus(output), note=note)
+    gpus, together = _read(output)
+    return Probed(gpus=gpus, together=together, note=note)
 
 
-def _gpus(output: bytes) -> dict[int, ProbedGpu]:
+def _read(output: bytes) -> tuple[dict[int, ProbedGpu], ProbedGpu]:
+    """Each GPU by its number, and all together."""
     gpus: dict[int, ProbedGpu] = {}
+    together = ProbedGpu()
     for text in output.splitlines():
         try:
             line = msgspec.json.decode(text, type=ProbeLine)
@@ -75,13 +82,13 @@ def _gpus(output: bytes) -> dict[int, ProbedGpu]:
             continue  # a library that prints
         if line.count is not None:
             gpus |= {number: ProbedGpu() for number in range(line.count)}
-        gpu = None if line.gpu is None else gpus.get(line.gpu)
+        gpu = together if line.gpu is None else gpus.get(line.gpu)
         if gpu is None:
             continue
         gpu.device, gpu.error = line.device or gpu.device, line.error or gpu.error
         if line.value is not None:
             gpu.figures[line.name] = line.value
-    return gpus
+    return gpus, together
 
 
 # ---- figures ---------------------------------------------------------------------------------------------
@@ -95,6 +102,24 @@ def tried(probed: Probed, wanted: int | None, readings: Iterable[Reading] = ()) 
         yield figure("gpus", count, "", least=wanted, note=probed.note)
     for number, gpu in sorted(probed.gpus.items()):
         yield from _tried(number, gpu, links.get(number), probed.note)
+    if count > 1:
+        yield from _tried_together(probed)
+
+
+def _tried_together(probed: Probed) -> Iterator[CheckedFigure]:
+    """What the links between the GPUs carry."""
+    together, count = probed.together, len(probed.gpus)
+    devices = {gpu.device for gpu in probed.gpus.values()}
+    least = published_reduce_gb_per_s(devices.pop(), count) if len(devices) == 1 else None
+    for name, unit in TOGETHER.items():
+        value = together.figures.get(name)
+        if value is None:
+            note = together.error or probed.note or "the probe did not come to it"
+            yield unmeasured(f"gpus.{name}", unit, note)
+        elif name == "reduce":
+            yield figure(f"gpus.{name}", value, unit, least=least)
+        else:
+            yield figure(f"gpus.{name}", value, unit, most=0)
 
 
 def _tried(number: int, gpu: ProbedGpu, link: tuple[int, int] | None, note: str) -> Iterator[CheckedFigure]:

@@ -10,6 +10,7 @@ from holdfast.cli.tables import figure, table, word
 from holdfast.cli.terminal import print_json, printable
 from holdfast.control.controlling import acts_in
 from holdfast.control.history import Act
+from holdfast.record.errors import InputError
 
 
 @click.command("actions")
@@ -22,6 +23,8 @@ def command(
     target: str | None, only_shadow: bool, only_done: bool, store_url: str | None, as_json: bool
 ) -> None:
     """List what control did about TARGET, a node say, or about all: the newest first."""
+    if only_shadow and only_done:
+        raise InputError("Nothing is both done and only said.", hint="Give --shadow or --done, or neither.")
     with open_record(store_url) as store:
         found = [
             act
@@ -42,7 +45,8 @@ def command(
             )
         )
     else:
-        click.echo("The record has no action of control.", err=True)
+        about = "" if target is None else f" about {printable(target)}"
+        click.echo(f"The record has no action of control{about}.", err=True)
 
 
 def _row(act: Act) -> tuple[str, ...]:

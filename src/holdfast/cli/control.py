@@ -188,6 +188,10 @@ def _line(decision: ControlDecision) -> str:
 
 
 def _reset(given: _Flags, why: str) -> int:
+    if not why.strip():
+        raise InputError(
+            "The breaker is reset only with a reason.", hint='Write one: --reset-breaker "a bad exporter".'
+        )
     user = os.environ.get("USER") or str(os.getuid())
     with open_record(given.store_url) as store:
         was_tripped = reset_breaker(store, SystemClock().now_ns(), _token(), f"{why} ({user})")

@@ -177,7 +177,9 @@ async def _hold_heard(
     inheriting = asyncio.create_task(_follow_in_turn(order, site, hub, viewer))
     try:
         async with _shown(display, viewer, screen) as outlet:
-            assignments = _assignments(order, site, run, _names(order, is_first=True), is_holder=True)
+            assignments = _assignments(
+                order, site, run, _names(order, is_first=not site.is_shared), is_holder=True
+            )
             nodes = [
                 NodeAgent(one, outlet, partial(_struck_s, viewer), voice.say, lambda: viewer.place)
                 for one in assignments
@@ -514,7 +516,9 @@ def _assignments(
 
 
 def _names(order: Order, *, is_first: bool) -> list[str]:
-    """n0, n1, … where this launcher can know which of them are its own; otherwise its agents find names."""
+    """n0, n1, … where this launcher can know which of them are its own; otherwise its agents find names, by
+    their host's: so schedulers call the machines of a run, and control knows them by that.
+    """
     if order.node_rank is None and not is_first:
         return [""] * order.nodes
     first = (order.node_rank or 0) * order.nodes

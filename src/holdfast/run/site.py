@@ -37,6 +37,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     is_encrypted: bool = False
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other machines can reach a coordinator that listens there."""
+        return bool(self.bind) and not ipaddress.ip_address(self.bind).is_loopback
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

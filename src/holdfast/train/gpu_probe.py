@@ -8,16 +8,19 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
+from torch.cuda import nccl
 
 PRODUCT_SIZE, PRODUCT_BLOCK, PRODUCT_S = 8_192, 10, 2.0
 COPY_BYTES, COPY_ROUNDS = 1 << 30, 20
 PATTERN_BYTES, PATTERN_S, FREE_SHARE = 1 << 30, 8.0, 0.9
 HOST_BYTES, HOST_S = 256 << 20, 1.0
 """Each way for so long: an idle link takes a while to be as fast as it can."""
+REDUCE_NUMBERS, REDUCE_ROUNDS = 1 << 28, 10
+"""A gigabyte of each GPU: smaller ones do not show what the links can do."""
 PATTERNS = (0x55555555, -0x55555556, 0, -1)
 """As numbers of 32 bits with a sign: each bit once 0 and once 1, beside both."""
 
@@ -37,6 +40,8 @@ def main() -> int:
         thread.start()
     for thread in threads:
         thread.join()
+    if count > 1:
+        _reduce_all(range(count))
     return 0
 
 
@@ -117,6 +122,43 @@ def _host(device: torch.device) -> Told:
         while time.monotonic() < until_s:
             took_s = min(took_s, _timed(copy))
         yield name, HOST_BYTES / took_s / 1e9
+
+
+def _reduce_all(numbers: Sequence[int]) -> None:
+    try:
+        for name, value in _reduced(numbers):
+            _tell(name=name, value=value)
+    except RuntimeError as error:
+        _tell(name="reduce", error=str(error).partition("\n")[0])
+
+
+def _reduced(numbers: Sequence[int]) -> Told:
+    """All GPUs add up what each of them has, by NCCL: the bus bandwidth, as nccl-tests counts it, and how
+    many sums are wrong.
+    """
+    tensors = [
+        torch.full((REDUCE_NUMBERS,), float(number + 1), device=torch.device("cuda", number))
+        for number in numbers
+    ]
+    nccl.all_reduce(tensors)  # type: ignore[no-untyped-call]
+    _settle(numbers)
+    total = float(sum(number + 1 for number in numbers))
+    wrong = sum(int((tensor != total).sum()) for tensor in tensors)
+    for tensor in tensors:
+        tensor.zero_()  # what is added up again and again stays what it is
+    _settle(numbers)
+    begun_s = time.monotonic()
+    for _ in range(REDUCE_ROUNDS):
+        nccl.all_reduce(tensors)  # type: ignore[no-untyped-call]
+    _settle(numbers)
+    took_s = (time.monotonic() - begun_s) / REDUCE_ROUNDS
+    yield "reduce", 2 * (1 - 1 / len(numbers)) * REDUCE_NUMBERS * tensors[0].itemsize / took_s / 1e9
+    yield "reduce_wrong", float(wrong)
+
+
+def _settle(numbers: Sequence[int]) -> None:
+    for number in numbers:
+        torch.cuda.synchronize(number)
 
 
 def _timed(work: Callable[[], object]) -> float:
