@@ -231,11 +231,11 @@ def judge_script(state: RunState, member: Member, message: WorkerExited) -> None
     In a step, data or a machine may be to blame, so commits in between excuse it. What the script does by
     itself, between steps or after them, is not done at all where it fails: twice the same is enough.
     """
-    complaint = message.complaint or f"{cause_of_death(message)} without a complaint"
+    complaint = _complaint(message)
     reason = ""
     if not state.progress.has_committed:
         reason = f"the script failed on {member.name} before the first commit ({cause_of_death(message)})"
-    elif member.stage in BETWEEN_STEPS and state.progress.survived.knows(complaint):
+    elif _is_again_between_steps(state, member, complaint):
         reason = f"the script failed again on {member.name} after step {member.step}, the same way as before"
     elif gist(complaint) == state.progress.complaint:
         reason = f"the script failed again on {member.name}, as before, and nothing was committed in between"
@@ -245,6 +245,14 @@ def judge_script(state: RunState, member: Member, message: WorkerExited) -> None
     else:
         state.progress.survived.note(complaint)
         survive(state, member.name, message.complaint)
+
+
+def _complaint(message: WorkerExited) -> str:
+    return message.complaint or f"{cause_of_death(message)} without a complaint"
+
+
+def _is_again_between_steps(state: RunState, member: Member, complaint: str) -> bool:
+    return member.stage in BETWEEN_STEPS and state.progress.survived.knows(complaint)
 
 
 def survive(state: RunState, name: str, complaint: str) -> None:
@@ -268,15 +276,17 @@ def is_mistake(state: RunState, member: Member, message: WorkerExited) -> bool:
     """Whether the process ended with a sentence for the user, that all of them would end with.
 
     Not so a newcomer to a run that has come some way: what it cannot do, its machine cannot. Nor the first of
-    several members, until it is said again.
+    several members, until it is said again, as with scripts that raise.
     """
     if _sentence(message) in ("", COORDINATOR_GONE):
         return False
     if not state.progress.has_committed:
         return True
-    has_taken_part = member.since_generation > 0
+    if not member.since_generation:
+        return False
     is_alone = not any(name != member.name for name in state.holders)
-    return has_taken_part and (is_alone or state.progress.survived.knows(message.complaint))
+    is_again = gist(message.complaint) == state.progress.complaint
+    return is_alone or is_again or _is_again_between_steps(state, member, message.complaint)
 
 
 def is_cut_off(message: WorkerExited) -> bool:
