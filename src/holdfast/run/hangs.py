@@ -251,8 +251,8 @@ def _is_last_copy(state: RunState, suspects: Sequence[str]) -> bool:
 
 
 def end_unreached(state: RunState, names: Sequence[str], doubtful: int) -> None:
-    """They cannot come to the generation that all wait for. If half of its members may not hear, either side
-    of the network may be at fault: then nobody is ended before the usual time, nor is the last that holds a
+    """End members that cannot come to the generation that all wait for. If half of its members may not hear,
+    either side of the network may be at fault, and all keep the usual time. So does the last one that holds a
     part of the state.
     """
     generation = state.generations.announced

@@ -58,7 +58,7 @@ def _take_in(state: RunState, ordered: list[str], names: Sequence[str], having: 
     """
     versions = {name: state.roster.members[name].version for name in names}
     top = max((versions[name] for name in ordered), default=0)
-    formed = frozenset[str]() if state.generations.formed is None else state.generations.formed.names
+    formed = _formed(state)
     for name in sorted(having.intersection(names).difference(ordered), key=lambda one: -versions[one]):
         rail = state.roster.members[name].rail
         places = range(rail, len(ordered), state.policy.mesh.ranks)
@@ -118,7 +118,7 @@ def _having(state: RunState) -> set[str]:
     when that was made, may have the sum of it; it shows when they meet. Members of the formed generation step
     together, from a state that all of them have: one that seems further behind has only not been heard yet.
     """
-    formed = frozenset[str]() if state.generations.formed is None else state.generations.formed.names
+    formed = _formed(state)
     living = [
         one
         for one in state.roster.members.values()
@@ -133,6 +133,12 @@ def _having(state: RunState) -> set[str]:
         or (one.version == last - 1 and (makers is None or one.name in makers))
         or (one.name in formed and one.version >= state.progress.step)
     }
+
+
+def _formed(state: RunState) -> frozenset[str]:
+    """The members of the generation that was formed last."""
+    generation = state.generations.formed
+    return frozenset() if generation is None else generation.names
 
 
 def _makers(state: RunState, living: Sequence[Member], step: int) -> frozenset[str] | None:

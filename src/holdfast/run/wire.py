@@ -392,9 +392,9 @@ class PartLost(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class LeftBehind(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """While the member was away, the others went past what its script does between two steps: it cannot do
-    that any more, and nobody else knows what it came to. Or the run began anew, and the member has steps of
-    the attempt before. Another process has to take its place.
+    """The member was away, and another process has to take its place. Either the others went past what its
+    script does between two steps, and have forgotten the result; or the run began anew, and the member has
+    steps of the attempt before.
     """
 
     generation: int

@@ -395,7 +395,7 @@ class _Session:
         self._check(manifest)
         if time.monotonic() - self._begun_s > SESSION_S_MAX:
             raise StorageTrouble("it took so long that others may count its writer as dead")
-        self._may_be_named = True  # also if nobody can tell whether it was written
+        self._may_be_named = True  # also if the write fails: the manifest may be there all the same
         self._place.write(key, encoded(manifest))
         try:
             self._check(manifest)

@@ -388,9 +388,10 @@ class Seat:
         top = leader.version
         numbers = _numbers_of(standings, top)
         mine = standings[self.rank]
-        if self._mirror is not None and (mine.version == top or can_follow(mine, leader)):
+        follows = can_follow(mine, leader)
+        if self._mirror is not None and (mine.version == top or follows):
             self._mirror.note(top, numbers)
-        if can_follow(mine, leader):
+        if follows:
             assert self.on_apply is not None
             self.on_apply(numbers)
             self._adopt(top, numbers, leader.history)
