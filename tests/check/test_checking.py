@@ -49,6 +49,26 @@ def test_checks_that_are_left_out_exist_and_are_not_all_of_them(tmp_path: Path) 
         check("--write-reference", str(tmp_path / "nowhere" / "good.toml"))
 
 
+def test_what_the_node_was_drained_for_must_be_proven_good() -> None:
+    """This machine has no GPUs: its disk can be cleared, its NVLinks cannot."""
+    others = ("--skip", "memory", "--skip", "clock", "--skip", "kernel")
+    _, found = check("--for", "disk", *others)
+    assert {name: one["untried"] for name, one in found.items()} == {"disk.write": False, "disk.read": False}
+    ended = CliRunner().invoke(command, ["--json", "--for", "nvlink", "--skip", "disk", *others])
+    found = {one["name"]: one for one in json.loads(ended.stdout)["checks"]}
+    assert [(name, one["ok"], one["untried"]) for name, one in found.items()] == [
+        ("gpus.reduce", False, True),
+        ("gpus.reduce_wrong", False, True),
+    ]
+    assert found["gpus.reduce"]["note"] == "needed for nvlink, not measured"
+
+
+def test_what_has_to_be_proven_cannot_be_left_out() -> None:
+    for part, skipped in (("disk", "disk.read"), ("gpu-memory", "gpu0"), ("pcie", "gpu"), ("host", "clock")):
+        with pytest.raises(InputError, match=f"--for {part} needs"):
+            check("--for", part, "--skip", skipped)
+
+
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a directory"):
         check("--directory", str(tmp_path / "nowhere"))

@@ -1,5 +1,6 @@
 """One node, from end to end, within a bound: schedulers kill a health check that takes longer."""
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.check.figures import CheckedFigure, held_against, unmeasured
-from holdfast.check.gpus import counted, logged, plugged_in, probe, tried
+from holdfast.check.figures import CheckedFigure, held_against, owed, unmeasured
+from holdfast.check.gpus import counted, logged, plugged_in, probe, probe_for, tried
 from holdfast.check.host import PARTS, look_at_host
+from holdfast.detect.suspects import EACH_GPU, SuspectPart, wanted
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError
 from holdfast.signals.collectors import Unavailable
@@ -27,7 +29,8 @@ KINDS = ("gpu", "disk", "memory", "clock", "kernel")
 
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     """gpus: so many must be there; None: as many as are plugged in. folder: on the disk that is tried.
-    most_s: for all. since_s: so far back the kernel log counts. skipped: names, or how they begin.
+    most_s: for all. since_s: so far back the kernel log counts. skipped: names, or how they begin. part: what
+    the node was drained for, which is tried longer and must be proven good.
     """
 
     gpus: int | None
@@ -35,6 +38,7 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     most_s: float
     since_s: float
     skipped: tuple[str, ...] = ()
+    part: SuspectPart | None = None
     log: Path = OWN_LOG
 
 
@@ -53,23 +57,37 @@ def check_node(plan: CheckPlan, reference: Mapping[str, float], clock: Clock | N
     host = look_at_host(plan.folder, asked, begun + HOST_SHARE * plan.most_s)
     found = host.figures
     if not _is_skipped("gpu", plan.skipped):
-        wanted = plugged_in() if plan.gpus is None else plan.gpus
-        found += tried(probe(begun + plan.most_s), wanted, host.readings)
+        count = plugged_in() if plan.gpus is None else plan.gpus
+        probed = probe(begun + plan.most_s, probe_for(plan.part, plan.most_s))
+        found += tried(probed, count, host.readings)
         found += counted(host.readings)
-        if host.complaint and wanted:
+        if host.complaint and count:
             found.append(unmeasured("gpu.driver", "", host.complaint))
     found += _kernel(plan, clock or SystemClock())
     shown = [one for one in held_against(found, reference) if not _is_skipped(one.name, plan.skipped)]
+    shown = shown if plan.part is None else owed(shown, plan.part)
     return NodeCheck(ok=all(one.ok for one in shown), took_s=time.monotonic() - begun, checks=tuple(shown))
 
 
-def require_known(skipped: Sequence[str]) -> None:
-    """Raises `InputError` where one of them is the beginning of no check's name."""
+def require_known(skipped: Sequence[str], part: SuspectPart | None = None) -> None:
+    """Raises `InputError` where one of them is the beginning of no check's name, or leaves out what has to
+    clear this part.
+    """
     for one in skipped:
         if not one or not any(one.startswith(kind) or kind.startswith(one) for kind in KINDS):
             raise InputError(
                 f"No check's name begins with {one!r}.", hint=f"They begin with: {', '.join(KINDS)}."
             )
+    for name in wanted(part) if part else ():
+        if any(name.replace("*", "").startswith(one) or _is_of_a_gpu(name, one) for one in skipped):
+            raise InputError(
+                f"--for {part} needs {name}, which --skip leaves out.", hint="Give one of the two."
+            )
+
+
+def _is_of_a_gpu(name: str, skipped: str) -> bool:
+    """Whether `gpu*.product` is left out for one of them."""
+    return name.startswith(EACH_GPU) and bool(re.match(r"gpu\d", skipped))
 
 
 def _is_skipped(name: str, skipped: Sequence[str]) -> bool:

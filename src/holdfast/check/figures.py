@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.detect.suspects import SuspectPart, unproven
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.references import reference_bandwidth
 from holdfast.record.errors import InputError
@@ -38,6 +39,7 @@ LINK_GB_PER_S: dict[int, float] = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 class CheckedFigure(msgspec.Struct, frozen=True, kw_only=True):
     """name: `gpu0.product`. value: None where it could not be measured, and `note` says why. reference: what
     it must reach, or not exceed; None where there is nothing to hold it against, and it is only shown.
+    untried: it is not good only because it was asked for, and there is no way to measure it here.
     """
 
     name: str
@@ -47,6 +49,7 @@ class CheckedFigure(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     sense: Sense = "at-least"
     note: str = ""
+    untried: bool = False
 
 
 def figure(
@@ -69,6 +72,22 @@ def figure(
 
 def unmeasured(name: str, unit: str, note: str, *, ok: bool = False) -> CheckedFigure:
     return CheckedFigure(name=name, value=None, unit=unit, reference=None, ok=ok, note=note)
+
+
+def owed(found: list[CheckedFigure], part: SuspectPart) -> list[CheckedFigure]:
+    """The figures, with all that must clear this part: what could not be measured does not pass for good."""
+    good = {one.name: one.ok and one.value is not None for one in found}
+    names = unproven(part, good)
+    there = {one.name for one in found}
+    judged = [
+        msgspec.structs.replace(one, ok=False, untried=True) if one.name in names and one.ok else one
+        for one in found
+    ]
+    return judged + [
+        msgspec.structs.replace(unmeasured(name, "", f"needed for {part}, not measured"), untried=True)
+        for name in names
+        if name not in there
+    ]
 
 
 # ---- what a good node showed -----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from holdfast.cli.record import json_option
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import print_json, printable
 from holdfast.cli.values import some_seconds
+from holdfast.detect.suspects import PARTS, SuspectPart
 from holdfast.record.errors import InputError
 
 MOST_S = 50.0
@@ -34,6 +35,11 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     write_reference: Path | None = option("This node is good: write what it shows.")
     skip: tuple[str, ...] = option(
         "Leave out the checks whose names begin so, such as clock or gpu0. May be repeated.", metavar="NAME"
+    )
+    part: SuspectPart | None = option(
+        "--for",
+        "What the node was drained for: it is tried longer, and must be proven good.",
+        type=click.Choice(PARTS),
     )
     since_s: float = option(
         "--since",
@@ -66,13 +72,14 @@ def command(given: _Flags) -> int:
     if given.write_reference is not None and given.write_reference.exists():
         raise InputError(f"{given.write_reference} exists already.", hint="Name another file.")
     require_writable(given.write_reference, "reference")
-    require_known(given.skip)
+    require_known(given.skip, given.part)
     plan = CheckPlan(
         gpus=given.gpus,
         folder=given.directory or Path(tempfile.gettempdir()),
         most_s=given.most_s,
         since_s=given.since_s,
         skipped=given.skip,
+        part=given.part,
     )
     found = check_node(plan, known)
     if not found.checks:

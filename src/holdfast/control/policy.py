@@ -26,7 +26,7 @@ Nodes = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 NO_RULE = "unknown"
 """The rule of incidents whose cause nobody could name."""
-PLACEHOLDERS = ("node", "run", "reason", "job")
+PLACEHOLDERS = ("node", "run", "reason", "job", "part")
 _WORD_CHARS = re.compile(r"\{([^{}]*)\}")
 
 
@@ -64,7 +64,8 @@ class RulePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SiteCommands(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The site's own ways, each a command without a shell, with {node}, {run}, {job} and {reason} filled in.
+    """The site's own ways, each a command without a shell, with {node}, {run}, {job}, {reason} and {part}
+    filled in. part: of the node, that it was drained for.
 
     An empty one does not exist. timeout_s: for each, but for the long check.
     """
