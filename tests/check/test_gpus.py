@@ -76,7 +76,7 @@ def test_links_between_gpus_that_are_slow_wrong_or_dead_are_not_good(
 
 
 def test_links_that_nobody_can_try_here_do_not_speak_against_a_node_but_prove_nothing() -> None:
-    told = {"name": "reduce", "untried": "this torch has no NCCL"}
+    told: dict[str, object] = {"name": "reduce", "untried": "this torch has no NCCL"}
     found = probe(time.monotonic() + SOON_S, lines({"count": 2}, *of_gpu(0, FULL), *of_gpu(1, FULL), told))
     assert all(judged(found, 2).values())
     shown = owed(list(tried(found, 2)), "nvlink")

@@ -194,8 +194,8 @@ def test_what_the_node_was_drained_for_is_told_to_the_check() -> None:
 def test_a_node_that_failed_before_is_checked_longer() -> None:
     for is_long, said in ((False, "short"), (True, "long")):
         asked = order("restore", is_long_check=is_long)
-        commands = {"check": "bash -c 'echo short; false'", "long_check": "bash -c 'echo long; false'"}
-        assert said in machines(Written(), **commands).do(asked).outcome
+        check, long_check = (f"bash -c 'echo {word}; false'" for word in ("short", "long"))
+        assert said in machines(Written(), check=check, long_check=long_check).do(asked).outcome
 
 
 def test_what_cannot_be_done_here_is_not_offered() -> None:

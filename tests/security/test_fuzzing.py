@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import resource
+import socket
 import struct
 import subprocess
 import sys
@@ -27,7 +28,7 @@ import torch
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from holdfast.check import figures
+from holdfast.check import answering, fabric, figures
 from holdfast.control import history as control_history
 from holdfast.control import policy as control_policy
 from holdfast.detect import xids
@@ -139,6 +140,15 @@ def kubernetes_nodes(content: bytes) -> object:
 def kubernetes_pods(content: bytes) -> object:
     page = http_client.decoded(content, kubernetes_objects.KubePage[kubernetes_objects.KubePod])
     return [pod.job for pod in page.items or ()]
+
+
+def asked(content: bytes) -> None:
+    """As what one who has proven the token asks of the fabric's answerer, and hangs up."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.sendall(content[: 1 << 12])
+        answering.FabricQuestions(fabric.BoundedSocket(ours, time.monotonic() + 10)).answer()
 
 
 def acted(content: bytes) -> object:
@@ -411,6 +421,11 @@ DECODERS: dict[str, Decoder] = {
         lambda content: flight_dumps.parse_dump(0, content),
         (ValueError,),
         (FLIGHT_DUMP, b'{"version":"2.10","entries":[{"process_group":["0",""]}],"pg_config":{}}'),
+    ),
+    "check.answering": Decoder(
+        asked,
+        (wire.MalformedFrame, OSError),
+        (fabric.REQUEST.pack(b"E", 2) + bytes(128), fabric.REQUEST.pack(b"S", 3) + b"abc"),
     ),
     "check.figures": Decoder(
         from_file(figures.read_reference, "good.toml"), (HoldfastError,), (b'"gpu0.product" = 731.25\n',)

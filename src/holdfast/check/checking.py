@@ -8,29 +8,33 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.check.fabric import try_fabric
 from holdfast.check.figures import CheckedFigure, held_against, owed, unmeasured
 from holdfast.check.gpus import counted, logged, plugged_in, probe, probe_for, tried
 from holdfast.check.host import PARTS, look_at_host
+from holdfast.check.ports import judged_ports, look_at_ports
 from holdfast.detect.suspects import EACH_GPU, SuspectPart, wanted
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError
+from holdfast.run.seeking import Address
 from holdfast.signals.collectors import Unavailable
+from holdfast.signals.collectors.infiniband import SYSFS
 from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.collectors.kernel_log_collector import OWN_LOG, KernelLogCollector
 from holdfast.wording.units import SECOND_NS
 
-HOST_SHARE = 0.5
+HOST_SHARE, FABRIC_SHARE = 0.5, 0.3
 """Of the time, at most, before the GPUs are tried."""
 
-
-KINDS = ("gpu", "disk", "memory", "clock", "kernel")
+KINDS = ("gpu", "fabric", "port", "disk", "memory", "clock", "kernel")
 """How the names of checks begin."""
 
 
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     """gpus: so many must be there; None: as many as are plugged in. folder: on the disk that is tried.
     most_s: for all. since_s: so far back the kernel log counts. skipped: names, or how they begin. part: what
-    the node was drained for, which is tried longer and must be proven good.
+    the node was drained for, which is tried longer and must be proven good. peers: known to be good; the way
+    to the first that answers is tried, with this token. ports: the kernel's tree of adapters.
     """
 
     gpus: int | None
@@ -39,6 +43,9 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float
     skipped: tuple[str, ...] = ()
     part: SuspectPart | None = None
+    peers: tuple[Address, ...] = ()
+    token: str = ""
+    ports: Path = SYSFS
     log: Path = OWN_LOG
 
 
@@ -52,10 +59,13 @@ class NodeCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_node(plan: CheckPlan, reference: Mapping[str, float], clock: Clock | None = None) -> NodeCheck:
     begun = time.monotonic()
+    ports = look_at_ports(plan.ports)
     asked = [part for part in PARTS if not _is_skipped("gpu" if part == "driver" else part, plan.skipped)]
     # The host while nothing else is at work, then the GPUs, which take what time is left.
     host = look_at_host(plan.folder, asked, begun + HOST_SHARE * plan.most_s)
     found = host.figures
+    if plan.peers and not _is_skipped("fabric", plan.skipped):
+        found += try_fabric(plan.peers, plan.token, time.monotonic() + FABRIC_SHARE * plan.most_s)
     if not _is_skipped("gpu", plan.skipped):
         count = plugged_in() if plan.gpus is None else plan.gpus
         probed = probe(begun + plan.most_s, probe_for(plan.part, plan.most_s))
@@ -64,6 +74,7 @@ def check_node(plan: CheckPlan, reference: Mapping[str, float], clock: Clock | N
         if host.complaint and count:
             found.append(unmeasured("gpu.driver", "", host.complaint))
     found += _kernel(plan, clock or SystemClock())
+    found += judged_ports(ports, look_at_ports(plan.ports))
     shown = [one for one in held_against(found, reference) if not _is_skipped(one.name, plan.skipped)]
     shown = shown if plan.part is None else owed(shown, plan.part)
     return NodeCheck(ok=all(one.ok for one in shown), took_s=time.monotonic() - begun, checks=tuple(shown))

@@ -20,6 +20,10 @@ PRODUCT_SHARE, MEMORY_SHARE, COPY_SHARE = 0.55, 0.75, 0.7
 """Of the published peaks: a healthy H200 shows 0.74, 0.87 and 0.86 of them."""
 REDUCE_SHARE = 0.5
 """Of the published bus bandwidth: one link in two that is gone shows, and how a node is wired does not."""
+SPREADS = {"fabric.latency": 2.0, "fabric.latency_p99": 5.0}
+"""How many times as much as a good node showed is good still, of figures of which less is better: paths have
+more or fewer hops, and the slowest one in a hundred is another one each time.
+"""
 FIGURES_MAX = 10_000
 MEMORY_GB_PER_S: dict[Chip, float] = {
     "a100": 2_039,
@@ -114,8 +118,10 @@ def read_reference(path: Path) -> dict[str, float]:
 
 
 def reference_text(found: Iterable[CheckedFigure]) -> str:
-    """What `read_reference` reads: all figures of which more is better."""
-    shown = [one for one in found if one.value is not None and one.sense == "at-least"]
+    """What `read_reference` reads: all figures of which more is better, and times that paths take."""
+    shown = [
+        one for one in found if one.value is not None and (one.sense == "at-least" or one.name in SPREADS)
+    ]
     return "".join(f'"{one.name}" = {one.value:.6g}\n' for one in shown)
 
 
@@ -132,6 +138,9 @@ def held_against(found: Iterable[CheckedFigure], known: Mapping[str, float]) -> 
 
 def _held(one: CheckedFigure, known: float) -> CheckedFigure:
     """A figure without a unit is a count, of which none may be missing."""
+    if one.name in SPREADS:
+        most = min(SPREADS[one.name] * known, one.reference or float("inf"))
+        return msgspec.structs.replace(one, reference=most, ok=one.value is not None and one.value <= most)
     least = max(KEPT_SHARE * known if one.unit else known, one.reference or 0.0)
     is_good = one.value is not None and one.value >= least
     return msgspec.structs.replace(one, reference=least, ok=is_good)
