@@ -18,7 +18,7 @@ from waiting import alone, until
 
 from holdfast.check.answering import FabricAnswerer
 from holdfast.check.fabric import ECHO, NAMES, RECEIVE, REQUEST, place_named, read_token, try_fabric
-from holdfast.check.figures import CheckedFigure, held_against, reference_text
+from holdfast.check.figures import CheckedFigure, held_against, owed, reference_text
 from holdfast.check.ports import judged_ports, look_at_ports
 from holdfast.record.errors import InputError
 from holdfast.run.link import shake_hands
@@ -53,8 +53,8 @@ def tried(port: int, token: str = TOKEN) -> dict[str, CheckedFigure]:
 def test_a_way_is_measured_and_strangers_do_not_disturb_it() -> None:
     with answering() as port:
         wrong = tried(port, "another token of tests")
-        assert {name: one.ok for name, one in wrong.items()} == dict.fromkeys(NAMES, False)
-        assert "does not have" in wrong["fabric.out"].note
+        assert {name: one.value for name, one in wrong.items()} == dict.fromkeys(NAMES)
+        assert "does not have our token" in wrong["fabric.out"].note
         for said in (b"", b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 1 << 31)):
             with socket.create_connection(("127.0.0.1", port)) as stranger:
                 stranger.sendall(said)
@@ -81,8 +81,20 @@ def test_the_service_ends_by_itself_and_nobody_there_is_told() -> None:
     port = made.port
     made.serve(time.monotonic())
     found = tried(port)
-    assert not any(one.ok for one in found.values())
-    assert "no process listens there" in found["fabric.in"].note
+    assert found["fabric.in"].note == f"127.0.0.1:{port} cannot be reached: no process listens there"
+    assert all(one.ok and one.value is None for one in found.values())  # it says nothing about this node
+    assert not any(one.ok for one in owed(list(found.values()), "fabric"))
+
+
+def test_a_peer_that_is_busy_does_not_speak_against_a_node_but_one_that_nothing_gets_to_does() -> None:
+    nowhere = ("255.255.255.255", 9)
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        peers = [nowhere, busy.getsockname()]
+        found = list(try_fabric(peers, TOKEN, time.monotonic() + 1))
+        assert [one.ok for one in found] == [True] * len(NAMES)
+        assert "is busy" in found[0].note
+    found = list(try_fabric([nowhere], TOKEN, time.monotonic() + LONG_S))
+    assert [one.ok for one in found] == [False] * len(NAMES)
 
 
 def test_a_reference_bounds_what_the_way_takes() -> None:
@@ -200,18 +212,20 @@ def test_ports_are_judged_by_their_links_and_by_what_they_count_meanwhile(tmp_pa
     root = tmp_path / "infiniband"
     shutil.copytree(PORTS, root)
     before = look_at_ports(root)
+    grown = ["port.mlx5_0.1.errors", "port.mlx5_0.1.losses"]
     assert {name: port.rate for name, port in before.items()} == {"mlx5_0.1": 400.0, "mlx5_1.1": 400.0}
     assert all(one.ok for one in judged_ports(before, look_at_ports(root)))
     first, second = (root / device / "ports" / "1" for device in ("mlx5_0", "mlx5_1"))
-    counter = first / "counters" / "symbol_error"
-    counter.write_text(str(int(counter.read_text()) + 3))
+    for name, more in (("symbol_error", 11), ("link_downed", 1)):
+        counter = first / "counters" / name
+        counter.write_text(str(int(counter.read_text()) + more))
     (second / "state").write_text("2: INIT")
     found = {one.name: one for one in judged_ports(before, look_at_ports(root))}
-    assert {name for name, one in found.items() if not one.ok} == {"ports.active", "port.mlx5_0.1.errors"}
-    assert found["port.mlx5_0.1.errors"].value == 3
+    assert {name for name, one in found.items() if not one.ok} == {"ports.active", *grown}
+    assert [found[name].value for name in grown] == [11, 1]
     (second / "phys_state").write_text("2: Polling")  # a port that nobody uses, unless a reference says so
     judged = list(judged_ports(before, look_at_ports(root)))
-    assert [one.name for one in judged if not one.ok] == ["port.mlx5_0.1.errors"]
+    assert [one.name for one in judged if not one.ok] == grown
     assert not held_against(judged, {"ports.active": 2.0})[0].ok
 
 

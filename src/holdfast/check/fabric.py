@@ -13,6 +13,7 @@ from statistics import median, quantiles
 
 from holdfast.check.figures import CheckedFigure, figure, unmeasured
 from holdfast.record.errors import HoldfastError, InputError
+from holdfast.run.handshake import Unreachable
 from holdfast.run.link import shake_hands
 from holdfast.run.seeking import Address
 from holdfast.run.site import TOKEN_CHARS_MIN
@@ -25,7 +26,7 @@ COUNTED = struct.Struct(">QQ")
 """What TCP has sent again there, and all that it has sent, in segments."""
 PING_BYTES, PINGS, PINGS_LEAST = 64, 1_000, 20
 PINGS_AT_ONCE = 20
-LATENCY_S, WAY_S = 3.0, 2.5
+LATENCY_S, WAY_S = 2.0, 1.5
 """For the round trips, and for each direction."""
 PIECE_BYTES, PIECE_BYTES_MAX, PIECE_S = 1 << 16, 1 << 30, 0.25
 """A direction is tried in pieces that take about so long; the fastest of them counts."""
@@ -80,23 +81,34 @@ def read_token(path: Path | None) -> str:
 
 
 def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator[CheckedFigure]:
-    """The way to the first of these that answers. until_s: of the monotonic clock."""
-    notes = []
+    """The way to the first of these that answers. until_s: of the monotonic clock. That one is busy, or that
+    nobody listens there, says nothing about this node; that nothing gets there does.
+    """
+    notes, is_ours = [], True
     for peer in peers:
         try:
             wait_s = min(CONNECT_S, until_s - time.monotonic())
             connection, _ = shake_hands(token, "operator", "check", peer, None, max(wait_s, 0.1))
         except HoldfastError as error:
-            notes.append(_missed(peer, error))
+            is_cut_off = isinstance(error, Unreachable) and not _is_refused(error)
+            is_ours &= is_cut_off
+            notes.append(f"{_shown(peer)} {_reason(error)}")
             continue
         with connection:
             yield from _Way(BoundedSocket(connection, until_s), _shown(peer)).figures()
         return
-    yield from (unmeasured(name, unit, "; ".join(notes)) for name, unit in NAMES.items())
+    yield from (unmeasured(name, unit, "; ".join(notes), ok=not is_ours) for name, unit in NAMES.items())
 
 
-def _missed(peer: Address, error: HoldfastError) -> str:
-    return f"{_shown(peer)}: {error.sentence.rstrip('.')}"
+def _is_refused(error: Unreachable) -> bool:
+    """By that machine: what was sent got there and back."""
+    return isinstance(error.__context__, ConnectionRefusedError)
+
+
+def _reason(error: HoldfastError) -> str:
+    if isinstance(error, Unreachable):
+        return f"cannot be reached: {error.sentence.rpartition(': ')[2].rstrip('.')}"
+    return "is busy, or does not have our token"
 
 
 def _shown(peer: Address) -> str:
