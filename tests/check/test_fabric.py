@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from networks import NetworkedMachine, network
-from waiting import alone, until
+from waiting import WAIT_S, alone, until
 
 from holdfast.check.answering import FabricAnswerer
 from holdfast.check.fabric import ECHO, NAMES, RECEIVE, REQUEST, place_named, read_token, try_fabric
@@ -25,7 +25,6 @@ from holdfast.run.link import shake_hands
 
 TOKEN = "a token for tests"
 PORTS = Path(__file__).parents[1] / "data" / "sysfs-infiniband-h100"
-LONG_S, COMMAND_S = 60.0, 240.0
 PORT = 29450
 TRIES_MAX = 5
 """A good link passes, though a machine that is busy may be late now and then."""
@@ -35,17 +34,17 @@ TRIES_MAX = 5
 def answering() -> Iterator[int]:
     """The port of a service on this machine."""
     made = FabricAnswerer(("127.0.0.1", 0), TOKEN)
-    thread = threading.Thread(target=made.serve, args=(time.monotonic() + COMMAND_S,), daemon=True)
+    thread = threading.Thread(target=made.serve, args=(time.monotonic() + WAIT_S,), daemon=True)
     thread.start()
     try:
         yield made.port
     finally:
         made.stop()
-        thread.join(LONG_S)
+        thread.join(WAIT_S)
 
 
 def tried(port: int, token: str = TOKEN) -> dict[str, CheckedFigure]:
-    found = try_fabric([("127.0.0.1", port)], token, time.monotonic() + LONG_S)
+    found = try_fabric([("127.0.0.1", port)], token, time.monotonic() + WAIT_S)
     return {one.name: one for one in found}
 
 
@@ -69,9 +68,9 @@ def test_a_way_is_measured_and_strangers_do_not_disturb_it() -> None:
 )
 def test_what_nobody_asks_ends_the_connection(asked: bytes) -> None:
     with answering() as port:
-        connection, _ = shake_hands(TOKEN, "operator", "check", ("127.0.0.1", port), None, LONG_S)
+        connection, _ = shake_hands(TOKEN, "operator", "check", ("127.0.0.1", port), None, WAIT_S)
         with closing(connection):
-            connection.settimeout(LONG_S)
+            connection.settimeout(WAIT_S)
             connection.sendall(asked)
             assert connection.recv(1) == b""
 
@@ -93,7 +92,7 @@ def test_a_peer_that_is_busy_does_not_speak_against_a_node_but_one_that_nothing_
         found = list(try_fabric(peers, TOKEN, time.monotonic() + 1))
         assert [one.ok for one in found] == [True] * len(NAMES)
         assert "is busy" in found[0].note
-    found = list(try_fabric([nowhere], TOKEN, time.monotonic() + LONG_S))
+    found = list(try_fabric([nowhere], TOKEN, time.monotonic() + WAIT_S))
     assert [one.ok for one in found] == [False] * len(NAMES)
 
 
@@ -166,7 +165,7 @@ class CheckedPair:
         done = subprocess.run(
             [*self.node.prefix, sys.executable, "-m", "holdfast", *words],
             capture_output=True,
-            timeout=COMMAND_S,
+            timeout=WAIT_S,
             check=False,
         )
         assert done.stdout, done.stderr

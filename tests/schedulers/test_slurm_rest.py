@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hostile_servers import Act, hostile, is_silent, says
+from waiting import WAIT_S
 
 from holdfast.control.cluster import NodeView
 from holdfast.control.policy import SlurmPolicy, read_policy
@@ -22,7 +23,7 @@ from holdfast.schedulers.slurm import SlurmScheduler
 from holdfast.schedulers.slurm_documents import jobs_of, nodes_of, read_document, windows_of
 from holdfast.schedulers.slurm_rest import SlurmRest, read_api
 from holdfast.signals.http_client import Limits
-from tests.schedulers.conftest import WAIT_S, seen
+from tests.schedulers.conftest import seen
 
 REASON = "holdfast: gpu-fault (control-1-0000000001)"
 QUICK = Limits(total_s=2.0, body_bytes_max=1 << 20)
