@@ -4,6 +4,7 @@ It answers only those who prove the token, one connection at a time, and each fo
 of bytes; it sends zeros and forgets what it gets. It ends by itself.
 """
 
+import os
 import socket
 import time
 from contextlib import closing
@@ -42,8 +43,10 @@ class FabricAnswerer:
         try:
             self._listener = socket.create_server(place, family=family, backlog=WAITING_MAX)
         except OSError as error:
+            is_unknown = isinstance(error, socket.gaierror)
+            reason = "its name is not known" if is_unknown else os.strerror(error.errno or 0).lower()
             raise InputError(
-                f"Cannot listen at {place[0]}:{place[1]}: {(error.strerror or str(error)).lower()}.",
+                f"Cannot listen at {place[0]}:{place[1]}: {reason}.",
                 hint="Name an address of this machine and a port that is free.",
             ) from None
 

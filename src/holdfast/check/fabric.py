@@ -23,7 +23,7 @@ REQUEST = struct.Struct(">cQ")
 """What is asked for, and how much of it: ECHO so many times, SEND or RECEIVE so many bytes."""
 ECHO, SEND, RECEIVE = b"E", b"S", b"R"
 COUNTED = struct.Struct(">QQ")
-"""What TCP has sent again there, and all that it has sent, in segments."""
+"""What TCP had to send again there, and all that it has sent, in segments."""
 PING_BYTES, PINGS, PINGS_LEAST = 64, 1_000, 20
 PINGS_AT_ONCE = 20
 LATENCY_S, WAY_S = 2.0, 1.5
@@ -37,9 +37,11 @@ GB_PER_S_MIN = 0.1
 LATENCY_US_MAX, LATENCY_P99_US_MAX = 5_000.0, 100_000.0
 """No two nodes of a site are further apart. What was lost is sent again after 200 ms at the earliest."""
 RETRANSMITS_MAX = 0.001
-TCP_INFO_BYTES = 192
-_RETRANSMITTED, _SENT = struct.Struct("=100xI"), struct.Struct("=136xI")
-"""tcpi_total_retrans and tcpi_segs_out, of linux/tcp.h."""
+TCP_INFO_BYTES = 256
+_RETRANSMITTED, _SENT, _NEEDLESS = struct.Struct("=100xI"), struct.Struct("=136xI"), struct.Struct("=216xI")
+"""tcpi_total_retrans, tcpi_segs_out and tcpi_dsack_dups, of linux/tcp.h. The last: what was sent again though
+it had arrived, as happens where a machine is busy.
+"""
 TOKEN_BYTES_MAX = 4_096
 PORT_MAX = 65_535
 NAMES = {
@@ -146,11 +148,12 @@ class BoundedSocket:
             count -= self._timed().send(block[: min(count, BLOCK_BYTES)])
 
     def sent_again(self) -> tuple[int, int]:
-        """What TCP has sent again, and all that it has sent, in segments."""
+        """What TCP had to send again, and all that it has sent, in segments."""
         told = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
         if len(told) < _SENT.size:
             return 0, 0
-        return _RETRANSMITTED.unpack_from(told)[0], _SENT.unpack_from(told)[0]
+        needless = _NEEDLESS.unpack_from(told)[0] if len(told) >= _NEEDLESS.size else 0
+        return max(0, _RETRANSMITTED.unpack_from(told)[0] - needless), _SENT.unpack_from(told)[0]
 
     def _timed(self) -> socket.socket:
         left_s = self._until_s - time.monotonic()
