@@ -43,8 +43,8 @@ class FabricAnswerer:
         try:
             self._listener = socket.create_server(place, family=family, backlog=WAITING_MAX)
         except OSError as error:
-            is_unknown = isinstance(error, socket.gaierror)
-            reason = "its name is not known" if is_unknown else os.strerror(error.errno or 0).lower()
+            number = error.errno or 0  # below 0: the resolver's
+            reason = "its name is not known" if number < 0 else os.strerror(number).lower()
             raise InputError(
                 f"Cannot listen at {place[0]}:{place[1]}: {reason}.",
                 hint="Name an address of this machine and a port that is free.",

@@ -10,7 +10,16 @@ import msgspec
 
 from holdfast.check.fabric import try_fabric
 from holdfast.check.figures import CheckedFigure, held_against, owed, unmeasured
-from holdfast.check.gpus import counted, logged, plugged_in, probe, probe_for, tried
+from holdfast.check.gpus import (
+    SUSTAINED,
+    SUSTAINING,
+    counted,
+    logged,
+    plugged_in,
+    probe,
+    probe_for,
+    tried,
+)
 from holdfast.check.host import PARTS, look_at_host
 from holdfast.check.ports import judged_ports, look_at_ports
 from holdfast.detect.suspects import EACH_GPU, SuspectPart, wanted
@@ -75,7 +84,8 @@ def check_node(plan: CheckPlan, reference: Mapping[str, float], clock: Clock | N
             found.append(unmeasured("gpu.driver", "", host.complaint))
     found += _kernel(plan, clock or SystemClock())
     found += judged_ports(ports, look_at_ports(plan.ports))
-    shown = [one for one in held_against(found, reference) if not _is_skipped(one.name, plan.skipped)]
+    known = {name: value for name, value in reference.items() if _is_asked(name, plan)}
+    shown = [one for one in held_against(found, known) if not _is_skipped(one.name, plan.skipped)]
     shown = shown if plan.part is None else owed(shown, plan.part)
     return NodeCheck(ok=all(one.ok for one in shown), took_s=time.monotonic() - begun, checks=tuple(shown))
 
@@ -99,6 +109,13 @@ def require_known(skipped: Sequence[str], part: SuspectPart | None = None) -> No
 def _is_of_a_gpu(name: str, skipped: str) -> bool:
     """Whether `gpu*.product` is left out for one of them."""
     return name.startswith(EACH_GPU) and bool(re.match(r"gpu\d", skipped))
+
+
+def _is_asked(name: str, plan: CheckPlan) -> bool:
+    """Whether this check measures it: some figures are only measured on request."""
+    if name.startswith("fabric."):
+        return bool(plan.peers)
+    return name.rpartition(".")[2] not in SUSTAINED or plan.part in SUSTAINING
 
 
 def _is_skipped(name: str, skipped: Sequence[str]) -> bool:

@@ -137,13 +137,18 @@ def held_against(found: Iterable[CheckedFigure], known: Mapping[str, float]) -> 
 
 
 def _held(one: CheckedFigure, known: float) -> CheckedFigure:
-    """A figure without a unit is a count, of which none may be missing."""
+    """A figure without a unit is a count, of which none may be missing. What could not be measured is as good
+    as before: whoever tried says whether that speaks against the node.
+    """
     if one.name in SPREADS:
         most = min(SPREADS[one.name] * known, one.reference or float("inf"))
-        return msgspec.structs.replace(one, reference=most, ok=one.value is not None and one.value <= most)
+        return msgspec.structs.replace(
+            one, reference=most, ok=one.ok if one.value is None else one.value <= most
+        )
     least = max(KEPT_SHARE * known if one.unit else known, one.reference or 0.0)
-    is_good = one.value is not None and one.value >= least
-    return msgspec.structs.replace(one, reference=least, ok=is_good)
+    return msgspec.structs.replace(
+        one, reference=least, ok=one.ok if one.value is None else one.value >= least
+    )
 
 
 # ---- what is published -----------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ PARTS = {
 """What the probe tells of each GPU, with its unit."""
 SUSTAINED = {"sustained": "of its pace", "clock": "MHz"}
 """What it tells of a GPU that was put under load for longer."""
+SUSTAINING: tuple[SuspectPart | None, ...] = ("gpu", "gpu-compute")
+"""For which it is."""
 TOGETHER = {"reduce": "GB/s", "reduce_wrong": "sums"}
 """What it tells of all of them, where there are several."""
 
