@@ -265,6 +265,7 @@ def _run_twice(system: System, case: Case, task: Task) -> Seen:
         reports=system.of_checkpoints(task.folder),
         commits=read_commits(task.folder),
         digests=_digests(task.folder) if ended else frozenset(),
+        damaged=file.name,
     )
 
 

@@ -85,13 +85,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What a run left behind. injected_ns: when the struck step began, or the run was started again. digests:
-    of all members at the end.
+    of all members at the end. damaged: the name of the file that was damaged.
     """
 
     injected_ns: int
     reports: Sequence[Report]
     commits: Sequence[Commit]
     digests: frozenset[str]
+    damaged: str = ""
 
 
 def holdfast_reports(events: Iterable[AnyEvent], offset_ns: int) -> list[Report]:
@@ -162,7 +163,7 @@ class _Logged(msgspec.Struct, frozen=True):
 
 
 def gemini_reports(lines: str) -> list[Report]:
-    """What lm-resiliency logged of checkpoints, a JSON object a line; first what names a file."""
+    """What lm-resiliency logged of checkpoints, a JSON object a line."""
     found = []
     for line in lines.splitlines():
         logged = msgspec.json.decode(line, type=_Logged)
@@ -215,18 +216,17 @@ def judged(case: Case, system: str, seen: Seen, undisturbed: str, members: int) 
 def judged_restart(case: Case, system: str, seen: Seen, undisturbed: str, members: int) -> Trial:
     """What a run came to whose processes were all killed, and whose newest checkpoint was damaged.
 
-    Only what is said before the first new step counts: afterwards the damage has been used. All that is said
+    Only what is said before the first new step counts: afterwards the damage has been used. Whatever is said
     of anything but the damaged checkpoint is a false alarm.
     """
     resumed = went_on(seen.commits, members, seen.injected_ns)
     used_ns = resumed.at_ns if resumed else math.inf
     is_damaged = case.damage != "none"
     expected = {resource_of(NEWEST)} if is_damaged else set[str]()
-    said = [report for report in seen.reports if seen.injected_ns <= report.at_ns]
-    right = [
-        report for report in said if report.at_ns < used_ns and expected and set(report.resources) == expected
-    ]
+    said = [report for report in seen.reports if report.at_ns >= seen.injected_ns]
+    right = [each for each in said if is_damaged and set(each.resources) == expected and each.at_ns < used_ns]
     first = right[0] if right else None
+    with_file = [report for report in right if seen.damaged in report.detail]
     whole = NEWEST - CHECKPOINT_EVERY if is_damaged else NEWEST
     return Trial(
         fault=case.fault,
@@ -239,13 +239,13 @@ def judged_restart(case: Case, system: str, seen: Seen, undisturbed: str, member
             latency_ms=(first.at_ns - seen.injected_ns) / 1e6 if first else None,
         ),
         localised=first is not None,
-        false_alarms=sum(bool({*report.resources, *report.ranks} - expected) for report in said),
+        false_alarms=sum(not is_damaged or bool({*each.resources, *each.ranks} - expected) for each in said),
         detect_s=(first.at_ns - seen.injected_ns) / 1e9 if first else None,
         recover_s=(resumed.at_ns - seen.injected_ns) / 1e9 if resumed else None,
         steps_lost=max(0, whole + 1 - resumed.step) if resumed else 0,
         workers_restarted=max(0, len({commit.process for commit in seen.commits}) - members),
         bits_equal=seen.digests == {undisturbed} if seen.digests else None,
-        said=first.detail if first else "",
+        said=[*with_file, *right][0].detail if right else "",
     )
 
 
