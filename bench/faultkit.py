@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -42,6 +42,7 @@ from bench.faultkit_storage import HOLDFAST_CHECKPOINTS, damage, gemini_file, ho
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
 from holdfast.record.errors import InputError
+from holdfast.record.events import AnyEvent
 from holdfast.record.journal import events_of
 
 MEMBERS = 4
@@ -120,7 +121,7 @@ def command(
     repetitions: int, peers_python: Path, names: tuple[str, ...], keep: Path | None, as_json: bool
 ) -> None:
     """Sit a rival's exam: 19 kinds of faults, made by lm-resiliency's kit, on it and on Holdfast."""
-    cases = _named(names)
+    cases = cases_named(names)
     if not importable(str(peers_python), KIT_MODULE):
         raise InputError(
             f"{peers_python} cannot import {KIT_MODULE}, whose fault kit this benchmark runs.",
@@ -134,7 +135,8 @@ def command(
         click.echo("\n".join([*table(bench.results), "", *_overhead_lines(bench)]))
 
 
-def _named(names: Sequence[str]) -> list[Case]:
+def cases_named(names: Sequence[str]) -> list[Case]:
+    """All of them without a name. Where a checkpoint is damaged, the restart without damage comes last."""
     known = {case.fault: case for case in CASES}
     for name in names:
         if name not in known:
@@ -240,19 +242,8 @@ def _run_twice(system: System, case: Case, task: Task) -> Seen:
     end or to the bound.
     """
     assert case.damage is not None
-    campaign = task.folder / "campaign.json"
-    campaign.write_bytes(msgspec.json.encode(case.manifest()))
-    deadline = time.monotonic() + RUN_S_MAX
-    with Processes(system.saving(task), task.folder) as processes:
-        while not (task.folder / HELD).exists() or system.checkpoint(task.folder, NEWEST) is None:
-            if processes.finished() or time.monotonic() > deadline:
-                raise RuntimeError(f"{system.name} did not come to a checkpoint:\n{processes.last_words()}")
-            time.sleep(POLL_INTERVAL_S)
-        processes.kill()
-    file = system.checkpoint(task.folder, NEWEST)
-    assert file is not None
+    file = _run_until_killed(system, case, task)
     damage(file, case.damage)
-    campaign.unlink()
     (task.folder / OUTPUT).rename(task.folder / f"{OUTPUT}.first")
     restarted_ns = time.monotonic_ns()
     deadline = time.monotonic() + RUN_S_MAX
@@ -267,6 +258,21 @@ def _run_twice(system: System, case: Case, task: Task) -> Seen:
         digests=_digests(task.folder) if ended else frozenset(),
         damaged=file.name,
     )
+
+
+def _run_until_killed(system: System, case: Case, task: Task) -> Path:
+    """All processes are killed while a worker waits for it. The file to damage."""
+    campaign = task.folder / "campaign.json"
+    campaign.write_bytes(msgspec.json.encode(case.manifest()))
+    deadline = time.monotonic() + RUN_S_MAX
+    with Processes(system.saving(task), task.folder) as processes:
+        while (file := system.checkpoint(task.folder, NEWEST)) is None or not (task.folder / HELD).exists():
+            if processes.finished() or time.monotonic() > deadline:
+                raise RuntimeError(f"{system.name} did not come to a checkpoint:\n{processes.last_words()}")
+            time.sleep(POLL_INTERVAL_S)
+        processes.kill()
+    campaign.unlink()
+    return file
 
 
 def _digests(folder: Path) -> frozenset[str]:
@@ -356,21 +362,19 @@ def _holdfast(peers_python: str) -> System:
         every = str(CHECKPOINT_EVERY)
         return launches(task, ("--run", "faultkit", "--checkpoints", place, "--checkpoint-every", every))
 
-    def reports(folder: Path, _: Sequence[Report]) -> list[Report]:
+    def read(folder: Path, *readers: Callable[[Iterable[AnyEvent], int], list[Report]]) -> list[Report]:
+        found: list[Report] = []
         with suppress(InputError):  # a run that ended before it recorded anything
-            return holdfast_reports(events_of(folder / "home"), time.time_ns() - time.monotonic_ns())
-        return []
-
-    def of_checkpoints(folder: Path) -> list[Report]:
-        said = holdfast_checkpoint_reports(events_of(folder / "home"), time.time_ns() - time.monotonic_ns())
-        return sorted([*said, *reports(folder, ())], key=lambda report: report.at_ns)
+            for reader in readers:
+                found += reader(events_of(folder / "home"), time.time_ns() - time.monotonic_ns())
+        return sorted(found, key=lambda report: report.at_ns)
 
     return System(
         name="holdfast",
         launches=launches,
-        reports=reports,
+        reports=lambda folder, _: read(folder, holdfast_reports),
         saving=saving,
-        of_checkpoints=of_checkpoints,
+        of_checkpoints=lambda folder: read(folder, holdfast_reports, holdfast_checkpoint_reports),
         checkpoint=holdfast_file,
     )
 

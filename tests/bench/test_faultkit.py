@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from bench.commits import Commit
+from bench.faultkit import cases_named
 from bench.faultkit_cases import CASES, NEWEST, NOT_APPLIED, STRIKES_AT, TARGET, UNDAMAGED, Case
 from bench.faultkit_result import (
     Report,
@@ -19,6 +20,7 @@ from bench.faultkit_result import (
     table,
     torchrun_failure,
 )
+from holdfast.record.errors import InputError
 from holdfast.record.events import ActionTaken, CheckpointFailed, FaultObserved, MemberLost
 
 KIT_TYPES = 21
@@ -153,6 +155,14 @@ def test_rows_count_trials_and_the_table_shows_who_did_not_end() -> None:
 def test_a_check_every_few_steps_shows_in_the_mean() -> None:
     assert mean_step_s([0, S, 2 * S, 6 * S]) == 2.0
     assert math.isnan(mean_step_s([S]))
+
+
+def test_a_restart_without_damage_belongs_to_the_types_of_checkpoints() -> None:
+    assert [case.fault for case in cases_named(["hang"])] == ["hang"]
+    assert [case.fault for case in cases_named(["io_error"])] == ["io_error", "no damage"]
+    assert cases_named([]) == [*CASES, UNDAMAGED]
+    with pytest.raises(InputError, match="workers here use none"):
+        cases_named(["resource_unavailable"])
 
 
 # ---- a damaged checkpoint and a restart ------------------------------------------------------------------
