@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from waiting import WAIT_S
 
 from holdfast.record.errors import InputError
 from holdfast.run import wire
@@ -19,7 +20,6 @@ from holdfast.train.steps import Loop, ProtectSettings
 
 pytestmark = pytest.mark.slow
 
-WAIT_S_MAX = 60.0
 Together = Callable[..., list[Any]]
 
 
@@ -49,7 +49,7 @@ class ScriptedControl:
 
     def _wait(self, until: Callable[[], bool]) -> None:
         with self._board.changed:
-            assert self._board.changed.wait_for(until, WAIT_S_MAX), "nothing came"
+            assert self._board.changed.wait_for(until, WAIT_S), "nothing came"
 
     def _newer(self, number: int) -> wire.Announced | None:
         found = [one for one in self._board.generations if one.number > number and self.member in one.members]
