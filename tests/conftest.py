@@ -352,18 +352,17 @@ def _serving_slurm(
 @pytest.fixture
 def slurmrestd(need: Callable[..., None]) -> Callable[..., contextlib.AbstractContextManager[str]]:
     """A slurmrestd of the cluster with these settings, run by somebody who is not root; what a policy calls
-    it. has_tokens: at a port, for those who bring one; else at a socket, for whoever may open it.
+    it. It refuses Slurm's own user as well, so only root can start it here. has_tokens: at a port, for those
+    who bring one; else at a socket, for whoever may open it.
     """
     need("slurmrestd", "slurm-wlm-jwt-plugin", "util-linux")
 
     @contextlib.contextmanager
     def serve(settings: Path, *, has_tokens: bool = False) -> Iterator[str]:
         folder = Path(tempfile.mkdtemp(prefix="rest-", dir=settings.parent))
-        as_user: list[str] = []
-        if os.geteuid() == 0:
-            user = _unprivileged_user()
-            os.chown(folder, user.pw_uid, user.pw_gid)
-            as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        user = _unprivileged_user()
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
         port = free_port()
         place = f"127.0.0.1:{port}" if has_tokens else f"unix:{folder}/socket"
         words = ["-s", "openapi/v0.0.38", "-a", "rest_auth/jwt" if has_tokens else "rest_auth/local", place]

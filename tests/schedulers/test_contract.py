@@ -28,7 +28,7 @@ REASON = "holdfast: gpu-throttle (control-1-0000000000)"
 @pytest.fixture(
     params=[
         pytest.param("slurm_nodes", marks=pytest.mark.server, id="slurm"),
-        pytest.param("slurm_rest_nodes", marks=pytest.mark.server, id="slurmrestd"),
+        pytest.param("slurm_rest_nodes", marks=[pytest.mark.server, pytest.mark.root], id="slurmrestd"),
         pytest.param("kubernetes_nodes", marks=pytest.mark.kubernetes, id="kubernetes"),
     ]
 )

@@ -65,6 +65,8 @@ def document(told: object) -> Any:
 # ---- a real one ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.root
+@pytest.mark.slow
 def test_a_real_one_lets_in_who_has_a_token_and_tells_what_the_commands_tell(
     slurm_of: Callable[..., AbstractContextManager[Path]],
     slurmrestd: Callable[..., AbstractContextManager[str]],
