@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import cycle
 from statistics import median
@@ -19,6 +18,8 @@ import torch
 from torch.cuda import nccl
 
 PRODUCT_SIZE, PRODUCT_BLOCK, PRODUCT_S = 8_192, 10, 2.0
+BUSY_PRODUCTS = 200
+"""A third of a second on an H200."""
 SUSTAIN_ENDS_S = 2.0
 """The first and the last seconds of a long product, which are held against each other."""
 COPY_BYTES, COPY_ROUNDS = 1 << 30, 20
@@ -111,12 +112,24 @@ def _sustained(device: torch.device, seconds: float) -> Told:
     first = _rates(left, right, result, SUSTAIN_ENDS_S)
     _rates(left, right, result, max(0.0, seconds - 2 * SUSTAIN_ENDS_S))
     last = _rates(left, right, result, SUSTAIN_ENDS_S)
-    _ = [
-        torch.matmul(left, right, out=result) for _ in range(PRODUCT_BLOCK)
-    ]  # the clock is that of a busy GPU
-    with suppress(ModuleNotFoundError):  # without pynvml nobody tells it
-        yield "clock", float(torch.cuda.clock_rate(device))
+    clock_mhz = _busy_clock(
+        device, lambda: [torch.matmul(left, right, out=result) for _ in range(BUSY_PRODUCTS)]
+    )
+    if clock_mhz is not None:
+        yield "clock", clock_mhz
     yield "sustained", median(last) / median(first)
+
+
+def _busy_clock(device: torch.device, load: Callable[[], object]) -> float | None:
+    """Of a GPU that is at work; None where nobody tells: it is asked by pynvml."""
+    try:
+        torch.cuda.clock_rate(device)  # the first time takes long
+        load()
+        return float(torch.cuda.clock_rate(device))
+    except Exception:  # pynvml is not there, or raises what only it knows
+        return None
+    finally:
+        torch.cuda.synchronize(device)
 
 
 def _memory(device: torch.device) -> Told:
