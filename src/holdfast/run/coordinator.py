@@ -19,7 +19,7 @@ import msgspec
 from holdfast.record.clock import Clock
 from holdfast.record.errors import HoldfastError
 from holdfast.record.recorder import Recorder
-from holdfast.run import happenings, membership, wire
+from holdfast.run import hangs, happenings, membership, wire
 from holdfast.run.estate import (
     Advanced,
     ClientCame,
@@ -62,8 +62,9 @@ ACCEPT_WAIT_S = 0.5
 RETURN_S = 60.0
 """How long a worker may take to come back to a successor, if its agent does not say that it has ended: one
 that keeps its interpreter, as a compiler does, cannot come before that is over."""
-REACH_INTERVAL_S = 1.0
-"""Between two looks at who can be reached, while all wait for a generation to form."""
+REACH_INTERVAL_S = 0.5
+"""Between two looks at who can be reached, while all wait for a generation to form, or for a step that has
+taken longer than any before it."""
 UNANSWERED_MAX = 5
 """How often the kernel sends the same again before a member counts as cut off: some 6 s. A process that is
 busy, or stopped, has a kernel that acknowledges.
@@ -177,13 +178,19 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         self._reach_timer = loop.call_later(REACH_INTERVAL_S, self._look_for_unreached)
         generation = self._state.generations.announced
-        if generation is None or generation.formed_ns is not None:
+        if generation is None or not hangs.is_held_up(self._state, self._clock.now_ns()):
             return
-        unanswered = {
-            name: connection.unanswered
+        connections = {
+            name: connection
             for name in generation.members
             if (connection := self._named.get(("worker", name))) is not None
         }
+        unanswered = {name: connection.unanswered for name, connection in connections.items()}
+        if not self._line:  # those who know another place to go hear from us anyway
+            probe = wire.frame(wire.Reigning(term=0))
+            for name, connection in connections.items():
+                if not unanswered[name]:
+                    connection.write(probe)
         found = tuple(name for name, times in unanswered.items() if times >= UNANSWERED_MAX)
         if found:
             self.happened(happenings.Unreached(found, sum(map(bool, unanswered.values()))))
