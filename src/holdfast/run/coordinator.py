@@ -62,7 +62,7 @@ ACCEPT_WAIT_S = 0.5
 RETURN_S = 60.0
 """How long a worker may take to come back to a successor, if its agent does not say that it has ended: one
 that keeps its interpreter, as a compiler does, cannot come before that is over."""
-REACH_INTERVAL_S = 0.5
+REACH_INTERVAL_S = 0.25
 """Between two looks at who can be reached, while all wait for a generation to form, or for a step that has
 taken longer than any before it."""
 UNANSWERED_MAX = 5
