@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from waiting import WAIT_S
 
-RUN_WAIT_S = 120
 WITH_TORCH = ("checkpoint",)
 """Verbs that import torch, which takes several times as long as all else they do."""
 OF_TORCH = (
@@ -88,7 +88,7 @@ def holdfast(
             "folder": str(tmp_path),
             "out": str(streams / "out"),
             "err": str(streams / "err"),
-            "limit_s": RUN_WAIT_S,
+            "limit_s": int(WAIT_S),
         }
         zygote = zygotes(words[0] if words else "")
         zygote.stdin.write(json.dumps(call).encode() + b"\n")  # not every argument is UTF-8
@@ -105,7 +105,7 @@ def holdfast(
             capture_output=True,
             encoding="utf-8",
             errors="replace",  # some test has it print in another encoding
-            timeout=RUN_WAIT_S,
+            timeout=WAIT_S,
             check=False,
         )
         return Outcome(code=done.returncode, out=done.stdout, err=done.stderr)
@@ -152,7 +152,7 @@ def shell(environment: dict[str, str], tmp_path: Path) -> Callable[..., Outcome]
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=RUN_WAIT_S,
+            timeout=WAIT_S,
             check=False,
         )
         return Outcome(code=done.returncode, out=done.stdout, err=done.stderr)

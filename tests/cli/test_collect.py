@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from waiting import until
+from waiting import WAIT_S, until
 
 from holdfast.cli import main
 from holdfast.record.events import encode
@@ -24,7 +24,6 @@ from holdfast.signals.frame import Reading
 from holdfast.signals.store import SignalStore
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 90.0
 XID = "[  1.5] NVRM: Xid (PCI:0000:9b:00): {}, pid=1, name=python, text"
 
 

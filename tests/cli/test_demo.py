@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import WAIT_S
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 120
 
 
 def test_the_demo_keeps_to_its_own_store(tmp_path: Path) -> None:

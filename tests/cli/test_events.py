@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import WAIT_S
 
 from holdfast.cli.record import DAMAGES_SHOWN_MAX, home_journal
 from holdfast.cli.terminal import say
@@ -20,7 +21,6 @@ from holdfast.record.recorder import Recorder
 from holdfast.record.sqlite import SqliteStore
 from holdfast.record.store import EVERYTHING, Selection
 
-WAIT_S = 60
 QUIET_S = 1.5
 """Longer than a follower sleeps: time for it to say something twice."""
 

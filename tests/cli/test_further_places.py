@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 from object_storage import BUCKET, ObjectServer, object_server
+from waiting import WAIT_S
 
 pytestmark = pytest.mark.slow
 
 THERE = f"s3://{BUCKET}/small"
-RUN_WAIT_S = 180
 SCRIPT = """
 import hashlib, sys
 import torch
@@ -76,7 +76,7 @@ def test_another_machine_goes_on_with_the_same_bits(
     assert f"holdfast: the checkpoint of step 8 in {THERE} cannot be used" in second.err
     assert f"holdfast: fetched the checkpoint of step 8 from {tmp_path / 'shared'}" in second.err
     undisturbed = subprocess.run(
-        [sys.executable, script, "12"], capture_output=True, text=True, timeout=RUN_WAIT_S, check=True
+        [sys.executable, script, "12"], capture_output=True, text=True, timeout=WAIT_S, check=True
     )
     assert weights(second.out) == weights(undisturbed.stdout)
     assert holdfast("checkpoint", "list", str(tmp_path / "shared")).out.splitlines()[-1].split()[0] == "12"

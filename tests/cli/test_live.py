@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from waiting import WAIT_S
 
 from holdfast.cli.live import LINE_INTERVAL_NS, Teller
 from holdfast.cli.live_board import COLUMNS_MAX, SPARKS, SPARKS_ASCII, Board, sparkline
@@ -25,7 +26,6 @@ from holdfast.run.wire import Stage
 pytestmark = pytest.mark.slow
 
 S_NS = 10**9
-WAIT_S = 60
 COLOURED = re.compile(r"\x1b\[(?:\d+;)*[34]\d")
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from quantity import sampled
+from waiting import WAIT_S
 
 from holdfast.cli.terminal import printable
 from holdfast.record.events import (
@@ -41,7 +42,6 @@ VERBS_AND_BUFFERS = sampled(
     [*((verb, "") for verb in VERBS), ("report", "1"), ("events --json", "1")],
     [("report", ""), ("report --html -", ""), ("--help", ""), ("events --json", "1")],
 )
-WAIT_S = 60
 
 
 @given(st.text(st.characters(exclude_categories=[])))

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from quantity import sampled
+from waiting import WAIT_S
 
 from holdfast.cli.metrics_page import serving_metrics
 from holdfast.diagnose.assess import Assessment
@@ -34,7 +35,6 @@ from holdfast.signals.store import SignalStore
 
 Holdfast = Callable[..., Any]
 S = 10**9
-STOP_WAIT_S = 60
 METRICS = (
     "holdfast_run_step_seconds",
     "holdfast_member_compute_seconds",
@@ -338,7 +338,7 @@ def test_a_server_that_is_down_is_told_once_and_the_watch_ends_when_told_to(
     time.sleep(1)
     assert process.poll() is None
     process.send_signal(number)
-    out, rest = process.communicate(timeout=STOP_WAIT_S)
+    out, rest = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out, rest) == (0, "", "")
     assert "It is tried again." in first
 

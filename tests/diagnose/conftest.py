@@ -11,12 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 from servers import daemon
-from waiting import answers, free_port, until
+from waiting import WAIT_S, answers, free_port, until
 
 from holdfast.diagnose.incident import Alternative, Cause, Evidence, Incident, Price
 
 BEGAN_NS = 1_772_442_000 * 10**9
-_DELIVERY_WAIT_S = 60
 
 PRICE = Price(
     lost_gpu_hours=12.5,
@@ -132,7 +131,7 @@ class Receiver:
     def wait(self, is_enough: Callable[[list[Any]], bool]) -> list[Any]:
         """What has been posted, as soon as that is enough."""
         with self._arrived:
-            assert self._arrived.wait_for(lambda: is_enough(self.bodies), _DELIVERY_WAIT_S), self.bodies
+            assert self._arrived.wait_for(lambda: is_enough(self.bodies), WAIT_S), self.bodies
             return list(self.bodies)
 
     def close(self) -> None:

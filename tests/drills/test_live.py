@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from launching import JOINS, Start
 from networks import NetworkedRun, network
-from waiting import is_alive, until
+from waiting import WAIT_S, is_alive, until
 
 from holdfast.drills.live.keeping import (
     Continue,
@@ -37,7 +37,6 @@ pytestmark = pytest.mark.slow
 RUN = "drilled"
 SCRIPT = Path(__file__).parents[2] / "bench" / "workers" / "drilled.py"
 STEPS = 1_500
-WAIT_S = 300.0
 END_S = 900.0
 """Until a run of so many steps is over, on a busy machine."""
 KEYS = {

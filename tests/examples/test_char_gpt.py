@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from quantity import sampled
+from waiting import WAIT_S
 
 pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "char_gpt"
-WAIT_S = 300
 SMALL = ("--batch", "1", "--context", "16", "--layers", "1", "--width", "16")
 """A model that costs nothing."""
 STEPS = 115

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from waiting import WAIT_S
 
 pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nanogpt"
-WAIT_S = 300
 SMALL = {
     "dataset": "play",
     "eval_interval": 10,

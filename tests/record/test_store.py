@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from quantity import examples, sampled
+from waiting import WAIT_S
 
 from holdfast.record.errors import HoldfastError, InputError, StoreError
 from holdfast.record.events import (
@@ -46,7 +47,6 @@ from holdfast.record.stores import open_store
 
 pytestmark = pytest.mark.slow
 
-PROCESS_WAIT_S = 60
 
 FreshUrl = Callable[[], str]
 
@@ -419,7 +419,7 @@ def _ingesting(
 
 def _finished(process: "subprocess.Popen[bytes]") -> int:
     with process:
-        return process.wait(PROCESS_WAIT_S)
+        return process.wait(WAIT_S)
 
 
 @pytest.mark.parametrize("seed", sampled(range(5), [0]))
@@ -784,7 +784,7 @@ def test_a_read_only_file_can_be_read_and_says_so_when_written(filled: Path) -> 
     # Root may write to any file, unless that one privilege is taken away.
     command = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
     command += [sys.executable, "-c", _READ_THEN_WRITE, str(filled)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROCESS_WAIT_S)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     number, sentence = done.stdout.splitlines()
     assert number == "5000"
@@ -880,5 +880,5 @@ def _run_python(*words: str, environment: Mapping[str, str] = {}) -> str:
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=PROCESS_WAIT_S,
+        timeout=WAIT_S,
     ).stdout

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from waiting import is_alive
+from waiting import WAIT_S, is_alive
 
 from holdfast.run import wire
 from holdfast.run.agent import EXIT_DISCONNECTED, EXIT_MISTAKE, Assignment
@@ -41,7 +41,6 @@ from holdfast.run.wire import (
 pytestmark = pytest.mark.slow
 
 TOKEN = "a token for tests"
-WAIT_S = 60.0
 POLL_INTERVAL_S = 0.01
 EXIT_SEEN_S_MAX = 1.0
 """Typically a few milliseconds. Of several attempts one must be so quick: machines that test are busy."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from waiting import free_port
+from waiting import WAIT_S, free_port
 
 from holdfast.run import wire
 from holdfast.run.dial import dial
@@ -29,7 +29,6 @@ from holdfast.run.tls import Identity
 from holdfast.run.watching import Viewer
 
 TOKEN = "0123456789abcdef"
-WAIT_S = 30.0
 
 
 def _order(port: int, home: Path, memory: int = 0) -> HeirOrder:

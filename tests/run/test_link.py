@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from waiting import WAIT_S
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run.handshake import HANDSHAKE_WAIT_S, KNOWN_WAIT_S, Host, endpoint_of
@@ -45,7 +46,6 @@ from holdfast.run.wire import (
 pytestmark = pytest.mark.slow
 
 TOKEN = "a-token-for-tests"
-WAIT_S = 60.0
 INTERRUPTS = 150
 FD_SETSIZE = 1024
 """select() knows no descriptor beyond it."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import WAIT_S
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import RunStarted
@@ -22,7 +23,6 @@ from holdfast.run.state import RunPolicy
 from holdfast.run.status import MemberStatus, NodeStatus, Status
 from holdfast.run.wire import AgentJoined, Checkpointed, MemberBeat, Spent
 
-WAIT_S = 60.0
 SECOND_NS = 1_000_000_000
 
 

@@ -7,6 +7,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import WAIT_S
 
 from holdfast.run.output import (
     BACKLOG_LINES_MAX,
@@ -21,7 +22,6 @@ from holdfast.run.output import (
     Stream,
 )
 
-WAIT_S = 60.0
 ATTEMPTS = 5
 """At one of them the machine has time for us."""
 TRACEBACK = b"""\

@@ -16,7 +16,7 @@ from urllib.error import HTTPError
 import msgspec
 import pytest
 from kubernetes_server import KubernetesServer, binary, serving
-from waiting import until
+from waiting import WAIT_S, until
 
 from holdfast.control.cluster import NodeView
 from holdfast.control.policy import KubernetesPolicy
@@ -31,7 +31,6 @@ DATA = Path(__file__).parents[1] / "data"
 SLURM_NODES = ("127.0.0.1", "127.0.0.2")
 KUBERNETES_NODES = ("gpu-1", "gpu-2")
 HEARTBEAT_S = 0.2
-WAIT_S = 30
 SLINKY_REASON = "nodeset.slinky.slurm.net/node-cordon-reason"
 MakeIncident = Callable[..., Incident]
 

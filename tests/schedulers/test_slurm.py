@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantity import examples
-from waiting import until
+from waiting import WAIT_S, until
 
 from holdfast.control.cluster import NodeView
 from holdfast.schedulers.slurm import SlurmScheduler, parse_nodes
-from tests.schedulers.conftest import SLURM_NODES, WAIT_S, SlurmCluster, scontrol, seen
+from tests.schedulers.conftest import SLURM_NODES, SlurmCluster, scontrol, seen
 
 FIRST, SECOND = SLURM_NODES
 

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 import torch
 from listening import tell_nobody
+from waiting import WAIT_S
 
 from holdfast.record.errors import InputError, StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints
@@ -29,7 +30,6 @@ from holdfast.train.opening import load_checkpoint
 
 pytestmark = pytest.mark.slow
 
-AWAIT_S = 120
 NOBODY = 65534
 SCRIPT = """
 import torch
@@ -214,7 +214,7 @@ def test_a_run_ends_with_a_sentence_rather_than_begin_again(tmp_path: Path) -> N
         env=environment | {"HOLDFAST_HOME": str(tmp_path / "home")},
         capture_output=True,
         text=True,
-        timeout=AWAIT_S,
+        timeout=WAIT_S,
     )
     assert ended.returncode == 2, ended
     assert ended.stdout == ""

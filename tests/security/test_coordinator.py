@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from waiting import until
+from waiting import WAIT_S, until
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run.agent import EXIT_MISTAKE, Assignment, encoded
@@ -56,7 +56,6 @@ from holdfast.run.wire import (
 pytestmark = pytest.mark.slow
 
 TOKEN = "the-token-of-the-run"
-WAIT_S = 60.0
 STRANGERS = 1400
 MEMORY_MB_MAX = 16
 """What strangers may add to the coordinator: asyncio's own structures for a few hundred connections."""

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import torch
 from board import Board
+from waiting import WAIT_S
 
 import holdfast.train
 from holdfast.train import skeleton
@@ -25,7 +26,6 @@ from holdfast.train.tcp import _HELLO, NONCE_BYTES, PROOF_BYTES, UNPROVEN_MAX, C
 pytestmark = pytest.mark.slow
 
 CREDENTIALS = Credentials("r", "the-token-of-the-run")
-WAIT_S = 60.0
 FOREIGN = ("checkpoint.py", "importing.py", "opening.py", "whole_file.py", "export.py", "data.py")
 """What reads files of the user's own, and a data process of its own; not what comes from other members."""
 

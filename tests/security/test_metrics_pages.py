@@ -13,13 +13,12 @@ from pathlib import Path
 
 import hostile_servers as servers
 import pytest
-from waiting import until
+from waiting import WAIT_S, until
 
 from holdfast.run.pages import BACKLOG, CLIENTS_MAX, CLOSE_S_MAX, REQUEST_BYTES_MAX, MetricsPage, serving
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 60.0
 IDLE_CLIENTS = 400
 BODY = b"holdfast_up 1\n"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import hostile_servers as servers
 import pytest
+from waiting import WAIT_S
 
 from holdfast.diagnose.alertmanager import Alertmanager
 from holdfast.diagnose.alerts import Alert
@@ -29,7 +30,6 @@ from holdfast.signals.source import SourceError
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 120.0
 SECRET = "hunter2"
 WINDOW_NS = (0, 60 * 10**9)
 

@@ -15,6 +15,7 @@ from queue import Empty, Queue
 from typing import Any, Protocol
 
 import pytest
+from waiting import WAIT_S
 
 from holdfast.detect.kernel_faults import PENDING_MAX, FaultRecord, Names
 from holdfast.record.errors import StoreError
@@ -27,7 +28,6 @@ from holdfast.signals.collectors.kernel_log import KernelEvent
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 120.0
 EMPTY = b'{"status":"success","data":{"resultType":"matrix","result":[]}}'
 NOBODY = "postgresql://127.0.0.1:9/none"
 """A store whose server is not there."""

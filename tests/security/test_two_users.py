@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from waiting import WAIT_S
 
 from holdfast.run.handshake import endpoint_of
 from holdfast.run.wire import Proof, Strike, frame
@@ -29,7 +30,6 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 OTHER = 65534
 """nobody, who has no files and no processes of ours."""
 TOKEN = "the-token-of-the-run"
-WAIT_S = 60.0
 ATTACK = """
 import json, pathlib, socket, sys
 told = json.load(sys.stdin)

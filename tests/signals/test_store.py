@@ -21,7 +21,6 @@ from holdfast.signals.store import MERGE_FILES, PARTIAL, SignalStore
 METRIC = "FlowLitersPerMinute"
 STEP_NS = 10 * 10**9
 SERIES = 50
-APPEND_WAIT_S = 60
 
 WRITER = f"""
 import sys

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from waiting import alone, until
+from waiting import WAIT_S, alone, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -19,8 +19,6 @@ LIVE = Path(__file__).parents[2] / "testbed" / "live.py"
 PLAY_WAIT_S = 300.0
 TRIES = 2
 SLOWER_MIN = 2.0
-STARTED_WAIT_S = 60.0
-STOP_WAIT_S = 45.0
 
 
 @pytest.fixture
@@ -81,11 +79,11 @@ def test_a_testbed_that_is_stopped_removes_everything(live: list[str]) -> None:
         assert "started" in process.stderr.readline()
         assert leftovers()
         second = subprocess.run(
-            live, capture_output=True, text=True, timeout=STARTED_WAIT_S, check=False
+            live, capture_output=True, text=True, timeout=WAIT_S, check=False
         )  # must not take the first one's nodes for what was left behind
         assert (second.returncode, second.stderr) == (2, "testbed: another testbed runs on this machine\n")
         process.send_signal(signal.SIGINT)
-        assert process.wait(STOP_WAIT_S) == 128 + signal.SIGINT
+        assert process.wait(WAIT_S) == 128 + signal.SIGINT
         assert "everything is removed" in process.stderr.read()
     finally:
         if process.poll() is None:

@@ -10,13 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from waiting import until
+from waiting import WAIT_S, until
 
 from holdfast.record.events import Event
 from holdfast.record.journal import Damage, read_directory
 from holdfast.run.endpoint import Endpoint, find_endpoint
 
-WAIT_S = 180.0
 TOKEN = "a token for tests"
 
 Kind = TypeVar("Kind", bound=Event)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from launching import JOINS, TOKEN, Launched, Start, descendants
-from waiting import until
+from waiting import WAIT_S, until
 
 from holdfast.run.endpoint import find_endpoint
 from holdfast.run.estate import OUTLIVES
@@ -22,7 +22,6 @@ from holdfast.run.estate import OUTLIVES
 NETWORK = "10.78.0"
 BRIDGE = "hh-bridge"
 DEVICE = "hh-cable"
-COMMAND_WAIT_S = 30.0
 DROP_ALL = ("bpf", "direct-action", "bytecode", "1,6 0 0 2")
 """A packet filter of one instruction: drop (linux/filter.h, TC_ACT_SHOT)."""
 
@@ -33,7 +32,7 @@ Way = Literal["in", "out"]
 
 
 def sh(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=COMMAND_WAIT_S)
+    subprocess.run(command, check=True, capture_output=True, timeout=WAIT_S)
 
 
 class NetworkedMachine:
@@ -174,7 +173,7 @@ class NetworkedRun:
             f"import asyncio; from holdfast.run.dial import dial; print(asyncio.run({call}).is_encrypted)"
         )
         command = [*self.machines[number].prefix, sys.executable, "-c", program]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_WAIT_S, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
         return done.stdout == "True\n"
 
     def kill(self, number: int) -> None:

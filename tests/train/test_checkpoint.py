@@ -20,7 +20,7 @@ from formats import numbered, of_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantity import examples
-from waiting import until
+from waiting import WAIT_S, until
 
 from holdfast.record.clock import ManualClock
 from holdfast.record.errors import InputError, StoreError
@@ -48,7 +48,6 @@ pytestmark = [
 KILLS = 40
 KILL_AFTER_SAVES_MAX = 2
 """In so many times what one takes: some are done before the kill, and every part of one is hit."""
-WAIT_S_MAX = 60.0
 ELEMENTS = 1 << 18
 fork = multiprocessing.get_context("fork")
 
@@ -389,7 +388,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
             save_s = time.monotonic() - began_s
         time.sleep(moments.uniform(0, KILL_AFTER_SAVES_MAX * save_s))
         writer.kill()
-        writer.join(WAIT_S_MAX)
+        writer.join(WAIT_S)
         assert writer.exitcode == -9
         writer.close()
         loaded = checkpoints.newest()
@@ -421,7 +420,7 @@ def test_writers_and_a_reader_at_once_do_each_other_no_harm(tmp_path: Path) -> N
     for writer in writers:
         writer.start()
     try:
-        deadline_s = time.monotonic() + WAIT_S_MAX
+        deadline_s = time.monotonic() + WAIT_S
         reads = 0
         while reads < 30 or min(mark.value for mark in marks) < 12:
             assert time.monotonic() < deadline_s
@@ -437,7 +436,7 @@ def test_writers_and_a_reader_at_once_do_each_other_no_harm(tmp_path: Path) -> N
     finally:
         for writer in writers:
             writer.kill()
-            writer.join(WAIT_S_MAX)
+            writer.join(WAIT_S)
             writer.close()
     assert told == []
 
@@ -480,9 +479,9 @@ def test_a_full_disk_is_told_of_and_training_goes_on(
     process = fork.Process(target=run_out_of_room, args=(Path(checkpoints.place), there))
     process.start()
     there.close()
-    assert here.poll(WAIT_S_MAX)
+    assert here.poll(WAIT_S)
     heard: list[Heard] = here.recv()
-    process.join(WAIT_S_MAX)
+    process.join(WAIT_S)
     assert process.exitcode == 0
     process.close()
     here.close()
@@ -518,7 +517,7 @@ class SlowCheckpoints:
 
     def save(self, step: int, state: State, share: Share = ALL) -> Saved:
         self.entered.release()
-        assert self.gate.acquire(timeout=WAIT_S_MAX)
+        assert self.gate.acquire(timeout=WAIT_S)
         self._clock.advance_ns(self.took_ns)
         if self.error:
             raise self.error
@@ -583,7 +582,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 ) -> None:
     tensor = torch.ones(100)
     writer.offer(1, {"tensor": tensor})
-    assert slow.entered.acquire(timeout=WAIT_S_MAX)
+    assert slow.entered.acquire(timeout=WAIT_S)
     for step in (2, 3, 4):  # one is being written; of those that wait the newest is left
         tensor.fill_(step)
         writer.offer(step, {"tensor": tensor})
@@ -711,10 +710,10 @@ def test_every_so_many_steps_where_that_is_asked_for(slow: SlowCheckpoints, told
 
 def test_storage_that_hangs_does_not_hold_up_the_end(writer: Writer, slow: SlowCheckpoints) -> None:
     writer.offer(1, {"tensor": torch.ones(1)})
-    assert slow.entered.acquire(timeout=WAIT_S_MAX)
+    assert slow.entered.acquire(timeout=WAIT_S)
     began_s = time.monotonic()
     assert not writer.close(timeout_s=0.05)
-    assert time.monotonic() - began_s < WAIT_S_MAX / 2
+    assert time.monotonic() - began_s < WAIT_S / 2
     slow.gate.release()
     assert writer.close()
 

@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from listening import tell_nobody
 from quantity import examples
-from waiting import until
+from waiting import WAIT_S, until
 
 from holdfast.record.errors import StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints, verify
@@ -53,7 +53,6 @@ pytestmark = [
 KILLS = examples(120)
 """Of the moments at which a save, a removal and a restore can be killed, so many are tried."""
 ROUNDS = examples(12)
-WAIT_S_MAX = 60.0
 fork = multiprocessing.get_context("fork")
 
 
@@ -345,7 +344,7 @@ def run_until(directory: Path, moment: int) -> int:
     reached = fork.RawValue(ctypes.c_longlong, 0)
     child = fork.Process(target=save_and_restore, args=(directory, moment, reached))
     child.start()
-    child.join(WAIT_S_MAX)
+    child.join(WAIT_S)
     assert child.exitcode == (0 if moment == 0 else -signal.SIGKILL)
     child.close()
     return int(reached.value)
@@ -407,14 +406,14 @@ def test_two_runs_in_one_directory_remove_nothing_that_a_manifest_needs(tmp_path
         ]
         for writer in writers:
             writer.start()
-        deadline_s = time.monotonic() + WAIT_S_MAX
+        deadline_s = time.monotonic() + WAIT_S
         while max(reader.steps(), default=0) < first + 8:
             assert time.monotonic() < deadline_s
             check_all(reader)
         time.sleep(chance.uniform(0, 0.05))  # the moment of the kill, by chance
         for writer in writers:
             writer.kill()
-            writer.join(WAIT_S_MAX)
+            writer.join(WAIT_S)
             writer.close()
         check_all(reader)
         assert_whole(reader.newest())
@@ -437,7 +436,7 @@ def test_a_checkpoint_is_opened_while_its_run_goes_on(tmp_path: Path) -> None:
                 assert torch.equal(found.model["new"], state_of(found.step)["new"])
     finally:
         writer.kill()
-        writer.join(WAIT_S_MAX)
+        writer.join(WAIT_S)
         writer.close()
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 import pytest
+from waiting import WAIT_S
 
 from holdfast.run import wire
 from holdfast.run.handshake import Host, endpoint_of
@@ -18,7 +19,6 @@ from holdfast.train.group import Superseded
 
 pytestmark = pytest.mark.slow
 
-WAIT_S_MAX = 60.0
 SETUP = wire.Setup(lanes=8, seed=1, threads=1, torch="", device="cpu", deterministic=True, model="", parts={})
 Heard = TypeVar("Heard", bound=wire.AnyMessage)
 
@@ -54,7 +54,7 @@ class Coordinator:
     def hear(self, kind: type[Heard], count: int) -> list[Heard]:
         """The next messages of a kind."""
         assert self._connection is not None
-        self._connection.settimeout(WAIT_S_MAX)
+        self._connection.settimeout(WAIT_S)
         frames, heard = FrameBuffer(), list[Heard]()
         while len(heard) < count:
             heard += [one for one in frames.feed(self._connection.recv(4096)) if isinstance(one, kind)]
@@ -94,7 +94,7 @@ def outcome(wait: Callable[[], object], ended_by: Callable[[], None]) -> object:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait)
         ended_by()
-        return waiting.exception(WAIT_S_MAX) or waiting.result()
+        return waiting.exception(WAIT_S) or waiting.result()
 
 
 def test_who_waits_for_another_member_is_woken_by_the_run_s_end(
@@ -110,7 +110,7 @@ def test_who_waits_for_another_member_is_woken_by_the_run_s_end(
         lambda: coordinator.say(wire.Released(outcome="completed")),
     )
     assert isinstance(over, Superseded)
-    assert aborted.wait(WAIT_S_MAX)
+    assert aborted.wait(WAIT_S)
     assert control.superseded(1)
     assert control.newest(1) is None
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from object_storage import BUCKET, Fate, ObjectServer, faulty_proxy, object_server
 from quantity import sampled
+from waiting import WAIT_S
 
 from holdfast.record.errors import InputError
 from holdfast.train.checkpoint import DirectoryCheckpoints
@@ -27,7 +28,6 @@ pytestmark = pytest.mark.slow
 MIB = 1 << 20
 WHOLE = 3 * MIB + 8
 """What a state has: the last few bytes are in the manifest itself."""
-WAIT_S = 180
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from waiting import WAIT_S
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import FaultObserved, GenerationOpened
@@ -20,7 +21,6 @@ from holdfast.train.failures import DeviceMemory, ObservedFailure, device_failur
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 120.0
 
 ADVICE = (
     "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "

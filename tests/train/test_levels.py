@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from waiting import until
+from waiting import WAIT_S, until
 
 from holdfast.record.errors import InputError, StoreError
 from holdfast.train import chunks
@@ -20,7 +20,6 @@ from holdfast.train.manifest_file import ALL, Share
 
 pytestmark = pytest.mark.slow
 
-WAIT_S_MAX = 300.0
 spawn = multiprocessing.get_context("spawn")
 
 
@@ -107,7 +106,7 @@ class Hanging(DirectoryCheckpoints):
         self.done = threading.Event()
 
     def save(self, step: int, state: State, share: Share = ALL) -> Saved:
-        assert self.gate.wait(WAIT_S_MAX)
+        assert self.gate.wait(WAIT_S)
         try:
             return super().save(step, state, share)
         finally:
@@ -129,7 +128,7 @@ def test_storage_that_hangs_is_left_alone_and_so_is_the_state_that_it_reads(tmp_
         assert "it hangs. The next is tried." in reasons[0]
         assert all("which hangs. The next is tried." in reason for reason in reasons[1:])
         hanging.gate.set()
-        assert hanging.done.wait(WAIT_S_MAX)
+        assert hanging.done.wait(WAIT_S)
         until(lambda: not kept.is_read)
         tensor += 1
         writer.offer(4, {"step": 4, "tensor": tensor})
@@ -154,7 +153,7 @@ def test_the_last_checkpoint_goes_to_the_second_place_where_the_first_hangs(tmp_
     assert writer.saved == 1
     assert level(tmp_path / "other", told).steps() == [1]
     hanging.gate.set()
-    assert hanging.done.wait(WAIT_S_MAX)
+    assert hanging.done.wait(WAIT_S)
 
 
 class Dead(DirectoryCheckpoints):
@@ -188,7 +187,7 @@ def hold(lock: Path, ready: Any) -> None:
 
 
 def end_with_a_save_that_hangs(directory: Path) -> None:
-    chunks.LOCK_S_MAX = 100 * WAIT_S_MAX  # it is not the lock that is given up
+    chunks.LOCK_S_MAX = 100 * WAIT_S  # it is not the lock that is given up
     kept = LeveledCheckpoints([level(directory, Heard())], told=Heard(), hang_s=0.1)
     writer = Writer(kept, told=Heard(), every_steps=1)
     writer.offer(2, state_of(2))
@@ -203,10 +202,10 @@ def test_a_process_ends_though_its_storage_hangs(tmp_path: Path) -> None:
     ready = spawn.Event()
     holder = spawn.Process(target=hold, args=(tmp_path / FOLDER / ".lock", ready), daemon=True)
     holder.start()
-    assert ready.wait(WAIT_S_MAX)
+    assert ready.wait(WAIT_S)
     ending = spawn.Process(target=end_with_a_save_that_hangs, args=(tmp_path,))
     ending.start()
-    ending.join(WAIT_S_MAX)
+    ending.join(WAIT_S)
     assert ending.exitcode == 0
     holder.kill()
     holder.join()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from waiting import until
+from waiting import WAIT_S, until
 
 from holdfast.train.group import Sending
 from holdfast.train.measures import (
@@ -30,7 +30,6 @@ from holdfast.train.measures import (
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 90.0
 STEPS_MIN = 20
 """Measured by a member before it is looked at."""
 DATA_S, SLOW_S, GARBAGE_S = 0.03, 0.15, 0.01

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import torch
 from torch import nn
+from waiting import WAIT_S
 
 from holdfast.record.errors import InputError
 from holdfast.run import wire
@@ -22,7 +23,6 @@ from holdfast.train.steps import Loop, ProtectSettings
 
 pytestmark = pytest.mark.slow
 
-WAIT_S_MAX = 60.0
 Together = Callable[..., list[Any]]
 
 
@@ -52,7 +52,7 @@ class ScriptedControl:
 
     def _wait(self, until: Callable[[], bool]) -> None:
         with self._board.changed:
-            assert self._board.changed.wait_for(until, WAIT_S_MAX), "nothing came"
+            assert self._board.changed.wait_for(until, WAIT_S), "nothing came"
 
     def _newer(self, number: int) -> wire.Announced | None:
         found = [one for one in self._board.generations if one.number > number and self.member in one.members]

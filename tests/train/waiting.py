@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-WAIT_S = 180.0
+WAIT_S = 400.0
 POLL_INTERVAL_S = 0.01
 ANSWER_S_MAX = 30.0
 PORTS = range(20_000, 32_000)

@@ -1,28 +1,32 @@
 """Putting a state together from snapshots in memory, every byte compared with its hash before it is used."""
 
+import math
 import mmap
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 
 from holdfast.train.chunks import NAME_BYTES, Unsound, name_of
-from holdfast.train.device_copy import register, unregister
+from holdfast.train.device_copy import map_in, map_out, register, unregister
 from holdfast.train.manifest import memory_of
 from holdfast.train.protected import memory_as_it_lies
 from holdfast.train.skeleton import MalformedSkeleton, places_of, put_together
 from holdfast.train.snapshot_file import KeptStretch, MemoryFile, PartHeader, SnapshotNote
 
-COMPARERS_MAX, CORES_LEFT = 8, 2
+COMPARERS_MAX, CORES_LEFT = 14, 2
 """Threads that compare, where there are as many cores; and how many are left to those that copy, and CUDA."""
 REGISTERED_BYTES = 1 << 30
-"""So much memory is registered with CUDA at a time, then copied and compared while the next is."""
+"""So much memory is registered with CUDA at a time, then copied while the next is."""
+MAPPED_BYTES = 1 << 26
+"""So much memory is mapped by one thread at a time."""
 
 
 @dataclass
@@ -98,15 +102,16 @@ def _fill(
     """What goes to a GPU is copied while it is compared, and used only if all of it agrees."""
     begun_s = time.perf_counter()
     view = memoryview(memory)
+    flat = torch.frombuffer(memory, dtype=torch.uint8)
     threads = max(1, min(COMPARERS_MAX, len(os.sched_getaffinity(0)) - CORES_LEFT))
     with ThreadPoolExecutor(threads) as pool:
-        comparing: list[Future[bool]] = []
-        done = 0
-        for until in _upload(memory, note, tensors, device, times):
-            while done < len(note.stretches) and _end(note.stretches[done]) <= until:
-                one = note.stretches[done]
-                comparing += _comparing(pool, view, one, tensors[one.tensor])
-                done += 1
+        goes_up = [one for one in note.stretches if tensors[one.tensor].is_cuda]
+        mapping = [pool.submit(map_in, part) for part in torch.split(flat, MAPPED_BYTES)] if goes_up else []
+        comparing = [
+            found for one in note.stretches for found in _comparing(pool, view, one, tensors[one.tensor])
+        ]
+        if goes_up:
+            _upload(flat, mapping, goes_up, tensors, device, times)
         is_sound = all(found.result() for found in comparing)
     times.compared_s += time.perf_counter() - begun_s
     if not is_sound:
@@ -134,28 +139,30 @@ def _comparing(
 
 
 def _upload(
-    memory: mmap.mmap,
-    note: SnapshotNote,
+    flat: torch.Tensor,
+    mapping: Sequence[Future[None]],
+    stretches: Sequence[KeptStretch],
     tensors: Mapping[int, torch.Tensor],
     device: torch.device,
     times: RestoreTimes,
-) -> Iterator[int]:
-    """Copy to the GPU what belongs there, if there is one. Gives how far the memory is mapped."""
-    if device.type != "cuda":
-        yield len(memory)
-        return
-    flat = torch.frombuffer(memory, dtype=torch.uint8)
-    goes_up = [one for one in note.stretches if tensors[one.tensor].is_cuda]
+) -> None:
+    """Copy these to the GPU, from memory that is being mapped."""
     registered: list[torch.Tensor] = []
-    copies: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+    mapped = iter(mapping)
+
+    def ask(part: torch.Tensor) -> None:
+        wait(islice(mapped, math.ceil(part.numel() / MAPPED_BYTES)))
+        register(part, device)
+
     try:
-        for begin, end in registered_stretches(flat, lambda part: register(part, device), registered, times):
-            copies.append(_copy_up(flat, (begin, end), goes_up, tensors))
-            yield end
+        copies = [
+            _copy_up(flat, bounds, stretches, tensors)
+            for bounds in registered_stretches(flat, ask, registered, times)
+        ]
         torch.cuda.synchronize(device)
         times.copied_s += sum(begun.elapsed_time(done) for begun, done in copies) / 1e3
     finally:  # it takes as long as a copy, and nobody waits for it
-        threading.Thread(target=_unregister_all, args=(registered, device), daemon=True).start()
+        threading.Thread(target=_let_go, args=(flat, registered, device), daemon=True).start()
 
 
 def registered_stretches(
@@ -202,8 +209,10 @@ def _copy_up(
     return events
 
 
-def _unregister_all(parts: Sequence[torch.Tensor], device: torch.device) -> None:
+def _let_go(flat: torch.Tensor, registered: Sequence[torch.Tensor], device: torch.device) -> None:
     with suppress(RuntimeError):  # of a device that has failed
         torch.cuda.synchronize(device)  # where it was given up, copies are under way
-    for part in parts:
+    for part in registered:
         unregister(part)
+    for part in torch.split(flat, MAPPED_BYTES):
+        map_out(part)
