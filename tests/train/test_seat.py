@@ -246,7 +246,7 @@ class BrokenGroup:
     is_ordered = False
 
     def __init__(self, board: Board, survivor: str) -> None:
-        self.rank, self.size = 1, 3
+        self.rank, self.size = 0, 3
         self._board, self._survivor = board, survivor
 
     def along(self) -> AbstractContextManager[None]:
@@ -275,11 +275,11 @@ def test_who_followed_another_attempt_is_of_that_one_even_if_regrouping_is_cut_s
     seat.settled, seat.on_apply = True, lambda _numbers: None
     later = StateHistory("later", 0, "", 2)
     for rank, standing in (
-        (0, Standing(version=1, fresh=False, held=(), through=False, history=later)),
+        (1, Standing(version=1, fresh=False, held=(), through=False, history=later)),
         (2, Standing(version=0, fresh=True, held=(), through=False)),
     ):
         board.published[2, f"standing/{rank}"] = msgspec.msgpack.encode(standing)
-    board.open("a", "b", "c")
+    board.open("b", "a", "c")
     seat.regroup()
     assert [said.generation for said in member.control.said if isinstance(said, wire.Regrouped)] == [1, 3]
     told = msgspec.msgpack.decode(board.published[3, "standing/0"], type=Standing)
