@@ -65,9 +65,11 @@ that keeps its interpreter, as a compiler does, cannot come before that is over.
 REACH_INTERVAL_S = 0.25
 """Between two looks at who can be reached, while all wait for a generation to form, or for a step that has
 taken longer than any before it."""
+PROBE_INTERVAL_S = 1.0
+"""So often each is sent something then, for its kernel to acknowledge."""
 UNANSWERED_MAX = 5
-"""How often the kernel sends the same again before a member counts as cut off: some 6 s. A process that is
-busy, or stopped, has a kernel that acknowledges.
+"""How often the kernel sends the same again before a member counts as cut off: some 6 s. It is looked twice,
+as an answer may be under way. A process that is busy, or stopped, has a kernel that acknowledges.
 """
 CLOSE_S = 2.0
 """How long closing waits for what was said last to be sent."""
@@ -124,6 +126,9 @@ class Coordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._return_timer: asyncio.TimerHandle | None = None
         self._reach_timer: asyncio.TimerHandle | None = None
+        self._probe_due_s = 0.0
+        self._silent: frozenset[str] = frozenset()
+        """Members that had not answered for too long when it was last looked."""
         self._listener: socket.socket | None = None
         self._accept_again: asyncio.TimerHandle | None = None
         self._is_full = False
@@ -179,6 +184,7 @@ class Coordinator:
         self._reach_timer = loop.call_later(REACH_INTERVAL_S, self._look_for_unreached)
         generation = self._state.generations.announced
         if generation is None or not hangs.is_held_up(self._state, self._clock.now_ns()):
+            self._silent = frozenset()
             return
         connections = {
             name: connection
@@ -186,13 +192,15 @@ class Coordinator:
             if (connection := self._named.get(("worker", name))) is not None
         }
         unanswered = {name: connection.unanswered for name, connection in connections.items()}
-        if not self._line:  # those who know another place to go hear from us anyway
+        if not self._line and loop.time() >= self._probe_due_s:  # who may go elsewhere hears from us anyway
+            self._probe_due_s = loop.time() + PROBE_INTERVAL_S
             probe = wire.frame(wire.Reigning(term=0))
             for name, connection in connections.items():
                 if not unanswered[name]:
                     connection.write(probe)
-        found = tuple(name for name, times in unanswered.items() if times >= UNANSWERED_MAX)
-        if found:
+        before = self._silent
+        self._silent = frozenset(name for name, times in unanswered.items() if times >= UNANSWERED_MAX)
+        if found := tuple(name for name in connections if name in self._silent & before):
             self.happened(happenings.Unreached(found, sum(map(bool, unanswered.values()))))
 
     def _give_up_absent(self) -> None:
