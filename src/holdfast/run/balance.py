@@ -251,7 +251,7 @@ class LaneBalance:
         return (*self._name(laps), *self._note_pace(laps))
 
     def _name(self, laps: Sequence[Lap]) -> list[BalanceFinding]:
-        slow = self._evident.note(laps, self.shares)
+        slow = self._evident.note(laps, self.shares, self._rounds)
         if slow is None:
             return []
         number, times = slow
@@ -372,19 +372,25 @@ class _Evident:
         self._lanes, self._lanes_s = 0, 0.0
         self._steps, self._named_s = 0, NAMED_AGAIN_S
 
-    def note(self, laps: Sequence[Lap], shares: Sequence[int]) -> tuple[int, float] | None:
-        """A step. A member that is to be named now, and how many times as long as the others it takes."""
+    def note(
+        self, laps: Sequence[Lap], shares: Sequence[int], rounds: Sequence[Sequence[Lap]]
+    ) -> tuple[int, float] | None:
+        """A step, and the rounds before it. A member that is to be named now, and how many times as long as
+        the others it takes.
+        """
         number = _largest([lap.quickest_s for lap in laps])
-        own, others_s = laps[number], median([lap.pace_s for one, lap in enumerate(laps) if one != number])
+        own, others_s = laps[number], _pace_but(laps, number)
         self._steps += 1
         self._named_s += max(lap.lanes_s for lap in laps)
         is_slow = own.quickest_s >= EVIDENT_TIMES * others_s > 0
+        if is_slow and rounds:  # nor were the others quicker than usual for once
+            is_slow = own.quickest_s >= EVIDENT_TIMES * median([_pace_but(one, number) for one in rounds])
         if number != self._member or not is_slow:
             self._member, self._is_named = number, False
             self._lanes, self._lanes_s = 0, 0.0
         if is_slow:
             self._lanes += shares[number]
-            self._lanes_s += own.lanes_s
+            self._lanes_s += own.quickest_s * own.cost  # a stall in one of them is not theirs
         # With one lane each, it may be the lane that is larger than the others.
         is_evident = self._lanes >= EVIDENT_LANES and self._lanes_s >= EVIDENT_S
         is_its_own = self._steps > SETTLED and sum(shares) >= 2 * len(shares)
@@ -442,6 +448,11 @@ class _Look:
 def _against_others(values: Sequence[float], number: int) -> float:
     others = median([value for other, value in enumerate(values) if other != number])
     return values[number] / others if others > 0 else 1.0
+
+
+def _pace_but(laps: Sequence[Lap], number: int) -> float:
+    """What the others usually take for their lanes, by their cost."""
+    return median([lap.pace_s for other, lap in enumerate(laps) if other != number])
 
 
 def _spread(rounds: Sequence[Sequence[Lap]], number: int) -> float:
