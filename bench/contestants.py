@@ -23,6 +23,7 @@ NODES = 2
 UNBOUNDED_STEPS = 1_000_000
 """Peers are ended by the harness, not by their last step."""
 END_GRACE_S = 5.0
+KILL_S_MAX = 30.0
 OUTPUT = "output"
 """The file, in a contestant's folder, of what it prints."""
 LAST_WORDS_LINES = 20
@@ -263,6 +264,27 @@ class Processes:
             supervisor.join()
         self._log.close()
 
+    def kill(self) -> None:
+        """SIGKILL to all of them and to all that they have started, until none is left."""
+        deadline = time.monotonic() + KILL_S_MAX
+        mine = set(self._descendants())
+        while alive := [pid for pid in mine | set(self._left()) if _is_alive(pid)]:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"processes {alive} are alive {KILL_S_MAX:.0f} s after SIGKILL")
+            for pid in alive:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for process in self._started:
+                process.poll()
+            time.sleep(POLL_INTERVAL_S)
+
+    def _descendants(self) -> list[int]:
+        found = [process.pid for process in self._started]
+        parents = {pid: parent_of(pid) for pid in _processes()}
+        for parent in found:  # grows meanwhile
+            found += [pid for pid, of in parents.items() if of == parent and pid not in found]
+        return found
+
     def _left(self) -> list[int]:
         """Ours are those with the benchmark's own folder in their command line, whoever started them."""
         own = str(self._folder).encode()
@@ -284,6 +306,17 @@ def _command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""  # gone meanwhile
+
+
+def _is_alive(pid: int) -> bool:
+    """A zombie is not, whoever is to fetch it."""
+    try:
+        return (
+            Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(") ")[2][0]
+            != "Z"
+        )
+    except OSError:
+        return False
 
 
 def parent_of(pid: int) -> int:

@@ -2,13 +2,16 @@
 
 Both train the same model on the same data with four workers, on processors and over TCP. The kit schedules
 each fault on worker 2; what it cannot make itself, the same code makes in both: `bench/faultkit_cases.py`.
+
+Where a checkpoint is to be damaged, all processes are killed in the step that the kit names, the newest
+checkpoint is damaged, and the same command is given again.
 """
 
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -17,24 +20,29 @@ import click
 import msgspec
 
 from bench.commits import read_commits, whole_steps
-from bench.contestants import POLL_INTERVAL_S, SCRIPTS, Launch, Processes, Task, importable, torchrun
-from bench.faultkit_cases import CASES, NOT_APPLIED, STRIKES_AT, Case
+from bench.contestants import OUTPUT, POLL_INTERVAL_S, SCRIPTS, Launch, Processes, Task, importable, torchrun
+from bench.faultkit_cases import CASES, CHECKPOINT_EVERY, NEWEST, NOT_APPLIED, STRIKES_AT, UNDAMAGED, Case
 from bench.faultkit_result import (
     Report,
     Row,
     Seen,
     Trial,
+    gemini_reports,
+    holdfast_checkpoint_reports,
     holdfast_reports,
     judged,
+    judged_restart,
     mean_step_s,
     rows,
     scout_reports,
     table,
     torchrun_failure,
 )
+from bench.faultkit_storage import HOLDFAST_CHECKPOINTS, damage, gemini_file, holdfast_file
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
 from holdfast.record.errors import InputError
+from holdfast.record.events import AnyEvent
 from holdfast.record.journal import events_of
 
 MEMBERS = 4
@@ -44,10 +52,12 @@ HANG_AFTER_S = 6.0
 """The bound of a hang that both are given: by itself lm-resiliency has 30 s, and Holdfast 60 s or more."""
 AUDIT = 0.25
 """The share of lanes that Holdfast audits, where it can: one of each member in every step."""
-CHECKS_EVERY, CHECKS_EVERY_DEFAULT = 5, 10
+CHECKS_EVERY, CHECKS_EVERY_DEFAULT = CHECKPOINT_EVERY, 10
 """The steps from one check and checkpoint of lm-resiliency to the next: in the exam, and by itself."""
 RUN_S_MAX = 240.0
 """After it a run counts as one that does not go on."""
+HELD = "held"
+"""The file by which a worker says that all can be killed: see `faultkit_faults.py`."""
 REPORTED = 75
 """The exit code of a worker of lm-resiliency that ends because of a report: see `faultkit_lmr.py`."""
 PEER = "lm-resiliency"
@@ -74,11 +84,19 @@ class FaultkitBench(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
-    """A system as it is run here. reports: what it found, read from its folder and its output's failures."""
+    """A system as it is run here. reports: what it found, read from its folder and its output's failures.
+
+    saving          the processes, where checkpoints are to be on disk
+    of_checkpoints  what it said of checkpoints, and else, read from its folder
+    checkpoint      a file of the checkpoint of a step, if that is in its folder
+    """
 
     name: str
     launches: Callable[[Task], tuple[Launch, ...]]
     reports: Callable[[Path, Sequence[Report]], list[Report]]
+    saving: Callable[[Task], tuple[Launch, ...]]
+    of_checkpoints: Callable[[Path], list[Report]]
+    checkpoint: Callable[[Path, int], Path | None]
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +120,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
 def command(
     repetitions: int, peers_python: Path, names: tuple[str, ...], keep: Path | None, as_json: bool
 ) -> None:
-    """Sit a rival's exam: 15 kinds of faults, made by lm-resiliency's kit, on it and on Holdfast."""
-    cases = _named(names)
+    """Sit a rival's exam: 19 kinds of faults, made by lm-resiliency's kit, on it and on Holdfast."""
+    cases = cases_named(names)
     if not importable(str(peers_python), KIT_MODULE):
         raise InputError(
             f"{peers_python} cannot import {KIT_MODULE}, whose fault kit this benchmark runs.",
@@ -117,7 +135,8 @@ def command(
         click.echo("\n".join([*table(bench.results), "", *_overhead_lines(bench)]))
 
 
-def _named(names: Sequence[str]) -> list[Case]:
+def cases_named(names: Sequence[str]) -> list[Case]:
+    """All of them without a name. Where a checkpoint is damaged, the restart without damage comes last."""
     known = {case.fault: case for case in CASES}
     for name in names:
         if name not in known:
@@ -125,7 +144,8 @@ def _named(names: Sequence[str]) -> list[Case]:
             raise InputError(
                 f"{name} is not a fault of this benchmark{why}.", hint=f"Name one of {', '.join(known)}."
             )
-    return [case for name, case in known.items() if name in (names or known)]
+    chosen = [case for name, case in known.items() if name in (names or known)]
+    return [*chosen, UNDAMAGED] if any(case.damage for case in chosen) else chosen
 
 
 def measure(cases: Sequence[Case], repetitions: int, python: str, directory: Path) -> FaultkitBench:
@@ -143,9 +163,14 @@ def measure(cases: Sequence[Case], repetitions: int, python: str, directory: Pat
             undisturbed[system.name] = "".join(finished.seen.digests)
         for case in cases:
             for system in (ours, theirs):
-                folder = directory / f"{case.fault}-{system.name}-{number}"
-                finished = _run(system, case, _task(system, python, folder))
-                trial = judged(case, system.name, finished.seen, undisturbed[system.name], MEMBERS)
+                folder = directory / f"{case.fault}-{system.name}-{number}".replace(" ", "-")
+                task = _task(system, python, folder)
+                digest = undisturbed[system.name]
+                if case.damage is None:
+                    trial = judged(case, system.name, _run(system, case, task).seen, digest, MEMBERS)
+                else:
+                    seen = _run_twice(system, case, task)
+                    trial = judged_restart(case, system.name, seen, digest, MEMBERS)
                 trials.append(trial)
                 _tell(f"{case.fault}, {system.name}: {_sentence(trial)}")
     return FaultkitBench(
@@ -172,7 +197,8 @@ def _tell(sentence: str) -> None:
 
 
 def _sentence(trial: Trial) -> str:
-    named = f"named {trial.localization.failed_ranks}" if trial.localization.detected else "nothing found"
+    found = trial.localization
+    named = f"named {found.failed_ranks or found.failed_resources}" if found.detected else "nothing found"
     times = [
         f"{seconds:.2f} s" if seconds is not None else "-" for seconds in (trial.detect_s, trial.recover_s)
     ]
@@ -201,15 +227,57 @@ def _run(system: System, case: Case | None, task: Task) -> Finished:
                 )
         ended = processes.succeeded()
     commits = read_commits(task.folder)
-    digests = {file.read_text(encoding="ascii") for file in task.folder.glob("*.digest")}
     seen = Seen(
         injected_ns=_injected_ns(task.folder),
         reports=system.reports(task.folder, failures),
         commits=commits,
-        digests=frozenset(digests) if ended else frozenset(),
+        digests=_digests(task.folder) if ended else frozenset(),
     )
     whole = whole_steps(commits, MEMBERS)[STRIKES_AT:]
     return Finished(seen=seen, step_s=mean_step_s([step.at_ns for step in whole]))
+
+
+def _run_twice(system: System, case: Case, task: Task) -> Seen:
+    """A run until all of it is killed; then its newest checkpoint is damaged, and it is started again, to its
+    end or to the bound.
+    """
+    assert case.damage is not None
+    file = _run_until_killed(system, case, task)
+    damage(file, case.damage)
+    (task.folder / OUTPUT).rename(task.folder / f"{OUTPUT}.first")
+    restarted_ns = time.monotonic_ns()
+    deadline = time.monotonic() + RUN_S_MAX
+    with Processes(system.saving(task), task.folder) as processes:
+        while not processes.finished() and time.monotonic() < deadline:
+            time.sleep(POLL_INTERVAL_S)
+        ended = processes.succeeded()
+    return Seen(
+        injected_ns=restarted_ns,
+        reports=system.of_checkpoints(task.folder),
+        commits=read_commits(task.folder),
+        digests=_digests(task.folder) if ended else frozenset(),
+        damaged=file.name,
+    )
+
+
+def _run_until_killed(system: System, case: Case, task: Task) -> Path:
+    """All processes are killed while a worker waits for it. The file to damage."""
+    campaign = task.folder / "campaign.json"
+    campaign.write_bytes(msgspec.json.encode(case.manifest()))
+    deadline = time.monotonic() + RUN_S_MAX
+    with Processes(system.saving(task), task.folder) as processes:
+        while (file := system.checkpoint(task.folder, NEWEST)) is None or not (task.folder / HELD).exists():
+            if processes.finished() or time.monotonic() > deadline:
+                raise RuntimeError(f"{system.name} did not come to a checkpoint:\n{processes.last_words()}")
+            time.sleep(POLL_INTERVAL_S)
+        processes.kill()
+    campaign.unlink()
+    return file
+
+
+def _digests(folder: Path) -> frozenset[str]:
+    """Of the state that each worker had at its end."""
+    return frozenset(file.read_text(encoding="ascii") for file in folder.glob("*.digest"))
 
 
 class _Injected(msgspec.Struct, frozen=True):
@@ -223,10 +291,16 @@ def _injected_ns(folder: Path) -> int:
 
 
 def _plain() -> System:
+    def launches(task: Task) -> tuple[Launch, ...]:
+        return torchrun(task, script="faultkit_ddp.py")
+
     return System(
         name="DDP",
-        launches=lambda task: torchrun(task, script="faultkit_ddp.py"),
+        launches=launches,
         reports=lambda _, failures: list(failures),
+        saving=launches,
+        of_checkpoints=lambda _: [],
+        checkpoint=lambda *_: None,
     )
 
 
@@ -242,8 +316,20 @@ def _lm_resiliency(every: int) -> System:
         found = [*failures, *(scout_reports(file.read_text()) if file.exists() else [])]
         return sorted(found, key=lambda report: report.at_ns)
 
+    def of_checkpoints(folder: Path) -> list[Report]:
+        file = folder / "log.jsonl"
+        said = gemini_reports(file.read_text()) if file.exists() else []
+        return sorted([*said, *reports(folder, ())], key=lambda report: report.at_ns)
+
     name = PEER if every == CHECKS_EVERY else f"{PEER}, every {every} steps"
-    return System(name=name, launches=launches, reports=reports)
+    return System(
+        name=name,
+        launches=launches,
+        reports=reports,
+        saving=launches,
+        of_checkpoints=of_checkpoints,
+        checkpoint=gemini_file,
+    )
 
 
 def _holdfast(peers_python: str) -> System:
@@ -258,7 +344,7 @@ def _holdfast(peers_python: str) -> System:
         (peers_python, "-c", program), capture_output=True, check=True, text=True
     ).stdout.strip()
 
-    def launches(task: Task) -> tuple[Launch, ...]:
+    def launches(task: Task, places: tuple[str, ...] = ()) -> tuple[Launch, ...]:
         told = {"--steps": task.steps, "--members": task.members, "--spares": 0, "--folder": task.folder}
         script = (
             str(SCRIPTS / "faultkit_holdfast.py"),
@@ -266,17 +352,31 @@ def _holdfast(peers_python: str) -> System:
         )
         return (
             Launch(
-                arguments=(task.python, "-m", "holdfast", "run", *options, *script),
+                arguments=(task.python, "-m", "holdfast", "run", *options, *places, *script),
                 environment={"HOLDFAST_HOME": str(task.folder / "home"), "BENCH_FAULTKIT": kit},
             ),
         )
 
-    def reports(folder: Path, _: Sequence[Report]) -> list[Report]:
-        with suppress(InputError):  # a run that ended before it recorded anything
-            return holdfast_reports(events_of(folder / "home"), time.time_ns() - time.monotonic_ns())
-        return []
+    def saving(task: Task) -> tuple[Launch, ...]:
+        place = str(task.folder / HOLDFAST_CHECKPOINTS)
+        every = str(CHECKPOINT_EVERY)
+        return launches(task, ("--run", "faultkit", "--checkpoints", place, "--checkpoint-every", every))
 
-    return System(name="holdfast", launches=launches, reports=reports)
+    def read(folder: Path, *readers: Callable[[Iterable[AnyEvent], int], list[Report]]) -> list[Report]:
+        found: list[Report] = []
+        with suppress(InputError):  # a run that ended before it recorded anything
+            for reader in readers:
+                found += reader(events_of(folder / "home"), time.time_ns() - time.monotonic_ns())
+        return sorted(found, key=lambda report: report.at_ns)
+
+    return System(
+        name="holdfast",
+        launches=launches,
+        reports=lambda folder, _: read(folder, holdfast_reports),
+        saving=saving,
+        of_checkpoints=lambda folder: read(folder, holdfast_reports, holdfast_checkpoint_reports),
+        checkpoint=holdfast_file,
+    )
 
 
 def _overhead(calm: dict[str, list[Finished]]) -> list[Overhead]:

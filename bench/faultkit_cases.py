@@ -1,7 +1,8 @@
 """The failure types of lm-resiliency's fault kit: how each is made here, or why it is not.
 
 A case is a fault of the kit's manifest. The kit applies some types itself; the others are made by
-`bench/workers/faultkit_faults.py`, the same code in the workers of both systems.
+`bench/workers/faultkit_faults.py`, the same code in the workers of both systems. What is done to checkpoints
+is done by `bench/faultkit_storage.py`, between two starts of a run.
 """
 
 from typing import Literal
@@ -12,7 +13,12 @@ TARGET = 2
 """The rank that every fault strikes."""
 STRIKES_AT = 12
 """The step that it strikes in, for the first time."""
+CHECKPOINT_EVERY = 5
+"""The steps from one checkpoint to the next, where checkpoints are damaged."""
+NEWEST = STRIKES_AT // CHECKPOINT_EVERY * CHECKPOINT_EVERY
+"""The step of the newest checkpoint then."""
 KINDS = Literal["sdc", "straggler", "hang", "process_failure"]
+Damage = Literal["none", "flip", "truncate", "remove", "unreadable"]
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +27,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     kind    what the kit expects a system to call it
     made    how it is made, in words
     once    it strikes in one step, and not in every step until its process ends
+    damage  done to the newest checkpoint, after all processes were killed and before the run is started again
+    type    by the kit's name, unless that is the fault's
     """
 
     fault: str
@@ -29,13 +37,22 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     made: str
     parameters: dict[str, object] = {}
     once: bool = False
+    damage: Damage | None = None
+    type: str = ""
 
     def manifest(self) -> dict[str, object]:
         """The campaign of this fault alone, as the kit reads it."""
         target: dict[str, object] = {"rank": TARGET, "surface": self.surface}
+        if self.damage is not None:
+            target = {"resource": resource_of(NEWEST), "surface": self.surface}
         if self.surface in ("output", "compute"):
             target |= {"component": "transformer_block", "index": 0}
-        fault = {"fault_id": self.fault, "type": self.fault, "target": target, "parameters": self.parameters}
+        fault = {
+            "fault_id": self.fault,
+            "type": self.type or self.fault,
+            "target": target,
+            "parameters": self.parameters,
+        }
         incident = {
             "incident_id": self.fault,
             "trigger": {"at": [STRIKES_AT]},
@@ -45,12 +62,21 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return {"schema_version": 1, "name": self.fault, "incidents": [incident]}
 
 
+def resource_of(step: int) -> str:
+    """What a checkpoint is called in the kit's results."""
+    return f"step-{step}"
+
+
 def _by_kit(fault: str, made: str, **parameters: object) -> Case:
     return Case(fault=fault, kind="sdc", surface="output", made=made, parameters=parameters)
 
 
 def _by_us(fault: str, kind: KINDS, surface: str, made: str) -> Case:
     return Case(fault=fault, kind=kind, surface=surface, made=made, once=True)
+
+
+def _of_checkpoint(fault: str, damage: Damage, made: str) -> Case:
+    return Case(fault=fault, kind="sdc", surface="checkpoint", made=made, once=True, damage=damage)
 
 
 CASES = (
@@ -75,14 +101,24 @@ CASES = (
     _by_us("message_drop", "hang", "collective", "no packet reaches a worker for 2 s"),
     _by_us("network_partition", "hang", "collective", "no packet reaches a worker any more"),
     _by_us("config_drift", "sdc", "config", "a worker's learning rate doubles"),
+    _of_checkpoint("checkpoint_corruption", "flip", "a byte in the middle of a file is another"),
+    _of_checkpoint("checkpoint_truncation", "truncate", "a file ends after half of it"),
+    _of_checkpoint("checkpoint_missing", "remove", "a file is gone"),
+    _of_checkpoint("io_error", "unreadable", "every read of a file ends with an input/output error"),
 )
+UNDAMAGED = Case(
+    fault="no damage",
+    kind="sdc",
+    surface="checkpoint",
+    made="all processes are killed and the run is started again, with every checkpoint whole",
+    once=True,
+    damage="none",
+    type="checkpoint_missing",
+)
+"""What a restart says and takes without damage. Of the kit it only uses the schedule."""
 NOT_APPLIED = {
     "resource_unavailable": "the kit means a GPU or a network card that is gone; workers here use none",
     "payload_corruption": "the kit ships no code that makes it, and the systems share no transport to change "
     "bytes in; a tensor that is wrong before it is sent is tensor_corruption",
-    "checkpoint_corruption": "not measured: the kit ships no code that makes it",
-    "checkpoint_truncation": "not measured: the kit ships no code that makes it",
-    "checkpoint_missing": "not measured: the kit ships no code that makes it",
-    "io_error": "not measured: the kit ships no code that makes it, and only checkpoints use storage here",
 }
 """The kit's other types, and why they are left out."""

@@ -2,6 +2,7 @@
 
 Each system's own words are folded into reports of one kind, and those into the neutral result of
 lm-resiliency's kit, which is scored by the kit's rule: the ranks named must be the faulty ones and no others.
+Where a checkpoint is damaged it is a resource that must be named instead, as the kit has it: the checkpoint.
 """
 
 import math
@@ -12,21 +13,23 @@ from statistics import median
 import msgspec
 
 from bench.commits import Commit, Whole, steps_lost
-from bench.faultkit_cases import STRIKES_AT, TARGET, Case
-from holdfast.record.events import AnyEvent, FaultObserved, MemberLost
+from bench.faultkit_cases import CHECKPOINT_EVERY, NEWEST, STRIKES_AT, TARGET, Case, resource_of
+from holdfast.record.events import AnyEvent, CheckpointFailed, FaultObserved, MemberLost
 
 NODE = "n0."
 """What a member's name begins with; the first ones' ends with their rank."""
 TORCHRUN_FAILURE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
 DETAIL_CHARS_MAX = 200
 OBSERVER_ENDED = "oob_daemon_failure"
+LOGGED_STEP = re.compile(r"\bstep (\d+)\b")
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """That a system has found something. ranks: whom it names; none: it cannot tell whom."""
+    """That a system has found something. ranks, resources: whom and what it names; none: it cannot tell."""
 
     at_ns: int
     ranks: tuple[int, ...] = ()
+    resources: tuple[str, ...] = ()
     kind: str | None = None
     detail: str = ""
 
@@ -37,12 +40,17 @@ class Localization(msgspec.Struct, frozen=True, kw_only=True):
     occurrence_id: str
     detected: bool
     failed_ranks: tuple[int, ...] = ()
+    failed_resources: tuple[str, ...] = ()
     kind: str | None = None
     latency_ms: float | None = None
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One run with one fault. bits_equal None: the run did not reach its end, so it has no bits."""
+    """One run with one fault. bits_equal None: the run did not reach its end, so it has no bits.
+
+    Where a checkpoint is damaged, seconds count from the restart, and lost steps from the newest checkpoint
+    that is whole.
+    """
 
     fault: str
     system: str
@@ -76,12 +84,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run left behind. injected_ns: when the struck step began. digests: of all members at the end."""
+    """What a run left behind. injected_ns: when the struck step began, or the run was started again. digests:
+    of all members at the end. damaged: the name of the file that was damaged.
+    """
 
     injected_ns: int
     reports: Sequence[Report]
     commits: Sequence[Commit]
     digests: frozenset[str]
+    damaged: str = ""
 
 
 def holdfast_reports(events: Iterable[AnyEvent], offset_ns: int) -> list[Report]:
@@ -97,6 +108,21 @@ def holdfast_reports(events: Iterable[AnyEvent], offset_ns: int) -> list[Report]
             kind = "hang" if "no progress" in event.reason else "process_failure"
             found.append(_report(event.subject, event.occurred_ns - offset_ns, kind, event.reason))
     return sorted(found, key=lambda report: report.at_ns)
+
+
+def holdfast_checkpoint_reports(events: Iterable[AnyEvent], offset_ns: int) -> list[Report]:
+    """What it recorded of checkpoints that it could not use, beside all else that it found."""
+    unfit = [
+        Report(
+            at_ns=event.occurred_ns - offset_ns,
+            resources=(resource_of(event.step),),
+            kind="sdc",
+            detail=f"{event.place}: {event.reason}",
+        )
+        for event in events
+        if isinstance(event, CheckpointFailed)
+    ]
+    return sorted(unfit, key=lambda report: report.at_ns)
 
 
 def _report(member: str, at_ns: int, kind: str, detail: str) -> Report:
@@ -128,6 +154,23 @@ def scout_reports(lines: str) -> list[Report]:
             continue
         named = () if told.report.scope == "peer_group" else tuple(sorted(told.report.failed_ranks))
         found.append(Report(at_ns=told.at_ns, ranks=named, kind=told.report.kind, detail=told.report.scope))
+    return sorted(found, key=lambda report: report.at_ns)
+
+
+class _Logged(msgspec.Struct, frozen=True):
+    at_ns: int
+    said: str
+
+
+def gemini_reports(lines: str) -> list[Report]:
+    """What lm-resiliency logged of checkpoints, a JSON object a line."""
+    found = []
+    for line in lines.splitlines():
+        logged = msgspec.json.decode(line, type=_Logged)
+        steps = tuple(resource_of(int(step)) for step in LOGGED_STEP.findall(logged.said))
+        found.append(
+            Report(at_ns=logged.at_ns, resources=tuple(dict.fromkeys(steps)), kind="sdc", detail=logged.said)
+        )
     return sorted(found, key=lambda report: report.at_ns)
 
 
@@ -167,6 +210,42 @@ def judged(case: Case, system: str, seen: Seen, undisturbed: str, members: int) 
         workers_restarted=max(0, len({commit.process for commit in seen.commits}) - members),
         bits_equal=bits_equal,
         said=first.detail if first else "",
+    )
+
+
+def judged_restart(case: Case, system: str, seen: Seen, undisturbed: str, members: int) -> Trial:
+    """What a run came to whose processes were all killed, and whose newest checkpoint was damaged.
+
+    Only what is said before the first new step counts: afterwards the damage has been used. Whatever is said
+    of anything but the damaged checkpoint is a false alarm.
+    """
+    resumed = went_on(seen.commits, members, seen.injected_ns)
+    used_ns = resumed.at_ns if resumed else math.inf
+    is_damaged = case.damage != "none"
+    expected = {resource_of(NEWEST)} if is_damaged else set[str]()
+    said = [report for report in seen.reports if report.at_ns >= seen.injected_ns]
+    right = [each for each in said if is_damaged and set(each.resources) == expected and each.at_ns < used_ns]
+    first = right[0] if right else None
+    with_file = [report for report in right if seen.damaged in report.detail]
+    whole = NEWEST - CHECKPOINT_EVERY if is_damaged else NEWEST
+    return Trial(
+        fault=case.fault,
+        system=system,
+        localization=Localization(
+            occurrence_id=f"{case.fault}@{STRIKES_AT}",
+            detected=first is not None,
+            failed_resources=first.resources if first else (),
+            kind=first.kind if first else None,
+            latency_ms=(first.at_ns - seen.injected_ns) / 1e6 if first else None,
+        ),
+        localised=first is not None,
+        false_alarms=sum(not is_damaged or bool({*each.resources, *each.ranks} - expected) for each in said),
+        detect_s=(first.at_ns - seen.injected_ns) / 1e9 if first else None,
+        recover_s=(resumed.at_ns - seen.injected_ns) / 1e9 if resumed else None,
+        steps_lost=max(0, whole + 1 - resumed.step) if resumed else 0,
+        workers_restarted=max(0, len({commit.process for commit in seen.commits}) - members),
+        bits_equal=seen.digests == {undisturbed} if seen.digests else None,
+        said=[*with_file, *right][0].detail if right else "",
     )
 
 

@@ -18,6 +18,7 @@ import pwd
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -208,16 +209,16 @@ def slurm_cluster(need: Callable[..., None]) -> Iterator[Path]:
 
 
 @pytest.fixture
-def slurm_of(need: Callable[..., None]) -> Callable[[Sequence[str]], contextlib.AbstractContextManager[Path]]:
-    """A cluster of nodes of these names alone, for as long as a block lasts."""
+def slurm_of(need: Callable[..., None]) -> Callable[..., contextlib.AbstractContextManager[Path]]:
+    """A cluster of nodes of these names alone, for as long as a block lasts. has_tokens: it takes JWTs."""
     need("slurm-wlm")
 
     @contextlib.contextmanager
-    def serve(nodes: Sequence[str]) -> Iterator[Path]:
+    def serve(nodes: Sequence[str], *, has_tokens: bool = False) -> Iterator[Path]:
         home = Path(tempfile.mkdtemp(prefix="holdfast-slurm-"))
         home.chmod(0o711)
         try:
-            with _serving_slurm(home, nodes) as settings:
+            with _serving_slurm(home, nodes, has_tokens=has_tokens) as settings:
                 yield settings
                 _cancel_jobs(settings)
         finally:
@@ -323,12 +324,18 @@ class PostgresProcess:
 
 
 @contextlib.contextmanager
-def _serving_slurm(home: Path, names: Sequence[str] = SLURM_NODES) -> Iterator[Path]:
+def _serving_slurm(
+    home: Path, names: Sequence[str] = SLURM_NODES, *, has_tokens: bool = False
+) -> Iterator[Path]:
     key, settings = home / "munge.key", home / "slurm.conf"
     key.write_bytes(os.urandom(SLURM_KEY_BYTES))
     key.chmod(0o600)
     user = pwd.getpwuid(os.geteuid()).pw_name
     text = _SLURM_SETTINGS.format(home=home, port=free_port(), user=user)
+    if has_tokens:
+        (home / "jwt.key").write_bytes(os.urandom(SLURM_KEY_BYTES))
+        (home / "jwt.key").chmod(0o600)
+        text += f"AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key={home}/jwt.key\n"
     for node in names:
         text += f"NodeName={node} NodeHostname=localhost Port={free_port()} CPUs=1\n"
     settings.write_text(text, encoding="utf-8")
@@ -340,6 +347,37 @@ def _serving_slurm(home: Path, names: Sequence[str] = SLURM_NODES) -> Iterator[P
             stack.enter_context(daemon(command, home))
         _await_nodes(settings, len(names))
         yield settings
+
+
+@pytest.fixture
+def slurmrestd(need: Callable[..., None]) -> Callable[..., contextlib.AbstractContextManager[str]]:
+    """A slurmrestd of the cluster with these settings, run by somebody who is not root; what a policy calls
+    it. It refuses Slurm's own user as well, so only root can start it here. has_tokens: at a port, for those
+    who bring one; else at a socket, for whoever may open it.
+    """
+    need("slurmrestd", "slurm-wlm-jwt-plugin", "util-linux")
+
+    @contextlib.contextmanager
+    def serve(settings: Path, *, has_tokens: bool = False) -> Iterator[str]:
+        folder = Path(tempfile.mkdtemp(prefix="rest-", dir=settings.parent))
+        user = _unprivileged_user()
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        port = free_port()
+        place = f"127.0.0.1:{port}" if has_tokens else f"unix:{folder}/socket"
+        words = ["-s", "openapi/v0.0.38", "-a", "rest_auth/jwt" if has_tokens else "rest_auth/local", place]
+        environment = ["env", f"SLURM_CONF={settings}", *(["SLURM_JWT=daemon"] if has_tokens else [])]
+
+        def is_there() -> bool:
+            with contextlib.closing(socket.socket() if has_tokens else socket.socket(socket.AF_UNIX)) as one:
+                return not one.connect_ex(("127.0.0.1", port) if has_tokens else f"{folder}/socket")
+
+        command = [*environment, *as_user, str(find("slurmrestd")), *words]
+        with daemon(command, folder):
+            until(is_there, lambda: (folder / "env.log").read_text(encoding="utf-8"))
+            yield f"http://{place}" if has_tokens else place
+
+    return serve
 
 
 def _await_nodes(settings: Path, count: int) -> None:

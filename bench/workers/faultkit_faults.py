@@ -26,6 +26,8 @@ from torch import nn
 
 KIT = "BENCH_FAULTKIT"
 """The variable with the folder that has the kit, for a worker of an environment without it."""
+HELD = "held"
+"""The file that says that a worker waits for the harness to kill all of them."""
 INJECTED = "injected.json"
 """When the fault was injected, and the kit's record of it."""
 STALL_S = 4.0
@@ -121,6 +123,13 @@ class Faults:
     def _config_drift(self) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] *= 2
+
+    def _wait_to_be_killed(self) -> None:
+        """With all others, who wait for this worker. The harness then damages a checkpoint."""
+        (self._folder / HELD).touch()
+        self._hang()
+
+    _checkpoint_corruption = _checkpoint_truncation = _checkpoint_missing = _io_error = _wait_to_be_killed
 
     def _network_partition(self) -> None:
         _deafen()

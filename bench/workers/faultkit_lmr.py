@@ -8,6 +8,7 @@ So that it can take part on a machine without GPUs, both groups are Gloo's, and 
 """
 
 import json
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -70,10 +71,23 @@ class Reports:
             os._exit(REPORTED)
 
 
+class CheckpointLog(logging.Handler):
+    """Writes to a file what GEMINI logs as a warning or an error: that is how it tells of checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(logging.WARNING)
+        self._file = os.open(folder / "log.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told = {"at_ns": time.monotonic_ns(), "said": record.getMessage()}
+        os.write(self._file, (json.dumps(told) + "\n").encode())
+
+
 def main() -> None:
     given = task()
     commits = CommitLog(given.folder)
     without_cuda()
+    logging.getLogger("lm_resiliency.checkpointing").addHandler(CheckpointLog(given.folder))
     lmr = import_module("lm_resiliency")
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()

@@ -5,6 +5,10 @@
 #   HealthCheckProgram=/etc/slurm/health-check.sh
 #   HealthCheckInterval=300
 #   HealthCheckNodeState=IDLE
+#
+# To try the fabric, too, to a node that runs holdfast-answer.service:
+#
+#   HOLDFAST_CHECKS="--skip gpu --skip disk --peer good-1:29450 --peer good-2:29450 --token-file /etc/holdfast/check-token"
 set -u
 holdfast=${HOLDFAST:-holdfast}
 checks=${HOLDFAST_CHECKS:---skip gpu --skip disk}

@@ -4,24 +4,30 @@ import msgspec
 import pytest
 
 from bench.commits import Commit
-from bench.faultkit_cases import CASES, NOT_APPLIED, STRIKES_AT, TARGET, Case
+from bench.faultkit import cases_named
+from bench.faultkit_cases import CASES, NEWEST, NOT_APPLIED, STRIKES_AT, TARGET, UNDAMAGED, Case
 from bench.faultkit_result import (
     Report,
     Seen,
+    gemini_reports,
+    holdfast_checkpoint_reports,
     holdfast_reports,
     judged,
+    judged_restart,
     mean_step_s,
     rows,
     scout_reports,
     table,
     torchrun_failure,
 )
-from holdfast.record.events import ActionTaken, FaultObserved, MemberLost
+from holdfast.record.errors import InputError
+from holdfast.record.events import ActionTaken, CheckpointFailed, FaultObserved, MemberLost
 
 KIT_TYPES = 21
 S = 1_000_000_000
 INJECTED_NS = 100 * S
 CASE = CASES[0]
+(CORRUPTED,) = (case for case in CASES if case.fault == "checkpoint_corruption")
 # As lm-resiliency 0.2.0 and torchrun of torch 2.13 write them, shortened.
 SCOUT_LINES = """\
 {"at_ns": 3, "by": 3, "report": {"failed_ranks": [2], "layer_id": -1, "kind": "sdc", "scope": "rank"}}
@@ -31,6 +37,11 @@ SCOUT_LINES = """\
 TORCHRUN_LINES = """\
 multiprocessing/api.py:1002] failed (exitcode: 75) local_rank: 0 (pid: 11) of binary: python
 multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 2 (pid: 13) of binary: python
+"""
+LOG_LINES = """\
+{"at_ns": 5, "said": "A peer rejected its checkpoint shard at step 10"}
+{"at_ns": 4, "said": "Checkpoint validation failed at step 10: /b/rank-2.pt: 1 chunk(s) failed checksum"}
+{"at_ns": 6, "said": "Ignoring checkpoint status from another run or topology: /b/STATUS.rank-2"}
 """
 
 
@@ -52,10 +63,13 @@ def test_every_type_of_the_kit_is_made_or_has_a_reason() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.fault)
-def test_a_manifest_names_the_rank_and_the_step(case: Case) -> None:
+def test_a_manifest_names_the_rank_or_the_checkpoint_and_the_step(case: Case) -> None:
     (incident,) = msgspec.json.decode(msgspec.json.encode(case.manifest()))["incidents"]
     assert incident["trigger"] == {"at": [STRIKES_AT]}
-    assert incident["faults"][0]["target"]["rank"] == TARGET
+    target = incident["faults"][0]["target"]
+    assert (target.get("rank"), target.get("resource")) == (
+        (TARGET, None) if case.damage is None else (None, f"step-{NEWEST}")
+    )
     assert incident["faults"][0]["type"] == case.fault
 
 
@@ -141,3 +155,78 @@ def test_rows_count_trials_and_the_table_shows_who_did_not_end() -> None:
 def test_a_check_every_few_steps_shows_in_the_mean() -> None:
     assert mean_step_s([0, S, 2 * S, 6 * S]) == 2.0
     assert math.isnan(mean_step_s([S]))
+
+
+def test_a_restart_without_damage_belongs_to_the_types_of_checkpoints() -> None:
+    assert [case.fault for case in cases_named(["hang"])] == ["hang"]
+    assert [case.fault for case in cases_named(["io_error"])] == ["io_error", "no damage"]
+    assert cases_named([]) == [*CASES, UNDAMAGED]
+    with pytest.raises(InputError, match="workers here use none"):
+        cases_named(["resource_unavailable"])
+
+
+# ---- a damaged checkpoint and a restart ------------------------------------------------------------------
+
+
+def restarted(*reports: Report, step: int = 6, damaged: str = "") -> Seen:
+    """A run that was killed after step 11 and made this step 20 s after it was started again."""
+    return Seen(
+        injected_ns=INJECTED_NS,
+        reports=reports,
+        commits=[*commits(11, 99.0), *commits(step, 120.0, (5, 6, 7, 8))],
+        digests=frozenset({"d"}),
+        damaged=damaged,
+    )
+
+
+def test_what_each_says_of_a_checkpoint_names_its_step() -> None:
+    failed = CheckpointFailed(id="a", occurred_ns=30, step=10, place="/c/step-10", reason="x.pack is damaged")
+    lost = MemberLost(id="b", occurred_ns=20, subject="n0.1", reason="SIGKILL")
+    (ours,) = holdfast_checkpoint_reports([lost, failed], 10)
+    assert (ours.at_ns, ours.resources, ours.detail) == (20, ("step-10",), "/c/step-10: x.pack is damaged")
+    theirs = gemini_reports(LOG_LINES)
+    assert [(report.at_ns, report.resources) for report in theirs] == [
+        (4, ("step-10",)),
+        (5, ("step-10",)),
+        (6, ()),
+    ]
+
+
+def test_a_damaged_checkpoint_is_localised_by_its_step_before_it_is_used() -> None:
+    peer = Report(at_ns=INJECTED_NS + 15 * S, resources=("step-10",), kind="sdc", detail="a peer rejected it")
+    told = Report(
+        at_ns=INJECTED_NS + 16 * S, resources=("step-10",), kind="sdc", detail="rank-2.pt: checksum"
+    )
+    trial = judged_restart(CORRUPTED, "holdfast", restarted(peer, told, damaged="rank-2.pt"), "d", 4)
+    assert trial.localised
+    assert trial.localization.failed_resources == ("step-10",)
+    assert trial.localization.failed_ranks == ()
+    assert (trial.detect_s, trial.recover_s) == (15.0, 20.0)
+    assert (trial.steps_lost, trial.workers_restarted, trial.false_alarms) == (0, 4, 0)
+    assert (trial.bits_equal, trial.said) == (True, "rank-2.pt: checksum")
+    late = Report(at_ns=INJECTED_NS + 30 * S, resources=("step-10",))
+    assert not judged_restart(CORRUPTED, "holdfast", restarted(late), "d", 4).localization.detected
+
+
+def test_steps_are_lost_against_the_newest_whole_checkpoint() -> None:
+    assert judged_restart(CORRUPTED, "holdfast", restarted(step=1), "d", 4).steps_lost == 5
+    assert judged_restart(UNDAMAGED, "holdfast", restarted(step=11), "d", 4).steps_lost == 0
+    assert judged_restart(UNDAMAGED, "holdfast", restarted(step=6), "d", 4).steps_lost == 5
+
+
+def test_an_undamaged_restart_that_says_anything_is_a_false_alarm() -> None:
+    told = Report(at_ns=INJECTED_NS + S, resources=("step-10",))
+    alarmed = judged_restart(UNDAMAGED, "holdfast", restarted(told, step=11), "d", 4)
+    assert (alarmed.false_alarms, alarmed.localised) == (1, False)
+    other = Report(at_ns=INJECTED_NS + S, resources=("step-5",))
+    both = judged_restart(CORRUPTED, "holdfast", restarted(told, other), "d", 4)
+    assert (both.false_alarms, both.localised) == (1, True)
+    before = Report(at_ns=INJECTED_NS - S, ranks=(1,))
+    assert judged_restart(UNDAMAGED, "holdfast", restarted(before, step=11), "d", 4).false_alarms == 0
+
+
+def test_a_run_that_is_refused_has_no_bits() -> None:
+    told = Report(at_ns=INJECTED_NS + 5 * S, resources=("step-10",))
+    refused = msgspec.structs.replace(restarted(told), commits=commits(11, 99.0), digests=frozenset())
+    trial = judged_restart(CORRUPTED, "holdfast", refused, "d", 4)
+    assert (trial.localised, trial.recover_s, trial.bits_equal) == (True, None, None)

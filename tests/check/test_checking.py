@@ -1,6 +1,7 @@
 """A whole check of this machine, and of ones that are worse."""
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,42 @@ def test_checks_that_are_left_out_exist_and_are_not_all_of_them(tmp_path: Path) 
         check(*others)
     with pytest.raises(InputError, match="reference cannot be written"):
         check("--write-reference", str(tmp_path / "nowhere" / "good.toml"))
+
+
+def test_what_the_node_was_drained_for_must_be_proven_good() -> None:
+    """This machine has no GPUs: its disk can be cleared, its NVLinks cannot."""
+    others = ("--skip", "memory", "--skip", "clock", "--skip", "kernel")
+    _, found = check("--for", "disk", *others)
+    assert {name: one["untried"] for name, one in found.items()} == {"disk.write": False, "disk.read": False}
+    ended = CliRunner().invoke(command, ["--json", "--for", "nvlink", "--skip", "disk", *others])
+    found = {one["name"]: one for one in json.loads(ended.stdout)["checks"]}
+    assert [(name, one["ok"], one["untried"]) for name, one in found.items()] == [
+        ("gpus.reduce", False, True),
+        ("gpus.reduce_wrong", False, True),
+    ]
+    assert found["gpus.reduce"]["note"] == "needed for nvlink, not measured"
+
+
+def test_what_a_good_node_showed_on_request_is_not_missed_without_it(tmp_path: Path) -> None:
+    known = tmp_path / "good.toml"
+    known.write_text('"fabric.out" = 12.0\n"gpu0.clock" = 1700.0\n"gpu0.memory" = 4000.0\n')
+    others = [word for kind in ("disk", "clock", "kernel") for word in ("--skip", kind)]
+    _, found = check("--reference", str(known), *others)
+    assert set(found) == {"memory.copy"}
+    token = tmp_path / "token"
+    token.write_text("a token for tests")
+    token.chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as nobody:  # one that is busy
+        place = f"127.0.0.1:{nobody.getsockname()[1]}"
+        peer = ("--peer", place, "--token-file", str(token), "--timeout", "5")
+        code, found = check("--reference", str(known), *others, *peer)
+    assert (code, found["fabric.out"]["ok"], found["fabric.out"]["value"]) == (0, True, None)
+
+
+def test_what_has_to_be_proven_cannot_be_left_out() -> None:
+    for part, skipped in (("disk", "disk.read"), ("gpu-memory", "gpu0"), ("pcie", "gpu"), ("host", "clock")):
+        with pytest.raises(InputError, match=f"--for {part} needs"):
+            check("--for", part, "--skip", skipped)
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:

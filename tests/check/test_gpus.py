@@ -8,7 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.check.gpus import PARTS, TOGETHER, Probed, counted, logged, plugged_in, probe, tried
+from holdfast.check.figures import owed
+from holdfast.check.gpus import (
+    PARTS,
+    PROBE,
+    TOGETHER,
+    Probed,
+    counted,
+    logged,
+    plugged_in,
+    probe,
+    probe_for,
+    tried,
+)
+from holdfast.detect.suspects import PARTS as SUSPECTS
 from holdfast.signals.collectors.kernel_log import parse_line
 from holdfast.signals.frame import Reading
 
@@ -60,6 +73,31 @@ def test_links_between_gpus_that_are_slow_wrong_or_dead_are_not_good(
     linked = [told if one["name"] == told["name"] else one for one in LINKED]
     found = probe(time.monotonic() + SOON_S, lines({"count": 2}, *of_gpu(0, FULL), *of_gpu(1, FULL), *linked))
     assert [name for name, ok in judged(found, 2).items() if not ok] == bad
+
+
+def test_links_that_nobody_can_try_here_do_not_speak_against_a_node_but_prove_nothing() -> None:
+    told: dict[str, object] = {"name": "reduce", "untried": "this torch has no NCCL"}
+    found = probe(time.monotonic() + SOON_S, lines({"count": 2}, *of_gpu(0, FULL), *of_gpu(1, FULL), told))
+    assert all(judged(found, 2).values())
+    shown = owed(list(tried(found, 2)), "nvlink")
+    assert [(one.name, one.note, one.untried) for one in shown if not one.ok] == [
+        (f"gpus.{part}", "this torch has no NCCL", True) for part in TOGETHER
+    ]
+
+
+def test_a_gpu_that_slows_down_under_load_is_not_good() -> None:
+    throttled = {**FULL, "sustained": 0.6, "clock": 1_200.0}
+    found = probe(time.monotonic() + SOON_S, lines({"count": 1}, *of_gpu(0, throttled)))
+    assert [name for name, ok in judged(found, 1).items() if not ok] == ["gpu0.sustained"]
+    assert {one.name for one in owed(list(tried(found, 1)), "gpu-compute") if one.untried} == set()
+
+
+def test_what_is_suspected_is_tried_for_longer() -> None:
+    commands = {part: probe_for(part, 1_800.0)[len(PROBE) :] for part in (*SUSPECTS, None)}
+    assert commands.pop("gpu-memory") == ("--patterns", "270.0")
+    assert commands.pop("gpu") == commands.pop("gpu-compute") == ("--sustain", "270.0")
+    assert set(commands.values()) == {()}
+    assert probe_for("gpu-compute", 50.0)[-1] == "8.0"
 
 
 def test_a_gpu_alone_has_no_links_to_others() -> None:

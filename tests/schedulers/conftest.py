@@ -8,6 +8,7 @@ import gc
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,13 +20,14 @@ from kubernetes_server import KubernetesServer, binary, serving
 from waiting import WAIT_S, until
 
 from holdfast.control.cluster import NodeView
-from holdfast.control.policy import KubernetesPolicy
+from holdfast.control.policy import KubernetesPolicy, SlurmPolicy
 from holdfast.diagnose.incident import Incident
 from holdfast.record.clock import SystemClock
 from holdfast.schedulers.kubernetes import REASON, KubernetesScheduler
 from holdfast.schedulers.kubernetes_api import KubernetesApi, read_kubeconfig
 from holdfast.schedulers.scheduler import Scheduler
 from holdfast.schedulers.slurm import SlurmScheduler
+from holdfast.schedulers.slurm_rest import SlurmRest
 
 DATA = Path(__file__).parents[1] / "data"
 SLURM_NODES = ("127.0.0.1", "127.0.0.2")
@@ -95,6 +97,20 @@ def slurm_nodes(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         scontrol("update", f"nodename={node}", "state=resume", check=False)
     scontrol("delete", "reservation=tide", check=False)
     until(lambda: not any(one.is_out for one in seen(made.scheduler).values()), lambda: seen(made.scheduler))
+
+
+@pytest.fixture
+def slurm_rest_nodes(
+    slurm: Path,
+    slurm_nodes: SlurmCluster,  # puts nodes back after the test
+    slurmrestd: Callable[..., AbstractContextManager[str]],
+    tmp_path: Path,
+) -> Iterator[SlurmCluster]:
+    """The same nodes, seen by slurmrestd."""
+    with slurmrestd(slurm) as place, closing(SlurmRest(SlurmPolicy(rest=place), 8)) as rest:
+        made = SlurmCluster(tmp_path)
+        made.scheduler = SlurmScheduler(8, rest)
+        yield made
 
 
 class KubernetesCluster:

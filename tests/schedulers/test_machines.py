@@ -1,5 +1,7 @@
 """The site's commands, and which way each action takes to the machines."""
 
+import json
+import shlex
 import time
 import tracemalloc
 from pathlib import Path
@@ -20,6 +22,11 @@ from holdfast.schedulers.machines import ClusterMachines
 from holdfast.schedulers.scheduler import UNTOLD, DrainCause
 from holdfast.schedulers.site import OUTPUT_BYTES_MAX, SiteAnswer, filled, run_command, told
 
+PROVEN = [
+    {"name": name, "value": 1.0, "ok": True}
+    for name in ("gpu0.product", "gpu0.differing", "gpu0.wrong", "kernel.faults")
+]
+"""What a check must have measured of a node that was drained for `gpu-fault`."""
 FREE = ActionPrice(gpu_hours=0, usd=0)
 RIGID = RunView(name="pretrain", gpus=8, jobs=("7",))
 ELASTIC = RunView(name="pretrain", gpus=8, is_elastic=True, can_move=True, jobs=("7",))
@@ -88,8 +95,14 @@ def order(action: ControlAction, run: RunView | None = None, **fields: Any) -> A
         member="n17.0",
     )
     node = NodeView(name="n17", is_out=True, reason="holdfast: mine", jobs=("7", "8"))
-    usual: dict[str, Any] = {"reason": "holdfast: mine", "node": node, "is_long_check": False}
+    usual: dict[str, Any] = {"reason": "holdfast: mine", "node": node, "is_long_check": False, "part": "gpu"}
     return ActionOrder(decision=decision, run=run, **(usual | fields))
+
+
+def passing(checks: object = PROVEN, *, ok: bool = True) -> str:
+    """A command of the site that finds this."""
+    said = json.dumps({"ok": ok, "checks": checks})
+    return shlex.join(["bash", "-c", f"echo '{said}'; {'true' if ok else 'false'}"])
 
 
 def machines(written: Written, *, leads: bool = True, **commands: Any) -> ClusterMachines:
@@ -119,7 +132,7 @@ def test_each_action_takes_its_way(
     action: ControlAction, run: RunView | None, asked: list[tuple[str, ...]]
 ) -> None:
     written = Written()
-    assert machines(written, check="true {node}").do(order(action, run)).ok
+    assert machines(written, check=passing()).do(order(action, run)).ok
     assert written.asked == asked
 
 
@@ -138,14 +151,51 @@ def test_a_run_that_can_move_leaves_the_node_and_is_not_requeued() -> None:
 def test_a_node_whose_check_fails_or_whose_leader_changed_stays_out() -> None:
     written = Written()
     assert not machines(written, check="false {node}").do(order("restore")).ok
-    assert not machines(written, check="true {node}", leads=False).do(order("restore")).ok
+    assert not machines(written, check=passing(), leads=False).do(order("restore")).ok
     assert written.asked == []
+
+
+@pytest.mark.parametrize(
+    ("part", "checks", "owed"),
+    [
+        ("nvlink", PROVEN, "gpus.reduce, gpus.reduce_wrong"),
+        ("gpu", PROVEN[:3], "kernel.faults"),
+        ("gpu", [*PROVEN[:3], {"name": "kernel.faults", "value": None, "ok": True}], "kernel.faults"),
+        ("gpu", [*PROVEN, {"name": "gpu1.product", "value": 1, "ok": True}], "gpu1.differing, gpu1.wrong"),
+        ("disk", [], "disk.write, disk.read"),
+    ],
+)
+def test_a_check_that_did_not_measure_what_the_node_was_drained_for_is_not_a_pass(
+    part: str, checks: object, owed: str
+) -> None:
+    written = Written()
+    done = machines(written, check=passing(checks)).do(order("restore", part=part))
+    assert done == Answered(
+        ok=False,
+        outcome=f"not proven: drained for {part}, and its check has no good figure of {owed}",
+    )
+    assert written.asked == []
+
+
+def test_a_check_that_could_not_try_something_differs_from_one_that_found_it_bad() -> None:
+    untried = {"name": "gpus.reduce", "value": None, "ok": False, "untried": True, "note": "one GPU"}
+    bad = {"name": "disk.write", "value": 3, "ok": False}
+    for checks, is_proven in (([*PROVEN, untried], False), ([*PROVEN, untried, bad], True)):
+        done = machines(Written(), check=passing(checks, ok=False)).do(order("restore", part="nvlink"))
+        assert not done.ok
+        assert done.outcome.startswith("not proven: ") is not is_proven
+
+
+def test_what_the_node_was_drained_for_is_told_to_the_check() -> None:
+    done = machines(Written(), check="bash -c 'echo for {part}; false'").do(order("restore", part="fabric"))
+    assert done == Answered(ok=False, outcome="exit code 1: for fabric")
 
 
 def test_a_node_that_failed_before_is_checked_longer() -> None:
     for is_long, said in ((False, "short"), (True, "long")):
         asked = order("restore", is_long_check=is_long)
-        assert said in machines(Written(), check="echo short", long_check="echo long").do(asked).outcome
+        check, long_check = (f"bash -c 'echo {word}; false'" for word in ("short", "long"))
+        assert said in machines(Written(), check=check, long_check=long_check).do(asked).outcome
 
 
 def test_what_cannot_be_done_here_is_not_offered() -> None:
@@ -238,7 +288,7 @@ def test_a_node_is_back_though_its_run_does_not_answer() -> None:
             raise HoldfastError("Nobody answers.")
 
     written = Written()
-    policy = ControlPolicy(scheduler="slurm", commands=SiteCommands(check="true {node}"))
+    policy = ControlPolicy(scheduler="slurm", commands=SiteCommands(check=passing()))
     done = ClusterMachines(policy, written, Deaf(written), lambda: True).do(order("restore"))
     assert done.ok
     assert done.outcome.endswith("the run did not take it: Nobody answers.")

@@ -80,8 +80,11 @@ began = time.monotonic()
 time.sleep({lane_s} * (float(clock.read_text()) if clock.exists() else 1.0))
 took = 1000 * (time.monotonic() - began)
 ok = took < {most_ms}
+names = {{"gpu-compute": ["gpu0.product", "gpu0.differing", "gpu0.sustained", "gpu0.clock"]}}.get(
+    sys.argv[2], ["memory.copy", "disk.write"])
 print(json.dumps({{"ok": ok, "checks": [
-    {{"name": "kernel", "value": round(took, 1), "unit": "ms", "reference": {most_ms}, "ok": ok}}]}}))
+    {{"name": name, "value": round(took, 1), "unit": "ms", "reference": {most_ms}, "ok": ok}}
+    for name in names]}}))
 sys.exit(0 if ok else 1)
 """
 REBOOT = '#!/bin/sh\nrm -f "{folder}/clock-$1"\n'
@@ -105,8 +108,8 @@ settle_min = 30
 cool_down_min = 0.2
 
 [commands]
-check = "{folder}/check {{node}}"
-long_check = "{folder}/check {{node}}"
+check = "{folder}/check {{node}} {{part}}"
+long_check = "{folder}/check {{node}} {{part}}"
 reboot = "{folder}/reboot {{node}}"
 """
 TOPOLOGY = """\

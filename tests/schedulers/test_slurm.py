@@ -1,5 +1,6 @@
 """Slurm: a real slurmctld with two nodes is asked and its scripts are run; and what other versions print."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from quantity import examples
 from waiting import WAIT_S, until
 
 from holdfast.control.cluster import NodeView
-from holdfast.schedulers.slurm import SlurmScheduler, parse_nodes
+from holdfast.record.errors import HoldfastError
+from holdfast.schedulers.slurm import SlurmScheduler
+from holdfast.schedulers.slurm_commands import NODES_TEXT, SlurmCommands, parse_nodes
+from holdfast.signals.collectors.slurm import ask
 from tests.schedulers.conftest import SLURM_NODES, SlurmCluster, scontrol, seen
 
 FIRST, SECOND = SLURM_NODES
@@ -51,6 +55,81 @@ def test_the_health_check_drains_a_node_that_is_not_good(
             done = subprocess.run([CONTRIB / script], check=False, timeout=WAIT_S, capture_output=True)
             assert done.returncode == int(code)
     assert seen(scheduler)[SECOND].reason == "health check: disk.write 12 MB/s at least 100 NOT GOOD"
+
+
+# ---- as JSON, or as lines --------------------------------------------------------------------------------
+
+
+def test_what_is_told_as_json_is_what_the_lines_tell(
+    scheduler: SlurmScheduler, slurm_nodes: SlurmCluster
+) -> None:
+    slurm_nodes.take_out(SECOND, "fan 3, see ticket [417]")
+    job = slurm_nodes.place("tide", FIRST)
+    until(lambda: seen(scheduler)[FIRST].jobs == (job,), lambda: seen(scheduler))
+    by_lines = parse_nodes(ask(*NODES_TEXT), 8)
+    commands = SlurmCommands(8)
+    assert commands.nodes() == by_lines
+    assert [one.job for one in commands.jobs()] == [job]
+
+
+class FakeCommands:
+    """Commands that print what a version prints; `down` has none of them answer."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.down = folder / "down"
+        self.asked = folder / "asked"
+
+    def make(self, name: str, json: str, lines: str) -> None:
+        path = self.folder / name
+        path.write_text(
+            f'#!/bin/bash\necho "{name} $*" >> {self.asked}\n[ -e {self.down} ] && exit 1\n'
+            f"case \"$*\" in *--json*) {json or 'exit 1'};; *) cat <<'END'\n{lines}\nEND\n;; esac\n"
+        )
+        path.chmod(0o755)
+
+    def take_asked(self) -> list[str]:
+        text = self.asked.read_text() if self.asked.exists() else ""
+        self.asked.unlink(missing_ok=True)
+        return text.splitlines()
+
+
+@pytest.fixture
+def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCommands:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return FakeCommands(tmp_path)
+
+
+LINE = "NodeName=n1 State=IDLE+DRAIN Reason=lines [root@2026-11-17T12:00:00]"
+NODE = '{"nodes": [{"name": "n1", "state": ["IDLE", "DRAIN"], "reason": "json"}]}'
+
+
+def test_a_version_without_json_is_asked_for_lines_from_then_on(fakes: FakeCommands) -> None:
+    fakes.make("scontrol", "", LINE)
+    fakes.make("sinfo", """echo '{"sinfo": []}'""", "")  # as from 23.11 on: not nodes
+    commands = SlurmCommands(8)
+    assert [commands.nodes()["n1"].reason for _ in range(2)] == ["lines", "lines"]
+    text = "scontrol --oneliner show node"
+    assert fakes.take_asked() == ["scontrol --json show nodes", "sinfo --json", text, text]
+
+
+def test_nothing_is_chosen_while_nobody_answers_and_half_an_answer_is_told(fakes: FakeCommands) -> None:
+    fakes.make("scontrol", f"echo '{NODE}'", LINE)
+    fakes.make("sinfo", "exit 1", "")
+    fakes.down.touch()
+    commands = SlurmCommands(8)
+    with pytest.raises(HoldfastError, match="scontrol failed"):
+        commands.nodes()
+    fakes.down.unlink()
+    fakes.take_asked()
+    assert [commands.nodes()["n1"].reason for _ in range(2)] == ["json", "json"]
+    assert fakes.take_asked() == ["scontrol --json show nodes"] * 2
+    fakes.make("scontrol", f"echo '{NODE[:40]}'", LINE)
+    with pytest.raises(HoldfastError, match="show nodes sent not the JSON that was expected"):
+        commands.nodes()
+    fakes.make("scontrol", """echo '{"errors": []}'""", LINE)
+    with pytest.raises(HoldfastError, match="show nodes told no nodes"):
+        commands.nodes()
 
 
 # ---- what it prints --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import resource
+import socket
 import struct
 import subprocess
 import sys
@@ -27,7 +28,7 @@ import torch
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from holdfast.check import figures
+from holdfast.check import answering, fabric, figures
 from holdfast.control import history as control_history
 from holdfast.control import policy as control_policy
 from holdfast.detect import xids
@@ -41,8 +42,14 @@ from holdfast.record.errors import HoldfastError
 from holdfast.record.importers import Options, import_file
 from holdfast.run import chaos, estate, image, stacks, state, watching, wire
 from holdfast.schedulers import kubernetes as kubernetes_scheduler
-from holdfast.schedulers import kubernetes_api, kubernetes_objects, site
-from holdfast.schedulers import slurm as slurm_scheduler
+from holdfast.schedulers import (
+    kubernetes_api,
+    kubernetes_objects,
+    site,
+    slurm_commands,
+    slurm_documents,
+    slurm_rest,
+)
 from holdfast.signals import flight_dumps, http_client, plain_pickle, stack_files, wandb_file
 from holdfast.signals.collectors import kernel_log
 from holdfast.signals.collectors import slurm as slurm_states
@@ -139,6 +146,33 @@ def kubernetes_nodes(content: bytes) -> object:
 def kubernetes_pods(content: bytes) -> object:
     page = http_client.decoded(content, kubernetes_objects.KubePage[kubernetes_objects.KubePod])
     return [pod.job for pod in page.items or ()]
+
+
+def documents_of_slurm(content: bytes) -> object:
+    told = slurm_documents.read_document(content, who="fuzz")
+    found = slurm_documents.nodes_of(told, 8), slurm_documents.jobs_of(told)
+    return found, slurm_documents.windows_of(told), told.complaint
+
+
+SLURM_DOCUMENTS = (
+    b'{"nodes": [{"name": "n1", "state": "idle", "state_flags": ["DRAIN"], "reason": "x", "boot_time": 7}]}',
+    b'{"nodes": [{"name": "n1", "state": ["IDLE"], "gres": "gpu:8", "boot_time": {"set": true, "number": 7}}]'
+    b"}",
+    b'{"jobs": [{"job_id": 1, "job_state": "RUNNING", "nodes": "n[1-2]", "name": "a"}], "errors": []}',
+    b'{"reservations": [{"name": "a", "flags": "MAINT", "node_list": "n1", "start_time": 1, "end_time": 2}]}',
+)
+SLURM_API = (
+    b'{"paths": {"/slurm/v0.0.38/nodes": {"get": {}}, "/slurm/v0.0.38/node/{node_name}": {"post": {}}}}'
+)
+
+
+def asked(content: bytes) -> None:
+    """As what one who has proven the token asks of the fabric's answerer, and hangs up."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.sendall(content[: 1 << 12])
+        answering.FabricQuestions(fabric.BoundedSocket(ours, time.monotonic() + 10)).answer()
 
 
 def acted(content: bytes) -> object:
@@ -364,9 +398,11 @@ DECODERS: dict[str, Decoder] = {
         (),
         (b'{"ok": false, "checks": [{"name": "gpu0.product", "value": 12, "ok": false}]}',),
     ),
-    "schedulers.slurm": Decoder(
-        text(slurm_scheduler.parse_nodes), (), (sample("topology/scontrol-show-node.txt"),)
+    "schedulers.slurm_commands": Decoder(
+        text(slurm_commands.parse_nodes), (), (sample("topology/scontrol-show-node.txt"),)
     ),
+    "schedulers.slurm_documents": Decoder(documents_of_slurm, (HoldfastError,), SLURM_DOCUMENTS),
+    "schedulers.slurm_rest": Decoder(slurm_rest.read_api, (HoldfastError,), (SLURM_API,)),
     "schedulers.kubernetes_api": Decoder(
         text(lambda config: kubernetes_api.read_kubeconfig(config, ROOT)), (HoldfastError,), (KUBECONFIG,)
     ),
@@ -411,6 +447,11 @@ DECODERS: dict[str, Decoder] = {
         lambda content: flight_dumps.parse_dump(0, content),
         (ValueError,),
         (FLIGHT_DUMP, b'{"version":"2.10","entries":[{"process_group":["0",""]}],"pg_config":{}}'),
+    ),
+    "check.answering": Decoder(
+        asked,
+        (wire.MalformedFrame, OSError),
+        (fabric.REQUEST.pack(b"E", 2) + bytes(128), fabric.REQUEST.pack(b"S", 3) + b"abc"),
     ),
     "check.figures": Decoder(
         from_file(figures.read_reference, "good.toml"), (HoldfastError,), (b'"gpu0.product" = 731.25\n',)

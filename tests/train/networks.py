@@ -24,6 +24,8 @@ BRIDGE = "hh-bridge"
 DEVICE = "hh-cable"
 DROP_ALL = ("bpf", "direct-action", "bytecode", "1,6 0 0 2")
 """A packet filter of one instruction: drop (linux/filter.h, TC_ACT_SHOT)."""
+DROP_SOME = (*DROP_ALL[:3], "4,32 0 0 4294963256,53 0 1 214748365,6 0 0 0,6 0 0 2")
+"""One that loads a random number and drops if it is below a twentieth of the largest (SKF_AD_RANDOM)."""
 
 COORDINATES = "holdfast: this machine ("
 """What the launcher of a machine says whose heir takes over."""
@@ -81,6 +83,15 @@ class NetworkedMachine:
         """What it sends goes at most so fast, as in `200kbit`."""
         shape = ("rate", rate, "burst", "4kb", "latency", "500ms")
         sh(*self.prefix, "tc", "qdisc", "replace", "dev", DEVICE, "root", "tbf", *shape)
+
+    def hurry(self) -> None:
+        """As fast as before."""
+        sh(*self.prefix, "tc", "qdisc", "del", "dev", DEVICE, "root")
+
+    def lose(self) -> None:
+        """A twentieth of what it gets is lost."""
+        sh(*self.prefix, "tc", "qdisc", "add", "dev", DEVICE, "ingress")
+        sh(*self.prefix, "tc", "filter", "add", "dev", DEVICE, "ingress", *DROP_SOME)
 
     def _end(self, way: Way | str) -> tuple[tuple[str, ...], str]:
         return ((*self.prefix, "tc"), DEVICE) if way == "in" else (("tc",), self._plug)

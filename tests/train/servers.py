@@ -23,16 +23,21 @@ INSTALL = "`make servers` installs it (needs root or sudo)"
 
 
 class Package(NamedTuple):
-    """A package of Debian or Ubuntu: the commands that show that it is there, and the tests that use it."""
+    """A package of Debian or Ubuntu: the commands that show that it is there, or the file below /usr/lib, and
+    the tests that use it.
+    """
 
     commands: tuple[str, ...]
     used_by: str
+    file: str = ""
 
 
 PACKAGES: Mapping[str, Package] = {
     "postgresql": Package(("initdb", "postgres"), "the store in PostgreSQL"),
     "chromium": Package(("chromium",), "the pages, in a browser"),
     "slurm-wlm": Package(("munged", "slurmctld", "slurmd", "srun"), "runs under Slurm"),
+    "slurmrestd": Package(("slurmrestd",), "control through slurmrestd"),
+    "slurm-wlm-jwt-plugin": Package((), "control through slurmrestd", "*/slurm*/auth_jwt.so"),
     "prometheus": Package(("prometheus", "promtool"), "signals, drills and diagnose"),
     "prometheus-node-exporter": Package(("prometheus-node-exporter",), "signals, doctor and the testbed"),
     "prometheus-alertmanager": Package(("prometheus-alertmanager",), "alerts"),
@@ -56,8 +61,13 @@ def find(command: str) -> Path | None:
 
 
 def missing(names: Iterable[str] = PACKAGES) -> list[str]:
-    """The packages of which a command is not here."""
-    return [name for name in names if not all(map(find, PACKAGES[name].commands))]
+    """The packages of which something is not here."""
+    return [name for name in names if not _is_here(PACKAGES[name])]
+
+
+def _is_here(package: Package) -> bool:
+    is_filed = not package.file or any(Path("/usr/lib").glob(package.file))
+    return is_filed and all(map(find, package.commands))
 
 
 def need(*names: str) -> None:

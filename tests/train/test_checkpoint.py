@@ -311,6 +311,45 @@ def test_what_only_looks_like_a_checkpoint_is_told_of_and_passed_over(
         assert pattern in heard.reason
 
 
+@pytest.mark.parametrize("is_of_manifest", [True, False])
+def test_what_storage_has_lost_is_passed_over_by_name_and_saving_goes_on(
+    tmp_path: Path, told: Listener, is_of_manifest: bool
+) -> None:
+    checkpoints = DirectoryCheckpoints(tmp_path, told=told, read_pauses_s=(0.0, 0.0))
+    for step in (1, 2):
+        checkpoints.save(step, state_of(step))
+    lost = unreadable(checkpoints.path(2), is_of_manifest)
+    loaded = checkpoints.newest()
+    assert loaded is not None
+    assert loaded.step == 1
+    assert_whole(loaded)
+    assert told.kinds() == [("failed", 2)]  # once, after the last attempt
+    assert told[0].reason == f"{lost.name} cannot be read: Input/output error"
+    # A member that has refused nothing can save as well, and what cannot be read goes with the old ones.
+    another = DirectoryCheckpoints(tmp_path, told=told)
+    for step in (3, 4, 5):
+        another.save(step, state_of(step))
+    assert another.steps() == [4, 5]
+
+
+def test_a_run_ends_where_storage_has_lost_all_that_there_is(tmp_path: Path, told: Listener) -> None:
+    checkpoints = DirectoryCheckpoints(tmp_path, told=told, read_pauses_s=())
+    checkpoints.save(1, state_of(1))
+    lost = unreadable(checkpoints.path(1), is_of_manifest=False)
+    with pytest.raises(StoreError, match="Input/output error") as caught:
+        checkpoints.newest()
+    assert str(lost) in caught.value.sentence
+
+
+def unreadable(manifest: Path, is_of_manifest: bool) -> Path:
+    """A file of a checkpoint, of which the kernel from now on says what it says of a bad disk."""
+    (pack,) = (manifest.parent / FOLDER / name for name, _ in read_manifest(manifest).packs)
+    file = manifest if is_of_manifest else pack
+    file.unlink()
+    file.symlink_to("/proc/self/mem")  # nothing is mapped where it begins
+    return file
+
+
 @pytest.mark.parametrize(
     ("version", "sentence", "hint"),
     [

@@ -1,5 +1,6 @@
 """One node, from end to end, within a bound: schedulers kill a health check that takes longer."""
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -7,27 +8,42 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.check.figures import CheckedFigure, held_against, unmeasured
-from holdfast.check.gpus import counted, logged, plugged_in, probe, tried
+from holdfast.check.fabric import try_fabric
+from holdfast.check.figures import CheckedFigure, held_against, owed, unmeasured
+from holdfast.check.gpus import (
+    SUSTAINED,
+    SUSTAINING,
+    counted,
+    logged,
+    plugged_in,
+    probe,
+    probe_for,
+    tried,
+)
 from holdfast.check.host import PARTS, look_at_host
+from holdfast.check.ports import judged_ports, look_at_ports
+from holdfast.detect.suspects import EACH_GPU, SuspectPart, wanted
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError
+from holdfast.run.seeking import Address
 from holdfast.signals.collectors import Unavailable
+from holdfast.signals.collectors.infiniband import SYSFS
 from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.collectors.kernel_log_collector import OWN_LOG, KernelLogCollector
 from holdfast.wording.units import SECOND_NS
 
-HOST_SHARE = 0.5
+HOST_SHARE, FABRIC_SHARE = 0.5, 0.3
 """Of the time, at most, before the GPUs are tried."""
 
-
-KINDS = ("gpu", "disk", "memory", "clock", "kernel")
+KINDS = ("gpu", "fabric", "port", "disk", "memory", "clock", "kernel")
 """How the names of checks begin."""
 
 
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     """gpus: so many must be there; None: as many as are plugged in. folder: on the disk that is tried.
-    most_s: for all. since_s: so far back the kernel log counts. skipped: names, or how they begin.
+    most_s: for all. since_s: so far back the kernel log counts. skipped: names, or how they begin. part: what
+    the node was drained for, which is tried longer and must be proven good. peers: known to be good; the way
+    to the first that answers is tried, with this token. ports: the kernel's tree of adapters.
     """
 
     gpus: int | None
@@ -35,6 +51,10 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     most_s: float
     since_s: float
     skipped: tuple[str, ...] = ()
+    part: SuspectPart | None = None
+    peers: tuple[Address, ...] = ()
+    token: str = ""
+    ports: Path = SYSFS
     log: Path = OWN_LOG
 
 
@@ -48,28 +68,54 @@ class NodeCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_node(plan: CheckPlan, reference: Mapping[str, float], clock: Clock | None = None) -> NodeCheck:
     begun = time.monotonic()
+    ports = look_at_ports(plan.ports)
     asked = [part for part in PARTS if not _is_skipped("gpu" if part == "driver" else part, plan.skipped)]
     # The host while nothing else is at work, then the GPUs, which take what time is left.
     host = look_at_host(plan.folder, asked, begun + HOST_SHARE * plan.most_s)
     found = host.figures
+    if plan.peers and not _is_skipped("fabric", plan.skipped):
+        found += try_fabric(plan.peers, plan.token, time.monotonic() + FABRIC_SHARE * plan.most_s)
     if not _is_skipped("gpu", plan.skipped):
-        wanted = plugged_in() if plan.gpus is None else plan.gpus
-        found += tried(probe(begun + plan.most_s), wanted, host.readings)
+        count = plugged_in() if plan.gpus is None else plan.gpus
+        probed = probe(begun + plan.most_s, probe_for(plan.part, plan.most_s))
+        found += tried(probed, count, host.readings)
         found += counted(host.readings)
-        if host.complaint and wanted:
+        if host.complaint and count:
             found.append(unmeasured("gpu.driver", "", host.complaint))
     found += _kernel(plan, clock or SystemClock())
-    shown = [one for one in held_against(found, reference) if not _is_skipped(one.name, plan.skipped)]
+    found += judged_ports(ports, look_at_ports(plan.ports))
+    known = {name: value for name, value in reference.items() if _is_asked(name, plan)}
+    shown = [one for one in held_against(found, known) if not _is_skipped(one.name, plan.skipped)]
+    shown = shown if plan.part is None else owed(shown, plan.part)
     return NodeCheck(ok=all(one.ok for one in shown), took_s=time.monotonic() - begun, checks=tuple(shown))
 
 
-def require_known(skipped: Sequence[str]) -> None:
-    """Raises `InputError` where one of them is the beginning of no check's name."""
+def require_known(skipped: Sequence[str], part: SuspectPart | None = None) -> None:
+    """Raises `InputError` where one of them is the beginning of no check's name, or leaves out what has to
+    clear this part.
+    """
     for one in skipped:
         if not one or not any(one.startswith(kind) or kind.startswith(one) for kind in KINDS):
             raise InputError(
                 f"No check's name begins with {one!r}.", hint=f"They begin with: {', '.join(KINDS)}."
             )
+    for name in wanted(part) if part else ():
+        if any(name.replace("*", "").startswith(one) or _is_of_a_gpu(name, one) for one in skipped):
+            raise InputError(
+                f"--for {part} needs {name}, which --skip leaves out.", hint="Give one of the two."
+            )
+
+
+def _is_of_a_gpu(name: str, skipped: str) -> bool:
+    """Whether `gpu*.product` is left out for one of them."""
+    return name.startswith(EACH_GPU) and bool(re.match(r"gpu\d", skipped))
+
+
+def _is_asked(name: str, plan: CheckPlan) -> bool:
+    """Whether this check measures it: some figures are only measured on request."""
+    if name.startswith("fabric."):
+        return bool(plan.peers)
+    return name.rpartition(".")[2] not in SUSTAINED or plan.part in SUSTAINING
 
 
 def _is_skipped(name: str, skipped: Sequence[str]) -> bool:

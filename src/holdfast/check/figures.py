@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.detect.suspects import SuspectPart, unproven
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.references import reference_bandwidth
 from holdfast.record.errors import InputError
@@ -19,6 +20,10 @@ PRODUCT_SHARE, MEMORY_SHARE, COPY_SHARE = 0.55, 0.75, 0.7
 """Of the published peaks: a healthy H200 shows 0.74, 0.87 and 0.86 of them."""
 REDUCE_SHARE = 0.5
 """Of the published bus bandwidth: one link in two that is gone shows, and how a node is wired does not."""
+SPREADS = {"fabric.latency": 2.0, "fabric.latency_p99": 5.0}
+"""How many times as much as a good node showed is good still, of figures of which less is better: paths have
+more or fewer hops, and the slowest one in a hundred is another one each time.
+"""
 FIGURES_MAX = 10_000
 MEMORY_GB_PER_S: dict[Chip, float] = {
     "a100": 2_039,
@@ -38,6 +43,7 @@ LINK_GB_PER_S: dict[int, float] = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 class CheckedFigure(msgspec.Struct, frozen=True, kw_only=True):
     """name: `gpu0.product`. value: None where it could not be measured, and `note` says why. reference: what
     it must reach, or not exceed; None where there is nothing to hold it against, and it is only shown.
+    untried: it is not good only because it was asked for, and there is no way to measure it here.
     """
 
     name: str
@@ -47,6 +53,7 @@ class CheckedFigure(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     sense: Sense = "at-least"
     note: str = ""
+    untried: bool = False
 
 
 def figure(
@@ -69,6 +76,22 @@ def figure(
 
 def unmeasured(name: str, unit: str, note: str, *, ok: bool = False) -> CheckedFigure:
     return CheckedFigure(name=name, value=None, unit=unit, reference=None, ok=ok, note=note)
+
+
+def owed(found: list[CheckedFigure], part: SuspectPart) -> list[CheckedFigure]:
+    """The figures, with all that must clear this part: what could not be measured does not pass for good."""
+    good = {one.name: one.ok and one.value is not None for one in found}
+    names = unproven(part, good)
+    there = {one.name for one in found}
+    judged = [
+        msgspec.structs.replace(one, ok=False, untried=True) if one.name in names and one.ok else one
+        for one in found
+    ]
+    return judged + [
+        msgspec.structs.replace(unmeasured(name, "", f"needed for {part}, not measured"), untried=True)
+        for name in names
+        if name not in there
+    ]
 
 
 # ---- what a good node showed -----------------------------------------------------------------------------
@@ -95,8 +118,10 @@ def read_reference(path: Path) -> dict[str, float]:
 
 
 def reference_text(found: Iterable[CheckedFigure]) -> str:
-    """What `read_reference` reads: all figures of which more is better."""
-    shown = [one for one in found if one.value is not None and one.sense == "at-least"]
+    """What `read_reference` reads: all figures of which more is better, and times that paths take."""
+    shown = [
+        one for one in found if one.value is not None and (one.sense == "at-least" or one.name in SPREADS)
+    ]
     return "".join(f'"{one.name}" = {one.value:.6g}\n' for one in shown)
 
 
@@ -112,10 +137,18 @@ def held_against(found: Iterable[CheckedFigure], known: Mapping[str, float]) -> 
 
 
 def _held(one: CheckedFigure, known: float) -> CheckedFigure:
-    """A figure without a unit is a count, of which none may be missing."""
+    """A figure without a unit is a count, of which none may be missing. What could not be measured is as good
+    as before: whoever tried says whether that speaks against the node.
+    """
+    if one.name in SPREADS:
+        most = min(SPREADS[one.name] * known, one.reference or float("inf"))
+        return msgspec.structs.replace(
+            one, reference=most, ok=one.ok if one.value is None else one.value <= most
+        )
     least = max(KEPT_SHARE * known if one.unit else known, one.reference or 0.0)
-    is_good = one.value is not None and one.value >= least
-    return msgspec.structs.replace(one, reference=least, ok=is_good)
+    return msgspec.structs.replace(
+        one, reference=least, ok=one.ok if one.value is None else one.value >= least
+    )
 
 
 # ---- what is published -----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
@@ -16,6 +17,7 @@ from holdfast.check.figures import (
     published_reduce_gb_per_s,
     unmeasured,
 )
+from holdfast.detect.suspects import SuspectPart
 from holdfast.detect.xids import verdict
 from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.collectors.nvml import PREFIX
@@ -24,6 +26,10 @@ from holdfast.signals.frame import Reading
 PROBE = (sys.executable, "-m", "holdfast.train.gpu_probe")
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 NVIDIA, GPU_CLASSES = "0x10de", ("0x0300", "0x0302")
+SUSTAIN_S, SUSTAIN_SHARE, SUSTAIN_S_MAX = 8.0, 0.15, 600.0
+"""What a part that is suspected is tried for: this share of the time that there is, within these bounds."""
+SUSTAINED_SHARE = 0.9
+"""Of its pace in the first seconds, that a GPU must keep: one that throttles falls below it."""
 PARTS = {
     "product": "TFLOP/s",
     "differing": "elements",
@@ -33,6 +39,10 @@ PARTS = {
     "to_host": "GB/s",
 }
 """What the probe tells of each GPU, with its unit."""
+SUSTAINED = {"sustained": "of its pace", "clock": "MHz"}
+"""What it tells of a GPU that was put under load for longer."""
+SUSTAINING: tuple[SuspectPart | None, ...] = ("gpu", "gpu-compute")
+"""For which it is."""
 TOGETHER = {"reduce": "GB/s", "reduce_wrong": "sums"}
 """What it tells of all of them, where there are several."""
 
@@ -46,14 +56,18 @@ class ProbeLine(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     value: float | None = None
     error: str = ""
+    untried: str = ""
 
 
 class ProbedGpu(msgspec.Struct, kw_only=True):
-    """Of one GPU. figures: by what the probe calls them."""
+    """Of one GPU. figures: by what the probe calls them. untried: why some cannot be measured here, which
+    says nothing about the GPU.
+    """
 
     device: str = ""
     figures: dict[str, float] = msgspec.field(default_factory=dict)
     error: str = ""
+    untried: str = ""
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +76,19 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     gpus: dict[int, ProbedGpu]
     together: ProbedGpu
     note: str = ""
+
+
+def probe_for(part: SuspectPart | None, most_s: float) -> tuple[str, ...]:
+    """The probe's command: what is suspected is tried for longer, the longer the whole check may take."""
+    seconds = min(max(SUSTAIN_S, SUSTAIN_SHARE * most_s), SUSTAIN_S_MAX)
+    match part:
+        case "gpu-compute" | "gpu":
+            return (*PROBE, "--sustain", str(seconds))
+        case "gpu-memory":
+            return (*PROBE, "--patterns", str(seconds))
+        case "nvlink" | "pcie" | "fabric" | "disk" | "host" | "node" | None:
+            return PROBE
+    assert_never(part)
 
 
 def probe(until_s: float, command: Iterable[str] = PROBE) -> Probed:
@@ -86,6 +113,7 @@ def _read(output: bytes) -> tuple[dict[int, ProbedGpu], ProbedGpu]:
         if gpu is None:
             continue
         gpu.device, gpu.error = line.device or gpu.device, line.error or gpu.error
+        gpu.untried = line.untried or gpu.untried
         if line.value is not None:
             gpu.figures[line.name] = line.value
     return gpus, together
@@ -113,7 +141,9 @@ def _tried_together(probed: Probed) -> Iterator[CheckedFigure]:
     least = published_reduce_gb_per_s(devices.pop(), count) if len(devices) == 1 else None
     for name, unit in TOGETHER.items():
         value = together.figures.get(name)
-        if value is None:
+        if value is None and together.untried:
+            yield unmeasured(f"gpus.{name}", unit, together.untried, ok=True)
+        elif value is None:
             note = together.error or probed.note or "the probe did not come to it"
             yield unmeasured(f"gpus.{name}", unit, note)
         elif name == "reduce":
@@ -141,6 +171,10 @@ def _tried(number: int, gpu: ProbedGpu, link: tuple[int, int] | None, note: str)
         else:
             told = f"of {gpu.figures['tried']:.0f} GB" if name == "wrong" and "tried" in gpu.figures else ""
             yield figure(full, value, unit, most=0, note=told)
+    for name, unit in SUSTAINED.items():
+        if (value := gpu.figures.get(name)) is not None:
+            least = {"sustained": SUSTAINED_SHARE, "clock": None}
+            yield figure(f"gpu{number}.{name}", value, unit, least=least[name])
 
 
 def plugged_in(devices: Path = PCI_DEVICES) -> int:

@@ -1,13 +1,16 @@
 """`holdfast check`: try what this node can do, before it is given work again."""
 
 import tempfile
+import time
 from pathlib import Path
 
 import click
 import msgspec
 from rich.console import Console
 
+from holdfast.check.answering import FabricAnswerer
 from holdfast.check.checking import CheckPlan, NodeCheck, check_node, require_known
+from holdfast.check.fabric import place_named, read_token
 from holdfast.check.figures import CheckedFigure, read_reference, reference_text
 from holdfast.cli.flags import FiniteRange, option, shared, takes
 from holdfast.cli.pages import require_writable
@@ -15,6 +18,7 @@ from holdfast.cli.record import json_option
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import print_json, printable
 from holdfast.cli.values import some_seconds
+from holdfast.detect.suspects import PARTS, SuspectPart
 from holdfast.record.errors import InputError
 
 MOST_S = 50.0
@@ -35,6 +39,19 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     skip: tuple[str, ...] = option(
         "Leave out the checks whose names begin so, such as clock or gpu0. May be repeated.", metavar="NAME"
     )
+    part: SuspectPart | None = option(
+        "--for",
+        "What the node was drained for: it is tried longer, and must be proven good.",
+        type=click.Choice(PARTS),
+    )
+    peer: tuple[str, ...] = option(
+        "Try the fabric to this node, which is known to be good. May be repeated; the first that answers.",
+        metavar="HOST:PORT",
+    )
+    answer: str | None = option(
+        "Be that node: answer checks of others there until --timeout is over.", metavar="HOST:PORT"
+    )
+    token_file: Path | None = option("What nodes prove to each other for --peer and --answer.")
     since_s: float = option(
         "--since",
         "How far back the kernel log counts.",
@@ -57,22 +74,29 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("check")
 @takes(_Flags)
 def command(given: _Flags) -> int:
-    """Try this node: GPUs, copies, disk, memory, clock, kernel log. Exit with 1 if anything is not good.
+    """Try this node: GPUs, fabric, disk, memory, clock, kernel log. Exit with 1 if anything is not good.
 
     Figures are held against what is published of the GPU or, better, against those of a good node of the
     same kind. It uses all GPUs for some seconds: nothing else may use them meanwhile.
     """
+    token = read_token(given.token_file) if given.peer or given.answer else ""
+    if given.answer is not None:
+        FabricAnswerer(place_named(given.answer), token).serve(time.monotonic() + given.most_s)
+        return 0
     known = {} if given.reference is None else read_reference(given.reference)
     if given.write_reference is not None and given.write_reference.exists():
         raise InputError(f"{given.write_reference} exists already.", hint="Name another file.")
     require_writable(given.write_reference, "reference")
-    require_known(given.skip)
+    require_known(given.skip, given.part)
     plan = CheckPlan(
         gpus=given.gpus,
         folder=given.directory or Path(tempfile.gettempdir()),
         most_s=given.most_s,
         since_s=given.since_s,
         skipped=given.skip,
+        part=given.part,
+        peers=tuple(place_named(one) for one in given.peer),
+        token=token,
     )
     found = check_node(plan, known)
     if not found.checks:

@@ -98,7 +98,7 @@ def _controlling(given: _Flags, store: Store, lead: Lead, policy: ControlPolicy)
     return Controlling(
         ControlSetting(
             store=store,
-            machines=reached(policy, LiveRuns(home()), lead.is_ours),
+            machines=reached(policy, LiveRuns(home()), lead.is_ours, say),
             policy=policy,
             prices=load_prices(given.prices_path),
             token=_token(),

@@ -37,6 +37,7 @@ from holdfast.control.seeing import (
 from holdfast.diagnose.assess import CLUSTER
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import IncidentChange, restored
+from holdfast.diagnose.mechanisms import suspected
 from holdfast.diagnose.recorded import KIND as DIAGNOSED
 from holdfast.economics.pricing.prices import Prices
 from holdfast.record.errors import HoldfastError
@@ -223,6 +224,7 @@ class Controlling:
             node=cluster.nodes.get(decision.target),
             run=cluster.runs.get(decision.run),
             is_long_check=needs_long_check(now_ns, decision.target, cluster, self._setting.policy),
+            part=suspected(decision.rule),
         )
         self._doing[name] = self._pool.submit(self._do, order)
 

@@ -21,7 +21,7 @@ from holdfast.control.actions import (
 )
 from holdfast.control.alternatives import STANDS_STILL_SHARE, CaseLoss, loss_of, priced
 from holdfast.control.cluster import Case, ClusterView, ControlState, NodeView, cases, node_named
-from holdfast.control.decision import ActionPrice, ControlDecision, PricedAction
+from holdfast.control.decision import UNPROVEN, ActionPrice, ControlDecision, PricedAction
 from holdfast.control.history import Act
 from holdfast.control.policy import ControlPolicy
 from holdfast.record.events import ControlMode
@@ -365,6 +365,8 @@ def _repair(
         return "call-a-person", f"{target} is a lemon: taken out {wording.times(times_out)}"
     if "restore" not in cluster.can:
         return "call-a-person", f"{target} is out, and the policy has no command to check it"
+    if failed and failed[-1].outcome.startswith(UNPROVEN):
+        return "call-a-person", f"{target} stays out, {failed[-1].outcome}"
     if failed and not rebooted and "reboot" in cluster.can:
         return "reboot", f"{target} failed its check: {failed[-1].outcome}"
     if len(failed) > 1:

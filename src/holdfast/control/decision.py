@@ -5,6 +5,11 @@ import msgspec
 from holdfast.control.actions import ControlAction
 from holdfast.record.events import ControlMode
 
+UNPROVEN = "not proven: "
+"""How the outcome of a restore begins whose check could not measure what the node was taken out for: to
+reboot it or to check it again tells no more, and a person has to see to it.
+"""
+
 
 class ActionPrice(msgspec.Struct, frozen=True, kw_only=True):
     """What is lost until the horizon if this is done: GPU-time, and money with people's work in it."""

@@ -26,7 +26,7 @@ Nodes = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 NO_RULE = "unknown"
 """The rule of incidents whose cause nobody could name."""
-PLACEHOLDERS = ("node", "run", "reason", "job")
+PLACEHOLDERS = ("node", "run", "reason", "job", "part")
 _WORD_CHARS = re.compile(r"\{([^{}]*)\}")
 
 
@@ -64,7 +64,8 @@ class RulePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SiteCommands(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The site's own ways, each a command without a shell, with {node}, {run}, {job} and {reason} filled in.
+    """The site's own ways, each a command without a shell, with {node}, {run}, {job}, {reason} and {part}
+    filled in. part: of the node, that it was drained for.
 
     An empty one does not exist. timeout_s: for each, but for the long check.
     """
@@ -121,6 +122,17 @@ class KubernetesPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     lease: Annotated[str, msgspec.Meta(pattern=r"^(|[a-z0-9-]{1,63}/[a-z0-9][a-z0-9.-]{0,252})$")] = ""
 
 
+class SlurmPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """rest: where slurmrestd is, as http://HOST:PORT or unix:/PATH; empty: Slurm's commands are used.
+    token_file: has the token for it; empty: $SLURM_JWT, or none. user: whose it is; empty: of whoever runs
+    control.
+    """
+
+    rest: Annotated[str, msgspec.Meta(pattern=r"^(|https?://\S+|unix:/\S+)$")] = ""
+    token_file: str = ""
+    user: str = ""
+
+
 class LemonPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node that was taken out `long_check` times within so many days is tried longer; `person` times, and
     it stays out until a person restores it.
@@ -153,6 +165,7 @@ class ControlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     times: Times = Times()
     lemons: LemonPolicy = LemonPolicy()
     commands: SiteCommands = SiteCommands()
+    slurm: SlurmPolicy = SlurmPolicy()
     kubernetes: KubernetesPolicy = KubernetesPolicy()
 
     @property

@@ -11,6 +11,7 @@ EXAMPLE = "`holdfast control --example-policy` prints one with every key."
 FORMS = {
     "kubernetes.taint": "KEY=VALUE:NoSchedule or KEY=VALUE:NoExecute",
     "kubernetes.lease": "NAMESPACE/NAME",
+    "slurm.rest": "http://HOST:PORT or unix:/PATH",
 }
 """What strings look like that have a form."""
 KINDS = {

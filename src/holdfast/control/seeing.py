@@ -9,6 +9,7 @@ import msgspec
 from holdfast.control.actions import ControlAction
 from holdfast.control.cluster import NodeView, RunView
 from holdfast.control.decision import ControlDecision
+from holdfast.detect.suspects import SuspectPart, unproven
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import IncidentChange
 from holdfast.economics.pricing.prices import Prices
@@ -46,13 +47,20 @@ class MachinesView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActionOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What machines are asked to do. reason: ours, by which we know the node again. node: as it was seen."""
+    """What machines are asked to do. reason: ours, by which we know the node again. node: as it was seen.
+    part: what the node was taken out for, and what its check must clear.
+    """
 
     decision: ControlDecision
     reason: str
     node: NodeView | None
     run: RunView | None
     is_long_check: bool
+    part: SuspectPart = "node"
+
+    def unproven(self, is_good: Mapping[str, bool]) -> tuple[str, ...]:
+        """The figures that a check owes. is_good: by name, whether it was measured and is good."""
+        return unproven(self.part, is_good)
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):

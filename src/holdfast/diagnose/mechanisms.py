@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.detect.signs import Sign
+from holdfast.detect.suspects import SuspectPart
 from holdfast.diagnose.incident import Verdict
 from holdfast.signals.domains import Domain, Seam
 from holdfast.topology.graph import Kind
@@ -38,6 +39,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Mechanism(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way to be slow.
 
+    suspect   the part of a node that is checked before one that was drained for this comes back
     reach, slows: as most have them unless it is said
     shows     signs at the cause, or at all of what it consists of
     follows   signs further down, at some of what depends on it
@@ -58,6 +60,7 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: str
     title: str
     origin: Origin
+    suspect: SuspectPart
     decides: str
     action: str
     reach: Reach = "beneath"
@@ -81,3 +84,8 @@ def _told() -> dict[str, dict[str, object]]:
 
 
 MECHANISMS = tuple(msgspec.convert({"name": name, **told}, Mechanism) for name, told in _told().items())
+
+
+def suspected(mechanism: str) -> SuspectPart:
+    """Which part of a node this is about; all of it where no mechanism is called so."""
+    return next((one.suspect for one in MECHANISMS if one.name == mechanism), "node")

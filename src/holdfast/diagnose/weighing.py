@@ -121,6 +121,7 @@ UNKNOWN = Mechanism(
     name="unknown",
     title="nothing that is known explains it",
     origin=Origin("none", ("run",), seam="none"),
+    suspect="node",
     verdict="unknown",
     reach="everyone",
     slows=(),

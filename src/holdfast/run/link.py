@@ -113,7 +113,7 @@ class Link:
                 f"{missing.args[0]} is not set, so this process does not know its run.",
                 hint="Start the script with `holdfast run`.",
             ) from None
-        call, place = partial(_shake_hands, token, member), _address(endpoint)
+        call, place = partial(shake_hands, token, "worker", member), _address(endpoint)
         connection, entry = call(place, None, handshake.KNOWN_WAIT_S)  # our agent has just heard from it
         successor = call if entry.accepted.has_successor else None
         link = cls(connection, entry.frames, member, entry.channel, successor, place)
@@ -387,8 +387,8 @@ def _address(endpoint: str) -> Address:
     return host.strip("[]"), int(port)
 
 
-def _shake_hands(
-    token: str, member: str, place: Address, received: int | None, wait_s: float
+def shake_hands(
+    token: str, role: wire.Role, name: str, place: Address, received: int | None, wait_s: float
 ) -> tuple[socket.socket, handshake.Entry]:
     """A connection on which both sides proved the token, and how. received: as in `Proof`."""
     host, port = place
@@ -399,7 +399,14 @@ def _shake_hands(
         except OSError as error:
             raise handshake.unreachable(endpoint, error) from None
         try:
-            return connection, _proven(connection, token, member, received, wait_s)
+            client = handshake.HandshakeClient(
+                token,
+                role=role,
+                name=name,
+                endpoint=handshake.endpoint_of(connection.getpeername()),
+                received=received,
+            )
+            return connection, _proven(connection, client, wait_s)
         except (TimeoutError, wire.MalformedFrame):
             connection.close()
             raise handshake.stranger(endpoint) from None
@@ -412,19 +419,9 @@ def _shake_hands(
     raise handshake.stranger(endpoint)
 
 
-def _proven(
-    connection: socket.socket, token: str, member: str, received: int | None, wait_s: float
-) -> handshake.Entry:
+def _proven(connection: socket.socket, client: handshake.HandshakeClient, wait_s: float) -> handshake.Entry:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    entry = handshake.Entry(
-        handshake.HandshakeClient(
-            token,
-            role="worker",
-            name=member,
-            endpoint=handshake.endpoint_of(connection.getpeername()),
-            received=received,
-        )
-    )
+    entry = handshake.Entry(client)
     due_s = time.monotonic() + wait_s
     while entry.run is None:
         left_s = due_s - time.monotonic()

@@ -9,16 +9,27 @@ from holdfast.schedulers.machines import ClusterMachines, RunMoves
 from holdfast.schedulers.slurm import SlurmScheduler
 
 
-def reached(policy: ControlPolicy, moves: RunMoves, is_leading: Callable[[], bool]) -> ClusterMachines:
-    """Raises `InputError` where there is no way to the scheduler."""
+def reached(
+    policy: ControlPolicy, moves: RunMoves, is_leading: Callable[[], bool], say: Callable[[str], None]
+) -> ClusterMachines:
+    """say: tells whoever runs it, in a sentence. Raises `InputError` where there is no way there."""
     match policy.scheduler:
         case "none":
             return ClusterMachines(policy, None, moves, is_leading)
         case "slurm":
-            return ClusterMachines(policy, SlurmScheduler(policy.gpus_per_node), moves, is_leading)
+            return ClusterMachines(policy, _slurm(policy, say), moves, is_leading)
         case "kubernetes":
             return _kubernetes(policy, moves, is_leading)
     assert_never(policy.scheduler)
+
+
+def _slurm(policy: ControlPolicy, say: Callable[[str], None]) -> SlurmScheduler:
+    if not policy.slurm.rest:
+        return SlurmScheduler(policy.gpus_per_node)
+    # Sites that use Slurm's commands need neither TLS nor HTTP to be loaded.
+    from holdfast.schedulers.slurm_rest import SlurmRest
+
+    return SlurmScheduler(policy.gpus_per_node, SlurmRest(policy.slurm, policy.gpus_per_node), say)
 
 
 def leading(policy: ControlPolicy, by_store: Callable[[], Lead], token: str) -> Lead:
@@ -32,7 +43,7 @@ def leading(policy: ControlPolicy, by_store: Callable[[], Lead], token: str) -> 
 
 
 def _kubernetes(policy: ControlPolicy, moves: RunMoves, is_leading: Callable[[], bool]) -> ClusterMachines:
-    # Slurm's sites need neither TLS nor HTTP to be loaded.
+    # Nor do Slurm's sites need these.
     from holdfast.schedulers.kubernetes import KubernetesScheduler
     from holdfast.schedulers.kubernetes_api import KubernetesApi, find_access
 

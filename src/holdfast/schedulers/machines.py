@@ -3,14 +3,17 @@
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
+from holdfast import wording
 from holdfast.control.actions import HARMLESS, ControlAction
+from holdfast.control.decision import UNPROVEN
 from holdfast.control.policy import ControlPolicy
 from holdfast.control.seeing import ActionOrder, Answered, MachinesView
 from holdfast.record.errors import HoldfastError
 from holdfast.schedulers.scheduler import NAME, DrainCause, Scheduler
-from holdfast.schedulers.site import filled, run_command, told
+from holdfast.schedulers.site import SiteAnswer, checked, filled, run_command, told
 
 NOTHING = MachinesView(nodes={})
+OWED_SHOWN_MAX = 6
 
 
 class RunMoves(Protocol):
@@ -117,13 +120,17 @@ class ClusterMachines:
         return Answered(ok=bool(jobs), outcome="; ".join(done) or "no job was found")
 
     def _restored(self, order: ActionOrder) -> Answered:
-        """Back only after a check that passes; its figures are the outcome."""
+        """Back only after a check that passes and has measured what the node was drained for."""
         commands = self._policy.commands
         is_long = order.is_long_check and bool(commands.long_check)
         template = commands.long_check if is_long else commands.check
-        checked = self._commanded(template, order, is_long=order.is_long_check)
-        if not checked.ok or order.node is None:
-            return checked
+        answer = self._answer(template, order, is_long=order.is_long_check)
+        if answer is None or order.node is None or (found := checked(answer)).is_failed:
+            return self._told(answer, order)
+        if owed := order.unproven(found.is_good):
+            listed = wording.listed(owed, OWED_SHOWN_MAX)
+            why = f"drained for {order.part}, and its check has no good figure of {listed}"
+            return Answered(ok=False, outcome=f"{UNPROVEN}{why}")
         if not self._is_leading():
             return Answered(ok=False, outcome="another process has taken the lead")
         decision = order.decision
@@ -134,21 +141,31 @@ class ClusterMachines:
                 back = f"; {self._moves.restore(decision.run, decision.target).outcome}"
             except HoldfastError as error:  # the node is back all the same
                 back = f"; the run did not take it: {error.sentence}"
-        return Answered(ok=True, outcome=f"restored: {checked.outcome}{back}")
+        return Answered(ok=True, outcome=f"restored: {told(answer)}{back}")
 
-    def _commanded(self, template: str, order: ActionOrder, *, is_long: bool = False) -> Answered:
+    def _commanded(self, template: str, order: ActionOrder) -> Answered:
+        return self._told(self._answer(template, order), order)
+
+    def _told(self, answer: SiteAnswer | None, order: ActionOrder) -> Answered:
+        if answer is None:
+            target = order.decision.target
+            return Answered(ok=False, outcome=f"{target!r} is not a name that a command is given")
+        return Answered(ok=answer.code == 0, outcome=told(answer))
+
+    def _answer(self, template: str, order: ActionOrder, *, is_long: bool = False) -> SiteAnswer | None:
+        """None: the target's name is not one that a command is given."""
         commands, decision = self._policy.commands, order.decision
         if decision.action not in HARMLESS and not NAME.fullmatch(decision.target):
-            return Answered(ok=False, outcome=f"{decision.target!r} is not a name that a command is given")
+            return None
         values = {
             "node": _plain(decision.target),
             "run": _plain(decision.run),
             "job": order.run.jobs[0] if order.run and order.run.jobs else "",
             "reason": decision.reason,
+            "part": order.part,
         }
         timeout_s = commands.long_timeout_s if is_long else commands.timeout_s
-        answer = run_command(filled(template, values), timeout_s)
-        return Answered(ok=answer.code == 0, outcome=told(answer))
+        return run_command(filled(template, values), timeout_s)
 
 
 def _cause(order: ActionOrder) -> DrainCause:

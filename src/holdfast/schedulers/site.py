@@ -36,6 +36,7 @@ class _Figure(msgspec.Struct, frozen=True, kw_only=True):
     reference: float | None = None
     ok: bool = True
     note: str = ""
+    untried: bool = False
 
 
 class _Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +113,26 @@ def told(answer: SiteAnswer) -> str:
         return f"all {len(checked.checks)} checks are good"
     shown = "; ".join(_shown(one) for one in bad[:FIGURES_SHOWN_MAX])
     return printable(f"{len(bad)} of {len(checked.checks)} checks are not good: {shown}")
+
+
+class CheckTold(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check found. is_good: by name, whether it was measured and is good. is_failed: something is bad,
+    rather than impossible to measure there.
+    """
+
+    is_good: dict[str, bool]
+    is_failed: bool
+
+
+def checked(answer: SiteAnswer) -> CheckTold:
+    """Of a check that tells no figures only how it ended is known."""
+    try:
+        found = msgspec.json.decode(answer.output, type=_Checked).checks
+    except UNDECODABLE:
+        found = ()
+    is_good = {one.name: one.ok and one.value is not None for one in found}
+    is_untried = any(one.untried for one in found) and all(one.ok or one.untried for one in found)
+    return CheckTold(is_good=is_good, is_failed=answer.code != 0 and not is_untried)
 
 
 def _shown(one: _Figure) -> str:

@@ -1,9 +1,7 @@
-"""Slurm, through its commands, in the lines that every version prints alike.
+"""Slurm: nodes and jobs by its commands or by slurmrestd, behind the one protocol of all schedulers."""
 
-Its JSON is not used: `scontrol --json` does not exist before 23.02, and what it prints has changed since.
-"""
-
-import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -11,50 +9,46 @@ from holdfast.control.cluster import NodeView
 from holdfast.control.seeing import MachinesView, PlacedJob
 from holdfast.record.errors import HoldfastError
 from holdfast.schedulers.scheduler import UNTOLD, DrainCause, NotOurs, require_name
-from holdfast.signals.collectors.slurm import MaintenanceWindow, ask, parse_jobs, parse_reservations, time_ns
-from holdfast.topology.discovery.slurm import gpu_count
+from holdfast.schedulers.slurm_commands import SlurmCommands
+from holdfast.signals.collectors.slurm import MaintenanceWindow
 
-SHOW_NODES = ("scontrol", "--oneliner", "show", "node")
-SHOW_JOBS = ("squeue", "--noheader", "--states=running,completing", "--format=%i|%N|%j")
-SHOW_RESERVATIONS = ("scontrol", "--oneliner", "show", "reservation")
-OUT_STATES = frozenset({"DRAIN", "DOWN", "FAIL", "FAILING", "ERROR", "FUTURE", "POWERED_DOWN", "INVAL"})
-"""In which a node gets no work."""
+if TYPE_CHECKING:
+    from holdfast.schedulers.slurm_rest import SlurmRest
+
 REASON_CHARS_MAX = 180
-_FIELD = re.compile(r"(?:^|\s)(NodeName|State|BootTime)=(\S*)")
-_REASON = re.compile(r"\sReason=(.*?)(?:\s\[[^\[\]]*@[^\[\]]*\])?(?:\s+(?:Comment|Extra)=.*)?\s*$")
 
 
-def parse_nodes(text: str, gpus_per_node: int = 0) -> dict[str, NodeView]:
-    """Of `scontrol --oneliner show node`, with times in UTC. gpus_per_node: of those that do not tell."""
-    found = {}
-    for line in text.splitlines():
-        fields = dict(_FIELD.findall(line))
-        if not (name := fields.get("NodeName")):
-            continue
-        reason = _REASON.search(line)
-        states = {state.rstrip("*~#!%$@^-") for state in fields.get("State", "").split("+")}
-        found[name] = NodeView(
-            name=name,
-            gpus=gpu_count(line) or gpus_per_node,
-            is_out=bool(states & OUT_STATES),
-            reason=reason[1] if reason else "",
-            since_ns=time_ns(fields.get("BootTime", "")) or 0,
-        )
-    return found
+class SlurmSource(Protocol):
+    """Who tells what Slurm knows. All raise `HoldfastError` where nobody does."""
+
+    def nodes(self) -> dict[str, NodeView]:
+        """All nodes, with their reasons."""
+
+    def jobs(self) -> tuple[PlacedJob, ...]:
+        """Those that run."""
+
+    def windows(self) -> tuple[MaintenanceWindow, ...]:
+        """Reservations for maintenance."""
 
 
 class SlurmScheduler:
-    """The Slurm that this machine's commands reach."""
+    """rest: a slurmrestd; without one all is done by the commands. say: tells whoever runs it."""
 
-    def __init__(self, gpus_per_node: int = 0) -> None:
-        self._gpus_per_node = gpus_per_node
+    def __init__(
+        self,
+        gpus_per_node: int = 0,
+        rest: "SlurmRest | None" = None,
+        say: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self._commands = SlurmCommands(gpus_per_node)
+        self._rest = rest
+        self._view: SlurmSource = self._commands if rest is None else rest
+        self._say = say
+        self._has_said = False
 
     def look(self, now_ns: int) -> MachinesView:
-        nodes = parse_nodes(ask(*SHOW_NODES), self._gpus_per_node)
-        jobs = tuple(
-            PlacedJob(job=job.job, name=job.name, nodes=job.nodes) for job in parse_jobs(ask(*SHOW_JOBS))
-        )
-        windows = [one for one in parse_reservations(ask(*SHOW_RESERVATIONS)) if _is_now(one, now_ns)]
+        nodes, jobs = self._view.nodes(), self._view.jobs()
+        windows = [one for one in self._view.windows() if _is_now(one, now_ns)]
         return MachinesView(
             nodes={name: _completed(node, jobs, windows) for name, node in nodes.items()}, jobs=jobs
         )
@@ -64,7 +58,7 @@ class SlurmScheduler:
         if seen.is_out and seen.reason != reason:
             raise NotOurs(f"{node} is out already: {seen.reason or 'no reason given'}.")
         said = " ".join(reason.replace('"', "'").split())[:REASON_CHARS_MAX]
-        ask("scontrol", "update", f"NodeName={require_name(node)}", "State=DRAIN", f"Reason={said}")
+        self._update(node, "DRAIN", said)
 
     def clear(self, node: str, jobs: tuple[str, ...]) -> str:
         for job in jobs:
@@ -75,17 +69,26 @@ class SlurmScheduler:
         seen = self._node(node)
         if not seen.is_out or seen.reason != reason:
             raise NotOurs(f"{node} is not out by us any more: {seen.reason or 'it has no reason'}.")
-        ask("scontrol", "update", f"NodeName={require_name(node)}", "State=RESUME")
+        self._update(node, "RESUME")
 
     def requeue(self, job: str) -> str:
-        ask("scontrol", "requeue", require_name(job))
+        self._commands.requeue(job)
         return "requeued"
 
+    def _update(self, node: str, state: str, reason: str = "") -> None:
+        if self._rest is not None and self._rest.can_update:
+            self._rest.update(node, state, reason)
+            return
+        if self._rest is not None and not self._has_said:
+            self._has_said = True
+            self._say(f"slurmrestd {self._rest.version} cannot update nodes: scontrol does.")
+        self._commands.update(node, state, reason)
+
     def _node(self, node: str) -> NodeView:
-        found = parse_nodes(ask(*SHOW_NODES, require_name(node)))
-        if node not in found:
+        found = self._view.nodes().get(require_name(node))
+        if found is None:
             raise HoldfastError(f"Slurm has no node {node}.", hint="`sinfo --Node` lists them.")
-        return found[node]
+        return found
 
 
 def _is_now(window: MaintenanceWindow, now_ns: int) -> bool:

@@ -17,6 +17,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TypeVar
 
 import httpx
@@ -68,11 +69,13 @@ class Manners(msgspec.Struct, frozen=True, kw_only=True):
     redirects  follow them, within the host that was named
     proxies    use those of the environment: a receiver outside the cluster is often behind one
     verify     whose certificates are good: everybody's known here, nobody's (False), or a context's
+    socket     a unix socket that leads to the server, whatever host the URL names
     """
 
     redirects: bool = False
     proxies: bool = False
     verify: ssl.SSLContext | bool = True
+    socket: Path | None = None
 
 
 PLAIN = Manners()
@@ -126,6 +129,7 @@ class HttpClient:
             timeout=limits.total_s,
             verify=_known_authorities(manners.proxies) if manners.verify is True else manners.verify,
             trust_env=manners.proxies,
+            transport=None if manners.socket is None else httpx.AsyncHTTPTransport(uds=str(manners.socket)),
         )
 
     def ask(

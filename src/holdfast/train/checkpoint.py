@@ -7,6 +7,7 @@ way. Which member writes, and what the state is made of, is decided elsewhere.
 
 import contextlib
 import copy
+import errno
 import math
 import os
 import re
@@ -75,6 +76,8 @@ CLOSE_S_MAX = 60.0
 """How long a writer that is closed waits for what it has begun: storage that hangs holds up no end."""
 READ_PAUSES_S = (0.25, 0.5, 1.0, 2.0)
 """Between attempts to read what is there and cannot be read: storage that stumbles is given this long."""
+LOST_ERRORS = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
+"""What the kernel answers where the storage has lost what was written, or the filesystem is damaged there."""
 AHEAD_MAX = 8
 """So many checkpoints are kept at most of a rank that is ahead of the others, whose parts are missing yet."""
 USED_SHARE_MIN = 0.5
@@ -372,8 +375,10 @@ class DirectoryCheckpoints:
         if missing:
             raise Unsound(f"its chunks in {missing[0]} were removed meanwhile")
 
-    def _manifests(self) -> dict[int, Manifest]:
-        """Those that are sound, by step. Raises `OSError` for one that is there and cannot be read."""
+    def _manifests(self, *, passes_over: bool = False) -> dict[int, Manifest]:
+        """Those that are sound, by step. Raises `OSError` for one that is there and cannot be read.
+        passes_over: unless storage has lost it.
+        """
         found = {}
         for path, step in self._found(WHOLE).items():
             try:
@@ -383,6 +388,9 @@ class DirectoryCheckpoints:
             except FileNotFoundError:
                 if path.is_symlink():
                     raise  # leads nowhere now, and may lead somewhere again
+            except OSError as error:
+                if not passes_over or error.errno not in LOST_ERRORS:
+                    raise
             except Unsound:
                 continue  # needs nothing: it will never be used
         return found
@@ -391,7 +399,8 @@ class DirectoryCheckpoints:
         """Chunks that a new checkpoint of this step may name: of packs that the newest of the others does not
         need, that are as long as they should be, and mostly in use.
         """
-        manifests = {of: found for of, found in self._manifests().items() if of not in self._refused}
+        readable = self._manifests(passes_over=True)
+        manifests = {of: found for of, found in readable.items() if of not in self._refused}
         newest = max((of for of in manifests if of != step), default=None)
         apart = set(dict(manifests[newest].packs)) if newest is not None else set[str]()
         there = packs_in(self._folder)
@@ -414,7 +423,7 @@ class DirectoryCheckpoints:
     def newest(self, until: Mark | None = None) -> Loaded | None:
         for pause_s in (*self._read_pauses_s, None):
             try:
-                return self._newest_settled(until)
+                return self._newest_settled(until, is_last=pause_s is None)
             except OSError as error:
                 if pause_s is None:
                     raise StoreError(
@@ -426,18 +435,20 @@ class DirectoryCheckpoints:
                 time.sleep(pause_s)
         raise AssertionError  # the last attempt returns or raises
 
-    def _newest_settled(self, until: Mark | None) -> Loaded | None:
+    def _newest_settled(self, until: Mark | None, *, is_last: bool) -> Loaded | None:
         self._tell_leftovers()
         for _ in range(LOOKS_MAX - 1):
             with contextlib.suppress(_Gone):  # removed as old since we looked: look again
-                return self._newest_now(until)
-        return self._newest_now(until)
+                return self._newest_now(until, is_last=is_last)
+        return self._newest_now(until, is_last=is_last)
 
-    def _newest_now(self, until: Mark | None) -> Loaded | None:
+    def _newest_now(self, until: Mark | None, *, is_last: bool) -> Loaded | None:
         """Only what is damaged is passed over: what cannot be read may be sound, and newer than the rest, and
-        so may what another version wrote.
+        so may what another version wrote. is_last: there is no further attempt, so what storage has lost is
+        damaged, if one before it can be read.
         """
         found = [each for each in self._candidates() if until is None or each.mark <= until]
+        lost: OSError | None = None
         for each in found:
             try:
                 return self._open(each)
@@ -447,12 +458,18 @@ class DirectoryCheckpoints:
                 raise  # a link that leads nowhere, such as into a filesystem that is not mounted
             except (NewerFormat, OlderFormat) as error:
                 raise _foreign(each.place, error) from error
+            except OSError as error:
+                if not is_last or error.errno not in LOST_ERRORS:
+                    raise
+                lost = lost or error
+                file = Path(error.filename or each.place).name
+                self._refuse(each, f"{file} cannot be read: {_why(error)}")
             except Unsound as error:
                 if each not in self._candidates():
                     raise _Gone from error  # with its chunks, while they were read
-                if each.place == str(self.path(each.step)):
-                    self._refused.add(each.step)
-                self._told("failed", each.step, each.place, _sentence(error))
+                self._refuse(each, _sentence(error))
+        if lost is not None:
+            raise lost
         if found:
             raise AllDamaged(
                 f"Every checkpoint in {self.place} is damaged: `holdfast checkpoint verify "
@@ -461,6 +478,11 @@ class DirectoryCheckpoints:
                 "anew.",
             )
         return None
+
+    def _refuse(self, candidate: "Candidate", reason: str) -> None:
+        if candidate.place == str(self.path(candidate.step)):
+            self._refused.add(candidate.step)
+        self._told("failed", candidate.step, candidate.place, reason)
 
     def _candidates(self) -> list["Candidate"]:
         """What there seems to be to go on from, the newest first."""

@@ -297,12 +297,17 @@ def _read_into(descriptor: int, target: memoryview, offset: int) -> None:
 
 @contextlib.contextmanager
 def plain_file(path: Path) -> Iterator[int]:
-    """A descriptor to read it with. Nothing that somebody put here, such as a pipe, may block."""
+    """A descriptor to read it with. Nothing that somebody put here, such as a pipe, may block. An error names
+    the file, also one of a read, which by itself knows the descriptor alone.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise Unsound("it is not a plain file")
         yield descriptor
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(descriptor)
 

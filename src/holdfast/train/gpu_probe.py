@@ -1,4 +1,5 @@
-"""What this machine's GPUs can do, tried with kernels: `python -m holdfast.train.gpu_probe`.
+"""What this machine's GPUs can do, tried with kernels: `python -m holdfast.train.gpu_probe [--sustain S |
+--patterns S]`, for those that products or patterns are to be tried so long.
 
 A program of its own, which `holdfast check` starts and ends: a GPU that hangs hangs this one. Each GPU has a
 thread, so that all work at once, as in a run; each figure is a line of JSON as soon as it is known.
@@ -10,11 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import cycle
+from statistics import median
 
 import torch
 from torch.cuda import nccl
 
 PRODUCT_SIZE, PRODUCT_BLOCK, PRODUCT_S = 8_192, 10, 2.0
+BUSY_PRODUCTS = 200
+"""A third of a second on an H200."""
+SUSTAIN_ENDS_S = 2.0
+"""The first and the last seconds of a long product, which are held against each other."""
 COPY_BYTES, COPY_ROUNDS = 1 << 30, 20
 PATTERN_BYTES, PATTERN_S, FREE_SHARE = 1 << 30, 8.0, 0.9
 HOST_BYTES, HOST_S = 256 << 20, 1.0
@@ -29,13 +36,14 @@ Told = Iterator[tuple[str, float]]
 _printing = threading.Lock()
 
 
-def main() -> int:
+def main(words: Sequence[str] = ()) -> int:
     """Exits with 0 also where there is no GPU: who asked counts them."""
+    longer = {flag: float(seconds) for flag, seconds in zip(words[::2], words[1::2], strict=True)}
     if not torch.cuda.is_available():
         return 0
     count = torch.cuda.device_count()
     _tell(count=count)
-    threads = [threading.Thread(target=_probe, args=(number,), daemon=True) for number in range(count)]
+    threads = [threading.Thread(target=_probe, args=(number, longer), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -50,13 +58,15 @@ def _tell(**told: object) -> None:
         print(json.dumps(told), flush=True)
 
 
-def _probe(number: int) -> None:
+def _probe(number: int, longer: dict[str, float]) -> None:
     try:
         properties = torch.cuda.get_device_properties(number)
         _tell(gpu=number, device=properties.name)
         device = torch.device("cuda", number)
         with torch.cuda.device(device), torch.no_grad():
-            for part in (_products, _memory, _patterns, _host):
+            sustain = partial(_sustained, seconds=longer.get("--sustain", 0.0))
+            patterns = partial(_patterns, seconds=longer.get("--patterns", 0.0))
+            for part in (_products, sustain, _memory, patterns, _host):
                 for name, value in part(device):
                     _tell(gpu=number, name=name, value=value)
                 torch.cuda.empty_cache()
@@ -66,20 +76,60 @@ def _probe(number: int) -> None:
 
 def _products(device: torch.device) -> Told:
     """How fast matrices are multiplied, and how many elements differ when it is done again."""
-    generator = torch.Generator(device).manual_seed(1)
-    shape = (PRODUCT_SIZE, PRODUCT_SIZE)
-    left, right = (
-        torch.randn(shape, generator=generator, device=device, dtype=torch.bfloat16) for _ in range(2)
-    )
+    left, right = _factors(device)
     result = left @ right
     first = result.clone()
+    rates = _rates(left, right, result, PRODUCT_S)
+    yield "product", median(rates)
+    yield "differing", float((first != result).sum())
+
+
+def _factors(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator(device).manual_seed(1)
+    shape = (PRODUCT_SIZE, PRODUCT_SIZE)
+    return (
+        torch.randn(shape, generator=generator, device=device, dtype=torch.bfloat16),
+        torch.randn(shape, generator=generator, device=device, dtype=torch.bfloat16),
+    )
+
+
+def _rates(left: torch.Tensor, right: torch.Tensor, result: torch.Tensor, seconds: float) -> list[float]:
+    """TFLOP/s, of one block of products after the other."""
     rates = []
-    until_s = time.monotonic() + PRODUCT_S
+    until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         took_s = _timed(lambda: [torch.matmul(left, right, out=result) for _ in range(PRODUCT_BLOCK)])
         rates.append(PRODUCT_BLOCK * 2 * PRODUCT_SIZE**3 / took_s / 1e12)
-    yield "product", sorted(rates)[len(rates) // 2]
-    yield "differing", float((first != result).sum())
+    return rates
+
+
+def _sustained(device: torch.device, seconds: float) -> Told:
+    """Products for so long: which share of its first pace the GPU has at the end, and its clock then."""
+    if not seconds:
+        return
+    left, right = _factors(device)
+    result = left @ right
+    first = _rates(left, right, result, SUSTAIN_ENDS_S)
+    _rates(left, right, result, max(0.0, seconds - 2 * SUSTAIN_ENDS_S))
+    last = _rates(left, right, result, SUSTAIN_ENDS_S)
+    clock_mhz = _busy_clock(
+        device, lambda: [torch.matmul(left, right, out=result) for _ in range(BUSY_PRODUCTS)]
+    )
+    if clock_mhz is not None:
+        yield "clock", clock_mhz
+    yield "sustained", median(last) / median(first)
+
+
+def _busy_clock(device: torch.device, load: Callable[[], object]) -> float | None:
+    """Of a GPU that is at work; None where nobody tells: it is asked by pynvml."""
+    try:
+        torch.cuda.clock_rate(device)  # the first time takes long
+        load()
+        return float(torch.cuda.clock_rate(device))
+    except Exception:  # pynvml is not there, or raises what only it knows
+        return None
+    finally:
+        torch.cuda.synchronize(device)
 
 
 def _memory(device: torch.device) -> Told:
@@ -90,16 +140,18 @@ def _memory(device: torch.device) -> Told:
     yield "memory", COPY_ROUNDS * 2 * COPY_BYTES / took_s / 1e9
 
 
-def _patterns(device: torch.device) -> Told:
-    """Written to memory and read again: how many numbers came back wrong, and of how many gigabytes."""
+def _patterns(device: torch.device, seconds: float) -> Told:
+    """Written to memory and read again: how many numbers came back wrong, and of how many gigabytes. seconds:
+    so long again and again.
+    """
     free, _ = torch.cuda.mem_get_info(device)
     blocks = [
         torch.empty(PATTERN_BYTES // 4, dtype=torch.int32, device=device)
         for _ in range(int(FREE_SHARE * free) // PATTERN_BYTES)
     ]
     wrong = torch.zeros((), dtype=torch.int64, device=device)
-    until_s = time.monotonic() + PATTERN_S
-    for pattern in PATTERNS:
+    until_s = time.monotonic() + (seconds or PATTERN_S)
+    for pattern in cycle(PATTERNS) if seconds else PATTERNS:
         for block in blocks:
             block.fill_(pattern)
         for block in blocks:
@@ -125,6 +177,10 @@ def _host(device: torch.device) -> Told:
 
 
 def _reduce_all(numbers: Sequence[int]) -> None:
+    tensors = [torch.empty(0, device=torch.device("cuda", number)) for number in numbers]
+    if not nccl.is_available(tensors):  # type: ignore[no-untyped-call]
+        _tell(name="reduce", untried="this torch has no NCCL")
+        return
     try:
         for name, value in _reduced(numbers):
             _tell(name=name, value=value)
@@ -172,4 +228,4 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,130 @@
+"""The other side of the fabric's check, on a node that is known to be good: `holdfast check --answer`.
+
+It answers only those who prove the token, one connection at a time, and each for a bounded time and number
+of bytes; it sends zeros and forgets what it gets. It ends by itself.
+"""
+
+import os
+import socket
+import time
+from contextlib import closing
+
+from holdfast.check.fabric import (
+    COUNTED,
+    ECHO,
+    PIECE_BYTES_MAX,
+    PING_BYTES,
+    PINGS,
+    RECEIVE,
+    REQUEST,
+    SEND,
+    BoundedSocket,
+)
+from holdfast.record.errors import InputError
+from holdfast.run import wire
+from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Host, endpoint_of
+from holdfast.run.seeking import Address
+
+HANDSHAKE_S, CONNECTION_S = 3.0, 60.0
+"""What one who connects has to prove the token, and what it then has for all of its questions."""
+BYTES_MAX = 256 << 30
+"""Of one connection, both ways together."""
+WAITING_MAX = 16
+"""Connections that wait until it is their turn."""
+NAME = "check"
+
+
+class FabricAnswerer:
+    """Listens there. Raises `InputError` where that is not possible."""
+
+    def __init__(self, place: Address, token: str) -> None:
+        self._token = token
+        family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+        try:
+            self._listener = socket.create_server(place, family=family, backlog=WAITING_MAX)
+        except OSError as error:
+            number = error.errno or 0  # below 0: the resolver's
+            reason = "its name is not known" if number < 0 else os.strerror(number).lower()
+            raise InputError(
+                f"Cannot listen at {place[0]}:{place[1]}: {reason}.",
+                hint="Name an address of this machine and a port that is free.",
+            ) from None
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    def stop(self) -> None:
+        """From another thread: nobody more is answered."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+
+    def serve(self, until_s: float) -> None:
+        """Answer, one after the other. until_s: of the monotonic clock."""
+        with closing(self._listener):
+            while (left_s := until_s - time.monotonic()) > 0:
+                self._listener.settimeout(left_s)
+                try:
+                    connection, _ = self._listener.accept()
+                except ConnectionAbortedError:
+                    continue  # it was gone before it was taken
+                except OSError:
+                    return  # the time is over, or `stop` was called
+                with connection:
+                    try:
+                        self._answer(connection)
+                    except (OSError, wire.MalformedFrame):
+                        continue  # whoever it was, the next one is not to suffer for it
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._is_let_in(connection):
+            FabricQuestions(BoundedSocket(connection, time.monotonic() + CONNECTION_S)).answer()
+
+    def _is_let_in(self, connection: socket.socket) -> bool:
+        host = Host(self._token, endpoint=endpoint_of(connection.getsockname()))
+        due_s = time.monotonic() + HANDSHAKE_S
+        connection.settimeout(HANDSHAKE_S)
+        connection.sendall(wire.frame(host.challenge))
+        frames = wire.FrameBuffer(HANDSHAKE_BYTES_MAX)
+        data = b""
+        while (proof := next(frames.feed(data), None)) is None:
+            connection.settimeout(max(due_s - time.monotonic(), 0.001))
+            if not (data := connection.recv(HANDSHAKE_BYTES_MAX)):
+                return False
+        if not isinstance(proof, wire.Proof):
+            return False
+        refusal = host.refusal(proof)
+        if refusal is not None:
+            connection.sendall(wire.frame(host.sealed(refusal)))
+            return False
+        connection.sendall(wire.frame(host.sealed(wire.Accepted(run=NAME))))
+        return True
+
+
+class FabricQuestions:
+    """Of one who has proven the token."""
+
+    def __init__(self, connection: BoundedSocket) -> None:
+        self._connection = connection
+        self._bytes_left = BYTES_MAX
+
+    def answer(self) -> None:
+        """Until there is no more; `MalformedFrame` for what nobody asks."""
+        while True:
+            asked, count = REQUEST.unpack(self._connection.read(REQUEST.size))
+            self._spend(asked, count)
+            if asked == ECHO:
+                for _ in range(count):
+                    self._connection.write(self._connection.read(PING_BYTES))
+                continue
+            if asked == SEND:
+                self._connection.drain(count)
+            else:
+                self._connection.pour(count)
+            self._connection.write(COUNTED.pack(*self._connection.sent_again()))
+
+    def _spend(self, asked: bytes, count: int) -> None:
+        most = {ECHO: PINGS, SEND: PIECE_BYTES_MAX, RECEIVE: PIECE_BYTES_MAX}.get(asked, 0)
+        self._bytes_left -= count * PING_BYTES if asked == ECHO else count
+        if not 0 < count <= most or self._bytes_left < 0:
+            raise wire.MalformedFrame("nobody asks that")

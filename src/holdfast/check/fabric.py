@@ -1,0 +1,232 @@
+"""What the way to a node that is known to be good carries: bandwidth, small round trips, and what TCP had to
+send again. The other side is `holdfast check --answer` (answering.py).
+
+RDMA itself is not tried: the bytes go over TCP, by whatever interface leads there.
+"""
+
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median, quantiles
+
+from holdfast.check.figures import CheckedFigure, figure, unmeasured
+from holdfast.record.errors import HoldfastError, InputError
+from holdfast.run.handshake import Unreachable
+from holdfast.run.link import shake_hands
+from holdfast.run.seeking import Address
+from holdfast.run.site import TOKEN_CHARS_MIN
+from holdfast.run.wire import MalformedFrame
+
+REQUEST = struct.Struct(">cQ")
+"""What is asked for, and how much of it: ECHO so many times, SEND or RECEIVE so many bytes."""
+ECHO, SEND, RECEIVE = b"E", b"S", b"R"
+COUNTED = struct.Struct(">QQ")
+"""What TCP had to send again there, and all that it has sent, in segments."""
+PING_BYTES, PINGS, PINGS_LEAST = 64, 1_000, 20
+PINGS_AT_ONCE = 20
+LATENCY_S, WAY_S = 2.0, 1.5
+"""For the round trips, and for each direction."""
+PIECE_BYTES, PIECE_BYTES_MAX, PIECE_S = 1 << 16, 1 << 30, 0.25
+"""A direction is tried in pieces that take about so long; the fastest of them counts."""
+BLOCK_BYTES = 1 << 20
+CONNECT_S = 8.0
+GB_PER_S_MIN = 0.1
+"""Less than a sound link of one gigabit carries."""
+LATENCY_US_MAX, LATENCY_P99_US_MAX = 5_000.0, 100_000.0
+"""No two nodes of a site are further apart. What was lost is sent again after 200 ms at the earliest."""
+RETRANSMITS_MAX = 0.001
+TCP_INFO_BYTES = 256
+_RETRANSMITTED, _SENT, _NEEDLESS = struct.Struct("=100xI"), struct.Struct("=136xI"), struct.Struct("=216xI")
+"""tcpi_total_retrans, tcpi_segs_out and tcpi_dsack_dups, of linux/tcp.h. The last: what was sent again though
+it had arrived, as happens where a machine is busy.
+"""
+TOKEN_BYTES_MAX = 4_096
+PORT_MAX = 65_535
+NAMES = {
+    "fabric.out": "GB/s",
+    "fabric.in": "GB/s",
+    "fabric.latency": "us",
+    "fabric.latency_p99": "us",
+    "fabric.retransmits": "of segments",
+}
+
+
+def place_named(text: str) -> Address:
+    """Of HOST:PORT. Raises `InputError`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+        raise InputError(
+            f"{text!r} is not in the form HOST:PORT.", hint="Write n17:29450 or [fd00::7]:29450."
+        )
+    return host.strip("[]"), int(port)
+
+
+def read_token(path: Path | None) -> str:
+    """Raises `InputError` where it is no secret, or none that is worth the name."""
+    if path is None:
+        raise InputError("--peer and --answer need a token.", hint="Name its file with --token-file.")
+    hint = "Make one: (umask 077; openssl rand -hex 16 > FILE); all nodes need the same."
+    try:
+        with path.open("rb") as file:
+            is_open = path.stat().st_mode & 0o007
+            token = file.read(TOKEN_BYTES_MAX).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise InputError(f"Cannot read the token in {path}: {reason}.", hint=hint) from None
+    if is_open:
+        raise InputError(f"Every user can read the token in {path}.", hint=f"chmod o= {path}")
+    if len(token) < TOKEN_CHARS_MIN:
+        raise InputError(f"The token in {path} has fewer than {TOKEN_CHARS_MIN} characters.", hint=hint)
+    return token
+
+
+def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator[CheckedFigure]:
+    """The way to the first of these that answers. until_s: of the monotonic clock. That one is busy, or that
+    nobody listens there, says nothing about this node; that nothing gets there does.
+    """
+    notes, is_ours = [], True
+    for peer in peers:
+        try:
+            wait_s = min(CONNECT_S, until_s - time.monotonic())
+            connection, _ = shake_hands(token, "operator", "check", peer, None, max(wait_s, 0.1))
+        except HoldfastError as error:
+            is_cut_off = isinstance(error, Unreachable) and not _is_refused(error)
+            is_ours &= is_cut_off
+            notes.append(f"{_shown(peer)} {_reason(error)}")
+            continue
+        with connection:
+            yield from _Way(BoundedSocket(connection, until_s), _shown(peer)).figures()
+        return
+    yield from (unmeasured(name, unit, "; ".join(notes), ok=not is_ours) for name, unit in NAMES.items())
+
+
+def _is_refused(error: Unreachable) -> bool:
+    """By that machine: what was sent got there and back."""
+    return isinstance(error.__context__, ConnectionRefusedError)
+
+
+def _reason(error: HoldfastError) -> str:
+    if isinstance(error, Unreachable):
+        return f"cannot be reached: {error.sentence.rpartition(': ')[2].rstrip('.')}"
+    return "is busy, or does not have our token"
+
+
+def _shown(peer: Address) -> str:
+    return f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
+
+
+class BoundedSocket:
+    """A connection that is used until a moment of the monotonic clock, whatever the other end does. All raise
+    `TimeoutError` then, and `MalformedFrame` where the connection ends before.
+    """
+
+    def __init__(self, connection: socket.socket, until_s: float) -> None:
+        self._connection = connection
+        self._until_s = until_s
+
+    def read(self, count: int) -> bytes:
+        came = bytearray()
+        while len(came) < count:
+            came += self._timed().recv(count - len(came)) or _ended()
+        return bytes(came)
+
+    def write(self, data: bytes) -> None:
+        self._timed().sendall(data)
+
+    def drain(self, count: int) -> None:
+        """Read so many bytes and forget them."""
+        block = bytearray(BLOCK_BYTES)
+        while count:
+            count -= self._timed().recv_into(block, min(count, BLOCK_BYTES)) or len(_ended())
+
+    def pour(self, count: int) -> None:
+        """Send so many bytes."""
+        block = memoryview(bytes(BLOCK_BYTES))
+        while count:
+            count -= self._timed().send(block[: min(count, BLOCK_BYTES)])
+
+    def sent_again(self) -> tuple[int, int]:
+        """What TCP had to send again, and all that it has sent, in segments."""
+        told = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+        if len(told) < _SENT.size:
+            return 0, 0
+        needless = _NEEDLESS.unpack_from(told)[0] if len(told) >= _NEEDLESS.size else 0
+        return max(0, _RETRANSMITTED.unpack_from(told)[0] - needless), _SENT.unpack_from(told)[0]
+
+    def _timed(self) -> socket.socket:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left_s)
+        return self._connection
+
+
+def _ended() -> bytes:
+    raise MalformedFrame("the connection ended")
+
+
+class _Way:
+    """One proven connection. name: of the other end."""
+
+    def __init__(self, connection: BoundedSocket, name: str) -> None:
+        self._connection = connection
+        self._name = name
+        self._there = (0, 0)
+
+    def figures(self) -> Iterator[CheckedFigure]:
+        """What the way carries; what did not come in time, or broke off, is not good."""
+        missing = dict(NAMES)
+        try:
+            for one in self._measured():
+                del missing[one.name]
+                yield one
+        except (OSError, MalformedFrame) as error:
+            reason = "it took too long" if isinstance(error, TimeoutError) else str(error) or "it broke off"
+            yield from (
+                unmeasured(name, unit, f"to {self._name}: {reason}") for name, unit in missing.items()
+            )
+
+    def _measured(self) -> Iterator[CheckedFigure]:
+        note = f"to {self._name}"
+        trips_us = [1e6 * one for one in self._round_trips()]
+        yield figure("fabric.latency", median(trips_us), "us", most=LATENCY_US_MAX, note=note)
+        slow_us = quantiles(trips_us, n=100, method="inclusive")[-1]
+        yield figure("fabric.latency_p99", slow_us, "us", most=LATENCY_P99_US_MAX, note=note)
+        yield figure("fabric.out", self._carried(SEND), "GB/s", least=GB_PER_S_MIN, note=note)
+        yield figure("fabric.in", self._carried(RECEIVE), "GB/s", least=GB_PER_S_MIN, note=note)
+        again, sent = (
+            here + there for here, there in zip(self._connection.sent_again(), self._there, strict=True)
+        )
+        yield figure(
+            "fabric.retransmits", again / max(sent, 1), "of segments", most=RETRANSMITS_MAX, note=note
+        )
+
+    def _round_trips(self) -> list[float]:
+        took_s: list[float] = []
+        ping, due_s = bytes(PING_BYTES), time.monotonic() + LATENCY_S
+        while len(took_s) < PINGS and (time.monotonic() < due_s or len(took_s) < PINGS_LEAST):
+            self._connection.write(REQUEST.pack(ECHO, PINGS_AT_ONCE))
+            for _ in range(PINGS_AT_ONCE):
+                began_s = time.monotonic()
+                self._connection.write(ping)
+                self._connection.read(PING_BYTES)
+                took_s.append(time.monotonic() - began_s)
+        return took_s
+
+    def _carried(self, way: bytes) -> float:
+        """GB/s, of the fastest piece."""
+        best, count, due_s = 0.0, PIECE_BYTES, time.monotonic() + WAY_S
+        while time.monotonic() < due_s or not best:
+            began_s = time.monotonic()
+            self._connection.write(REQUEST.pack(way, count))
+            if way == SEND:
+                self._connection.pour(count)
+            else:
+                self._connection.drain(count)
+            self._there = COUNTED.unpack(self._connection.read(COUNTED.size))
+            took_s = max(time.monotonic() - began_s, 1e-9)
+            best = max(best, count / took_s / 1e9)
+            count = min(max(PIECE_BYTES, int(count * min(PIECE_S / took_s, 8.0))), PIECE_BYTES_MAX)
+        return best
