@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from quantity import examples, sampled
 
 from holdfast.run.balance import (
+    EVIDENT_TIMES,
     FLOOR,
     LASTING_S,
+    NAMED_AGAIN_S,
+    SETTLED,
     SUDDEN,
     WINDOW,
     BalanceFinding,
@@ -63,7 +66,12 @@ class Run:
     def _lap(self, count: int, lane_s: float, rest_s: float, *, tells: bool) -> Lap:
         costs = [1.0] * count if tells else [self._random.choice((0.5, 1.0, 4.0)) for _ in range(count)]
         seconds = [cost * lane_s * (1 + self._random.uniform(-self._noise, self._noise)) for cost in costs]
-        return Lap(lanes_s=sum(seconds), cost=self._cost * sum(costs), rest_s=rest_s)
+        return Lap(
+            lanes_s=sum(seconds),
+            cost=self._cost * sum(costs),
+            rest_s=rest_s,
+            quickest_s=min(took_s / (self._cost * cost) for took_s, cost in zip(seconds, costs, strict=True)),
+        )
 
     def steps_of(self, *kinds: FindingKind) -> list[int]:
         return [step for step, one in self.found if one.kind in kinds]
@@ -308,3 +316,126 @@ def test_two_members_that_hear_the_same_decide_the_same() -> None:
         run.go(1_000, slow(0, 2.0, since=100, until=400))
     assert one.shares == other.shares
     assert one.changes > 0
+
+
+# ---- who is called slow before lanes move ----------------------------------------------------------------
+
+PLAINLY = 1.25 * EVIDENT_TIMES
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.parametrize(
+    ("lanes", "lane_s", "steps"),
+    [
+        pytest.param(16, 0.1, 1, id="four-long-lanes"),
+        pytest.param(8, 0.1, 2, id="two-long-lanes"),
+        pytest.param(16, 0.01, 5, id="short-lanes"),
+    ],
+)
+def test_who_is_plainly_slow_is_named_as_soon_as_four_lanes_and_a_second_have_shown_it(
+    lanes: int, lane_s: float, steps: int, noise: float
+) -> None:
+    run = Run(lanes, 4, noise=noise, lane_s=lane_s)
+    run.go(60, slow(2, PLAINLY * (1 + 2 * noise), since=20))
+    named, found = next((step, one) for step, one in run.found if one.kind == "slow")
+    assert found.member == 2
+    assert found.times >= EVIDENT_TIMES
+    assert named == 20 + steps - 1 if not noise else 20 <= named < 20 + steps
+
+
+def test_it_is_named_once_and_what_moves_lanes_then_is_the_same() -> None:
+    run = Run(16, 4, lane_s=0.1)
+    run.go(100, slow(2, PLAINLY, since=20))
+    (named, _), (moved, finding), *_ = run.found
+    assert [one.kind for _, one in run.found] == ["slow", "moved", "floor"]
+    assert named < moved
+    assert finding.is_named
+    assert run.changes == 1
+
+
+def test_who_has_fewer_lanes_for_it_already_is_not_named_for_it_again() -> None:
+    run = Run(16, 4, lane_s=0.1)
+    run.go(30, slow(2, PLAINLY))  # from the first step on, when nobody is named yet
+    assert [one.kind for _, one in run.found] == ["moved", "floor"]
+    assert not run.found[0][1].is_named
+
+
+def test_one_with_fits_is_named_once_a_minute_at_most() -> None:
+    run = Run(16, 4, lane_s=0.1)
+    run.go(2_000, lambda step, number: PLAINLY if number == 1 and step > 20 and step % 20 == 0 else 1.0)
+    assert run.changes == 0
+    lasted_s = 2_000 * 4 * 0.1 * (1 + (PLAINLY - 1) / 20)
+    assert 2 <= len(run.steps_of("slow")) <= lasted_s / NAMED_AGAIN_S + 1
+
+
+@pytest.mark.parametrize(
+    ("lanes", "pace"),
+    [
+        pytest.param(16, slow(1, EVIDENT_TIMES - 0.1), id="less"),
+        pytest.param(16, slow(1, 1.2), id="a-little"),
+        pytest.param(16, slow(1, 0.8), id="quicker"),
+        pytest.param(16, slow(1, PLAINLY, until=SETTLED), id="first-steps"),
+        pytest.param(16, lambda step, _: PLAINLY if step >= 20 else 1.0, id="everyone"),
+        pytest.param(4, slow(1, PLAINLY, since=20), id="one-lane-each"),
+        pytest.param(8, lambda step, number: PLAINLY if number == step % 4 else 1.0, id="in-turns"),
+    ],
+)
+def test_who_is_not_plainly_slow_is_not_named(lanes: int, pace: Pace) -> None:
+    run = Run(lanes, 4, lane_s=0.1)
+    run.go(200, pace)
+    assert run.steps_of("slow") == []
+
+
+class BusyMachine:
+    """Equal members on a machine that others use, too: every lane takes another time, now and then one is
+    held up for a second or more, and now and then a neighbour takes half of a member's processor for
+    some seconds, or most of it for a moment.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._members = self._random.choice((2, 3, 4, 8))
+        self._share = self._random.choice((2, 3, 4, 8))
+        self._lane_s = self._random.choice((0.005, 0.02, 0.1, 0.5))
+        self._spread = self._random.uniform(0.0, 0.7)
+        self._paces = [self._random.uniform(0.8, 1.2) for _ in range(self._members)]
+        self._now_s = [0.0] * self._members
+        self._fit_until_s = [0.0] * self._members
+        self._fit = [1.0] * self._members
+
+    def named(self, steps: int) -> list[BalanceFinding]:
+        balance = LaneBalance(self._members * self._share, self._members)
+        found = [
+            one
+            for _ in range(steps)
+            for one in balance.note([self._lap(number, has) for number, has in enumerate(balance.shares)])
+        ]
+        return [one for one in found if one.kind == "slow"]
+
+    def _lap(self, number: int, lanes: int) -> Lap:
+        took_s = [self._lane(number) for _ in range(lanes)]
+        return Lap(lanes_s=sum(took_s), cost=lanes, rest_s=0.001, quickest_s=min(took_s))
+
+    def _lane(self, number: int) -> float:
+        chance = self._random
+        if self._now_s[number] >= self._fit_until_s[number]:
+            self._fit[number] = 1.0
+            if chance.random() < 0.01:
+                self._fit[number], longest_s = chance.choice(((2.0, 5.0), (8.0, 0.3)))
+                self._fit_until_s[number] = self._now_s[number] + chance.uniform(0.0, longest_s)
+        usual_s = self._lane_s * self._paces[number] * chance.lognormvariate(0.0, self._spread)
+        stall_s = chance.expovariate(1.0) if chance.random() < 0.002 else 0.0
+        took_s = usual_s * self._fit[number] + stall_s
+        self._now_s[number] += took_s
+        return took_s
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_equal_members_on_a_busy_machine_are_not_called_slow(seed: int) -> None:
+    assert BusyMachine(seed).named(200) == []
+
+
+@pytest.mark.soak
+def test_nor_are_they_in_thousands_of_runs() -> None:
+    named = [seed for seed in range(3_000) if BusyMachine(seed).named(300)]
+    assert named == []

@@ -393,6 +393,25 @@ def test_a_member_that_nothing_reaches_any_more_is_not_waited_for(tmp_path: Path
     assert ("n0.3", "cut off") in [(event.subject, event.fault) for event in site.recorded(FaultObserved)]
 
 
+def test_in_a_late_step_who_cannot_hear_is_ended_and_who_only_does_not_read_is_not(tmp_path: Path) -> None:
+    """One is cut off; another neither reads nor speaks, as one that is busy or stopped."""
+
+    async def story(site: Site, node: PlayedNode) -> None:
+        scripts = await until_stepping(node, 1, 5)
+        for step in (1, 2):
+            for script in scripts:
+                script.commit()
+            await until(lambda step=step: site.coordinator.status().step == step)  # type: ignore[misc]
+        busy, deaf = scripts[1], scripts[4]
+        deafen(deaf.link._socket)
+        with busy.link._lock:
+            await until(lambda: any("n0.4 lost (cut off" in text for text in site.said))
+        assert not any(f"{script.member} lost" in text for script in scripts[:4] for text in site.said)
+        await until(lambda: "n0.4" not in busy.of(Announced)[-1].members)
+
+    play(tmp_path, story, slots=5)
+
+
 def deafen(connection: socket.socket) -> None:
     """No packet reaches it any more: a filter of one instruction, which takes nothing."""
     program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0), 8)

@@ -8,10 +8,19 @@ from memory_cluster import Cluster
 from holdfast.record.events import FaultObserved, GenerationOpened, MemberLost
 from holdfast.run import hangs
 from holdfast.run.hangs import LOOKS
-from holdfast.run.happenings import FromMember, MoveRequested, Tick
+from holdfast.run.happenings import FromMember, MoveRequested, Tick, Unreached
 from holdfast.run.kernel_view import KernelView
 from holdfast.run.stacks import StackFrame
-from holdfast.run.waits import FORM_S_MIN, HUNG_S_MIN, IDLE_S_MAX, LEASE_S_MAX, LOCATE_S, Observed, ns
+from holdfast.run.waits import (
+    FORM_S_MIN,
+    HUNG_S_MIN,
+    IDLE_S_MAX,
+    LEASE_S_MAX,
+    LOCATE_S,
+    OVERDUE_S_MIN,
+    Observed,
+    ns,
+)
 from holdfast.run.wire import Committed, Locate, MemberBeat, Migrate, Stage, Working
 
 MakeCluster = type[Cluster]
@@ -50,6 +59,68 @@ def pass_s(made: "Cluster", seconds: float) -> None:
         made.wait(min(until_ns, made.now_ns + SECOND))
         made.deliver_all("agent")
         made.deliver_all("worker")
+
+
+def held_up(made: "Cluster", seconds: float) -> bool:
+    """Whether all wait, after so long in which nobody commits anything."""
+    pass_s(made, seconds)
+    return hangs.is_held_up(made.state, made.now_ns)
+
+
+# ---- who cannot be reached -------------------------------------------------------------------------------
+
+
+def test_one_that_nothing_reaches_is_ended_in_a_step_that_takes_longer_than_any(
+    cluster: "MakeCluster",
+) -> None:
+    """All wait for it in the reduction, and so does it: nobody else is to blame."""
+    made = up(cluster, slots=4)
+    for process in made.processes.values():
+        process.hangs_in = "reduce"
+    assert held_up(made, 2 * OVERDUE_S_MIN)
+    made.tell(Unreached(("n0.2",), 1))
+    assert lost(made) == ["n0.2"]
+    assert [event.fault for event in made.recorded(FaultObserved)] == [hangs.UNREACHED]
+    for process in made.processes.values():
+        process.hangs_in = None
+    made.until_step(made.state.progress.step + 2)
+    assert lost(made) == ["n0.2"]
+
+
+def test_nobody_is_ended_for_want_of_answers_while_steps_are_as_usual(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=4)
+    assert not held_up(made, 0.1)
+    made.tell(Unreached(("n0.2",), 1))
+    assert lost(made) == []
+
+
+def test_a_step_is_overdue_by_what_the_run_has_seen() -> None:
+    """Of pauses between steps, too; and in the first step of a generation, of other first steps."""
+    assert Observed().overdue_ns(is_first=False) is None
+    assert Observed(step_ns_max=ns(0.01)).overdue_ns(is_first=False) == ns(OVERDUE_S_MIN)
+    assert Observed(step_ns_max=ns(10)).overdue_ns(is_first=False) == ns(20)
+    assert Observed(step_ns_max=ns(1), pause_ns_max=ns(30)).overdue_ns(is_first=False) == ns(60)
+    compiled = Observed(step_ns_max=ns(1), first_ns_max=ns(90))
+    assert compiled.overdue_ns(is_first=False) == ns(2)
+    assert compiled.overdue_ns(is_first=True) == ns(180)
+
+
+def test_nobody_is_ended_for_want_of_answers_while_half_of_them_do_not_come(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=4)
+    made.stall_steps = True
+    assert held_up(made, 2 * OVERDUE_S_MIN)
+    made.tell(Unreached(("n0.2",), 2))
+    made.tell(Unreached(("n0.2", "n0.3"), 2))
+    assert lost(made) == []
+
+
+def test_declared_work_is_not_ended_for_want_of_answers(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=4)
+    made.stall_steps = True
+    made.tell(FromMember("n0.1", Working(member="n0.1", work="evaluate")))
+    pass_s(made, 2 * OVERDUE_S_MIN)
+    made.tell(Unreached(("n0.1",), 1))
+    assert lost(made) == []
 
 
 # ---- silence ---------------------------------------------------------------------------------------------

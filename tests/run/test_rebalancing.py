@@ -33,12 +33,15 @@ def tell(
     before: tuple[int, ...] = (4, 4, 4, 4),
     after: tuple[int, ...] = (4, 4, 4, 4),
     generation: int | None = None,
+    is_named: bool = False,
 ) -> list[str]:
     """What is said about it."""
     formed = made.state.generations.formed
     assert formed is not None
     said = len(made.said)
-    finding = BalanceFinding(kind=kind, member=member, times=times, data=data, before=before, after=after)
+    finding = BalanceFinding(
+        kind=kind, member=member, times=times, data=data, before=before, after=after, is_named=is_named
+    )
     message = Balanced(
         member="n0.0",
         generation=formed.number if generation is None else generation,
@@ -60,6 +63,23 @@ def test_lanes_that_move_are_told_and_written_down(cluster: MakeCluster) -> None
     (action,) = made.recorded(ActionTaken)
     assert (action.subject, action.action, action.reason) == ("n0.1", "rebalance", sentence)
     assert action.causes == (fault.id,)
+
+
+def test_who_is_named_first_is_written_down_once(cluster: MakeCluster) -> None:
+    made = up(cluster)
+    (sentence,) = tell(made, "slow", times=5.0)
+    assert sentence == (
+        "n0.1 takes 5.0 times as long as the others for the same work: it gets fewer lanes if that lasts"
+    )
+    (fault,) = made.recorded(FaultObserved)
+    assert (fault.subject, fault.fault, fault.severity) == ("n0.1", "slow member", "degraded")
+    assert made.recorded(ActionTaken) == []
+    tell(made, "moved", times=5.0, after=(5, 1, 5, 5), is_named=True)
+    assert made.recorded(FaultObserved) == [fault]
+    (action,) = made.recorded(ActionTaken)
+    assert action.causes == (fault.id,)
+    tell(made, "moved", times=5.0, before=(5, 1, 5, 5), after=(5, 2, 5, 4))
+    assert len(made.recorded(FaultObserved)) == 2
 
 
 def test_a_member_that_only_had_too_many_lanes_is_not_called_slow(cluster: MakeCluster) -> None:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from holdfast.run import wire
-from holdfast.run.happenings import MoveRequested, StopRequested
+from holdfast.run.happenings import MoveRequested, StopRequested, Unreached
 from tests.simulation.history import Struck
 from tests.simulation.setting import Fault, Point
 
@@ -91,6 +91,9 @@ class Faults:
                 world.tell(MoveRequested(wire.Migrate(member=node)))
             case "stop":
                 world.tell(StopRequested("the operator", 1))
+            case "deaf":
+                victim.line.deaf_until_ns = world.now_ns + fault.for_ns
+                self._say_unreached(victim)
 
     def lose_node(self, name: str, *, is_seen: bool) -> None:
         """The agent and all its workers are gone. is_seen: their connections end; else they fall silent."""
@@ -161,6 +164,21 @@ class Faults:
         held_back, stopped.held_back = stopped.held_back, []
         for call, args in held_back:
             call(*args)
+
+    def _say_unreached(self, victim: "Script") -> None:
+        """Nothing that is sent to it is acknowledged, and that may be so of others. Whether the run waits for
+        anybody, and whether it has been so for long, is not asked: the membership is told too often.
+        """
+        world = self._world
+        if victim.is_dead or world.now_ns > victim.line.deaf_until_ns or world.ending is not None:
+            return
+        generation = world.state.generations.announced
+        if generation is not None and world.now_ns >= world.held_until_ns:
+            others = generation.members if world.random.random() < 0.2 else (victim.name,)
+            names = tuple(dict.fromkeys((victim.name, world.random.choice(others))))
+            doubtful = 1 if world.random.random() < 0.7 else world.random.randint(1, len(generation.members))
+            world.tell(Unreached(names, max(len(names), doubtful)))
+        world.at(SECOND_NS, self._say_unreached, victim)
 
     def _quicken(self, victim: "Script") -> None:
         victim.line.lag_ns = 0

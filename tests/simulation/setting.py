@@ -56,6 +56,7 @@ FaultKind = Literal[
     "replace",
     "drain",
     "stop",
+    "deaf",
 ]
 KINDS: tuple[tuple[FaultKind, int], ...] = (
     ("kill", 12),
@@ -77,6 +78,9 @@ KINDS: tuple[tuple[FaultKind, int], ...] = (
     ("stop", 1),
 )
 """What may happen, and how often in relation to the others."""
+DEAF_SHARE = 0.15
+"""In this part of all schedules a member is deaf for a while, beside what else happens. It is drawn last: the
+others are what they were before there was any."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +177,7 @@ def drawn(seed: int) -> Setting:
     )
     count = draw.choices(_FAULTS, _FAULT_WEIGHTS)[0]
     is_storm = draw.random() < 0.5
-    return Setting(
+    setting = Setting(
         policy=policy,
         nodes=nodes + spare,
         late=draw.randint(0, max(0, nodes + spare - policy.nodes_min)) if draw.random() < 0.3 else 0,
@@ -188,6 +192,10 @@ def drawn(seed: int) -> Setting:
         is_smaller=draw.random() < 0.25,
         faults=tuple(_storm(draw) if is_storm else _fault(draw) for _ in range(count)),
     )
+    if draw.random() >= DEAF_SHARE:
+        return setting
+    deaf = msgspec.structs.replace(_fault(draw), kind="deaf")
+    return msgspec.structs.replace(setting, faults=(*setting.faults, deaf))
 
 
 def _storm(draw: random.Random) -> Fault:

@@ -78,15 +78,16 @@ Advance = Callable[[RunState, Happening, int], tuple[Effect, ...]]
 
 class Line:
     """A connection to the coordinator. up_ns, down_ns: when the last message arrives; cut_ns: nothing arrives
-    after that. is_open: the coordinator has not seen its end.
+    after that. deaf_until_ns: what the coordinator says arrives no sooner. is_open: the coordinator has not
+    seen its end.
     """
 
-    __slots__ = ("cut_ns", "down_ns", "is_open", "lag_ns", "name", "role", "up_ns")
+    __slots__ = ("cut_ns", "deaf_until_ns", "down_ns", "is_open", "lag_ns", "name", "role", "up_ns")
 
     def __init__(self, role: str, name: str) -> None:
         self.role = role
         self.name = name
-        self.up_ns = self.down_ns = self.lag_ns = 0
+        self.up_ns = self.down_ns = self.lag_ns = self.deaf_until_ns = 0
         self.cut_ns = 1 << 62
         self.is_open = False
 
@@ -312,7 +313,7 @@ class World:
                 self.note(Ended(self.now_ns, effect.outcome, effect.reason))
 
     def _down(self, line: Line, call: Callable[..., None], *args: Any) -> None:
-        at_ns = max(self.now_ns + self.delay(), line.down_ns + 1)
+        at_ns = max(self.now_ns + self.delay(), line.down_ns + 1, line.deaf_until_ns)
         if at_ns <= line.cut_ns:
             line.down_ns = at_ns
             self.at(at_ns - self.now_ns, self._arrive_down, line, call, args)

@@ -1,6 +1,7 @@
 """Members that work and cannot say so, that hang, and that have declared what they do: in real runs."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ HOLD_S = LEASE_S_MIN + 1.5
 RUN_S_MAX = 120.0
 
 SCRIPT = """
-import pathlib, sys, time
+import ctypes, os, pathlib, socket, struct, sys, threading, time
 import torch
 import holdfast.train as hf
 
@@ -24,11 +25,27 @@ def endless():
     while True:
         time.sleep(0.01)
 
+def deafen():  # no packet reaches a TCP socket of this process any more
+    program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0), 8)
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if one.family == socket.AF_INET and one.type == socket.SOCK_STREAM:
+                    one.setsockopt(1, 26, struct.pack("HxxxxxxQ", 1, ctypes.addressof(program)))
+        except OSError:
+            pass
+
 with hf.join() as run:
     model = torch.nn.Linear(4, 4)
     state = run.protect(model, torch.optim.SGD(model.parameters(), lr=0.1), lanes=8, seed=1)
     for step in state.steps(30):
         for lane in step.lanes:
+            if sys.argv[1] == "slow":
+                time.sleep(0.6 if run.member == "n0.1" and 12 <= step.number < 20 else 0.01)
+            if sys.argv[1] == "deaf" and step.number == 12 and run.member == "n0.1":
+                time.sleep(1)
+            if sys.argv[1] == "deaf" and step.number == 12 and run.member == "n0.3":
+                threading.Timer(1, deafen).start()
             lane.backward(model(torch.randn(8, 4)).square().mean())
         step.commit()
         if step.number == 20 and run.rank == 0:
@@ -106,3 +123,22 @@ def test_shared_work_declares_itself(tmp_path: Path) -> None:
     shared = run(tmp_path, *flags, "train.py", "shares")
     assert " lost " not in shared.stderr
     assert "has taken" not in shared.stderr
+
+
+@pytest.mark.soak
+def test_a_member_that_no_packet_reaches_is_ended_in_the_step_that_waits_for_it(tmp_path: Path) -> None:
+    alone = run(tmp_path, "train.py", "alone")
+    flags = ("-m", "holdfast", "run", "--nproc-per-node", "4", "--warm", "0")
+    cut = run(tmp_path, *flags, "train.py", "deaf")
+    assert digests(cut.stdout) == digests(alone.stdout)
+    assert "n0.3 lost (cut off: its machine acknowledges no packets)" in cut.stderr
+    assert cut.stderr.count(" lost (") == 1
+
+
+@pytest.mark.soak
+def test_a_member_that_is_plainly_slow_is_named_before_lanes_move(tmp_path: Path) -> None:
+    flags = ("-m", "holdfast", "run", "--nproc-per-node", "4", "--warm", "0")
+    slow = run(tmp_path, *flags, "train.py", "slow")
+    named = re.search(r"n0\.1 takes [0-9.]+ times as long .* it gets fewer lanes if that lasts", slow.stderr)
+    assert named, slow.stderr
+    assert "lanes of n0.1 from" not in slow.stderr[: named.start()]

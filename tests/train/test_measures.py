@@ -18,7 +18,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from waiting import WAIT_S, until
 
 from holdfast.train.group import Sending
-from holdfast.train.measures import FETCHING, SAMPLE_INTERVAL_S, Collections, HostWatch, Measures, Stopwatch
+from holdfast.train.measures import (
+    FETCHING,
+    SAMPLE_INTERVAL_S,
+    Collections,
+    HostWatch,
+    Measures,
+    OfLanes,
+    Stopwatch,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -65,8 +73,9 @@ seconds = st.floats(0.0, 10.0)
 class Hand:
     """A watch that the test moves."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_prompt: bool = True) -> None:
         self.now_s = 0.0
+        self.is_prompt = is_prompt
 
     def mark(self) -> float:
         return self.now_s
@@ -180,23 +189,34 @@ def test_data_are_counted_once_whoever_fetches_them(measures: Measures) -> None:
     assert spent.wait_s == 0
 
 
-def test_lanes_are_told_apart_from_what_is_done_beside_them() -> None:
-    hand = Hand()
+@pytest.mark.parametrize("is_prompt", [True, False])
+def test_lanes_are_told_apart_from_what_is_done_beside_them(is_prompt: bool) -> None:
+    """Of this step, where it is over when the processor comes to tell; else of the step before."""
+    hand = Hand(is_prompt=is_prompt)
     member = Measures(hand)
-    for _ in range(3):
+    told_of_lanes = []
+    for number in range(4):
         hand.now_s += 2.0  # the optimizer, and what the script does
         member.asked()
-        for cost in (3.0, 1.0):
-            hand.now_s += 0.5
+        for cost in (4.0, 1.0):
+            hand.now_s += 0.5 * number
             member.computed(cost)
-        told, told_of_lanes = member.told(), member.told_of_lanes()
+        told = member.told()
+        told_of_lanes.append(member.told_of_lanes())
         member.arrived()
         hand.now_s += 5.0
         member.reduced((0.0, 0.0))
-    assert told == (3.0, 0.0)
-    assert told_of_lanes == (1.0, 4.0, 0.0)
+    assert told == (4.0, 0.0)
+    first, second, third = (
+        OfLanes(lanes_s=number, cost=5.0, data_s=0.0, rest_s=2.0, quickest_s=number / 8)
+        for number in (1.0, 2.0, 3.0)
+    )
+    assert told_of_lanes == [
+        OfLanes(),
+        *([first, second, third] if is_prompt else [OfLanes(), first, second]),
+    ]
     member.restart(lambda: ())
-    assert member.told_of_lanes() == (0.0, 0.0, 0.0)
+    assert member.told_of_lanes() == OfLanes()
 
 
 def test_what_was_told_before_the_members_changed_is_forgotten(measures: Measures) -> None:

@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -13,9 +15,10 @@ from holdfast.record.errors import InputError
 from holdfast.run import wire
 from holdfast.train import randomness
 from holdfast.train.gradients import Gradients
-from holdfast.train.group import Rendezvous, Superseded
+from holdfast.train.group import GroupBroken, Rendezvous, Superseded
+from holdfast.train.histories import StateHistory
 from holdfast.train.protected import Protected
-from holdfast.train.seat import Seat
+from holdfast.train.seat import Seat, Standing
 from holdfast.train.steps import Loop, ProtectSettings
 
 pytestmark = pytest.mark.slow
@@ -235,6 +238,52 @@ def test_a_collective_that_others_went_past_without_calling_it_is_told(
     assert f"{names[0]} called run.barrier() at test_seat.py:" in told
     assert f"after step 1; {names[1]} did not, and has gone on" in told
     assert "if run.is_main:" in told
+
+
+class BrokenGroup:
+    """Ends when it is first used, and another generation follows, with one member only."""
+
+    is_ordered = False
+
+    def __init__(self, board: Board, survivor: str) -> None:
+        self.rank, self.size = 0, 3
+        self._board, self._survivor = board, survivor
+
+    def along(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def exchange(self, *_: object, **__: object) -> None:
+        self._board.open(self._survivor)
+        raise GroupBroken("it ended")
+
+    def abort(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_who_followed_another_attempt_is_of_that_one_even_if_regrouping_is_cut_short() -> None:
+    """It has the sum of the first step, which the leader has committed in a later attempt. It commits it as
+    well, and is to give the state to a newcomer when the group ends.
+    """
+    board = Board()
+    member = Member("b", board, BrokenGroup(board, "b"))
+    seat = member.seat
+    board.open("b")
+    seat.regroup()
+    seat.settled, seat.on_apply = True, lambda _numbers: None
+    later = StateHistory("later", 0, "", 2)
+    for rank, standing in (
+        (1, Standing(version=1, fresh=False, held=(), through=False, history=later)),
+        (2, Standing(version=0, fresh=True, held=(), through=False)),
+    ):
+        board.published[2, f"standing/{rank}"] = msgspec.msgpack.encode(standing)
+    board.open("b", "a", "c")
+    seat.regroup()
+    assert [said.generation for said in member.control.said if isinstance(said, wire.Regrouped)] == [1, 3]
+    told = msgspec.msgpack.decode(board.published[3, "standing/0"], type=Standing)
+    assert (told.version, told.fresh, told.settled, told.history) == (1, False, False, later)
 
 
 def test_what_is_drawn_outside_lanes_does_not_depend_on_the_lanes_before() -> None:

@@ -10,6 +10,9 @@ move if the deal that follows from the window's medians makes steps shorter by a
 than the rounds differ by themselves, and would have done so in most of them; or if a member plainly falls
 behind in a few long rounds. They are dealt evenly again if that has been as good for a while. After each
 change more rounds pass before the next, so that members whose pace never settles do not keep lanes moving.
+
+A member is called slow before that, if each of its lanes takes many times as long as the others' do: where
+lanes are long, those of a single step are enough.
 """
 
 import heapq
@@ -29,6 +32,14 @@ SUDDEN, SUDDEN_S, SUDDEN_TIMES = 3, 2.0, 2.0
 """The last three rounds are enough if they take two seconds and the same member takes twice as long as the
 others in each of them: where steps are long, a window is many seconds.
 """
+EVIDENT_TIMES, EVIDENT_LANES, EVIDENT_S = 4.0, 4, 1.0
+"""A member is named if each of its lanes takes four times as long as the others' usually do, four of them or
+more without a break, for a second or more: what holds up a member for a moment spares one of them.
+"""
+SETTLED = 8
+"""Not in the first steps of a generation: caches are cold, and something may compile."""
+NAMED_AGAIN_S = 60.0
+"""Between one such name and the next."""
 ROUND_S = 0.1
 """What a neighbour on the machine takes for a moment is over by then, or is more than a moment."""
 GAIN_MIN = 1 / 12
@@ -58,28 +69,36 @@ PATIENCE_MAX = 512
 CALM = 8
 """After so many times the patience without a change, it is halved."""
 
-FindingKind = Literal["moved", "even", "stuck", "floor", "everyone", "everyone_over"]
+FindingKind = Literal["moved", "even", "stuck", "slow", "floor", "everyone", "everyone_over"]
 
 
 class Lap(msgspec.Struct, frozen=True, kw_only=True):
     """What a member tells of one step: how long its lanes took and what they cost, what it did beside them,
-    and how much of all that it waited for data. Waiting for other members is in none of it.
+    and how much of all that it waited for data. Waiting for other members is in none of it. quickest_s: what
+    the quickest of its lanes took, by its cost; 0: nobody knows.
     """
 
     lanes_s: float
     cost: float
     rest_s: float = 0.0
     data_s: float = 0.0
+    quickest_s: float = 0.0
+
+    @property
+    def pace_s(self) -> float:
+        """What its lanes took, by their cost."""
+        return self.lanes_s / self.cost
 
 
 class BalanceFinding(msgspec.Struct, frozen=True, kw_only=True):
     """What follows from the members' pace.
 
     moved: lanes are dealt by pace. even: and evenly again. stuck: a member is slow, and no lane can be moved
-    from it. floor: a member is too slow to be kept. everyone: all are slower than they were; everyone_over:
-    and not any more. member: the one that is slow, or has lanes back, by its number. times: how many times as
-    long as the others it takes for the same work, or everyone takes as before. data: the part of that which
-    is waiting for data.
+    from it. slow: a member plainly is; whether lanes move is still to be seen. floor: a member is too slow to
+    be kept. everyone: all are slower than they were; everyone_over: and not any more. member: the one that is
+    slow, or has lanes back, by its number. times: how many times as long as the others it takes for the same
+    work, or everyone takes as before. data: the part of that which is waiting for data. is_named: a finding
+    before has called it slow, and it has been since.
     """
 
     kind: FindingKind
@@ -88,6 +107,7 @@ class BalanceFinding(msgspec.Struct, frozen=True, kw_only=True):
     data: float = 0.0
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+    is_named: bool = False
 
 
 class RoundStretch(msgspec.Struct, frozen=True):
@@ -148,7 +168,7 @@ def decide(rounds: Sequence[Sequence[Lap]], shares: Sequence[int], holds: int = 
     usual = _Look(
         [
             Lap(
-                lanes_s=median([one[number].lanes_s / one[number].cost for one in rounds]),
+                lanes_s=median([one[number].pace_s for one in rounds]),
                 cost=1.0,
                 rest_s=median([one[number].rest_s for one in rounds]),
             )
@@ -212,6 +232,7 @@ class LaneBalance:
         self._open: list[Lap] = []
         self._open_s, self._open_steps = 0.0, 0
         self._unseen = RoundStretch()
+        self._evident = _Evident()
         self._floored, self._lasting = 0, _Lasting()
         self._free = _Lasting()
         self._quiet = self._calm = 0
@@ -227,6 +248,18 @@ class LaneBalance:
         """A step, as every member tells of it. If a finding is of lanes, `shares` have changed."""
         if len(laps) < 2 or any(lap.cost <= 0 for lap in laps):
             return ()
+        return (*self._name(laps), *self._note_pace(laps))
+
+    def _name(self, laps: Sequence[Lap]) -> list[BalanceFinding]:
+        slow = self._evident.note(laps, self.shares, self._rounds)
+        if slow is None:
+            return []
+        number, times = slow
+        return [
+            BalanceFinding(kind="slow", member=number, times=times, before=self.shares, after=self.shares)
+        ]
+
+    def _note_pace(self, laps: Sequence[Lap]) -> tuple[BalanceFinding, ...]:
         self._open = [_sum(*pair) for pair in zip(self._open, laps, strict=True)] if self._open else [*laps]
         self._open_s += max(lap.lanes_s + lap.rest_s for lap in laps)
         self._open_steps += 1
@@ -273,12 +306,16 @@ class LaneBalance:
         back = max(range(len(gains)), key=gains.__getitem__)
         self._patience, self._quiet, self._calm = min(2 * self._patience, PATIENCE_MAX), 0, 0
         self._told = {told for told in self._told if told[0] == "floor"}
+        is_named = not is_even and self._evident.is_named(decision.slowest)
+        if not is_even and decision.times >= SLOW:
+            self._evident.named(decision.slowest)
         return BalanceFinding(
             kind="even" if is_even else "moved",
             member=back if is_even else decision.slowest,
             times=1.0 if is_even else decision.times,
             before=before,
             after=self.shares,
+            is_named=is_named,
         )
 
     def _judge_laggard(self, decision: DealDecision, seen: RoundStretch) -> list[BalanceFinding]:
@@ -326,6 +363,51 @@ class Everyone:
         return ()
 
 
+class _Evident:
+    """Who is plainly slow, lane by lane."""
+
+    def __init__(self) -> None:
+        self._member = -1
+        self._is_named = False
+        self._lanes, self._lanes_s = 0, 0.0
+        self._steps, self._named_s = 0, NAMED_AGAIN_S
+
+    def note(
+        self, laps: Sequence[Lap], shares: Sequence[int], rounds: Sequence[Sequence[Lap]]
+    ) -> tuple[int, float] | None:
+        """A step, and the rounds before it. A member that is to be named now, and how many times as long as
+        the others it takes.
+        """
+        number = _largest([lap.quickest_s for lap in laps])
+        own, others_s = laps[number], _pace_but(laps, number)
+        self._steps += 1
+        self._named_s += max(lap.lanes_s for lap in laps)
+        is_slow = own.quickest_s >= EVIDENT_TIMES * others_s > 0
+        if is_slow and rounds:  # nor were the others quicker than usual for once
+            is_slow = own.quickest_s >= EVIDENT_TIMES * median([_pace_but(one, number) for one in rounds])
+        if number != self._member or not is_slow:
+            self._member, self._is_named = number, False
+            self._lanes, self._lanes_s = 0, 0.0
+        if is_slow:
+            self._lanes += shares[number]
+            self._lanes_s += own.quickest_s * own.cost  # a stall in one of them is not theirs
+        # With one lane each, it may be the lane that is larger than the others.
+        is_evident = self._lanes >= EVIDENT_LANES and self._lanes_s >= EVIDENT_S
+        is_its_own = self._steps > SETTLED and sum(shares) >= 2 * len(shares)
+        if self._is_named or not (is_evident and is_its_own) or self._named_s < NAMED_AGAIN_S:
+            return None
+        self.named(number)
+        return number, own.pace_s / others_s
+
+    def named(self, number: int) -> None:
+        """It is called slow."""
+        self._is_named, self._named_s = self._is_named or number == self._member, 0.0
+
+    def is_named(self, number: int) -> bool:
+        """Whether it was called slow, and has been since."""
+        return self._is_named and number == self._member
+
+
 class _Lasting:
     """Whether something has been so for a while."""
 
@@ -341,7 +423,7 @@ class _Look:
     """What members take for a lane, and for what they do beside them. cost: of a lane."""
 
     def __init__(self, laps: Sequence[Lap], cost: float) -> None:
-        self.lane_s = [lap.lanes_s / lap.cost * cost for lap in laps]
+        self.lane_s = [lap.pace_s * cost for lap in laps]
         self.rest_s = [lap.rest_s for lap in laps]
 
     def own_s(self, number: int, lanes: float) -> float:
@@ -368,9 +450,14 @@ def _against_others(values: Sequence[float], number: int) -> float:
     return values[number] / others if others > 0 else 1.0
 
 
+def _pace_but(laps: Sequence[Lap], number: int) -> float:
+    """What the others usually take for their lanes, by their cost."""
+    return median([lap.pace_s for other, lap in enumerate(laps) if other != number])
+
+
 def _spread(rounds: Sequence[Sequence[Lap]], number: int) -> float:
     """Between what a member takes for a lane in its second quickest and in its second slowest round."""
-    paces = sorted(one[number].lanes_s / one[number].cost for one in rounds)
+    paces = sorted(one[number].pace_s for one in rounds)
     usual = median(paces)
     return (paces[-2] - paces[1]) / usual if usual > 0 and len(paces) > 2 else 0.0
 
@@ -390,6 +477,7 @@ def _sum(one: Lap, other: Lap) -> Lap:
         cost=one.cost + other.cost,
         rest_s=one.rest_s + other.rest_s,
         data_s=one.data_s + other.data_s,
+        quickest_s=min(one.quickest_s, other.quickest_s),
     )
 
 
@@ -399,4 +487,5 @@ def _mean(lap: Lap, steps: int) -> Lap:
         cost=lap.cost / steps,
         rest_s=lap.rest_s / steps,
         data_s=lap.data_s / steps,
+        quickest_s=lap.quickest_s,
     )

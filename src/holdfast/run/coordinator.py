@@ -19,7 +19,7 @@ import msgspec
 from holdfast.record.clock import Clock
 from holdfast.record.errors import HoldfastError
 from holdfast.record.recorder import Recorder
-from holdfast.run import happenings, membership, wire
+from holdfast.run import hangs, happenings, membership, wire
 from holdfast.run.estate import (
     Advanced,
     ClientCame,
@@ -62,11 +62,14 @@ ACCEPT_WAIT_S = 0.5
 RETURN_S = 60.0
 """How long a worker may take to come back to a successor, if its agent does not say that it has ended: one
 that keeps its interpreter, as a compiler does, cannot come before that is over."""
-REACH_INTERVAL_S = 1.0
-"""Between two looks at who can be reached, while all wait for a generation to form."""
+REACH_INTERVAL_S = 0.25
+"""Between two looks at who can be reached, while all wait for a generation to form, or for a step that has
+taken longer than any before it."""
+PROBE_INTERVAL_S = 1.0
+"""So often each is sent something then, for its kernel to acknowledge."""
 UNANSWERED_MAX = 5
-"""How often the kernel sends the same again before a member counts as cut off: some 6 s. A process that is
-busy, or stopped, has a kernel that acknowledges.
+"""How often the kernel sends the same again before a member counts as cut off: some 6 s. It is looked twice,
+as an answer may be under way. A process that is busy, or stopped, has a kernel that acknowledges.
 """
 CLOSE_S = 2.0
 """How long closing waits for what was said last to be sent."""
@@ -123,6 +126,9 @@ class Coordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._return_timer: asyncio.TimerHandle | None = None
         self._reach_timer: asyncio.TimerHandle | None = None
+        self._probe_due_s = 0.0
+        self._silent: frozenset[str] = frozenset()
+        """Members that had not answered for too long when it was last looked."""
         self._listener: socket.socket | None = None
         self._accept_again: asyncio.TimerHandle | None = None
         self._is_full = False
@@ -177,15 +183,24 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         self._reach_timer = loop.call_later(REACH_INTERVAL_S, self._look_for_unreached)
         generation = self._state.generations.announced
-        if generation is None or generation.formed_ns is not None:
+        if generation is None or not hangs.is_held_up(self._state, self._clock.now_ns()):
+            self._silent = frozenset()
             return
-        unanswered = {
-            name: connection.unanswered
+        connections = {
+            name: connection
             for name in generation.members
             if (connection := self._named.get(("worker", name))) is not None
         }
-        found = tuple(name for name, times in unanswered.items() if times >= UNANSWERED_MAX)
-        if found:
+        unanswered = {name: connection.unanswered for name, connection in connections.items()}
+        if not self._line and loop.time() >= self._probe_due_s:  # who may go elsewhere hears from us anyway
+            self._probe_due_s = loop.time() + PROBE_INTERVAL_S
+            probe = wire.frame(wire.Reigning(term=0))
+            for name, connection in connections.items():
+                if not unanswered[name]:
+                    connection.write(probe)
+        before = self._silent
+        self._silent = frozenset(name for name, times in unanswered.items() if times >= UNANSWERED_MAX)
+        if found := tuple(name for name in connections if name in self._silent & before):
             self.happened(happenings.Unreached(found, sum(map(bool, unanswered.values()))))
 
     def _give_up_absent(self) -> None:

@@ -250,20 +250,44 @@ def _is_last_copy(state: RunState, suspects: Sequence[str]) -> bool:
     return bool(holders) and set(suspects).issuperset(holders)
 
 
+def is_held_up(state: RunState, now_ns: int) -> bool:
+    """Whether all wait: for a generation to form, or longer than ever for a commit. Changes nothing."""
+    generation = state.generations.announced
+    return generation is not None and (_is_forming(generation) or _is_overdue(state, now_ns))
+
+
+def _is_forming(generation: Generation) -> bool:
+    """Until a boundary comes, all may still be in the step before."""
+    return generation.formed_ns is None and (not generation.at_boundary or bool(generation.regrouped))
+
+
+def _is_overdue(state: RunState, now_ns: int) -> bool:
+    stepping = state.generations.formed
+    if stepping is None or stepping.lost or state.progress.is_last:
+        return False
+    overdue_ns = state.observed.overdue_ns(is_first=stepping.is_fresh)
+    return overdue_ns is not None and now_ns - _since_ns(state, stepping) >= overdue_ns
+
+
 def end_unreached(state: RunState, names: Sequence[str], doubtful: int) -> None:
-    """End members that cannot come to the generation that all wait for. If half of its members may not hear,
-    either side of the network may be at fault, and all keep the usual time. So does the last one that holds a
-    part of the state.
+    """End members that cannot come to the generation, or end the step, that all wait for. If half of the
+    members may not hear, either side of the network may be at fault, and all keep the usual time. So does the
+    last one that holds a part of the state.
     """
     generation = state.generations.announced
-    if generation is None or generation.formed_ns is not None or 2 * doubtful >= len(generation.members):
+    if generation is None or 2 * doubtful >= len(generation.members):
         return
-    if generation.at_boundary and not generation.regrouped:
-        return  # all may still be in the step before
-    late = [member for member in _late(state, generation) if member.name in names and not member.is_lost]
-    if not replicas.can_spare(state, [member.name for member in late]):
+    if _is_forming(generation):
+        waited_for = [member for member in _late(state, generation) if not member.is_lost]
+    elif _is_overdue(state, state.now_ns) and not _is_excused(state, generation):
+        living = map(state.roster.living, generation.members)
+        waited_for = [member for member in living if member is not None and not member.is_done]
+    else:
         return
-    for member in late:
+    cut_off = [member for member in waited_for if member.name in names]
+    if not replicas.can_spare(state, [member.name for member in cut_off]):
+        return
+    for member in cut_off:
         account = f"{UNREACHED}: its machine acknowledges no packets"
         losses.fence(state, member, UNREACHED, onset_ns=None, account=account)
 

@@ -25,7 +25,7 @@ def heard(state: RunState, message: Balanced) -> bool:
         return False
     units = _units(state, generation)
     shares = (finding.before, finding.after)
-    has_shares = finding.kind in ("moved", "even", "stuck")
+    has_shares = finding.kind in ("moved", "even", "stuck", "slow")
     if not 0 <= finding.member < len(units) or (
         has_shares and any(len(each) != len(units) for each in shares)
     ):
@@ -34,6 +34,9 @@ def heard(state: RunState, message: Balanced) -> bool:
     match finding.kind:
         case "moved" | "even":
             _moved(state, generation, finding, units)
+        case "slow":
+            _name(state, finding, unit)
+            state.outbox.say(f"{_slow(finding, unit)}: it gets fewer lanes if that lasts", "trouble")
         case "stuck":
             state.outbox.say(_stuck(finding, unit, len(units), state.policy.mesh.slices), "trouble")
         case "floor":
@@ -65,16 +68,7 @@ def _moved(
     state.outbox.say(sentence)
     causes: tuple[str, ...] = ()
     if finding.kind == "moved" and finding.times >= SLOW:
-        fault = FaultObserved(
-            id=f"slow {unit[0]} {state.now_ns}",
-            occurred_ns=state.now_ns,
-            subject=unit[0],
-            fault="slow member",
-            severity="degraded",
-            detail=f"{finding.times:.1f} times as long as the others for the same work",
-        )
-        state.outbox.record(fault)
-        causes = (fault.id,)
+        causes = (_name(state, finding, unit),)
     state.outbox.record(
         ActionTaken(
             id="",
@@ -85,6 +79,25 @@ def _moved(
             causes=causes,
         )
     )
+
+
+def _name(state: RunState, finding: BalanceFinding, unit: Sequence[str]) -> str:
+    """Write down who is slow, unless that is written already. The event's id."""
+    member = state.roster.living(unit[0])
+    if finding.is_named and member is not None and member.slow_fault:
+        return member.slow_fault
+    fault = FaultObserved(
+        id=f"slow {unit[0]} {state.now_ns}",
+        occurred_ns=state.now_ns,
+        subject=unit[0],
+        fault="slow member",
+        severity="degraded",
+        detail=f"{finding.times:.1f} times as long as the others for the same work",
+    )
+    state.outbox.record(fault)
+    if member is not None:
+        member.slow_fault = fault.id
+    return fault.id
 
 
 def _dealt(finding: BalanceFinding, units: list[tuple[str, ...]]) -> str:

@@ -99,7 +99,8 @@ class Member(msgspec.Struct, kw_only=True):
     record knows. finished, finished_ns: how its script came to its end, and when. spent: where its time went,
     by its last report, and by the one before. since_generation: the first generation that it was in; 0: none
     yet. told: how many messages it has sent to other members. rail: which part of a sharded model it has.
-    clock: by how much ours is ahead of its own, as far as that is known.
+    clock: by how much ours is ahead of its own, as far as that is known. slow_fault: the event that called it
+    slow last.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Member(msgspec.Struct, kw_only=True):
     told: int = 0
     rail: int = 0
     clock: MemberClock | None = None
+    slow_fault: str = ""
 
     @property
     def is_done(self) -> bool:

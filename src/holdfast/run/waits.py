@@ -31,6 +31,10 @@ HUNG_S_MIN = 60.0
 STUCK_S_MIN = 12.0
 """The same, where the process itself shows that it is stuck: see explaining.py."""
 STUCK_STEPS = 8
+OVERDUE_S_MIN = 0.5
+OVERDUE_TIMES = 2
+"""Times the longest step, or pause between two. Nobody is ended for that alone: it is when to look who can be
+reached."""
 HUNG_STEPS = 30
 HUNG_PAUSES = 4
 """Times the longest that the script took between two steps: the next evaluation may be a larger one."""
@@ -144,6 +148,13 @@ class Observed(msgspec.Struct, kw_only=True):
     def stuck_ns(self) -> int:
         """The same, where it shows that a member is stuck in its step: eight times the longest."""
         return _within(STUCK_STEPS * self.step_ns_max, STUCK_S_MIN, IDLE_S_MAX)
+
+    def overdue_ns(self, *, is_first: bool) -> int | None:
+        """Without a commit: twice the longest that the run has seen. None: it has seen no step yet."""
+        if not self.step_ns_max:
+            return None
+        longest_ns = max(self.step_ns_max, self.pause_ns_max, self.first_ns_max if is_first else 0)
+        return max(ns(OVERDUE_S_MIN), OVERDUE_TIMES * longest_ns)
 
     @property
     def hung_first_ns(self) -> int:

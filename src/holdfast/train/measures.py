@@ -11,8 +11,11 @@ A step is measured from the end of one reduction to the end of the next, and div
 
 No clock is compared with another machine's. A reduction ends for all at once, but for the time that a message
 takes; so every member tells all others how long after that it was through with its lanes, and how long it has
-been sending. That rides along with the gradients of the next step and costs no message of its own. So does
-what all of them deal lanes by: how long its lanes took, what they cost, and how much of it was for data.
+been sending. That rides along with the gradients of the next step and costs no message of its own.
+
+What all of them deal lanes by rides with gradients too: how long its lanes took and the quickest of them,
+what they cost, and what else it did. Where the processor computes, with those of the same step; a GPU has not
+come to the end of its lanes by then, so with those of the next.
 """
 
 import gc
@@ -21,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import torch
@@ -40,8 +43,18 @@ AskConnections = Callable[[], Sequence[Sending]]
 Told = tuple[float, float]
 """What a member tells of the step before: seconds until its lanes were through, and seconds of sending."""
 
-OfLanes = tuple[float, float, float]
-"""And: seconds from its first lane until they were through, what they cost, and seconds of fetching data."""
+
+class OfLanes(NamedTuple):
+    """And: seconds from its first lane until they were through, what they cost, seconds of fetching data, and
+    of what it did before its first lane. quickest_s: what the quickest of its lanes took, by its cost. All
+    zeros: there is nothing to tell.
+    """
+
+    lanes_s: float = 0.0
+    cost: float = 0.0
+    data_s: float = 0.0
+    rest_s: float = 0.0
+    quickest_s: float = 0.0
 
 
 class Stopwatch:
@@ -72,7 +85,9 @@ FETCHING = Stopwatch()
 
 
 class DeviceWatch(Protocol):
-    """Marks moments of the device that computes."""
+    """Marks moments of the device that computes. is_prompt: a moment is past as soon as it is marked."""
+
+    is_prompt: bool
 
     def mark(self) -> Any: ...
 
@@ -81,6 +96,8 @@ class DeviceWatch(Protocol):
 
 class HostWatch:
     """The CPU computes when it is told to."""
+
+    is_prompt = True
 
     def mark(self) -> float:
         return time.perf_counter()
@@ -91,6 +108,8 @@ class HostWatch:
 
 class CudaWatch:
     """A GPU computes later than it is told to: a moment is when it comes to it."""
+
+    is_prompt = False
 
     def mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -142,7 +161,8 @@ class Measures:
         self._ended: Any = None
         self._arrived: Any = None
         self._asked: Any = None
-        self._cost = 0.0
+        self._lanes: list[tuple[Any, float]] = []
+        """Of each lane of the step so far: when it was through, and its cost."""
         self._idle_s = _Idle()
         self._handed_s: float | None = None
         self._undivided: _Cycle | None = None
@@ -163,14 +183,14 @@ class Measures:
 
     def asked(self) -> None:
         """The script wants its first lane."""
-        self._asked, self._cost = self._watch.mark(), 0.0
+        self._asked, self._lanes = self._watch.mark(), []
         if self._handed_s is not None:
             self._idle_s.before_lanes += time.perf_counter() - FETCHING.total_s - self._handed_s
             self._handed_s = None
 
     def computed(self, cost: float) -> None:
         """A lane is through."""
-        self._cost += cost
+        self._lanes.append((self._watch.mark(), cost))
 
     def stalled(self, stall_ns: int) -> None:
         """Training waited so long for a checkpoint."""
@@ -182,9 +202,33 @@ class Measures:
         return (0.0, 0.0) if last is None else (last.through_s, last.sending_s)
 
     def told_of_lanes(self) -> OfLanes:
-        """What else they must know of it, to deal lanes by; zeros where there is nothing to tell."""
+        """What they must know to deal lanes by: of the lanes of this step so far, or of the step before."""
+        if self._watch.is_prompt:
+            if self._ended is None or self._asked is None or not self._lanes:
+                return OfLanes()
+            return self._of_lanes(self._ended, self._asked, self._lanes, self._lanes[-1][0], self._data_s)
         last = self._last()
-        return (0.0, 0.0, 0.0) if last is None else (last.lanes_s, last.cost, last.data_s)
+        return OfLanes() if last is None else last.of_lanes
+
+    @property
+    def _data_s(self) -> float:
+        """Of the cycle under way."""
+        return self._idle_s.before_lanes + FETCHING.total_s - self._idle_s.fetched_before
+
+    def _of_lanes(
+        self, begun: Any, asked: Any, lanes: Sequence[tuple[Any, float]], until: Any, data_s: float
+    ) -> OfLanes:
+        ends = [asked, *(end for end, _ in lanes)]
+        paces_s = [
+            self._watch.seconds(before, end) / cost for before, (end, cost) in zip(ends, lanes, strict=False)
+        ]
+        return OfLanes(
+            lanes_s=self._watch.seconds(asked, until),
+            cost=sum(cost for _, cost in lanes),
+            data_s=data_s,
+            rest_s=max(0.0, self._watch.seconds(begun, asked)),
+            quickest_s=max(0.0, min(paces_s, default=0.0)),
+        )
 
     def arrived(self) -> None:
         """This member's lanes are through: from here on it exchanges, or waits."""
@@ -193,7 +237,7 @@ class Measures:
     def reduced(self, latest: Told) -> None:
         """The reduction is over. latest: the largest of what members told of the step before."""
         begun, arrived, ended = self._ended, self._arrived, self._watch.mark()
-        asked, cost = self._asked, self._cost
+        asked, lanes = self._asked, self._lanes
         self._ended = ended
         last = self._last()
         if last is not None:
@@ -202,15 +246,14 @@ class Measures:
             resent = grown.resent + self._connections.resent()
             self._spent = msgspec.structs.replace(grown, collecting_s=collecting_s, resent=resent)
         self._connections.count_step()
+        data_s = self._data_s
         idle_s, self._idle_s = self._idle_s, _Idle(fetched_before=FETCHING.total_s)
         if begun is None:
             return
-        data_s = idle_s.before_lanes + FETCHING.total_s - idle_s.fetched_before
         sending_s = self._connections.sending_s
         self._unread = lambda: _Cycle(
             through_s=self._watch.seconds(begun, arrived),
-            lanes_s=0.0 if asked is None else self._watch.seconds(asked, arrived),
-            cost=cost,
+            of_lanes=(OfLanes() if asked is None else self._of_lanes(begun, asked, lanes, arrived, data_s)),
             reduction_s=self._watch.seconds(arrived, ended),
             data_s=data_s,
             checkpoint_s=idle_s.checkpoint,
@@ -242,8 +285,7 @@ class _Cycle:
     """A step as one member sees it, until it knows what the others tell of it."""
 
     through_s: float
-    lanes_s: float
-    cost: float
+    of_lanes: OfLanes
     reduction_s: float
     data_s: float
     checkpoint_s: float

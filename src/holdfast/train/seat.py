@@ -744,16 +744,17 @@ class Seat:
         return tuple(sorted({leaf // self._slices for leaf in leaves}))
 
     def weigh(self, told: Sequence[Sequence[float]]) -> tuple[int, ...]:
-        """How many lanes each member, or replica, is to have after this step, by what they tell of the last:
-        the same on all that have the same part of the model. The first part's word counts.
+        """How many lanes each member, or replica, is to have after this step, by what they tell of their
+        lanes: the same on all that have the same part of the model. The first part's word counts.
         """
         if self._balance is None or self._patched or self._without or self.rank % self._ranks:
             return self.shares_due
         laps = []
         for lane in self.tellers:
             leaves = range(lane * self._slices, (lane + 1) * self._slices)
-            through_s, _, lanes_s, cost, data_s, _ = (max(map(one.__getitem__, leaves)) for one in told)
-            laps.append(Lap(lanes_s=lanes_s, cost=cost, rest_s=max(0.0, through_s - lanes_s), data_s=data_s))
+            figures = (max(map(one.__getitem__, leaves)) for one in told)
+            _, _, lanes_s, cost, data_s, rest_s, quickest_s, _ = figures
+            laps.append(Lap(lanes_s=lanes_s, cost=cost, rest_s=rest_s, data_s=data_s, quickest_s=quickest_s))
         self._found = self._balance.note(laps)
         return self._balance.shares
 

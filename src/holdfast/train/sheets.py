@@ -26,7 +26,7 @@ BUCKETS_MAX = 96
 """Larger ones rather than more: each adds a few operations to a GPU's queue, which holds about a thousand."""
 ALIGNMENT = 16
 """Elements; keeps every view on a boundary that vector instructions like."""
-TOLD = 6
+TOLD = 8
 """How many figures a member tells the others: of its times, see measures.py, and of its checkpoints."""
 PRINTS = 3 * PARTS + 1
 """Rows for audits: the print of each lane by its owner, by its auditor, of the state of a member in its last

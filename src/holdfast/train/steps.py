@@ -31,7 +31,7 @@ from holdfast.train.group import GroupBroken, Superseded
 from holdfast.train.log import Log
 from holdfast.train.manifest import size_of
 from holdfast.train.manifest_file import ALL
-from holdfast.train.measures import FETCHING, Collections, CudaWatch, HostWatch, Measures
+from holdfast.train.measures import FETCHING, Collections, CudaWatch, HostWatch, Measures, OfLanes
 from holdfast.train.meeting import Meeting
 from holdfast.train.prints import print_of_state, text_of
 from holdfast.train.protected import Protected
@@ -325,12 +325,14 @@ class Loop:
             self._corruption.strike(fault)
         leaf = index if seat.sharding is None else index * seat.sharding.shape.slices + seat.sharding.slice
         is_audited = self._auditor.is_audited(index)
-        self._gradients.begin(index, leaf, seat.reduction, last=index == seat.todo[-1], is_audited=is_audited)
+        is_last = index == seat.todo[-1]
+        self._gradients.begin(index, leaf, seat.reduction, last=is_last, is_audited=is_audited)
         randomness.begin(settings.seed, step.number, leaf)
         lane = Lane(self._gradients, step.number, leaf, settings.lanes, settings.seed)
         yield lane
         self._measures.computed(_checked_cost(lane))
-        told = *self._measures.told(), *self._measures.told_of_lanes(), self._readiness(step.number)
+        of_lanes = self._measures.told_of_lanes() if is_last else OfLanes()  # who reads it reads the last
+        told = *self._measures.told(), *of_lanes, self._readiness(step.number)
         prints = partial(self._auditor.told, step.number, index)
         broken = self._gradients.end(self._control.pending(seat.number), told, prints)
         if broken is not None:
