@@ -17,7 +17,8 @@ node=${SLURMD_NODENAME:-$(hostname -s)}
 # Words of HOLDFAST_CHECKS are options.
 # shellcheck disable=SC2086
 if ! found=$("$holdfast" check $checks --timeout 45 2>&1); then
-  last=$(printf '%s\n' "$found" | grep -m 1 'NOT GOOD' | tr -s ' ' | cut -c 1-100)
+  # The first figure that is not good or, where nothing was checked, why not.
+  last=$(printf '%s\n' "$found" | grep -m 1 -e 'NOT GOOD' -e '^holdfast: ' | tr -s ' ' | cut -c 1-100)
   scontrol update NodeName="$node" State=DRAIN Reason="health check: ${last:-holdfast check failed}"
 fi
 exit 0

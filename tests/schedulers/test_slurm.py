@@ -57,6 +57,21 @@ def test_the_health_check_drains_a_node_that_is_not_good(
     assert seen(scheduler)[SECOND].reason == "health check: disk.write 12 MB/s at least 100 NOT GOOD"
 
 
+def test_the_health_check_says_why_nothing_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "said"
+    for name, text in (
+        ("holdfast", 'echo "holdfast: --peer and --answer need a token." >&2; exit 2'),
+        ("scontrol", f'echo "$@" > {said}'),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n", encoding="ascii")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    subprocess.run([CONTRIB / "health-check.sh"], check=True, timeout=WAIT_S)
+    assert "health check: holdfast: --peer and --answer need a token." in said.read_text(encoding="ascii")
+
+
 # ---- as JSON, or as lines --------------------------------------------------------------------------------
 
 

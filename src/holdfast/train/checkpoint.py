@@ -430,7 +430,7 @@ class DirectoryCheckpoints:
                         f"Cannot read {error.filename or self.place}: {_why(error)}. What it holds is the "
                         "state to go on from.",
                         hint="Nothing was changed there. Make it readable and start the run again; to begin "
-                        "anew, give the run another name.",
+                        "anew, name another directory with --checkpoints.",
                     ) from error
                 time.sleep(pause_s)
         raise AssertionError  # the last attempt returns or raises
@@ -474,8 +474,8 @@ class DirectoryCheckpoints:
             raise AllDamaged(
                 f"Every checkpoint in {self.place} is damaged: `holdfast checkpoint verify "
                 f"{shlex.quote(self.place)}` says how.",
-                hint="Nothing was changed there. Put a sound one back, or give the run another name to begin "
-                "anew.",
+                hint="Nothing was changed there. Put a sound one back; to begin anew, name another directory "
+                "with --checkpoints.",
             )
         return None
 
@@ -573,7 +573,7 @@ def _foreign(place: str, error: NewerFormat | OlderFormat) -> StoreError:
     )
     return StoreError(
         f"Cannot go on from {place}: {error}.",
-        hint=f"Nothing was changed there. {again}; to begin anew, give the run another name.",
+        hint=f"Nothing was changed there. {again}; to begin anew, name another directory with --checkpoints.",
     )
 
 

@@ -198,7 +198,7 @@ class RunCheckpoints(DirectoryCheckpoints):
         if stages != own:
             raise InputError(
                 f"The checkpoints in {self._root} have {stages} pipeline stages, and this run has {own}.",
-                hint="Go on with as many, or begin a run of another name.",
+                hint="Go on with as many, or begin anew in another directory (--checkpoints).",
             )
         return (self._mesh.place(self._rail)["pp"],)
 

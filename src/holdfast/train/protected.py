@@ -197,7 +197,8 @@ class Protected:
                 raise InputError(
                     f"The checkpoint does not fit what is protected: {'.'.join(map(str, path))} has shape "
                     f"{shape} there, and {tuple(tensor.shape)} here.",
-                    hint="Go on with the same model and optimizer, or begin a run of another name.",
+                    hint="Go on with the same model and optimizer, or begin anew in another directory "
+                    "(--checkpoints).",
                 )
             return shards.extent_of(tensor)
 

@@ -457,8 +457,8 @@ class Seat:
         if not common or (until == NOTHING and whole):
             raise StoreError(
                 "No checkpoint has the parts of all ranks: `holdfast checkpoint list` says what there is.",
-                hint="Nothing was changed there. Put the missing parts back, or give the run another name to "
-                "begin anew.",
+                hint="Nothing was changed there. Put the missing parts back; to begin anew, name another "
+                "directory with --checkpoints.",
             )
         history = max(common)
         is_mine = (found.mark, found.history) == (until, history)
@@ -523,20 +523,21 @@ class Seat:
             raise InputError(
                 f"The checkpoint {found.place} has no {missing[0]} that can be used: this Holdfast did not "
                 "write it.",
-                hint="Put one back that the run wrote, or begin a run of another name.",
+                hint="Put one back that the run wrote, or begin anew in another directory (--checkpoints).",
             )
         for name, value in self._identity.items():
             if kept[name] != value:
                 raise InputError(
                     f"The checkpoint {found.place} was made with {name}={kept[name]}, this run has {value}.",
-                    hint="Go on with the same, or begin a run of another name.",
+                    hint="Go on with the same, or begin anew in another directory (--checkpoints).",
                 )
         try:
             self._state.put_back(kept["state"])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"The checkpoint {found.place} does not fit what is protected: {_first_lines(error)}.",
-                hint="Go on with the same model and optimizer, or begin a run of another name.",
+                hint="Go on with the same model and optimizer, or begin anew in another directory "
+                "(--checkpoints).",
             ) from None
         self._adopt(kept["version"], Numbers(loss=kept["loss"]), self._history)
         self._control.say(
