@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -96,6 +96,23 @@ def test_a_peer_that_is_busy_does_not_speak_against_a_node_but_one_that_nothing_
     assert [one.ok for one in found] == [False] * len(NAMES)
 
 
+@pytest.mark.parametrize("host", ["n17..site", 70 * "a", "no-such-host.invalid"])
+def test_a_peer_whose_name_nobody_knows_does_not_speak_against_a_node(host: str) -> None:
+    found = list(try_fabric([(host, 29450)], TOKEN, time.monotonic() + WAIT_S))
+    assert {one.note for one in found} == {f"{host}:29450 cannot be reached: its name is not known"}
+    assert all(one.ok and one.value is None for one in found)
+
+
+def test_a_peer_at_which_many_wait_is_busy_and_not_out_of_reach() -> None:
+    made = FabricAnswerer(("127.0.0.1", 0), TOKEN)  # it takes nobody yet
+    with ExitStack() as waiting:
+        for _ in range(100):
+            waiting.enter_context(socket.create_connection(("127.0.0.1", made.port), WAIT_S))
+        found = list(try_fabric([("127.0.0.1", made.port)], TOKEN, time.monotonic() + 1))
+    assert {one.note for one in found} == {f"127.0.0.1:{made.port} is busy, or does not have our token"}
+    made.serve(time.monotonic())
+
+
 def test_a_reference_bounds_what_the_way_takes() -> None:
     def took(us: float) -> list[CheckedFigure]:
         return [
@@ -110,7 +127,9 @@ def test_a_reference_bounds_what_the_way_takes() -> None:
     assert [one.ok for one in held_against(took(101), known)] == [False, False]
 
 
-@pytest.mark.parametrize("text", ["n17", ":29450", "n17:", "n17:0", "n17:65536", "n17:٣"])
+@pytest.mark.parametrize(
+    "text", ["n17", ":29450", "n17:", "n17:0", "n17:65536", "n17:٣", "n17:" + 5_000 * "1"]
+)
 def test_a_peer_is_host_and_port(text: str) -> None:
     with pytest.raises(InputError, match="not in the form HOST:PORT"):
         place_named(text)

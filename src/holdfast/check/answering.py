@@ -29,8 +29,8 @@ HANDSHAKE_S, CONNECTION_S = 3.0, 60.0
 """What one who connects has to prove the token, and what it then has for all of its questions."""
 BYTES_MAX = 256 << 30
 """Of one connection, both ways together."""
-WAITING_MAX = 16
-"""Connections that wait until it is their turn."""
+WAITING_MAX = 1_024
+"""Connections that wait until it is their turn. To one more it looks as if nothing got here."""
 NAME = "check"
 
 

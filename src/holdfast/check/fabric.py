@@ -4,6 +4,7 @@ send again. The other side is `holdfast check --answer` (answering.py).
 RDMA itself is not tried: the bytes go over TCP, by whatever interface leads there.
 """
 
+import re
 import socket
 import struct
 import time
@@ -56,7 +57,7 @@ NAMES = {
 def place_named(text: str) -> Address:
     """Of HOST:PORT. Raises `InputError`."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+    if not colon or not host or not (re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) <= PORT_MAX):
         raise InputError(
             f"{text!r} is not in the form HOST:PORT.", hint="Write n17:29450 or [fd00::7]:29450."
         )
@@ -83,8 +84,9 @@ def read_token(path: Path | None) -> str:
 
 
 def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator[CheckedFigure]:
-    """The way to the first of these that answers. until_s: of the monotonic clock. That one is busy, or that
-    nobody listens there, says nothing about this node; that nothing gets there does.
+    """The way to the first of these that answers. until_s: of the monotonic clock. That one is busy, that
+    nobody listens there or that its name is not known says nothing about this node; that nothing gets there
+    does.
     """
     notes, is_ours = [], True
     for peer in peers:
@@ -92,8 +94,7 @@ def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator
             wait_s = min(CONNECT_S, until_s - time.monotonic())
             connection, _ = shake_hands(token, "operator", "check", peer, None, max(wait_s, 0.1))
         except HoldfastError as error:
-            is_cut_off = isinstance(error, Unreachable) and not _is_refused(error)
-            is_ours &= is_cut_off
+            is_ours &= isinstance(error, Unreachable) and _is_cut_off(error)
             notes.append(f"{_shown(peer)} {_reason(error)}")
             continue
         with connection:
@@ -102,9 +103,9 @@ def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator
     yield from (unmeasured(name, unit, "; ".join(notes), ok=not is_ours) for name, unit in NAMES.items())
 
 
-def _is_refused(error: Unreachable) -> bool:
-    """By that machine: what was sent got there and back."""
-    return isinstance(error.__context__, ConnectionRefusedError)
+def _is_cut_off(error: Unreachable) -> bool:
+    """What was sent did not get there and back. Nothing was sent to a name that nobody knows."""
+    return not isinstance(error.__context__, ConnectionRefusedError | socket.gaierror | UnicodeError)
 
 
 def _reason(error: HoldfastError) -> str:
@@ -167,6 +168,10 @@ def _ended() -> bytes:
     raise MalformedFrame("the connection ended")
 
 
+def _broken(error: OSError | MalformedFrame) -> str:
+    return (error.strerror or "it broke off").lower() if isinstance(error, OSError) else str(error)
+
+
 class _Way:
     """One proven connection. name: of the other end."""
 
@@ -183,7 +188,7 @@ class _Way:
                 del missing[one.name]
                 yield one
         except (OSError, MalformedFrame) as error:
-            reason = "it took too long" if isinstance(error, TimeoutError) else str(error) or "it broke off"
+            reason = "it took too long" if isinstance(error, TimeoutError) else _broken(error)
             yield from (
                 unmeasured(name, unit, f"to {self._name}: {reason}") for name, unit in missing.items()
             )
