@@ -186,6 +186,24 @@ def test_a_check_that_could_not_try_something_differs_from_one_that_found_it_bad
         assert done.outcome.startswith("not proven: ") is not is_proven
 
 
+def test_a_check_that_failed_for_another_part_is_not_a_pass() -> None:
+    """As where the command names a part of its own with --for."""
+    untried = {"name": "fabric.out", "value": None, "ok": False, "untried": True, "note": "busy"}
+    written = Written()
+    done = machines(written, check=passing([*PROVEN, untried], ok=False)).do(order("restore"))
+    assert done == Answered(ok=False, outcome="1 of 5 checks are not good: fabric.out busy")
+    assert written.asked == []
+
+
+def test_what_ssh_says_beside_the_figures_does_not_hide_them() -> None:
+    said = json.dumps({"ok": True, "checks": PROVEN}, indent=2)
+    noise = "Warning: Permanently added 'n17'.", "{a banner}", said, "Connection to n17 closed."
+    check = shlex.join(["printf", "%s\\n", *noise])
+    written = Written()
+    assert machines(written, check=check).do(order("restore")).ok
+    assert ("resume", "n17", "holdfast: mine") in written.asked
+
+
 def test_what_the_node_was_drained_for_is_told_to_the_check() -> None:
     done = machines(Written(), check="bash -c 'echo for {part}; false'").do(order("restore", part="fabric"))
     assert done == Answered(ok=False, outcome="exit code 1: for fabric")
