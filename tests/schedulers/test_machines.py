@@ -172,8 +172,11 @@ def test_a_check_that_did_not_measure_what_the_node_was_drained_for_is_not_a_pas
     done = machines(written, check=passing(checks)).do(order("restore", part=part))
     assert done == Answered(
         ok=False,
-        outcome=f"not proven: drained for {part}, and its check has no good figure of {owed}",
+        outcome=f"not proven: drained for {part}, and its check has no good figure of {owed}"
+        "; the policy's command does not have --for {part}",
     )
+    told = f"{passing(checks)} {{part}}"
+    assert machines(written, check=told).do(order("restore", part=part)).outcome.endswith(owed)
     assert written.asked == []
 
 

@@ -249,6 +249,12 @@ def test_a_place_has_its_form(rest: str) -> None:
         read_policy(f'[slurm]\nrest = "{rest}"\n')
 
 
+@pytest.mark.parametrize("user", ["jane doe", "jane\\nX-SLURM-USER-TOKEN: a", "zo\u00eb"])
+def test_a_user_that_no_header_can_have_is_refused(user: str) -> None:
+    with pytest.raises(InputError, match=r"slurm\.user"):
+        read_policy(f'[slurm]\nuser = "{user}"\n')
+
+
 def test_a_token_that_could_be_another_header_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JWT", "a\r\nX-SLURM-USER-NAME: root")
     rest = SlurmRest(SlurmPolicy(rest="http://127.0.0.1:9"), 8)

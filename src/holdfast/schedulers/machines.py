@@ -134,7 +134,8 @@ class ClusterMachines:
         if owed:
             listed = wording.listed(owed, OWED_SHOWN_MAX)
             why = f"drained for {order.part}, and its check has no good figure of {listed}"
-            return Answered(ok=False, outcome=f"{UNPROVEN}{why}")
+            hint = "" if "{part}" in template else "; the policy's command does not have --for {part}"
+            return Answered(ok=False, outcome=f"{UNPROVEN}{why}{hint}")
         if not self._is_leading():
             return Answered(ok=False, outcome="another process has taken the lead")
         decision = order.decision
