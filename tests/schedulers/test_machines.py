@@ -172,8 +172,11 @@ def test_a_check_that_did_not_measure_what_the_node_was_drained_for_is_not_a_pas
     done = machines(written, check=passing(checks)).do(order("restore", part=part))
     assert done == Answered(
         ok=False,
-        outcome=f"not proven: drained for {part}, and its check has no good figure of {owed}",
+        outcome=f"not proven: drained for {part}, and its check has no good figure of {owed}"
+        "; the policy's command does not have --for {part}",
     )
+    told = f"{passing(checks)} {{part}}"
+    assert machines(written, check=told).do(order("restore", part=part)).outcome.endswith(owed)
     assert written.asked == []
 
 
@@ -184,6 +187,24 @@ def test_a_check_that_could_not_try_something_differs_from_one_that_found_it_bad
         done = machines(Written(), check=passing(checks, ok=False)).do(order("restore", part="nvlink"))
         assert not done.ok
         assert done.outcome.startswith("not proven: ") is not is_proven
+
+
+def test_a_check_that_failed_for_another_part_is_not_a_pass() -> None:
+    """As where the command names a part of its own with --for."""
+    untried = {"name": "fabric.out", "value": None, "ok": False, "untried": True, "note": "busy"}
+    written = Written()
+    done = machines(written, check=passing([*PROVEN, untried], ok=False)).do(order("restore"))
+    assert done == Answered(ok=False, outcome="1 of 5 checks are not good: fabric.out busy")
+    assert written.asked == []
+
+
+def test_what_ssh_says_beside_the_figures_does_not_hide_them() -> None:
+    said = json.dumps({"ok": True, "checks": PROVEN}, indent=2)
+    noise = "Warning: Permanently added 'n17'.", "{a banner}", said, "Connection to n17 closed."
+    check = shlex.join(["printf", "%s\\n", *noise])
+    written = Written()
+    assert machines(written, check=check).do(order("restore")).ok
+    assert ("resume", "n17", "holdfast: mine") in written.asked
 
 
 def test_what_the_node_was_drained_for_is_told_to_the_check() -> None:

@@ -142,9 +142,37 @@ def test_nothing_is_chosen_while_nobody_answers_and_half_an_answer_is_told(fakes
     fakes.make("scontrol", f"echo '{NODE[:40]}'", LINE)
     with pytest.raises(HoldfastError, match="show nodes sent not the JSON that was expected"):
         commands.nodes()
+    fakes.make("scontrol", f"echo '{NODE}'", LINE)
+    assert commands.nodes()["n1"].reason == "json"
     fakes.make("scontrol", """echo '{"errors": []}'""", LINE)
     with pytest.raises(HoldfastError, match="show nodes told no nodes"):
         commands.nodes()
+
+
+def test_a_way_that_fails_is_not_taken_again(fakes: FakeCommands) -> None:
+    """As after another version was installed, or where a queue has grown too long to be told in time."""
+    fakes.make("scontrol", f"echo '{NODE}'", LINE)
+    fakes.make("sinfo", "exit 1", "")
+    commands = SlurmCommands(8)
+    assert commands.nodes()["n1"].reason == "json"
+    fakes.make("scontrol", "exit 1", LINE)
+    with pytest.raises(HoldfastError, match="scontrol failed"):
+        commands.nodes()
+    assert commands.nodes()["n1"].reason == "lines"
+
+
+def test_an_empty_list_beside_an_error_is_not_believed(fakes: FakeCommands) -> None:
+    """Nodes would seem to have no jobs, and could be rebooted under them."""
+    failed = '{"jobs": [], "errors": [{"description": "Unable to contact slurm controller"}]}'
+    fakes.make("squeue", f"echo '{failed}'", "7|n1|tide")
+    commands = SlurmCommands(8)
+    assert [one.job for one in commands.jobs()] == ["7"]
+    fakes.make("squeue", """echo '{"jobs": []}'""", "")
+    commands = SlurmCommands(8)
+    assert commands.jobs() == ()
+    fakes.make("squeue", f"echo '{failed}'", "")
+    with pytest.raises(HoldfastError, match="squeue --json answers: Unable to contact slurm controller"):
+        commands.jobs()
 
 
 # ---- what it prints --------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """slurmrestd: a real one that asks for tokens, stand-ins for newer ones, and answers that are none."""
 
 import json
+import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -26,6 +28,7 @@ from holdfast.signals.http_client import Limits
 from tests.schedulers.conftest import seen
 
 REASON = "holdfast: gpu-fault (control-1-0000000001)"
+NAMELESS = 54_321
 QUICK = Limits(total_s=2.0, body_bytes_max=1 << 20)
 NEWER: dict[str, Any] = {
     "nodes": [
@@ -105,16 +108,29 @@ def test_a_real_one_lets_in_who_has_a_token_and_tells_what_the_commands_tell(
 # ---- newer ones ------------------------------------------------------------------------------------------
 
 
+def served(version: str) -> dict[str, Any]:
+    """The paths of a slurmrestd of this version, which has an old API beside it."""
+    return (
+        {f"/slurm/{version}/{what}/": {"get": {}} for what in NEWER}
+        | POST
+        | {"/slurm/v0.0.9/nodes": {"get": {}}}
+    )
+
+
 @contextmanager
-def newer(asked: list[tuple[str, str, Any]]) -> Iterator[str]:
-    """A stand-in for a slurmrestd that can update nodes."""
-    paths = {f"/slurm/v0.0.40/{what}/": {"get": {}} for what in NEWER} | POST
-    paths["/slurm/v0.0.9/nodes"] = {"get": {}}
+def newer(asked: list[tuple[str, str, Any]], paths: dict[str, Any] | None = None) -> Iterator[str]:
+    """A stand-in for a slurmrestd that can update nodes. paths: what it has, which may change."""
+    has = served("v0.0.40") if paths is None else paths
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             what = self.path.strip("/").rpartition("/")[2]
-            self._answer({"paths": paths} if self.path == "/openapi/v3" else {what: NEWER[what]})
+            if self.path == "/openapi/v3":
+                self._answer({"paths": has})
+            elif self.path in has:
+                self._answer({what: NEWER[what]})
+            else:
+                self.send_error(404)
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -163,6 +179,23 @@ def test_a_newer_one_updates_nodes_itself(monkeypatch: pytest.MonkeyPatch) -> No
         (path, "jane", {"state": ["RESUME"]}),
     ]
     assert said == []
+
+
+def test_a_slurmrestd_that_was_replaced_by_another_version_is_asked_what_it_has() -> None:
+    paths = served("v0.0.40")
+    with newer([], paths) as place, closing(SlurmRest(SlurmPolicy(rest=place), 4)) as rest:
+        assert set(rest.nodes()) == {"gpu-1", "gpu-2"}
+        paths.clear()
+        paths.update(served("v0.0.42"))
+        with pytest.raises(HoldfastError, match="slurmrestd answers 404"):
+            rest.nodes()
+        assert set(rest.nodes()) == {"gpu-1", "gpu-2"}
+        assert rest.version == "v0.0.42"
+
+
+def test_a_node_whose_registration_is_invalid_is_out() -> None:
+    told = document({"nodes": [{"name": "gpu-1", "state": ["IDLE", "INVALID_REG"]}]})
+    assert nodes_of(told, 4)["gpu-1"].is_out
 
 
 def test_documents_of_newer_versions_are_read() -> None:
@@ -216,8 +249,36 @@ def test_a_place_has_its_form(rest: str) -> None:
         read_policy(f'[slurm]\nrest = "{rest}"\n')
 
 
+@pytest.mark.parametrize("user", ["jane doe", "jane\\nX-SLURM-USER-TOKEN: a", "zo\u00eb"])
+def test_a_user_that_no_header_can_have_is_refused(user: str) -> None:
+    with pytest.raises(InputError, match=r"slurm\.user"):
+        read_policy(f'[slurm]\nuser = "{user}"\n')
+
+
 def test_a_token_that_could_be_another_header_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JWT", "a\r\nX-SLURM-USER-NAME: root")
     rest = SlurmRest(SlurmPolicy(rest="http://127.0.0.1:9"), 8)
     with closing(rest), pytest.raises(InputError, match="characters that no token has"):
         rest.nodes()
+
+
+@pytest.mark.root
+def test_a_user_without_a_name_is_told_to_give_one() -> None:
+    """As in a container that runs under a number."""
+    ask = (
+        "import os\n"
+        "from holdfast.control.policy import SlurmPolicy\n"
+        "from holdfast.schedulers.slurm_rest import SlurmRest\n"
+        "rest = SlurmRest(SlurmPolicy(rest='http://127.0.0.1:9'), 8)\n"
+        f"os.setuid({NAMELESS})\n"
+        "rest.nodes()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ask],
+        env={**os.environ, "SLURM_JWT": "a.b.c"},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert f"InputError: User {NAMELESS} has no name here" in done.stderr, done.stderr

@@ -219,6 +219,22 @@ def test_lanes_are_told_apart_from_what_is_done_beside_them(is_prompt: bool) -> 
     assert member.told_of_lanes() == OfLanes()
 
 
+def test_a_lane_that_is_computed_again_after_the_reduction_is_not_one_of_the_step() -> None:
+    """As an audit does that finds a difference: its member would seem quicker than it is."""
+    hand = Hand(is_prompt=False)
+    member = Measures(hand)
+    for is_disputed in (False, True):
+        member.asked()
+        hand.now_s += 3.0
+        member.computed(1.0)
+        member.arrived()
+        member.reduced((0.0, 0.0))
+        if is_disputed:
+            hand.now_s += 1.0
+            member.computed(1.0)
+    assert member.told_of_lanes() == OfLanes(lanes_s=3.0, cost=1.0, quickest_s=3.0)
+
+
 def test_what_was_told_before_the_members_changed_is_forgotten(measures: Measures) -> None:
     for _ in range(2):
         measures.arrived()

@@ -2,12 +2,17 @@
 
 It answers only those who prove the token, one connection at a time, and each for a bounded time and number
 of bytes; it sends zeros and forgets what it gets. It ends by itself.
+
+Whoever connects is accepted at once, also while another is answered: a connection that the kernel drops
+because too many wait looks, to a node, as if nothing got here, and healthy nodes would fail their checks.
 """
 
 import os
 import socket
+import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
+from queue import Empty, Full, Queue
 
 from holdfast.check.fabric import (
     COUNTED,
@@ -29,8 +34,8 @@ HANDSHAKE_S, CONNECTION_S = 3.0, 60.0
 """What one who connects has to prove the token, and what it then has for all of its questions."""
 BYTES_MAX = 256 << 30
 """Of one connection, both ways together."""
-WAITING_MAX = 1_024
-"""Connections that wait until it is their turn. To one more it looks as if nothing got here."""
+WAITING_MAX = 16
+"""Connections that wait until it is their turn. Further ones are closed: so they know that we are busy."""
 NAME = "check"
 
 
@@ -60,20 +65,37 @@ class FabricAnswerer:
 
     def serve(self, until_s: float) -> None:
         """Answer, one after the other. until_s: of the monotonic clock."""
+        waiting: Queue[socket.socket | None] = Queue(WAITING_MAX)
+        answering = threading.Thread(target=self._answer_all, args=(waiting,), daemon=True)
+        answering.start()
         with closing(self._listener):
-            while (left_s := until_s - time.monotonic()) > 0:
-                self._listener.settimeout(left_s)
-                try:
-                    connection, _ = self._listener.accept()
-                except ConnectionAbortedError:
-                    continue  # it was gone before it was taken
-                except OSError:
-                    return  # the time is over, or `stop` was called
-                with connection:
-                    try:
-                        self._answer(connection)
-                    except (OSError, wire.MalformedFrame):
-                        continue  # whoever it was, the next one is not to suffer for it
+            self._accept(waiting, until_s)
+            _close_all(waiting)
+        waiting.put(None)
+        answering.join()
+
+    def _accept(self, waiting: "Queue[socket.socket | None]", until_s: float) -> None:
+        while (left_s := until_s - time.monotonic()) > 0:
+            self._listener.settimeout(left_s)
+            try:
+                connection, _ = self._listener.accept()
+            except ConnectionAbortedError:
+                continue  # it was gone before it was taken
+            except OSError:
+                return  # the time is over, or `stop` was called
+            try:
+                waiting.put_nowait(connection)
+            except Full:
+                connection.close()
+
+    def _answer_all(self, waiting: "Queue[socket.socket | None]") -> None:
+        try:
+            while (connection := waiting.get()) is not None:
+                with connection, suppress(OSError, wire.MalformedFrame):
+                    self._answer(connection)  # whoever fails, the next one is not to suffer for it
+        finally:
+            with suppress(OSError):  # it is closed already, unless this thread fails
+                self.stop()
 
     def _answer(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -99,6 +121,17 @@ class FabricAnswerer:
             return False
         connection.sendall(wire.frame(host.sealed(wire.Accepted(run=NAME))))
         return True
+
+
+def _close_all(waiting: "Queue[socket.socket | None]") -> None:
+    """Their turn does not come any more."""
+    while True:
+        try:
+            connection = waiting.get_nowait()
+        except Empty:
+            return
+        if connection is not None:
+            connection.close()
 
 
 class FabricQuestions:

@@ -32,7 +32,10 @@ LATENCY_S, WAY_S = 2.0, 1.5
 PIECE_BYTES, PIECE_BYTES_MAX, PIECE_S = 1 << 16, 1 << 30, 0.25
 """A direction is tried in pieces that take about so long; the fastest of them counts."""
 BLOCK_BYTES = 1 << 20
-CONNECT_S = 8.0
+CONNECT_S, TRY_S = 8.0, 6.0
+"""How long a check waits for its turn at one peer, and what trying a sound way takes at most. With less time
+left nothing is tried: that it took too long would say nothing about the way.
+"""
 GB_PER_S_MIN = 0.1
 """Less than a sound link of one gigabit carries."""
 LATENCY_US_MAX, LATENCY_P99_US_MAX = 5_000.0, 100_000.0
@@ -45,6 +48,7 @@ it had arrived, as happens where a machine is busy.
 """
 TOKEN_BYTES_MAX = 4_096
 PORT_MAX = 65_535
+_PORT = re.compile(r"[0-9]{1,5}")
 NAMES = {
     "fabric.out": "GB/s",
     "fabric.in": "GB/s",
@@ -56,12 +60,21 @@ NAMES = {
 
 def place_named(text: str) -> Address:
     """Of HOST:PORT. Raises `InputError`."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) <= PORT_MAX):
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    if not _is_name(host) or not (_PORT.fullmatch(port) and 0 < int(port) <= PORT_MAX):
         raise InputError(
             f"{text!r} is not in the form HOST:PORT.", hint="Write n17:29450 or [fd00::7]:29450."
         )
-    return host.strip("[]"), int(port)
+    return host, int(port)
+
+
+def _is_name(host: str) -> bool:
+    """Whether a resolver can be asked for it: it raises for `a..b`."""
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def read_token(path: Path | None) -> str:
@@ -85,16 +98,20 @@ def read_token(path: Path | None) -> str:
 
 def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator[CheckedFigure]:
     """The way to the first of these that answers. until_s: of the monotonic clock. That one is busy, that
-    nobody listens there or that its name is not known says nothing about this node; that nothing gets there
-    does.
+    nobody listens there or knows its name, or that no time was left, says nothing about this node; that
+    nothing gets there does.
     """
     notes, is_ours = [], True
-    for peer in peers:
+    for number, peer in enumerate(peers):
+        wait_s = (until_s - time.monotonic() - TRY_S) / (len(peers) - number)
+        if wait_s <= 0:
+            is_ours = False
+            notes.append(f"no time was left to try {_shown(peer)}: give a longer --timeout")
+            continue
         try:
-            wait_s = min(CONNECT_S, until_s - time.monotonic())
-            connection, _ = shake_hands(token, "operator", "check", peer, None, max(wait_s, 0.1))
+            connection, _ = shake_hands(token, "operator", "check", peer, None, min(CONNECT_S, wait_s))
         except HoldfastError as error:
-            is_ours &= isinstance(error, Unreachable) and _is_cut_off(error)
+            is_ours &= isinstance(error, Unreachable) and not _is_no_fault_of_the_way(error)
             notes.append(f"{_shown(peer)} {_reason(error)}")
             continue
         with connection:
@@ -103,9 +120,9 @@ def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator
     yield from (unmeasured(name, unit, "; ".join(notes), ok=not is_ours) for name, unit in NAMES.items())
 
 
-def _is_cut_off(error: Unreachable) -> bool:
-    """What was sent did not get there and back. Nothing was sent to a name that nobody knows."""
-    return not isinstance(error.__context__, ConnectionRefusedError | socket.gaierror | UnicodeError)
+def _is_no_fault_of_the_way(error: Unreachable) -> bool:
+    """That machine refused, so what was sent got there and back; or nobody knows its name."""
+    return isinstance(error.__context__, ConnectionRefusedError | socket.gaierror)
 
 
 def _reason(error: HoldfastError) -> str:

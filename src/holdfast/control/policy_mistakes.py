@@ -12,7 +12,7 @@ FORMS = {
     "kubernetes.taint": "KEY=VALUE:NoSchedule or KEY=VALUE:NoExecute",
     "kubernetes.lease": "NAMESPACE/NAME",
     "slurm.rest": "http://HOST:PORT or unix:/PATH",
-    "slurm.user": "one word of printable ASCII",
+    "slurm.user": "a user's name, in ASCII and without spaces",
 }
 """What strings look like that have a form."""
 KINDS = {

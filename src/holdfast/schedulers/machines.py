@@ -125,12 +125,17 @@ class ClusterMachines:
         is_long = order.is_long_check and bool(commands.long_check)
         template = commands.long_check if is_long else commands.check
         answer = self._answer(template, order, is_long=order.is_long_check)
-        if answer is None or order.node is None or (found := checked(answer)).is_failed:
+        if answer is None or order.node is None:
             return self._told(answer, order)
-        if owed := order.unproven(found.is_good):
+        found = checked(answer)
+        owed = order.unproven(found.is_good)
+        if answer.code != 0 and not (found.is_untried and owed):
+            return self._told(answer, order)
+        if owed:
             listed = wording.listed(owed, OWED_SHOWN_MAX)
             why = f"drained for {order.part}, and its check has no good figure of {listed}"
-            return Answered(ok=False, outcome=f"{UNPROVEN}{why}")
+            hint = "" if "{part}" in template else "; the policy's command does not have --for {part}"
+            return Answered(ok=False, outcome=f"{UNPROVEN}{why}{hint}")
         if not self._is_leading():
             return Answered(ok=False, outcome="another process has taken the lead")
         decision = order.decision

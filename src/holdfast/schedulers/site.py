@@ -1,6 +1,8 @@
 """A site's own commands: filled in, run without a shell, within a time, and what they said."""
 
+import json
 import os
+import re
 import selectors
 import shlex
 import signal
@@ -8,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 
 import msgspec
 
@@ -20,6 +23,10 @@ SAID_CHARS_MAX = 400
 END_S = 5.0
 """What a command that was ended has to be gone."""
 FIGURES_SHOWN_MAX = 6
+BEGINNINGS_MAX = 20
+"""Lines that may be the first of a check's JSON."""
+_BEGINNING = re.compile(r"^\{", re.MULTILINE)
+_JSON = json.JSONDecoder()
 
 
 class SiteAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,13 +106,23 @@ def _heard(process: "subprocess.Popen[bytes]", until_s: float) -> bytes:
     raise subprocess.TimeoutExpired(process.args, until_s)
 
 
+def _document(output: bytes) -> _Checked | None:
+    """The JSON of a check, whatever ssh or a library said before or behind it: errors come by the same
+    pipe.
+    """
+    text = output.decode("utf-8", "replace")
+    for begin in islice(_BEGINNING.finditer(text), BEGINNINGS_MAX):
+        with suppress(*UNDECODABLE):
+            return msgspec.convert(_JSON.raw_decode(text, begin.start())[0], _Checked)
+    return None
+
+
 def told(answer: SiteAnswer) -> str:
     """What a command said, in one line: a check's figures that are not good, or its last line."""
     if answer.code is None:
         return "it took too long, and was ended"
-    try:
-        checked = msgspec.json.decode(answer.output, type=_Checked)
-    except UNDECODABLE:
+    checked = _document(answer.output)
+    if checked is None:
         last = answer.output.decode("utf-8", "replace").strip().rpartition("\n")[2]
         return printable(f"exit code {answer.code}" + (f": {last[:SAID_CHARS_MAX]}" if last else ""))
     bad = [one for one in checked.checks if not one.ok]
@@ -116,23 +133,22 @@ def told(answer: SiteAnswer) -> str:
 
 
 class CheckTold(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check found. is_good: by name, whether it was measured and is good. is_failed: something is bad,
-    rather than impossible to measure there.
+    """What a check found. is_good: by name, whether it was measured and is good. is_untried: nothing is bad,
+    and something could not be measured there.
     """
 
     is_good: dict[str, bool]
-    is_failed: bool
+    is_untried: bool
 
 
 def checked(answer: SiteAnswer) -> CheckTold:
     """Of a check that tells no figures only how it ended is known."""
-    try:
-        found = msgspec.json.decode(answer.output, type=_Checked).checks
-    except UNDECODABLE:
-        found = ()
-    is_good = {one.name: one.ok and one.value is not None for one in found}
-    is_untried = any(one.untried for one in found) and all(one.ok or one.untried for one in found)
-    return CheckTold(is_good=is_good, is_failed=answer.code != 0 and not is_untried)
+    document = _document(answer.output)
+    found = () if document is None else document.checks
+    return CheckTold(
+        is_good={one.name: one.ok and one.value is not None for one in found},
+        is_untried=any(one.untried for one in found) and all(one.ok or one.untried for one in found),
+    )
 
 
 def _shown(one: _Figure) -> str:

@@ -1,7 +1,8 @@
 """Slurm by its commands: as JSON where the version prints it, else in lines that all versions print alike.
 
-Which it is, is decided once, by what a command answers: `scontrol --json` exists from 23.02 on; of 22.05 it
-is `sinfo` that tells nodes as JSON, and later that prints something else.
+Which it is, is decided by what a command answers: `scontrol --json` exists from 23.02 on; of 22.05 it is
+`sinfo` that tells nodes as JSON, and later that prints something else. After a failure it is decided again:
+Slurm may be another version now, or the answer too long to come in time.
 """
 
 import re
@@ -20,7 +21,6 @@ from holdfast.schedulers.slurm_documents import (
     read_document,
     windows_of,
 )
-from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.slurm import (
     MaintenanceWindow,
     ask,
@@ -114,16 +114,17 @@ class SlurmCommands:
         without slurmctld, nothing is chosen.
         """
         documents, text = ways
-        chosen = self._chosen.get(what)
+        chosen = self._chosen.pop(what, None)
         if chosen is not None and chosen != text:
-            document = read_document(ask(*chosen).encode(), who=" ".join(chosen))
-            if (found := of_document(document)) is None:
-                raise HoldfastError(f"{' '.join(chosen)} told no {what}.", hint="Is slurmctld the same?")
+            found = of_document(read_document(ask(*chosen).encode(), who=" ".join(chosen)))
+            if found is None:
+                raise HoldfastError(f"{' '.join(chosen)} told no {what}.", hint="It is asked again.")
+            self._chosen[what] = chosen
             return found
         for command in documents if chosen is None else ():
             try:
                 found = of_document(read_document(ask(*command).encode(), who=command[0]))
-            except (Unavailable, HoldfastError):
+            except HoldfastError:
                 continue
             if found is not None:
                 self._chosen[what] = command

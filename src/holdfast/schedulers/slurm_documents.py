@@ -10,15 +10,16 @@ import msgspec
 
 from holdfast.control.cluster import NodeView
 from holdfast.control.seeing import PlacedJob
-from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.errors import HoldfastError
 from holdfast.record.untrusted import UNDECODABLE
-from holdfast.signals.collectors.slurm import MaintenanceWindow
+from holdfast.signals.collectors.slurm import MaintenanceWindow, node_names
 from holdfast.topology.discovery.slurm import gpu_count
-from holdfast.topology.hostlist import expand
 from holdfast.wording.units import SECOND_NS
 
-OUT_STATES = frozenset({"DRAIN", "DOWN", "FAIL", "FAILING", "ERROR", "FUTURE", "POWERED_DOWN", "INVAL"})
-"""In which a node gets no work."""
+OUT_STATES = frozenset(
+    {"DRAIN", "DOWN", "FAIL", "FAILING", "ERROR", "FUTURE", "POWERED_DOWN", "INVAL", "INVALID_REG"}
+)
+"""In which a node gets no work. The last two are one: `sinfo` has a short word for it."""
 RUNNING = frozenset({"RUNNING", "COMPLETING"})
 ERROR_CHARS_MAX = 200
 
@@ -77,13 +78,15 @@ class SlurmDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_document(body: bytes, *, who: str) -> SlurmDocument:
-    """who: has sent it. Raises `HoldfastError`."""
+    """who: has sent it. Raises `HoldfastError`, also where it tells of an error: lists are empty then."""
+    hint = "Nothing was done; it is asked again."
     try:
-        return msgspec.json.decode(body, type=SlurmDocument)
+        document = msgspec.json.decode(body, type=SlurmDocument)
     except UNDECODABLE:
-        raise HoldfastError(
-            f"{who} sent not the JSON that was expected.", hint="Nothing was done; it is asked again."
-        ) from None
+        raise HoldfastError(f"{who} sent not the JSON that was expected.", hint=hint) from None
+    if document.complaint:
+        raise HoldfastError(f"{who} answers: {document.complaint}.", hint=hint)
+    return document
 
 
 def nodes_of(document: SlurmDocument, gpus_per_node: int) -> dict[str, NodeView]:
@@ -106,7 +109,7 @@ def jobs_of(document: SlurmDocument) -> tuple[PlacedJob, ...]:
     return tuple(
         PlacedJob(job=str(one.job_id), name=one.name or "", nodes=nodes)
         for one in document.jobs or ()
-        if {*_words(one.job_state)} & RUNNING and (nodes := _names(one.nodes))
+        if {*_words(one.job_state)} & RUNNING and (nodes := node_names(one.nodes or ""))
     )
 
 
@@ -120,7 +123,7 @@ def _windows(document: SlurmDocument) -> Iterator[MaintenanceWindow]:
         start_ns, end_ns = _time_ns(one.start_time), _time_ns(one.end_time)
         if "MAINT" in _words(one.flags) and start_ns is not None and end_ns is not None:
             yield MaintenanceWindow(
-                name=one.name or "", start_ns=start_ns, end_ns=end_ns, nodes=_names(one.node_list)
+                name=one.name or "", start_ns=start_ns, end_ns=end_ns, nodes=node_names(one.node_list or "")
             )
 
 
@@ -133,10 +136,3 @@ def _time_ns(told: _Number) -> int | None:
     if isinstance(told, _SetNumber):
         told = told.number if told.set else None
     return round(told) * SECOND_NS if told is not None and abs(told) < 1 << 40 else None
-
-
-def _names(hostlist: str | None) -> tuple[str, ...]:
-    try:
-        return tuple(expand(hostlist)) if hostlist and hostlist != "(null)" else ()
-    except InputError:
-        return ()

@@ -114,9 +114,10 @@ class SlurmRest:
         self._client.close()
 
     def _known(self) -> RestApi:
-        if self._api is None:
-            self._api = read_api(self._sound(self._ask("GET", "/openapi/v3")).body)
-        return self._api
+        api = self._api  # another thread may forget it
+        if api is None:
+            self._api = api = read_api(self._sound(self._ask("GET", "/openapi/v3")).body)
+        return api
 
     def _document(self, what: str) -> SlurmDocument:
         api = self._known()
@@ -129,10 +130,7 @@ class SlurmRest:
         return document
 
     def _read(self, answer: HttpAnswer) -> SlurmDocument:
-        document = read_document(self._sound(answer).body, who="slurmrestd")
-        if document.complaint:
-            raise HoldfastError(f"slurmrestd answers: {document.complaint}.", hint=_HINT)
-        return document
+        return read_document(self._sound(answer).body, who="slurmrestd")
 
     def _sound(self, answer: HttpAnswer) -> HttpAnswer:
         if answer.is_success:
@@ -142,6 +140,7 @@ class SlurmRest:
                 f"slurmrestd does not accept our token ({answer.status}).",
                 hint="Set SLURM_JWT, or slurm.token_file in the policy; `scontrol token` makes one.",
             )
+        self._api = None  # it may be another version now, without the paths that we know
         try:
             said = decoded(answer.body, SlurmDocument).complaint
         except ValueError:
@@ -173,8 +172,17 @@ class SlurmRest:
                 "The token for slurmrestd has characters that no token has.",
                 hint="It is one line of printable ASCII without spaces.",
             )
-        user = self._policy.user or pwd.getpwuid(os.geteuid()).pw_name
-        return {"X-SLURM-USER-NAME": user, "X-SLURM-USER-TOKEN": token}
+        return {"X-SLURM-USER-NAME": self._policy.user or _own_name(), "X-SLURM-USER-TOKEN": token}
+
+
+def _own_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        raise InputError(
+            f"User {os.geteuid()} has no name here, and slurmrestd wants the name that its token is for.",
+            hint="Set slurm.user in the policy.",
+        ) from None
 
 
 def _token_in(path: Path) -> str:

@@ -237,7 +237,7 @@ class Measures:
     def reduced(self, latest: Told) -> None:
         """The reduction is over. latest: the largest of what members told of the step before."""
         begun, arrived, ended = self._ended, self._arrived, self._watch.mark()
-        asked, lanes = self._asked, self._lanes
+        asked, lanes = self._asked, tuple(self._lanes)  # an audit may compute more of them after this
         self._ended = ended
         last = self._last()
         if last is not None:

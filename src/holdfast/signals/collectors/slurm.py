@@ -122,7 +122,7 @@ def parse_nodes(text: str) -> tuple[NodeState, ...]:
 def parse_jobs(text: str) -> tuple[JobPlacement, ...]:
     """Of lines `job|nodes|name`; a job that has no nodes is left out."""
     lines = (line.split("|", 2) for line in text.splitlines() if line.count("|") > 1)
-    placed = ((job.strip(), name, _names(nodes)) for job, nodes, name in lines)
+    placed = ((job.strip(), name, node_names(nodes)) for job, nodes, name in lines)
     return tuple(JobPlacement(job=job, name=name, nodes=nodes) for job, name, nodes in placed if nodes)
 
 
@@ -140,11 +140,12 @@ def _window(line: str) -> MaintenanceWindow | None:
         name=fields.get("ReservationName", ""),
         start_ns=start_ns,
         end_ns=end_ns,
-        nodes=_names(fields.get("Nodes", "")),
+        nodes=node_names(fields.get("Nodes", "")),
     )
 
 
-def _names(hostlist: str) -> tuple[str, ...]:
+def node_names(hostlist: str) -> tuple[str, ...]:
+    """None where it is empty, or not a list of hosts."""
     try:
         return tuple(expand(hostlist)) if hostlist and hostlist != "(null)" else ()
     except InputError:
