@@ -82,7 +82,16 @@ def test_what_a_good_node_showed_on_request_is_not_missed_without_it(tmp_path: P
         peer = ("--peer", place, "--token-file", str(token), "--timeout", "24")
         code, found = check("--reference", str(known), *others, "--skip", "memory", *peer)
     assert (code, found["fabric.out"]["ok"], found["fabric.out"]["value"]) == (0, True, None)
-    assert "is busy" in found["fabric.out"]["note"]
+    assert "is busy" in str(found["fabric.out"]["note"])
+
+
+@pytest.mark.parametrize("words", [("--for", "gpu"), ("--peer", "n17:1"), ("--write-reference", "good.toml")])
+def test_who_answers_does_not_check(tmp_path: Path, words: tuple[str, ...]) -> None:
+    token = tmp_path / "token"
+    token.write_text("a token for tests")
+    token.chmod(0o600)
+    with pytest.raises(InputError, match="--answer only answers"):
+        check("--answer", "127.0.0.1:29450", "--token-file", str(token), *words)
 
 
 def test_what_has_to_be_proven_cannot_be_left_out() -> None:

@@ -81,6 +81,11 @@ def command(given: _Flags) -> int:
     """
     token = read_token(given.token_file) if given.peer or given.answer else ""
     if given.answer is not None:
+        if given.peer or given.part or given.write_reference:
+            raise InputError(
+                "--answer only answers others: --peer, --for and --write-reference belong to a check.",
+                hint="Start one process that answers, and run the check in another.",
+            )
         FabricAnswerer(place_named(given.answer), token).serve(time.monotonic() + given.most_s)
         return 0
     known = {} if given.reference is None else read_reference(given.reference)
