@@ -37,6 +37,26 @@ def test_this_machine_can_be_checked_and_be_its_own_reference(tmp_path: Path) ->
     assert (code, found["memory.copy"]["ok"]) == (1, False)
 
 
+def test_what_could_not_be_measured_is_not_called_good(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("a token of tests", encoding="ascii")
+    others = [word for kind in ("gpu", "disk", "memory", "clock", "kernel") for word in ("--skip", kind)]
+    words = [*others, "--peer", "no-such-host.invalid:29450", "--token-file", str(token)]
+    ended = CliRunner().invoke(command, words, standalone_mode=False)
+    assert ended.return_value == 0
+    assert "not known" in ended.stdout
+    assert "0 of 5 checks are good, 5 could not be measured" in ended.stdout
+    _, found = check(*others, "--for", "fabric")
+    assert found["fabric.in"]["note"] == "needed for fabric, not measured: name a good node with --peer"
+
+
+@pytest.mark.parametrize("other", ["--peer=n18:29450", "--for=disk", "--reference=good.toml"])
+def test_who_answers_is_asked_nothing_else(other: str) -> None:
+    with pytest.raises(InputError, match="--answer tries nothing"):
+        check("--answer", "127.0.0.1:29450", other)
+
+
 def test_a_reference_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "good.toml").touch()
     with pytest.raises(InputError, match="exists already"):
@@ -79,19 +99,10 @@ def test_what_a_good_node_showed_on_request_is_not_missed_without_it(tmp_path: P
     token.chmod(0o600)
     with socket.create_server(("127.0.0.1", 0)) as nobody:  # one that is busy
         place = f"127.0.0.1:{nobody.getsockname()[1]}"
-        peer = ("--peer", place, "--token-file", str(token), "--timeout", "24")
-        code, found = check("--reference", str(known), *others, "--skip", "memory", *peer)
+        peer = ("--peer", place, "--token-file", str(token), "--timeout", "30", "--skip", "memory")
+        code, found = check("--reference", str(known), *others, *peer)
     assert (code, found["fabric.out"]["ok"], found["fabric.out"]["value"]) == (0, True, None)
     assert "is busy" in str(found["fabric.out"]["note"])
-
-
-@pytest.mark.parametrize("words", [("--for", "gpu"), ("--peer", "n17:1"), ("--write-reference", "good.toml")])
-def test_who_answers_does_not_check(tmp_path: Path, words: tuple[str, ...]) -> None:
-    token = tmp_path / "token"
-    token.write_text("a token for tests")
-    token.chmod(0o600)
-    with pytest.raises(InputError, match="--answer only answers"):
-        check("--answer", "127.0.0.1:29450", "--token-file", str(token), *words)
 
 
 def test_what_has_to_be_proven_cannot_be_left_out() -> None:

@@ -162,6 +162,7 @@ def test_a_ddp_script_goes_on_unchanged_and_its_restart_is_in_the_record(
         ("--coordinator host:port train.py", "is not in the form HOST:PORT."),
         ("--coordinator 127.0.0.1:99999 train.py", "is not in the form HOST:PORT."),
         ("--coordinator no-such-host.invalid:29400 train.py", "is not known here."),
+        ("--coordinator n1..site:29400 train.py", "is not known here."),
         ("--rdzv-backend etcd train.py", "'etcd'"),
         ("--redirects 4 train.py", "--redirects 4 does not name streams."),
         ("--tee 0:3,1 train.py", "--tee 0:3,1 does not name streams."),

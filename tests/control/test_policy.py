@@ -76,6 +76,8 @@ def test_what_is_said_holds() -> None:
             "`kubernetes.lease` in the policy does not have its form",
             "NAMESPACE/NAME",
         ),
+        ('[slurm]\nuser = "a b"', "`slurm.user` in the policy does not have its form", "one word"),
+        ('[slurm]\nuser = "a\\n"', "`slurm.user` in the policy does not have its form", "one word"),
         ('[commands]\ncheck = "ssh {node x"', "`commands.check` in the policy has a brace without", "{node}"),
         ('[commands]\ncheck = "ssh node} x"', "`commands.check` in the policy has a brace without", "{node}"),
         ("[rules.gpu-throtle]\n", "'gpu-throtle', which is not a mechanism", "Did you mean `gpu-throttle`?"),

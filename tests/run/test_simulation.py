@@ -120,6 +120,12 @@ def test_who_leaves_may_commit_the_last_step_after_its_stand_in_has_it() -> None
     assert failure is None, str(failure)
 
 
+def test_a_run_that_was_alone_has_no_mirrors_to_spare() -> None:
+    """Others come to a generation of one member, and one of them cannot be reached while it forms."""
+    _, failure = run_one(52144189)
+    assert failure is None, failure
+
+
 @pytest.mark.parametrize("seed", [12446128, 12904787])
 def test_a_sum_of_an_earlier_attempt_from_the_same_state_is_used(seed: int) -> None:
     """Without it a part was lost, and all began again."""

@@ -154,7 +154,15 @@ def test_json_that_is_deep_but_decodable_is_no_resource_of_redfish() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://a..b/", f"http://{'a' * 64}.example/", "http://h:0/", "http://a b/", "file:///etc/passwd"]
+    "url",
+    [
+        "http://a..b/",
+        f"http://{'a' * 64}.example/",
+        "http://h:0/",
+        "http://h:65536/",
+        "http://a b/",
+        "file:///etc/passwd",
+    ],
 )
 def test_a_url_that_nothing_can_be_sent_to_is_refused_before_any_thread_begins(url: str) -> None:
     threads = threading.active_count()

@@ -185,6 +185,10 @@ def _ended() -> bytes:
     raise MalformedFrame("the connection ended")
 
 
+def _broken(error: OSError | MalformedFrame) -> str:
+    return (error.strerror or "it broke off").lower() if isinstance(error, OSError) else str(error)
+
+
 class _Way:
     """One proven connection. name: of the other end."""
 
@@ -201,7 +205,7 @@ class _Way:
                 del missing[one.name]
                 yield one
         except (OSError, MalformedFrame) as error:
-            reason = "it took too long" if isinstance(error, TimeoutError) else str(error) or "it broke off"
+            reason = "it took too long" if isinstance(error, TimeoutError) else _broken(error)
             yield from (
                 unmeasured(name, unit, f"to {self._name}: {reason}") for name, unit in missing.items()
             )

@@ -83,12 +83,13 @@ def owed(found: list[CheckedFigure], part: SuspectPart) -> list[CheckedFigure]:
     good = {one.name: one.ok and one.value is not None for one in found}
     names = unproven(part, good)
     there = {one.name for one in found}
+    way = ": name a good node with --peer" if part == "fabric" else ""
     judged = [
         msgspec.structs.replace(one, ok=False, untried=True) if one.name in names and one.ok else one
         for one in found
     ]
     return judged + [
-        msgspec.structs.replace(unmeasured(name, "", f"needed for {part}, not measured"), untried=True)
+        msgspec.structs.replace(unmeasured(name, "", f"needed for {part}, not measured{way}"), untried=True)
         for name in names
         if name not in there
     ]

@@ -79,15 +79,10 @@ def command(given: _Flags) -> int:
     Figures are held against what is published of the GPU or, better, against those of a good node of the
     same kind. It uses all GPUs for some seconds: nothing else may use them meanwhile.
     """
-    token = read_token(given.token_file) if given.peer or given.answer else ""
     if given.answer is not None:
-        if given.peer or given.part or given.write_reference:
-            raise InputError(
-                "--answer only answers others: --peer, --for and --write-reference belong to a check.",
-                hint="Start one process that answers, and run the check in another.",
-            )
-        FabricAnswerer(place_named(given.answer), token).serve(time.monotonic() + given.most_s)
+        _answer(given, given.answer)
         return 0
+    token = read_token(given.token_file) if given.peer else ""
     known = {} if given.reference is None else read_reference(given.reference)
     if given.write_reference is not None and given.write_reference.exists():
         raise InputError(f"{given.write_reference} exists already.", hint="Name another file.")
@@ -118,13 +113,25 @@ def command(given: _Flags) -> int:
     return 0 if found.ok else EXIT_NOT_GOOD
 
 
+def _answer(given: _Flags, place: str) -> None:
+    """Says when it listens: its reader waits for that."""
+    if given.peer or given.part or given.reference or given.write_reference:
+        raise InputError(
+            "--answer tries nothing: --peer, --for and references do not go with it.",
+            hint="Give it only --token-file and --timeout.",
+        )
+    answerer = FabricAnswerer(place_named(place), read_token(given.token_file))
+    click.echo(f"holdfast: answering at {place} for {given.most_s:,.0f} s", err=True)
+    answerer.serve(time.monotonic() + given.most_s)
+
+
 def _show(found: NodeCheck) -> None:
     rows = [
         (
             one.name,
             "-" if one.value is None else f"{one.value:,.4g} {one.unit}".rstrip(),
             _wanted(one),
-            "good" if one.ok else "NOT GOOD",
+            _verdict(one),
             printable(one.note),
         )
         for one in found.checks
@@ -132,8 +139,20 @@ def _show(found: NodeCheck) -> None:
     console = Console(highlight=False, markup=False)
     console.print(table("check", "found", "wanted", "", "", rows=rows))
     bad = sum(not one.ok for one in found.checks)
-    said = f"{bad} of {len(rows)} checks are not good" if bad else f"all {len(rows)} checks are good"
+    untold = sum(one.ok and one.value is None for one in found.checks)
+    if bad:
+        said = f"{bad} of {len(rows)} checks are not good"
+    elif untold:
+        said = f"{len(rows) - untold} of {len(rows)} checks are good, {untold} could not be measured"
+    else:
+        said = f"all {len(rows)} checks are good"
     console.print(f"{said}; {found.took_s:.0f} s")
+
+
+def _verdict(one: CheckedFigure) -> str:
+    if not one.ok:
+        return "NOT GOOD"
+    return "good" if one.value is not None else "not known"
 
 
 def _wanted(one: CheckedFigure) -> str:

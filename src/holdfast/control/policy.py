@@ -130,7 +130,7 @@ class SlurmPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     rest: Annotated[str, msgspec.Meta(pattern=r"^(|https?://\S+|unix:/\S+)$")] = ""
     token_file: str = ""
-    user: Annotated[str, msgspec.Meta(pattern=r"^[!-~]*$")] = ""
+    user: Annotated[str, msgspec.Meta(pattern=r"^[!-~]*\Z")] = ""
 
 
 class LemonPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

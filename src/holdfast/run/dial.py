@@ -214,7 +214,7 @@ async def _attempt(caller: Caller) -> Connection | None:
     try:
         async with asyncio.timeout(caller.wait_s):
             reader, writer = await asyncio.open_connection(caller.host, caller.port)
-    except OSError as error:  # a timeout is one, too
+    except (OSError, UnicodeError) as error:  # a timeout is one, too; the latter: of a host that no name is
         raise handshake.unreachable(place, error) from None
     try:
         endpoint = handshake.endpoint_of(writer.get_extra_info("peername"))

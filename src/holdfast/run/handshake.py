@@ -225,7 +225,7 @@ def endpoint_of(address: Any) -> str:
     return f"[{host}]:{address[1]}" if host.version == 6 else f"{host}:{address[1]}"
 
 
-def unreachable(place: str, error: OSError) -> Unreachable:
+def unreachable(place: str, error: OSError | UnicodeError) -> Unreachable:
     return Unreachable(
         f"The coordinator at {place} cannot be reached: {_reason(error)}.",
         hint="Start `holdfast run` with the same --coordinator on that host; check port and firewall.",
@@ -243,8 +243,8 @@ def _without_proof(verdict: wire.Accepted | wire.Refused) -> bytes:
     return msgspec.msgpack.encode(msgspec.structs.replace(verdict, proof=b""))
 
 
-def _reason(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, socket.gaierror | UnicodeError):
         return "its name is not known"
     if isinstance(error, ConnectionRefusedError):
         return "no process listens there"

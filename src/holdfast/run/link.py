@@ -396,7 +396,7 @@ def shake_hands(
     for _attempt in range(handshake.ATTEMPTS_MAX):
         try:
             connection = socket.create_connection(place, timeout=wait_s)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: of a host that no name is
             raise handshake.unreachable(endpoint, error) from None
         try:
             client = handshake.HandshakeClient(

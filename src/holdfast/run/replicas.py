@@ -151,11 +151,11 @@ def _makers(state: RunState, living: Sequence[Member], step: int) -> frozenset[s
 
 def _mirrored(state: RunState, among: Sequence[str]) -> set[int]:
     """The rails that another living rank among these keeps the mirror of. Only a replica by itself has
-    mirrors.
+    mirrors, if it has several ranks.
     """
     formed = state.generations.formed
     ranks = state.policy.mesh.ranks
-    if formed is None or len(formed.members) != ranks:
+    if formed is None or ranks == 1 or len(formed.members) != ranks:
         return set()
     offset = mirror_offset([name.rpartition(".")[0] for name in formed.members])
     return {

@@ -105,7 +105,7 @@ async def reach(site: Site, wait_s: float) -> str:
 def _resolve(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         raise InputError(
             f"The coordinator's host {host!r} is not known here.", hint="Give its address, or check the name."
         ) from None

@@ -26,6 +26,7 @@ import msgspec
 from holdfast.record.errors import InputError
 
 REDIRECTS_MAX = 3
+PORT_MAX = 65_535
 REASON_CHARS_MAX = 200
 JSON_DEPTH_MAX = 32
 """Of documents without a type, such as Redfish's, of which real ones nest a dozen deep. A typed document is
@@ -228,7 +229,7 @@ def checked(url: str, *, what: str, hint: str = URL_HINT) -> httpx.URL:
     """The URL; `InputError` where nothing could be sent to it. It is not repeated: it may hold a secret."""
     try:
         address = httpx.URL(url)
-        if address.scheme in ("http", "https") and _is_host(address.host) and address.port != 0:
+        if address.scheme in ("http", "https") and _is_host(address.host) and _is_port(address.port):
             return address.copy_with(fragment=None)
     except (httpx.InvalidURL, ValueError):
         pass
@@ -283,6 +284,11 @@ def _is_host(host: str) -> bool:
         except UnicodeError:
             return False
     return True
+
+
+def _is_port(port: int | None) -> bool:
+    """None: the scheme's."""
+    return port is None or 0 < port <= PORT_MAX
 
 
 def _headers(url: httpx.URL, access: Access) -> dict[str, str]:
