@@ -99,9 +99,10 @@ def test_what_a_good_node_showed_on_request_is_not_missed_without_it(tmp_path: P
     token.chmod(0o600)
     with socket.create_server(("127.0.0.1", 0)) as nobody:  # one that is busy
         place = f"127.0.0.1:{nobody.getsockname()[1]}"
-        peer = ("--peer", place, "--token-file", str(token), "--timeout", "5")
+        peer = ("--peer", place, "--token-file", str(token), "--timeout", "30", "--skip", "memory")
         code, found = check("--reference", str(known), *others, *peer)
     assert (code, found["fabric.out"]["ok"], found["fabric.out"]["value"]) == (0, True, None)
+    assert "is busy" in str(found["fabric.out"]["note"])
 
 
 def test_what_has_to_be_proven_cannot_be_left_out() -> None:

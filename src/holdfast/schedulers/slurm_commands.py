@@ -22,6 +22,7 @@ from holdfast.schedulers.slurm_documents import (
     windows_of,
 )
 from holdfast.signals.collectors.slurm import (
+    SUFFIXES,
     MaintenanceWindow,
     ask,
     parse_jobs,
@@ -49,7 +50,7 @@ def parse_nodes(text: str, gpus_per_node: int = 0) -> dict[str, NodeView]:
         if not (name := fields.get("NodeName")):
             continue
         reason = _REASON.search(line)
-        states = {state.rstrip("*~#!%$@^-") for state in fields.get("State", "").split("+")}
+        states = {state.rstrip(SUFFIXES) for state in fields.get("State", "").split("+")}
         found[name] = NodeView(
             name=name,
             gpus=gpu_count(line) or gpus_per_node,

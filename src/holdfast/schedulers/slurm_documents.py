@@ -12,7 +12,7 @@ from holdfast.control.cluster import NodeView
 from holdfast.control.seeing import PlacedJob
 from holdfast.record.errors import HoldfastError
 from holdfast.record.untrusted import UNDECODABLE
-from holdfast.signals.collectors.slurm import MaintenanceWindow, node_names
+from holdfast.signals.collectors.slurm import SUFFIXES, MaintenanceWindow, node_names
 from holdfast.topology.discovery.slurm import gpu_count
 from holdfast.wording.units import SECOND_NS
 
@@ -129,7 +129,7 @@ def _windows(document: SlurmDocument) -> Iterator[MaintenanceWindow]:
 
 def _words(told: _Words) -> list[str]:
     words = told.replace(",", "+").split("+") if isinstance(told, str) else told or ()
-    return [word.strip().rstrip("*~#!%$@^-").upper() for word in words]
+    return [word.strip().rstrip(SUFFIXES).upper() for word in words]
 
 
 def _time_ns(told: _Number) -> int | None:
