@@ -4,4 +4,9 @@
 set -u
 holdfast=${HOLDFAST:-holdfast}
 # shellcheck disable=SC2086
-exec "$holdfast" check ${HOLDFAST_EPILOG_CHECKS:---skip gpu --skip disk --skip clock} --since 10m --timeout 30 >&2
+"$holdfast" check ${HOLDFAST_EPILOG_CHECKS:---skip gpu --skip disk --skip clock} --since 10m --timeout 30 >&2
+code=$?
+case $code in
+  2 | 126 | 127) exit 0 ;; # not the node is wrong, but HOLDFAST or HOLDFAST_EPILOG_CHECKS: on every node alike
+esac
+exit "$code"

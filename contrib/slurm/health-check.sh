@@ -16,9 +16,14 @@ node=${SLURMD_NODENAME:-$(hostname -s)}
 
 # Words of HOLDFAST_CHECKS are options.
 # shellcheck disable=SC2086
-if ! found=$("$holdfast" check $checks --timeout 45 2>&1); then
-  # The first figure that is not good or, where nothing was checked, why not.
-  last=$(printf '%s\n' "$found" | grep -m 1 -e 'NOT GOOD' -e '^holdfast: ' | tr -s ' ' | cut -c 1-100)
-  scontrol update NodeName="$node" State=DRAIN Reason="health check: ${last:-holdfast check failed}"
-fi
+found=$("$holdfast" check $checks --timeout 45 2>&1)
+case $? in
+  0) ;;
+  # Not the node is wrong, but HOLDFAST or HOLDFAST_CHECKS: on every node alike.
+  2 | 126 | 127) printf '%s\n' "$found" | logger --tag holdfast-health-check --priority daemon.err ;;
+  *)
+    last=$(printf '%s\n' "$found" | grep -m 1 'NOT GOOD' | tr -s ' ' | cut -c 1-100)
+    scontrol update NodeName="$node" State=DRAIN Reason="health check: ${last:-holdfast check failed}"
+    ;;
+esac
 exit 0

@@ -17,7 +17,18 @@ from networks import NetworkedMachine, network
 from waiting import WAIT_S, alone, until
 
 from holdfast.check.answering import WAITING_MAX, FabricAnswerer
-from holdfast.check.fabric import ECHO, NAMES, RECEIVE, REQUEST, TRY_S, place_named, read_token, try_fabric
+from holdfast.check.fabric import (
+    ECHO,
+    NAMES,
+    RECEIVE,
+    REQUEST,
+    TRY_S,
+    BoundedSocket,
+    FabricWay,
+    place_named,
+    read_token,
+    try_fabric,
+)
 from holdfast.check.figures import CheckedFigure, held_against, owed, reference_text
 from holdfast.check.ports import judged_ports, look_at_ports
 from holdfast.record.errors import InputError
@@ -123,6 +134,15 @@ def test_what_there_is_no_time_for_does_not_speak_against_a_node() -> None:
         found = list(try_fabric([("127.0.0.1", port)], TOKEN, time.monotonic() + TRY_S / 2))
     assert [one.ok for one in found] == [True] * len(NAMES)
     assert found[0].note == f"no time was left to try 127.0.0.1:{port}: give a longer --timeout"
+
+
+def test_a_peer_that_ends_in_the_middle_does_not_speak_against_a_node() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = socket.create_connection(server.getsockname(), WAIT_S)
+        server.accept()[0].close()
+    with here:
+        found = list(FabricWay(BoundedSocket(here, time.monotonic() + WAIT_S), "n1:29450").figures())
+    assert {(one.name, one.ok, one.value) for one in found} == {(name, True, None) for name in NAMES}
 
 
 def test_a_reference_bounds_what_the_way_takes() -> None:

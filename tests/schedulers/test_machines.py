@@ -189,6 +189,14 @@ def test_a_check_that_could_not_try_something_differs_from_one_that_found_it_bad
         assert done.outcome.startswith("not proven: ") is not is_proven
 
 
+@pytest.mark.parametrize(("command", "code"), [("bash -c 'exit 2'", 2), ("bash -c no-such-command", 127)])
+def test_a_check_command_that_is_wrong_does_not_speak_against_a_node(command: str, code: int) -> None:
+    done = machines(Written(), check=command).do(order("restore"))
+    assert not done.ok
+    assert done.outcome.startswith("not proven: its check could not be run: ")
+    assert str(code) in done.outcome
+
+
 def test_a_check_that_failed_for_another_part_is_not_a_pass() -> None:
     """As where the command names a part of its own with --for."""
     untried = {"name": "fabric.out", "value": None, "ok": False, "untried": True, "note": "busy"}

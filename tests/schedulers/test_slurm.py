@@ -47,29 +47,32 @@ def test_the_health_check_drains_a_node_that_is_not_good(
     fake.chmod(0o755)
     monkeypatch.setenv("HOLDFAST", str(fake))
     monkeypatch.setenv("SLURMD_NODENAME", SECOND)
-    for code, is_out in (("0", False), ("1", True)):
+    for code, is_out in (("0", False), ("2", False), ("1", True)):
         monkeypatch.setenv("CODE", code)
         subprocess.run([CONTRIB / "health-check.sh"], check=True, timeout=WAIT_S)
         assert seen(scheduler)[SECOND].is_out is is_out
         for script in ("prolog.sh", "epilog.sh"):
             done = subprocess.run([CONTRIB / script], check=False, timeout=WAIT_S, capture_output=True)
-            assert done.returncode == int(code)
+            assert done.returncode == int(is_out)
     assert seen(scheduler)[SECOND].reason == "health check: disk.write 12 MB/s at least 100 NOT GOOD"
 
 
-def test_the_health_check_says_why_nothing_was_checked(
+def test_a_mistake_in_a_script_is_logged_and_drains_no_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = tmp_path / "said"
+    """It would be on every node."""
     for name, text in (
         ("holdfast", 'echo "holdfast: --peer and --answer need a token." >&2; exit 2'),
-        ("scontrol", f'echo "$@" > {said}'),
+        ("scontrol", f"touch {tmp_path / 'drained'}"),
+        ("logger", f"cat > {tmp_path / 'logged'}"),
     ):
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n", encoding="ascii")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     subprocess.run([CONTRIB / "health-check.sh"], check=True, timeout=WAIT_S)
-    assert "health check: holdfast: --peer and --answer need a token." in said.read_text(encoding="ascii")
+    said = (tmp_path / "logged").read_text(encoding="ascii")
+    assert said == "holdfast: --peer and --answer need a token.\n"
+    assert not (tmp_path / "drained").exists()
 
 
 # ---- as JSON, or as lines --------------------------------------------------------------------------------

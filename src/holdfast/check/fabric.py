@@ -115,7 +115,7 @@ def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator
             notes.append(f"{_shown(peer)} {_reason(error)}")
             continue
         with connection:
-            yield from _Way(BoundedSocket(connection, until_s), _shown(peer)).figures()
+            yield from FabricWay(BoundedSocket(connection, until_s), _shown(peer)).figures()
         return
     yield from (unmeasured(name, unit, "; ".join(notes), ok=not is_ours) for name, unit in NAMES.items())
 
@@ -189,7 +189,7 @@ def _broken(error: OSError | MalformedFrame) -> str:
     return (error.strerror or "it broke off").lower() if isinstance(error, OSError) else str(error)
 
 
-class _Way:
+class FabricWay:
     """One proven connection. name: of the other end."""
 
     def __init__(self, connection: BoundedSocket, name: str) -> None:
@@ -198,7 +198,9 @@ class _Way:
         self._there = (0, 0)
 
     def figures(self) -> Iterator[CheckedFigure]:
-        """What the way carries; what did not come in time, or broke off, is not good."""
+        """What the way carries; what did not come in time is not good. That the other end left says nothing
+        about this node.
+        """
         missing = dict(NAMES)
         try:
             for one in self._measured():
@@ -206,8 +208,10 @@ class _Way:
                 yield one
         except (OSError, MalformedFrame) as error:
             reason = "it took too long" if isinstance(error, TimeoutError) else _broken(error)
+            has_left = isinstance(error, MalformedFrame | ConnectionResetError | BrokenPipeError)
             yield from (
-                unmeasured(name, unit, f"to {self._name}: {reason}") for name, unit in missing.items()
+                unmeasured(name, unit, f"to {self._name}: {reason}", ok=has_left)
+                for name, unit in missing.items()
             )
 
     def _measured(self) -> Iterator[CheckedFigure]:

@@ -359,14 +359,16 @@ def _repair(
 ) -> tuple[ControlAction, str]:
     history, lemons = cluster.history, policy.lemons
     times_out = history.times_out(target, now_ns - round(lemons.days * DAY_NS))
-    failed = [one for one in history.since_out(target, "restore") if one.stage == "failed"]
+    tried = [one for one in history.since_out(target, "restore") if one.stage == "failed"]
+    unproven = [one for one in tried if one.outcome.startswith(UNPROVEN)]
+    failed = [one for one in tried if one not in unproven]
     rebooted = history.since_out(target, "reboot")
     if times_out >= lemons.person:
         return "call-a-person", f"{target} is a lemon: taken out {wording.times(times_out)}"
     if "restore" not in cluster.can:
         return "call-a-person", f"{target} is out, and the policy has no command to check it"
-    if failed and failed[-1].outcome.startswith(UNPROVEN):
-        return "call-a-person", f"{target} stays out, {failed[-1].outcome}"
+    if len(unproven) > 1:  # once, a peer may have been busy
+        return "call-a-person", f"{target} stays out, {unproven[-1].outcome}"
     if failed and not rebooted and "reboot" in cluster.can:
         return "reboot", f"{target} failed its check: {failed[-1].outcome}"
     if len(failed) > 1:

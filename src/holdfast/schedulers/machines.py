@@ -13,6 +13,9 @@ from holdfast.schedulers.scheduler import NAME, DrainCause, Scheduler
 from holdfast.schedulers.site import SiteAnswer, checked, filled, run_command, told
 
 NOTHING = MachinesView(nodes={})
+MISTAKES = (2, 126, 127)
+"""Of a `holdfast check` that was given a wrong flag, and of a shell that found no such command: it is the
+command that is wrong, and not the node."""
 OWED_SHOWN_MAX = 6
 
 
@@ -127,6 +130,8 @@ class ClusterMachines:
         answer = self._answer(template, order, is_long=order.is_long_check)
         if answer is None or order.node is None:
             return self._told(answer, order)
+        if answer.code in MISTAKES:
+            return Answered(ok=False, outcome=f"{UNPROVEN}its check could not be run: {told(answer)}")
         found = checked(answer)
         owed = order.unproven(found.is_good)
         if answer.code != 0 and not (found.is_untried and owed):
