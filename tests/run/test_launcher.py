@@ -374,7 +374,8 @@ def test_a_run_whose_last_checkpoint_failed_does_not_exit_with_0(start: Start, t
     launched = start("--warm", "0", script=script)
     assert launched.wait() == 74
     assert any(
-        "the last checkpoint failed, and none was saved: the disk is full" in line for line in launched.err
+        "the last checkpoint failed, and this start saved none: the disk is full" in line
+        for line in launched.err
     )
     assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
 

@@ -143,7 +143,7 @@ def test_nothing_is_chosen_while_nobody_answers_and_half_an_answer_is_told(fakes
     assert [commands.nodes()["n1"].reason for _ in range(2)] == ["json", "json"]
     assert fakes.take_asked() == ["scontrol --json show nodes"] * 2
     fakes.make("scontrol", f"echo '{NODE[:40]}'", LINE)
-    with pytest.raises(HoldfastError, match="show nodes sent not the JSON that was expected"):
+    with pytest.raises(HoldfastError, match="show nodes did not answer with the JSON that was expected"):
         commands.nodes()
     fakes.make("scontrol", f"echo '{NODE}'", LINE)
     assert commands.nodes()["n1"].reason == "json"

@@ -83,7 +83,8 @@ def test_a_real_one_lets_in_who_has_a_token_and_tells_what_the_commands_tell(
         made = subprocess.run(
             ["scontrol", "token", "lifespan=3600"], check=True, capture_output=True, text=True, timeout=WAIT_S
         ).stdout
-        good, bad = tmp_path / "token", tmp_path / "bad"
+        good, bad, empty = tmp_path / "token", tmp_path / "bad", tmp_path / "empty"
+        empty.touch()
         good.write_text(made)
         bad.write_text("x" + made.removeprefix("SLURM_JWT="))
         with closing(SlurmRest(SlurmPolicy(rest=place, token_file=str(good)), 8)) as rest:
@@ -96,7 +97,11 @@ def test_a_real_one_lets_in_who_has_a_token_and_tells_what_the_commands_tell(
                     scheduler.resume("127.0.0.1", "another reason")
                 scheduler.resume("127.0.0.1", REASON)
         assert said == ["slurmrestd v0.0.38 cannot update nodes: scontrol does."]
-        for token, sentence in (("", "does not accept our token"), (str(bad), "slurmrestd answers 500")):
+        for token, sentence in (
+            ("", "does not accept our token"),
+            (str(bad), "slurmrestd answers 500"),
+            (str(empty), "empty is empty"),
+        ):
             refused = SlurmRest(SlurmPolicy(rest=place, token_file=token), 8)
             with closing(refused), pytest.raises(HoldfastError, match=sentence):
                 SlurmScheduler(8, refused).look(0)

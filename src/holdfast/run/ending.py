@@ -112,7 +112,11 @@ def _unsaved(state: RunState, end: Ending) -> Ending:
     saved = state.progress.checkpointing
     if not saved.failure or saved.saved_step >= state.progress.step:
         return end
-    newest = f"the newest checkpoint is of step {saved.saved_step}" if saved.saved_step else "none was saved"
+    newest = (
+        f"the newest checkpoint is of step {saved.saved_step}"
+        if saved.saved_step
+        else "this start saved none"
+    )
     state.outbox.say(f"the last checkpoint failed, and {newest}: {saved.failure}", "trouble")
     return end if end.code else msgspec.structs.replace(end, code=CODE_UNSAVED)
 

@@ -83,7 +83,7 @@ def read_document(body: bytes, *, who: str) -> SlurmDocument:
     try:
         document = msgspec.json.decode(body, type=SlurmDocument)
     except UNDECODABLE:
-        raise HoldfastError(f"{who} sent not the JSON that was expected.", hint=hint) from None
+        raise HoldfastError(f"{who} did not answer with the JSON that was expected.", hint=hint) from None
     if document.complaint:
         raise HoldfastError(f"{who} answers: {document.complaint}.", hint=hint)
     return document

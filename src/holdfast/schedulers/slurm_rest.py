@@ -195,4 +195,6 @@ def _token_in(path: Path) -> str:
         raise HoldfastError(
             f"Cannot read the token for slurmrestd: {path}: {reason}.", hint="See slurm.token_file."
         ) from None
-    return text.strip().removeprefix("SLURM_JWT=")
+    if token := text.strip().removeprefix("SLURM_JWT="):
+        return token
+    raise HoldfastError(f"The token for slurmrestd is missing: {path} is empty.", hint="`scontrol token`.")
