@@ -123,7 +123,13 @@ def test_who_leaves_may_commit_the_last_step_after_its_stand_in_has_it() -> None
 def test_a_run_that_was_alone_has_no_mirrors_to_spare() -> None:
     """Others come to a generation of one member, and one of them cannot be reached while it forms."""
     _, failure = run_one(52144189)
-    assert failure is None, failure
+    assert failure is None, str(failure)
+
+
+def test_who_was_to_have_the_last_step_goes_on_if_it_never_comes() -> None:
+    """The only member that had left the loop was cut off while it gave its state to the others."""
+    _, failure = run_one(55513773)
+    assert failure is None, str(failure)
 
 
 @pytest.mark.parametrize("seed", [12446128, 12904787])

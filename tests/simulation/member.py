@@ -379,7 +379,6 @@ class Script:
 
     def _bring_up(self, stands: list[Stand]) -> None:
         """Who is behind takes the state from who is not, or from a mirror."""
-        self.through = any(stand.through for stand in stands)
         top = max(stand.version for stand in stands)
         ahead = next(stand for stand in stands if stand.version == top)
         sources = [name for name, stand in zip(self.members, stands, strict=True) if stand.version == top]
@@ -419,7 +418,7 @@ class Script:
 
     def _sit(self, stands: Sequence[Stand], ahead: Stand) -> None:
         """It has the state: lanes are dealt, and it goes on."""
-        self.history = ahead.history
+        self.history, self.through = ahead.history, any(stand.through for stand in stands)
         self._begin_mirror(stands, ahead.version)
         self._deal(stands)
         self.world.note(

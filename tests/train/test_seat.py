@@ -286,6 +286,23 @@ def test_who_followed_another_attempt_is_of_that_one_even_if_regrouping_is_cut_s
     assert (told.version, told.fresh, told.settled, told.history) == (1, False, False, later)
 
 
+def test_who_was_to_have_the_last_step_is_not_through_if_it_never_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The only one that has it dies while it gives it away: the others make it again."""
+    board = Board()
+    member = Member("b", board, BrokenGroup(board, "b"))
+    board.open("b")
+    member.seat.regroup()
+    monkeypatch.setattr(member.control, "at", lambda _, stage: board.open("b") if stage == "state" else None)
+    standing = Standing(version=1, fresh=False, held=(), through=True, history=StateHistory("run", 0, "", 1))
+    board.published[2, "standing/1"] = msgspec.msgpack.encode(standing)
+    board.open("b", "a")
+    member.seat.regroup()
+    told = msgspec.msgpack.decode(board.published[3, "standing/0"], type=Standing)
+    assert (told.version, told.through) == (0, False)
+
+
 def test_what_is_drawn_outside_lanes_does_not_depend_on_the_lanes_before() -> None:
     """And is something else at each of the places where a step may draw."""
     drawn = set()

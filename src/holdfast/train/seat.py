@@ -347,10 +347,10 @@ class Seat:
             self._check_not_left_behind(standings, leader)
             standings = self._catch_up(standings, leader)
             history = leader.history
-        self.through = any(standing.through for standing in standings)
         self._restore_parts(standings, history)
         self._share_state(standings, history)
-        self._history = history  # of the others when they have the state: it may be cut short
+        # That of the others, when we have their state: until here it may be cut short.
+        self._history, self.through = history, any(standing.through for standing in standings)
         self._begin_mirrors(standings)
         self._share_minutes(standings)
         self._deal(standings, rebalances=generation.rebalances)
