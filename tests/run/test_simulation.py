@@ -132,6 +132,12 @@ def test_who_was_to_have_the_last_step_goes_on_if_it_never_comes() -> None:
     assert failure is None, str(failure)
 
 
+def test_steps_of_members_that_nobody_hears_of_any_more_are_of_another_attempt() -> None:
+    """They made them with fewer lanes and died; who was on the shelf made them again, with all lanes."""
+    _, failure = run_one(55569870)
+    assert failure is None, str(failure)
+
+
 @pytest.mark.parametrize("seed", [12446128, 12904787])
 def test_a_sum_of_an_earlier_attempt_from_the_same_state_is_used(seed: int) -> None:
     """Without it a part was lost, and all began again."""

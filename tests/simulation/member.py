@@ -127,7 +127,7 @@ class Script:
         self.skipped: tuple[int, ...] = ()
         self.history = StateHistory()
         self.fresh = True
-        self.through = False
+        self.through = self.is_apart = False
         self.settled = False
         self.changing = False
         self.is_patched = False
@@ -286,7 +286,7 @@ class Script:
         if not generation.at_boundary:
             self.world.groups.leave(self)
         self.number, self.members = generation.number, generation.members
-        self.replicas_most = generation.replicas_most
+        self.replicas_most, self.is_apart = generation.replicas_most, generation.is_apart
         self.rank = self.members.index(self.name)
         self.changing = False
         self.enter("standing")
@@ -419,6 +419,10 @@ class Script:
     def _sit(self, stands: Sequence[Stand], ahead: Stand) -> None:
         """It has the state: lanes are dealt, and it goes on."""
         self.history, self.through = ahead.history, any(stand.through for stand in stands)
+        if self.is_apart and ahead.history.opened != self.number:
+            self.history = StateHistory(
+                str(self.number), ahead.version, ahead.history.of(ahead.version), self.number
+            )
         self._begin_mirror(stands, ahead.version)
         self._deal(stands)
         self.world.note(

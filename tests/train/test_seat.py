@@ -286,6 +286,26 @@ def test_who_followed_another_attempt_is_of_that_one_even_if_regrouping_is_cut_s
     assert (told.version, told.fresh, told.settled, told.history) == (1, False, False, later)
 
 
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_what_follows_members_that_nobody_hears_of_any_more_is_another_attempt(is_apart: bool) -> None:
+    board = Board()
+    member = Member("b", board, BrokenGroup(board, "b"))
+    seat = member.seat
+    board.open("b")
+    seat.regroup()
+    seat.settled, seat.on_apply = True, lambda _numbers: None
+    run = StateHistory("run", 0, "", 1)
+    standing = Standing(version=1, fresh=False, held=(), through=False, history=run)
+    board.published[2, "standing/1"] = msgspec.msgpack.encode(standing)
+    board.generations.append(wire.Announced(number=2, members=("b", "a"), is_apart=is_apart))
+    seat.regroup()
+    board.open("b")
+    seat.regroup()
+    told = msgspec.msgpack.decode(board.published[3, "standing/0"], type=Standing).history
+    assert (told.of(1), told.of(2) == "run") == ("run", not is_apart)
+    assert told.opened == (2 if is_apart else 1)
+
+
 def test_who_was_to_have_the_last_step_is_not_through_if_it_never_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -55,7 +55,7 @@ def announce(
         leaving=leaving,
         shelved=shelved,
     )
-    if state.generations.announced is not None:
+    if (before := state.generations.announced) is not None:
         _act(state, generation, lost, newcomers)
     state.generations.announced = generation
     state.launch.stalled_ns = None
@@ -67,6 +67,7 @@ def announce(
         number=state.generations.number,
         members=members,
         at_boundary=at_boundary,
+        is_apart=before is not None and before.names.isdisjoint(members),
         faults=state.faults,
         replicas_most=max(state.generations.replicas_most, len(members) // state.policy.mesh.ranks),
         rebalances=state.policy.rebalances,

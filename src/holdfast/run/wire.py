@@ -584,12 +584,14 @@ class Announced(Message, frozen=True, kw_only=True, tag=True):
     present member knows of this (members that are new wait for them). Otherwise: abandon what you are in.
     faults: planned faults that have not struck yet. replicas_most: how many the run has had at best.
     rebalances: lanes are dealt by the members' pace. audit_rate: the share of lanes that two members compute;
-    0: only states are compared; None: nothing is.
+    0: only states are compared; None: nothing is. is_apart: none of them was in the generation before, which
+    may have made steps that they know nothing of.
     """
 
     number: int
     members: tuple[str, ...]
     at_boundary: bool = False
+    is_apart: bool = False
     faults: tuple[PlannedFault, ...] = ()
     replicas_most: int = 1
     rebalances: bool = False

@@ -341,14 +341,15 @@ class Seat:
                 self._gradients.unsettle()
                 self.settled = False
             standings = self._begin_from_checkpoint()
-            history = self._history
+            history = followed = self._history
         else:
             leader = leading(standings)
             self._check_not_left_behind(standings, leader)
             standings = self._catch_up(standings, leader)
-            history = leader.history
-        self._restore_parts(standings, history)
-        self._share_state(standings, history)
+            followed = leader.history
+            history = self._another(leader) if generation.is_apart else followed
+        self._restore_parts(standings, followed)
+        self._share_state(standings, followed)
         # That of the others, when we have their state: until here it may be cut short.
         self._history, self.through = history, any(standing.through for standing in standings)
         self._begin_mirrors(standings)
@@ -416,15 +417,26 @@ class Seat:
 
     def _begin_from_checkpoint(self) -> list[Standing]:
         """Nobody has done anything yet: go on from what is durable, if anything is."""
-        if self.rank == 0:
-            self._control.publish(self.number, "history", secrets.token_bytes(HISTORY_BYTES))
-        token = self._control.lookup(self.number, "history").hex()
+        token = self._new_token()
         found, begun, before = self._find_checkpoint()
         self._history, self.whole = StateHistory(token, begun, before, self.number), begun
         if found is not None:
             self._put_back(found)
         self._publish_standing("loaded")
         return self._standings("loaded")
+
+    def _another(self, leader: Standing) -> StateHistory:
+        """The members before may have made steps of which nobody here knows: those that follow have the same
+        numbers, and are not the same.
+        """
+        begun, before = leader.version, leader.history.of(leader.version)
+        return StateHistory(self._new_token(), begun, before, self.number)
+
+    def _new_token(self) -> str:
+        """The same for all members."""
+        if self.rank == 0:
+            self._control.publish(self.number, "history", secrets.token_bytes(HISTORY_BYTES))
+        return self._control.lookup(self.number, "history").hex()
 
     def _find_checkpoint(self) -> tuple[Loaded | None, int, str]:
         """The newest of which every rail has its part, all of one history: None where this member has nothing
