@@ -2,7 +2,8 @@
 
 A run that loses the only copy of its state begins anew from a checkpoint. A member that was cut off meanwhile
 may come back with steps of the attempt before. They have the same numbers as the new ones, and need not have
-the same bits.
+the same bits. Another attempt begins, too, where none of a generation's members was in the one before it:
+that one may have made steps of which nobody has heard, and have kept parts of them in a checkpoint.
 """
 
 from collections.abc import Sequence
