@@ -3,8 +3,8 @@
 It answers only those who prove the token, one connection at a time, and each for a bounded time and number
 of bytes; it sends zeros and forgets what it gets. It ends by itself.
 
-Whoever connects is accepted at once, also while another is answered: a connection that the kernel drops
-because too many wait looks, to a node, as if nothing got here, and healthy nodes would fail their checks.
+Every connection is accepted at once, even while another is answered. If too many wait, the kernel drops some;
+to the node at the other end that looks like a cut link, and a healthy node would fail its check.
 """
 
 import os
@@ -60,7 +60,7 @@ class FabricAnswerer:
         return int(self._listener.getsockname()[1])
 
     def stop(self) -> None:
-        """From another thread: nobody more is answered."""
+        """For another thread to call: `serve` ends, and no further node is answered."""
         self._listener.shutdown(socket.SHUT_RDWR)
 
     def serve(self, until_s: float) -> None:
@@ -92,7 +92,7 @@ class FabricAnswerer:
         try:
             while (connection := waiting.get()) is not None:
                 with connection, suppress(OSError, wire.MalformedFrame):
-                    self._answer(connection)  # whoever fails, the next one is not to suffer for it
+                    self._answer(connection)  # if one fails, the next is still answered
         finally:
             with suppress(OSError):  # it is closed already, unless this thread fails
                 self.stop()
@@ -142,7 +142,7 @@ class FabricQuestions:
         self._bytes_left = BYTES_MAX
 
     def answer(self) -> None:
-        """Until there is no more; `MalformedFrame` for what nobody asks."""
+        """Until the connection ends. Raises `MalformedFrame` for an unknown or too large question."""
         while True:
             asked, count = REQUEST.unpack(self._connection.read(REQUEST.size))
             self._spend(asked, count)

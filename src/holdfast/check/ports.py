@@ -64,8 +64,8 @@ def look_at_ports(root: Path) -> dict[str, PortSeen]:
 
 
 def judged_ports(before: dict[str, PortSeen], after: dict[str, PortSeen]) -> Iterator[CheckedFigure]:
-    """before, after: the check. A port without a link may be one that nobody uses: only a reference says how
-    many must be active.
+    """before, after: the check. A port without a link may be unused: only a reference says how many must be
+    active.
     """
     linked = {name: port for name, port in after.items() if port.physical == LINK_UP}
     if after:
