@@ -12,7 +12,9 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from servers import daemon
 from waiting import answers, free_port, until
 
@@ -25,6 +27,8 @@ HISTORY_HOSTS = 5
 MISSED = range(20, 26)
 """Scrapes that the first host misses: less than the five minutes for which Prometheus repeats a value."""
 LIVE_S, DARK_S = 4, 3
+LIVE_SCRAPES = 4
+"""A life lasts until each server has seen so much of it: a busy one misses a scrape now and then."""
 STEPS_PER_S = 48
 """Of the exporter that lives."""
 SAMPLES_MAX = 400
@@ -141,41 +145,50 @@ def victoria(
 @pytest.fixture(scope="session")
 def lived(prometheus: str, victoria: str, exporter_port: int) -> tuple[int, int, int]:
     """An exporter that works, is gone and comes back, scraped by both: when it began, went dark and ended."""
-    for url in (prometheus, victoria):
-        _await_scrapes(url)
+    urls = (prometheus, victoria)
+    _await_scrapes(urls, 'count(up{job="made"})', 1)  # they look for their targets for some seconds
     begin_ns = time.time_ns()
-    _export(exporter_port, LIVE_S, start=1_000.0)
+    _export(exporter_port, urls, start=1_000.0, scrapes=LIVE_SCRAPES)
     dark_ns = time.time_ns()
     time.sleep(DARK_S)
-    _export(exporter_port, LIVE_S, start=0.0)
+    _export(exporter_port, urls, start=0.0, scrapes=2 * LIVE_SCRAPES)
     return begin_ns, dark_ns, time.time_ns()
 
 
-def _export(port: int, duration_s: float, *, start: float) -> None:
-    """A process's life: its counter begins at `start`, as if it had counted before, and grows."""
+def _export(port: int, urls: tuple[str, ...], *, start: float, scrapes: int) -> None:
+    """A process's life, until each server has so many scrapes of all lives: its counter begins at `start`."""
     registry = CollectorRegistry()
-    counter = Counter("made_steps", "Steps.", registry=registry)
-    gauge = Gauge("made_level", "A level.", registry=registry)
-    counter.inc(start)
+    registry.register(_Life(start))
     server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
     try:
-        begun_s = counted_s = time.monotonic()
-        while counted_s < begun_s + duration_s:
-            time.sleep(0.02)
-            now_s = time.monotonic()
-            counter.inc(STEPS_PER_S * (now_s - counted_s))  # at this pace, however busy the machine is
-            gauge.set(now_s)
-            counted_s = now_s
+        time.sleep(LIVE_S)
+        _await_scrapes(urls, "count_over_time(made_level[10m])", scrapes)
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-def _await_scrapes(url: str) -> None:
-    """A server looks for its targets for some seconds before it asks the first of them."""
-    query = {"query": 'count(up{job="made"})'}
-    until(lambda: httpx.get(f"{url}/api/v1/query", params=query).json()["data"]["result"])
+class _Life(Collector):
+    """Counts at one pace, however busy the machine is: it reads the clock when it is asked."""
+
+    def __init__(self, start: float) -> None:
+        self._start, self._begun_s = start, time.monotonic()
+
+    def collect(self) -> Iterator[Metric]:
+        lived_s = time.monotonic() - self._begun_s
+        yield CounterMetricFamily("made_steps", "Steps.", self._start + STEPS_PER_S * lived_s)
+        yield GaugeMetricFamily("made_level", "A level.", lived_s)
+
+
+def _await_scrapes(urls: tuple[str, ...], query: str, least: float) -> None:
+    """Until every server answers such a number, or a larger one."""
+
+    def has_it(url: str) -> bool:
+        answer = httpx.get(f"{url}/api/v1/query", params={"query": query}).json()["data"]["result"]
+        return bool(answer) and float(answer[0]["value"][1]) >= least
+
+    until(lambda: all(map(has_it, urls)))
 
 
 def _exposed(reading: Reading) -> str:

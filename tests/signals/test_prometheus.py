@@ -42,7 +42,7 @@ def test_a_real_node_exporter_is_read(url: str, lived: tuple[int, int, int]) -> 
         assert frame.kind == "counter"
         assert set(frame.subjects) == {"127.0.0.1"}
         assert {labels["mode"] for labels in frame.labels} >= {"idle", "user"}
-        assert not inspect(frame).flaws
+        assert {flaw.kind for flaw in inspect(frame).flaws} <= {"gaps"}  # a busy server misses scrapes
         growth = per_second(frame).values
         assert 0 <= np.nanmin(growth) <= np.nanmax(growth) < 2  # seconds of one processor, by the second
         assert "node_load1" in source.metrics()
