@@ -337,7 +337,7 @@ def test_more_flops_than_the_peak_allows_are_shown_and_not_clamped(story: Any) -
     story.steps(1, 10, 10)
     told = story.report()
     assert told.goodput.program == pytest.approx(3.0)
-    assert any("More FLOPs" in remark for remark in told.remarks)
+    assert any("declared FLOPs exceed" in remark for remark in told.remarks)
 
 
 @pytest.mark.slow

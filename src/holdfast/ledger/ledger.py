@@ -27,7 +27,7 @@ WINDOW_EVENTS = 65_536
 LATE_MAX = 8_192
 """Late events are inserted at the latest when more than this many have gathered."""
 EFFECTS_MAX = 65_536
-"""How many events with causes can still move if a cause turns out to be later. The oldest are dropped first."""
+"""How many events with causes can still move if a cause turns out to be later; the oldest are dropped."""
 MOVES_MAX = 4_096
 """How many moves one event may set off. Events that cause each other in a circle would move for ever."""
 

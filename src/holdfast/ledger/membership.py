@@ -52,7 +52,7 @@ class Membership:
         return role == "active"
 
     def open_generation(self, members: tuple[str, ...]) -> None:
-        """Make the named members active and the others spare; if none is named, make all but spares active."""
+        """Make the named members active and the others spare; if none is named, all but spares are active."""
         self._generation = frozenset(members)
         for name, (gpus, role) in list(self._members.items()):
             if members:
