@@ -382,11 +382,12 @@ def _from_record(asked: RunFlags, prices: Prices, store: Store) -> ForecastCase:
         raise InputError(f"No GPUs are recorded for {name}.", hint="Import it with --gpus.")
     if told.reference is None or position is None:
         raise InputError(f"{name} has no steps yet, so its speed is unknown.", hint="Wait for some steps.")
-    if asked.steps is None or asked.steps <= position:
-        is_past = f"{name} is already at step {position:,}; --steps {asked.steps or 0:,} is not ahead of it."
-        is_open = f"{name} is at step {position:,}, and its last step is not known."
+    hint = "Give its last step with --steps N."
+    if asked.steps is None:
+        raise InputError(f"{name} is at step {position:,}, and its last step is not known.", hint=hint)
+    if asked.steps <= position:
         raise InputError(
-            is_open if asked.steps is None else is_past, hint="Give its last step with --steps N."
+            f"{name} is already at step {position:,}; --steps {asked.steps:,} is not ahead of it.", hint=hint
         )
     assumed = _Assumptions()
     step_s = asked.step_s or told.reference.step_ns / 1e9

@@ -405,7 +405,7 @@ def test_every_cause_has_a_remedy() -> None:
             "Rate 1 in the prices ends before it begins",
             "later than `from`",
         ),
-        ("[[rates]]\nper_gpu_hour = 1\ncurrency = 'EUR'", "nothing says what that is worth", "[usd_per]"),
+        ("[[rates]]\nper_gpu_hour = 1\ncurrency = 'EUR'", "whose worth in USD is not given", "[usd_per]"),
         ("currency = 'EUR'", "The report is in 'EUR'", "[usd_per]"),
         ("currency = 3", "`currency` in the prices must be text", 'currency = "EUR"'),
         ("goodput_target = 90", "`goodput_target` in the prices is 90", "goodput_target = 0.9"),
