@@ -6,7 +6,6 @@ draw takes as many numbers as there are failures and never loops over nodes or h
 a failure does to a run, and ignores one on a node that is already out for repair.
 """
 
-from math import exp
 from operator import attrgetter
 from typing import Annotated, Literal
 
@@ -56,10 +55,6 @@ class FailureClass(msgspec.Struct, frozen=True, kw_only=True):
     repair_median_h: NotNegative = 0.0
     repair_sigma: NotNegative = 0.0
     weibull_shape: Positive = 1.0
-
-    @property
-    def repair_mean_h(self) -> float:
-        return self.repair_median_h * exp(self.repair_sigma**2 / 2)
 
 
 class LemonShare(msgspec.Struct, frozen=True, kw_only=True):
