@@ -1,4 +1,4 @@
-"""The formulas and the simulation of the same study agree where they speak of the same things."""
+"""The formulas and the simulation of the same study agree on the quantities that both compute."""
 
 from math import exp
 from statistics import fmean

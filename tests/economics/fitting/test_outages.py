@@ -1,4 +1,4 @@
-"""What a record says about faults: their nodes, their outages, and how many nodes were watched."""
+"""Faults in a record: their nodes, their outages, and how many nodes were watched."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The prices file: what it may say, what is assumed where it says nothing, and what is refused."""
+"""The prices file: valid values, defaults for missing ones, and errors."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""What a size file says, what flags say over it, and what is assumed for the rest."""
+"""Size files, the flags that override them, and the assumptions for the rest."""
 
 import pytest
 
