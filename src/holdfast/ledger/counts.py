@@ -91,8 +91,9 @@ class Saves(msgspec.Struct):
 
     A checkpoint of the last saved step or an earlier one does not count: it protects nothing new.
     measured: how many have recorded costs, whose sums follow; loads, restore_ns: the same for loads.
-    proven: step and moment of the last checkpoint that passed a verification; refuted: of the last that
-    failed one. copies: by place, the last step copied there, and why the next copy failed.
+    proven: step and moment of the last checkpoint that was verified by loading it and computing with it;
+    refuted: of the last that failed this. copies: by place, the last step copied there, and why the next copy
+    failed.
     """
 
     first_step: int | None = None

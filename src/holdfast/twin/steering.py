@@ -301,10 +301,10 @@ class _Steered:
         if self.ailments.get(ailment.node) is ailment and ailment.node in self.members:
             self._to_workshop(ailment.node, now_ns)
 
-    def _to_workshop(self, node: str, now_ns: int) -> None:
-        """A person takes the node out and repairs it."""
+    def _to_workshop(self, node: str, now_ns: int, by: str = "person") -> None:
+        """Take the node out. A sick node is repaired; a healthy one returns after its check."""
         repair_ns = self.ailments[node].repair_ns if node in self.ailments else round(CHECK_H * HOUR_NS)
-        self._remove(node, "person", now_ns)
+        self._remove(node, by, now_ns)
         self.agenda.plan(now_ns + repair_ns, partial(self._come_back, node))
 
     # ---- the job -----------------------------------------------------------------------------------------
@@ -441,15 +441,12 @@ class _Steered:
     # ---- actions -----------------------------------------------------------------------------------------
 
     def _rule_drains(self, name: str, now_ns: int) -> None:
-        """Drain by a fixed rule. A sick node is repaired; a healthy one returns after its check."""
+        """Drain by a fixed rule."""
         alarm = self.alarms.get(name)
         if alarm is None or alarm.node not in self.members:
             return
         self._count_drain(alarm.node)
-        node = alarm.node
-        repair_ns = self.ailments[node].repair_ns if node in self.ailments else round(CHECK_H * HOUR_NS)
-        self._remove(node, "rule", now_ns)
-        self.agenda.plan(now_ns + repair_ns, partial(self._come_back, node))
+        self._to_workshop(alarm.node, now_ns, by="rule")
         self._count_out("rule")
 
     def _count_drain(self, node: str) -> None:

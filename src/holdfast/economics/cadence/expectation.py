@@ -114,7 +114,7 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def staffed(self) -> float:
-        """The mean share of its nodes that the run has, with spares in place of nodes in repair.
+        """The mean share of its full strength that the run has, with spares in place of nodes in repair.
 
         The number of nodes in repair is a Poisson variable: repairs do not wait for each other.
         """
@@ -243,7 +243,7 @@ def worth(
 
 
 class Degraded(msgspec.Struct, frozen=True, kw_only=True):
-    """At any time, a random share of the GPUs is bad.
+    """At any time this share of the GPUs, anywhere in the cluster, is bad.
 
     slowdown     factor of a slow GPU on the step time of its replica; a dead GPU does no steps
     member_gpus  GPUs of one model replica, which is as fast as its slowest GPU

@@ -351,7 +351,7 @@ class _Reader:
         )
 
     def _transfer(self, use: MovedFor, moved: MovedBytes) -> statement.Transfer:
-        """Only egress has a price by the byte; other transfers cost what was recorded."""
+        """Only egress has a price per byte that is the same everywhere; others cost what was recorded."""
         price = self.prices.egress_usd_per_gb
         by_price = use == "egress" and moved.unpriced_bytes > 0
         usd = moved.usd + (moved.unpriced_bytes / GB_BYTES * price.value if by_price else 0.0)

@@ -116,10 +116,6 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         recorded = Priced(value=usd_per_gpu_hour, assumed=False, source=RECORDED)
         return msgspec.structs.replace(self, usd_per_gpu_hour=recorded)
 
-    def for_run(self, usd_per_gpu_hour: float | None, chip: str | None) -> "Prices":
-        """The prices for a run: a GPU-hour as recorded, else as given, else its chip's list price."""
-        return self.for_chip(chip) if usd_per_gpu_hour is None else self.at(usd_per_gpu_hour)
-
     def holding(self, at_ns: int) -> "Prices":
         """The prices for a plan: only the rates that hold at this moment, without an end."""
         rates = tuple(
@@ -134,11 +130,12 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
         As recorded, else by a rate for any run or this chip, else the file's single price or the chip's.
         """
-        rate = RateLine.of(self.rates, PricedSubject(chip=chip or "")).rates[0]
-        if recorded is not None or rate is None:
-            price = self.for_run(recorded, chip).usd_per_gpu_hour
-        else:
+        if recorded is not None:
+            price = self.at(recorded).usd_per_gpu_hour
+        elif (rate := RateLine.of(self.rates, PricedSubject(chip=chip or "")).rates[0]) is not None:
             price = Priced(value=rate.usd_per_gpu_hour, assumed=False, source=rate.source)
+        else:
+            price = self.for_chip(chip).usd_per_gpu_hour
         return self.with_factors(price)
 
     def with_factors(self, price: Priced) -> Priced:

@@ -119,7 +119,7 @@ def _nodes_lost(grid: ReplicaGrid, lost: LostThing, nodes: int) -> ReplicaLoss:
 
 
 def _has_mirrors(grid: ReplicaGrid, lost_gpus: int) -> bool:
-    """Whether the other nodes have mirrors of all parts of the first, lost ones."""
+    """Whether the remaining GPUs mirror all parts on the first `lost_gpus` GPUs."""
     distance = mirror_distance(grid.ranks, grid.gpus_per_node)
     lost = range(min(lost_gpus, grid.ranks))
     return all((rank + distance) % grid.ranks not in lost for rank in lost)
