@@ -207,9 +207,9 @@ class CheckpointReach(msgspec.Struct, frozen=True, kw_only=True):
     """How far checkpoints reach. since_steps: steps that the run has and no checkpoint does.
 
     between_steps_mean, between_steps_max: between consecutive checkpoints that saved new steps.
-    costs: None if none were recorded. proven_step, proven_ns: the last checkpoint that was verified by loading
-    it and computing with it, and when; refuted_step, refuted_ns: the last that failed this. copies: in
-    further places.
+    costs: None if none were recorded. proven_step, proven_ns: the last checkpoint that was verified by
+    loading it and computing with it, and when; refuted_step, refuted_ns: the last that failed this. copies:
+    in further places.
     """
 
     last_step: int | None
