@@ -138,8 +138,8 @@ def _of_clocks(fold: Fold) -> Iterator[str]:
         yield (
             f"A clock was set back by {setback.back_ns_min / 1e9:,.0f} s or more at "
             f"{_moment(setback.at_ns)}: {setback.steps:,} steps have times later than steps that followed "
-            "them. The ledger orders them by number, reports no incident, and counts the time that the "
-            "clock showed twice once."
+            "them. The ledger orders them by number, reports no incident, and counts time that the clock "
+            "showed twice only once."
         )
 
 
