@@ -214,7 +214,7 @@ def test_a_step_that_is_estimated_from_few_is_said_to_be(
     (step,) = [one for one in told["assumed"] if one["what"] == "a step"]
     assert (step["value"], step["source"]) == (
         "10 s",
-        "estimated ± 27.7 % from 4 steps; else say --step-s",
+        "estimated ± 27.7 % from 4 steps; set it with --step-s",
     )
 
 

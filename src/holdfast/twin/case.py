@@ -179,7 +179,7 @@ def _own(asked: RunFlags, prices: Prices) -> ForecastCase:
     layout = _layout(gpus)
     hazards, spread = _hazards(asked, layout, assumed)
     if asked.chip is None:
-        assumed.add("chip", chip.upper(), "else say --chip")
+        assumed.add("chip", chip.upper(), "the default; set it with --chip")
     started = _Started(
         asked=asked,
         title=f"{gpus:,} {chip.upper()}",
@@ -208,7 +208,7 @@ def _hazards(asked: RunFlags, layout: Layout, assumed: _Assumptions) -> tuple[Ha
             raise InputError("--rates and --mtbf both set the failure rate.", hint="Leave one of them out.")
         return hazards_from(contents(asked.rates, what="rates", hint="Check the name.")), 0.0
     mixture = preset("llama3-405b").hazards.unplanned()
-    assumed.add("kinds of failure", "as Llama 3 had", _RATE_SOURCE)
+    assumed.add("kinds of failure", "as in Llama 3", _RATE_SOURCE)
     if asked.mtbf_s is not None:
         per_1000_node_days = 1000 * DAY_S / asked.mtbf_s / layout.nodes
         return mixture.scaled(per_1000_node_days / mixture.rate_per_1000_node_days), 0.0
@@ -237,13 +237,13 @@ def _job(asked: RunFlags, gpus: int, chip: Chip, assumed: _Assumptions) -> Job:
             hint=f"The nearest number of GPUs is {near:,}; or say with --member-gpus how many a replica has.",
         )
     if asked.member_gpus is None and asked.shard is None:
-        assumed.add("a model replica", f"{member_gpus} GPUs", "a node; else say --member-gpus")
+        assumed.add("a model replica", f"{member_gpus} GPUs", "one node; set it with --member-gpus")
     members = gpus // member_gpus
     lanes = max(1 << (members - 1).bit_length(), min(LANES_MAX, 1 << (LANES_EACH * members - 1).bit_length()))
     like = preset("llama3-405b").job
     step_s = STEP_S if asked.step_s is None else asked.step_s
     if asked.step_s is None:
-        assumed.add("a step", f"{step_s:g} s", "a guess; else say --step-s")
+        assumed.add("a step", f"{step_s:g} s", "a guess; set it with --step-s")
     ratio = gpus * step_s * 1e9 / (like.gpus * like.step_ns)
     return msgspec.structs.replace(
         like,
@@ -392,7 +392,7 @@ def _from_record(asked: RunFlags, prices: Prices, store: Store) -> ForecastCase:
     assumed = _Assumptions()
     step_s = asked.step_s or told.reference.step_ns / 1e9
     if asked.step_s is None and told.basis:
-        source = f"{told.basis} from {wording.many(told.counts.steps, 'step')}; else say --step-s"
+        source = f"{told.basis} from {wording.many(told.counts.steps, 'step')}; set it with --step-s"
         assumed.add("a step", f"{step_s:.3g} s", source)
     layout = _layout(told.gpus)
     failed = failures(told)
@@ -424,7 +424,7 @@ def _resumed_ns(last_ns: int, assumed: _Assumptions) -> int:
     now_ns = SystemClock().now_ns()
     if now_ns - last_ns > STALE_NS:
         hours = (now_ns - last_ns) / 3.6e12
-        assumed.add("it goes on", "now", f"its record ends {hours:,.0f} h ago")
+        assumed.add("it goes on", "now", f"its record ended {hours:,.0f} h ago")
     return max(last_ns, now_ns)
 
 
