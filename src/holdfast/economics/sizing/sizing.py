@@ -5,7 +5,7 @@ All possible layouts are tried: there are a few thousand at most. Pure arithmeti
 `holdfast run` can ask before it starts anything.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from math import inf, log2
 from typing import TypeVar
@@ -424,13 +424,7 @@ def _nearest_layouts(question: SizingQuestion) -> list[str]:
     for layout in fitting(msgspec.structs.replace(question, wanted=Wanted())):
         name = str(layout) if wanted.zero is None else f"{layout} with ZeRO {layout.zero}"
         splits.setdefault(name, layout)
-
-    def distance(name: str) -> float:
-        near = splits[name]
-        ways = ((near.tp, wanted.tp), (near.pp, wanted.pp), (near.cp, wanted.cp), (near.ep, wanted.ep))
-        return sum(abs(log2(has / (asked or 1))) for has, asked in ways)
-
-    return sorted(splits, key=distance)[:NEAREST_SHOWN]
+    return _nearest(splits, wanted, ("tp", "pp", "cp", "ep"))
 
 
 def _nearest_shards(question: SizingQuestion) -> list[str]:
@@ -444,13 +438,15 @@ def _nearest_shards(question: SizingQuestion) -> list[str]:
             sizes = {"pp": layout.pp, "shard": shard, "tp": layout.tp}
             said = [f"{name}={size}" for name, size in sizes.items() if size > 1 or name == "shard"]
             splits.setdefault(f"--shard {','.join(said)}", layout)
+    return _nearest(splits, wanted, ("tp", "pp", "shard"))
 
-    def distance(name: str) -> float:
+
+def _nearest(splits: Mapping[str, Parallelism], wanted: Wanted, ways: tuple[str, ...]) -> list[str]:
+    def octaves(name: str) -> float:
         near = splits[name]
-        ways = ((near.tp, wanted.tp), (near.pp, wanted.pp), (near.shard, wanted.shard))
-        return sum(abs(log2((has or 1) / (asked or 1))) for has, asked in ways)
+        return sum(abs(log2((getattr(near, way) or 1) / (getattr(wanted, way) or 1))) for way in ways)
 
-    return sorted(splits, key=distance)[:NEAREST_SHOWN]
+    return sorted(splits, key=octaves)[:NEAREST_SHOWN]
 
 
 def _listed(names: list[str]) -> str:
