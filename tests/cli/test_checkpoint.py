@@ -189,7 +189,7 @@ def test_verify_finds_what_a_list_does_not(tmp_path: Path, capsys: pytest.Captur
     assert run(verify.command, tmp_path) == 1
     _, older, newer = capsys.readouterr().out.splitlines()
     assert older.endswith("yes")
-    assert f"no: of its chunks, {pack.name} is damaged: the hash of its chunk at byte 0" in newer
+    assert f"no: its pack {pack.name} is damaged: the hash of its chunk at byte 0" in newer
     pack.unlink()
     assert not run(list_.command, tmp_path)
     assert f"no: its chunks in {pack.name} are missing" in capsys.readouterr().out
@@ -207,7 +207,7 @@ def test_a_copy_is_verified_and_can_be_gone_on_from(
     assert [kept.step for kept in kept_steps(tmp_path / "there")] == [1, 2]
     (pack,) = packs_of(tmp_path / "here", 2)
     pack.write_bytes(bytes(pack.stat().st_size))
-    with pytest.raises(InputError, match="is damaged: of its chunks") as refused:
+    with pytest.raises(InputError, match="is damaged: its pack") as refused:
         run(copy.command, tmp_path / "here", "--to", tmp_path / "elsewhere", "--step", 2)
     assert refused.value.exit_code == 1  # found; what the user got wrong has 2
     assert f"`holdfast checkpoint verify {tmp_path / 'here'}`" in refused.value.hint
@@ -217,13 +217,13 @@ def test_a_copy_is_verified_and_can_be_gone_on_from(
     capsys.readouterr()
     run(copy.command, tmp_path / "here", "--to", tmp_path / "elsewhere")
     told = capsys.readouterr()
-    assert told.err.startswith(f"The checkpoint of step 2 in {tmp_path / 'here'} is damaged: of its chunks,")
+    assert told.err.startswith(f"The checkpoint of step 2 in {tmp_path / 'here'} is damaged: its pack")
     assert told.err.endswith(". Step 1 is taken instead.\n")
     assert told.out.startswith(f"step 1 of {tmp_path / 'here'} is in")
     assert [kept.step for kept in kept_steps(tmp_path / "elsewhere")] == [1]
     (pack,) = packs_of(tmp_path / "here", 1)
     pack.write_bytes(bytes(pack.stat().st_size))
-    with pytest.raises(InputError, match=r"of step 2 in .*/here is damaged: of its chunks"):
+    with pytest.raises(InputError, match=r"of step 2 in .*/here is damaged: its pack"):
         run(copy.command, tmp_path / "here", "--to", tmp_path / "third")
     with pytest.raises(InputError, match="no checkpoint of step 7") as mistaken:
         run(copy.command, tmp_path / "here", "--to", tmp_path / "there", "--step", 7)
@@ -286,7 +286,7 @@ def test_parts_of_two_attempts_are_told_and_not_kept_instead_of_others(
             keep(tmp_path / f"shard-{rail}-of-2", step, shards=shards_of(rail, history))
     run(list_.command, tmp_path)
     rows = capsys.readouterr().out.splitlines()[1:]
-    assert [("2 attempts to come to this step" in row) for row in rows] == [False, False, True, False]
+    assert [("2 attempts at this step" in row) for row in rows] == [False, False, True, False]
     run(prune.command, tmp_path, "--keep", 2)
     assert "removed step 1;" in capsys.readouterr().out
     assert [kept.step for kept in kept_steps(tmp_path)] == [2, 3, 4]

@@ -240,7 +240,7 @@ def test_a_checkpoint_in_object_storage_is_proven_and_leaves_nothing(
     assert run(prove.command, "--json", THERE, script) == 1
     proof = msgspec.json.decode(capfd.readouterr().out)
     assert not proof["is_proven"]
-    assert "step 20 could not be loaded: of its chunks" in proof["reason"]
+    assert "step 20 could not be loaded: its pack" in proof["reason"]
     assert not fetched_in(tmp_path)
 
 

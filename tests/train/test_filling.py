@@ -110,7 +110,7 @@ def test_the_newest_sound_checkpoint_of_any_place_is_taken(
     for step in (3, 2):
         damage(server.root / tmp_path.name / "chunks" / pack_of(remote, step))
     again = Fetched(tmp_path / "again", remote, shared)
-    why = "of its chunks, 000000.pack is damaged at byte 0; the next is tried"
+    why = "its pack 000000.pack is damaged at byte 0; trying the next"
     assert [re.sub(r"[0-9a-f]{16}-", "", said) for said in again] == [
         f"the checkpoint of step 3 in {url} cannot be used: {why}",
         f"the checkpoint of step 2 in {url} cannot be used: {why}",

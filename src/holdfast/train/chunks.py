@@ -286,7 +286,7 @@ def _read_row(path: Path, wanted: list[WantedChunk]) -> None:
             raise  # a broken link, such as into a filesystem that is not mounted
         raise Unsound(f"its chunks in {path.name} are missing") from None
     except Unsound as error:
-        raise Unsound(f"of its chunks, {path.name} is damaged: {error}") from None
+        raise Unsound(f"its pack {path.name} is damaged: {error}") from None
 
 
 def _read_into(descriptor: int, target: memoryview, offset: int) -> None:

@@ -117,7 +117,7 @@ def fault_of(kept: KeptStep, *, is_thorough: bool = False) -> str:
             return why if kept.ranks == 1 else f"in {path.parent.name} {why}"
         histories.add(manifest.history)
     if len(histories) > 1:
-        return f"its parts are of {len(histories)} attempts to come to this step"
+        return f"its parts come from {len(histories)} attempts at this step"
     return ""
 
 
