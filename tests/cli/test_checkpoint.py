@@ -78,7 +78,7 @@ def test_parts_of_a_step_are_one_row(tmp_path: Path, capsys: pytest.CaptureFixtu
     list_.command.main([str(tmp_path), "--json"], standalone_mode=False)
     rows = msgspec.json.decode(capsys.readouterr().out)
     assert [(row["step"], row["parts"], row["parts_total"]) for row in rows] == [(10, 2, 2), (20, 1, 2)]
-    assert [row["fault"] for row in rows] == ["", "of its 2 parts those of ranks 1 are missing"]
+    assert [row["fault"] for row in rows] == ["", "the parts of ranks 1 of 2 are missing"]
     (tmp_path / "shard-1-of-2" / "step-000000000010.checkpoint").write_bytes(b"torn")
     list_.command.main([str(tmp_path)], standalone_mode=False)
     _, older, newer = capsys.readouterr().out.splitlines()
@@ -400,7 +400,7 @@ def test_a_run_writes_to_the_second_directory_where_it_cannot_to_the_first(
     ran = holdfast("run", "--run", "two", "--nproc-per-node", "2", *places, script)
     assert ran.code == 0, ran.err
     assert "could not be written to" in ran.err
-    assert "The next is tried." in ran.err
+    assert "Trying the next." in ran.err
     assert [kept.step for kept in kept_steps(tmp_path / "second")] == [3]
     refused = holdfast("run", "--run", "bad", "--checkpoints", "a:b", script)
     assert refused.code == 2

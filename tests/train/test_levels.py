@@ -53,7 +53,7 @@ def test_the_next_place_is_used_where_the_first_fails_and_the_newest_counts(tmp_
     assert Path(saved.place).parent == second
     ((happened, step, place, reason),) = told
     assert (happened, step, place) == ("failed", 2, str(first))
-    assert "Not a directory. The next is tried." in reason or "File exists. The next is tried." in reason
+    assert "Not a directory. Trying the next." in reason or "File exists. Trying the next." in reason
     # What may be there and cannot be read is not passed over: it may be the newest.
     with pytest.raises(StoreError, match="Cannot read"):
         kept.newest()
@@ -125,8 +125,8 @@ def test_storage_that_hangs_is_left_alone_and_so_is_the_state_that_it_reads(tmp_
             until(lambda: not writer.is_busy)
             assert writer.saved == step
         reasons = [reason for happened, _, _, reason in told if happened == "failed"]
-        assert "it hangs. The next is tried." in reasons[0]
-        assert all("which hangs. The next is tried." in reason for reason in reasons[1:])
+        assert "it hangs. Trying the next." in reasons[0]
+        assert all("which hangs. Trying the next." in reason for reason in reasons[1:])
         hanging.gate.set()
         assert hanging.done.wait(WAIT_S)
         until(lambda: not kept.is_read)

@@ -212,5 +212,5 @@ def test_a_part_alone_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is one rank's part of a sharded state"):
         load_checkpoint(part)
     part.unlink()
-    with pytest.raises(InputError, match="of its 2 parts those of ranks 0 are missing"):
+    with pytest.raises(InputError, match="the parts of ranks 0 of 2 are missing"):
         load_checkpoint(tmp_path)
