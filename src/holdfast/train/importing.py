@@ -65,9 +65,7 @@ def from_dcp(directory: Path, like: Checkpoint) -> ImportedStates:
 
     states: dict[str, Any] = copy.deepcopy(like.states)
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="torch.distributed is disabled"
-        )  # there is only one process
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # it is one process
         try:
             reader = FileSystemReader(directory)
             there = reader.read_metadata().state_dict_metadata
