@@ -226,7 +226,7 @@ def test_a_tensor_on_another_device_is_refused() -> None:
     group: Any = MeshGroup(Line(), range(2), 0, CPU)
     elsewhere = torch.zeros(3, device="meta")
     for call, more in ((group.allreduce, ()), (group.send, (1, 0))):
-        with pytest.raises(InputError, match="given a tensor on meta, and its ranks exchange on cpu"):
+        with pytest.raises(InputError, match="given a tensor on meta, but its ranks exchange on cpu"):
             call([elsewhere], *more)
 
 
