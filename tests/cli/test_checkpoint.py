@@ -128,7 +128,7 @@ def test_a_run_is_exported_from_its_newest_sound_one(
         (("small", "--to", "none/m.pt"), "Cannot write none/m.pt: No such file or directory"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.* An older one is taken")
+@pytest.mark.filterwarnings("ignore:.* Using an older one")
 @pytest.mark.usefixtures("folder")
 def test_a_mistake_is_one_sentence_and_a_hint(
     arguments: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

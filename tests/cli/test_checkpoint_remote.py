@@ -201,7 +201,7 @@ def test_a_place_that_belongs_to_another_run_is_not_written_to(
             with pytest.raises(InputError) as refused:
                 run(*words, "--to", place.name)
             assert refused.value.exit_code == 2
-            sentence = f"{place.name} belongs to the run 'large', and this checkpoint is {whose}."
+            sentence = f"{place.name} belongs to the run 'large', but this checkpoint is {whose}."
             assert refused.value.sentence == sentence
             assert refused.value.hint.endswith("--run large")
         assert not place.listed()

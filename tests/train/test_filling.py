@@ -161,7 +161,7 @@ def test_no_run_begins_anew_or_goes_back_because_the_newest_could_not_be_fetched
 
 def test_no_run_begins_anew_because_a_filesystem_is_not_mounted(tmp_path: Path) -> None:
     (tmp_path / "there").symlink_to(tmp_path / "mount" / "small")
-    with pytest.raises(InputError, match="a link on the way to it leads nowhere"):
+    with pytest.raises(InputError, match="a link in its path is broken"):
         Fetched(tmp_path / "own", DirectoryStorage(tmp_path / "there"))
 
 
@@ -484,7 +484,7 @@ def test_a_place_belongs_to_one_run(server: ObjectServer, url: str, tmp_path: Pa
     assert fetch_newest([tmp_path / "again"], [(place, place)], "small", lambda said: None)
     with pytest.raises(InputError) as refused:
         fetch_newest([tmp_path / "other"], [(place, place)], "large", lambda said: None)
-    assert refused.value.sentence == f"{url} has the checkpoints of the run 'small', and this run is 'large'."
+    assert refused.value.sentence == f"{url} has the checkpoints of the run 'small', but this run is 'large'."
     assert f"holdfast checkpoint copy {url} --to PLACE" in refused.value.hint
     assert not (tmp_path / "other").exists()
     # If nobody can tell whose it is, nothing of it is taken.

@@ -119,7 +119,7 @@ def test_a_renamed_file_and_an_older_step_are_opened(trained: Trained, tmp_path:
     assert hf.load_checkpoint(moved).digest == older.digest
     with pytest.raises(InputError, match="There is no checkpoint of step 9 in") as missing:
         hf.load_checkpoint(trained.folder, step=9)
-    assert missing.value.hint == f"There are those of {trained.older}, {STEPS}."
+    assert missing.value.hint == f"Available steps: {trained.older}, {STEPS}."
 
 
 def test_a_damaged_one_is_passed_over_and_told(trained: Trained) -> None:
@@ -127,7 +127,7 @@ def test_a_damaged_one_is_passed_over_and_told(trained: Trained) -> None:
     damaged = bytearray(newest.read_bytes())
     damaged[-1] ^= 1
     newest.write_bytes(damaged)
-    with pytest.warns(UserWarning, match="its hash does not agree.* An older one is taken"):
+    with pytest.warns(UserWarning, match="its hash does not agree.* Using an older one"):
         assert hf.load_checkpoint(trained.folder).step == trained.older
     with pytest.raises(InputError, match="its hash does not agree"):
         hf.load_checkpoint(newest)

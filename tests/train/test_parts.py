@@ -141,7 +141,7 @@ def test_a_folder_of_another_mesh_is_cut_anew(tmp_path: Path) -> None:
 
 def test_another_number_of_pipeline_stages_is_refused(tmp_path: Path) -> None:
     keep(tmp_path, 10, WHOLES, 4)
-    with pytest.raises(InputError, match="have 1 pipeline stages, and this run has 2"):
+    with pytest.raises(InputError, match="have 1 pipeline stages, but this run has 2"):
         opened(tmp_path, WHOLES, 2, 0, stages=2)
 
 
@@ -167,7 +167,7 @@ def test_pipeline_stages_are_kept_apart_and_exported_together(tmp_path: Path) ->
         ({"mesh": {"sizes": [["shard", 4]]}}, "of 4 parts instead of 2"),
         ({"mesh": {"sizes": [["shard", -1], ["tp", -2]]}}, "its mesh is shard=-1,tp=-2"),
         ({"rail": 1}, "not of the same parts"),
-        ({"cut": []}, "how 0 states are cut, and holds 2"),
+        ({"cut": []}, "how 0 states are cut, but holds 2"),
         ({"cut": [[[["9"], [5, 3], [0, 0]]], []]}, "no tensor 9"),
         ({"cut": [[[["0"], [5, 3], [4, 0]]], []]}, "piece of 0 lies outside"),
         ({"cut": [[[["0"], [5], [0]]], []]}, "piece of 0 lies outside"),

@@ -190,9 +190,7 @@ class Mirror:
         _exchange(group, sends, [(came, self.ward)] * is_kept)
         found = memory_of(came) if is_kept else b""
         arriving = _empty(found) if is_kept else []
-        if _shapes(arriving) == _shapes(
-            self._replaced
-        ):  # as with steps, reuse memory that was touched before
+        if _shapes(arriving) == _shapes(self._replaced):  # reuse touched memory, as with steps
             arriving = self._replaced
         self._conveyance.move(
             group,
