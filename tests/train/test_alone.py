@@ -146,7 +146,7 @@ def test_a_checkpoint_without_what_a_run_needs_is_refused(
     del kept[missing]
     DirectoryCheckpoints(alone.parent / "kept", told=lambda *_, **__: None).save(3, kept | instead)
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(alone.parent / "kept"))
-    with pytest.raises(InputError, match=f"has no {missing} that can be used"):
+    with pytest.raises(InputError, match=f"has no usable {missing}"):
         train(4)
 
 

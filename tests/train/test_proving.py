@@ -144,7 +144,7 @@ def test_what_cannot_be_loaded_is_not_proven(
     manifest.write_bytes(manifest.read_bytes()[:-1])
     proof = prove(kept, monkeypatch, known=witnessed(alone))
     assert (proof.step, proof.is_proven) == (EVERY, False)
-    assert "step 4 could not be loaded: the script went on from step 3" in proof.reason
+    assert "step 4 could not be loaded: the script resumed from step 3" in proof.reason
 
 
 def test_what_would_take_too_many_steps_is_refused(alone: Path, kept: Path) -> None:
