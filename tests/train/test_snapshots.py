@@ -497,7 +497,8 @@ def test_that_storage_cannot_be_listed_is_said(held: HeldMemory, tmp_path: Path,
     assert heard.failures == [
         (
             10,
-            f"the snapshot of step 10 is taken; whether there is a newer checkpoint is not known: {error}",
+            "resuming from the snapshot of step 10; a newer checkpoint may exist, but storage could not be "
+            f"read: {error}",
         )
     ]
 
