@@ -208,7 +208,7 @@ def test_a_tensor_of_another_size_or_type_is_not_taken(
     expected = torch.full((3,), 5.0)
     work = first.exchange([], [(expected, 1)], 1)
     second.exchange([(sent, 0)], [], 1)
-    with pytest.raises(GroupBroken, match="something else than was expected"):
+    with pytest.raises(GroupBroken, match="something else than expected"):
         work.wait()
     assert expected.tolist() == [5.0] * 3
     first.close()

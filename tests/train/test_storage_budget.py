@@ -39,7 +39,7 @@ def test_takers_wait_for_each_other() -> None:
         taker.join()
     assert time.monotonic() - begun_s >= 5 * 0.04  # the first does not wait
     assert budget.paused_s <= time.monotonic() - begun_s + 1e-3
-    with pytest.raises(InputError, match="write no checkpoint"):
+    with pytest.raises(InputError, match="No checkpoint can be written at"):
         StorageBudget(0)
 
 
