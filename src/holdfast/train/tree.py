@@ -143,8 +143,9 @@ def cover(lanes: Iterable[int]) -> tuple[Node, ...]:
 def without(lanes: int, room: int, held: Collection[int], dealt: Collection[int]) -> frozenset[int]:
     """The lanes of a step that are skipped if no more than `room` of them can be computed.
 
-    Of the lanes that no member holds, those that no member is computing come first: a lost member's share.
-    The last lanes go first, and lane 0 never: it counts for all where numbers cannot be averaged.
+    Of the lanes that no member holds, those that no member is computing are skipped first: a lost member's
+    share. It begins with the last lane, and never skips lane 0, which counts for all where numbers cannot be
+    averaged.
     """
     missing = sorted(set(range(1, lanes)).difference(held), key=lambda lane: (lane in dealt, -lane))
     return frozenset(missing[: max(0, lanes - room)])
