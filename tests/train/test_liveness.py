@@ -1,4 +1,4 @@
-"""Members that work and cannot say so, that hang, and that have declared what they do: in real runs."""
+"""In real runs: members that work but cannot report it, that hang, and that have declared their work."""
 
 import os
 import re
@@ -63,7 +63,7 @@ with hf.join() as run:
 
 
 def test_a_member_that_keeps_the_interpreter_is_not_given_up(cluster: Any) -> None:
-    """As sorted() of a long list does: for longer than a lease no thread of its process runs."""
+    """As sorted() of a long list does: no thread of its process runs for longer than a lease."""
     alone = cluster.undisturbed("plain")
     busy = cluster.train("plain", members=2, hold_s=HOLD_S, holders=1)
     assert busy.ending.outcome == "completed", busy.story

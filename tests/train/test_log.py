@@ -1,4 +1,4 @@
-"""The file of a log: where it goes on, after whatever was written to it before."""
+"""The file of a log: where writing continues, whatever was written to it before."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_new_writer_goes_on_where_the_last_one_was_killed(tmp_path: Path) -> N
     assert found == [{"step": step, "loss": 1 / step} for step in (1, 2, 3, 4)]
 
 
-def test_a_file_that_is_no_log_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_log_is_left_alone(tmp_path: Path) -> None:
     for text in ("a letter\n", "[1]\n", '{"loss": 1}\n'):
         path = tmp_path / "notes.txt"
         path.write_text(text)

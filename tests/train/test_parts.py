@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 def extent(shape: Shape, ranks: int, rail: int) -> Extent:
-    """As torch cuts the first dimension; what has none is on every rank."""
+    """As torch cuts the first dimension; a tensor without dimensions is on every rank."""
     if not shape:
         return Extent((), ())
     each = -(-shape[0] // ranks)
@@ -40,7 +40,7 @@ def mesh_of(ranks: int, stages: int = 1) -> MeshShape:
 
 
 def keep(folder: Path, step: int, wholes: list[torch.Tensor], ranks: int, **instead: Any) -> None:
-    """As ranks of a run write it: a model, and an optimizer that notes something of each tensor."""
+    """Write a step as the ranks of a run do: a model, and an optimizer with state for each tensor."""
     names = [str(number) for number in range(len(wholes))]
     for rail in range(ranks):
         local = [piece(whole, ranks, rail).clone() for whole in wholes]
@@ -120,7 +120,7 @@ def test_the_newest_complete_one_of_any_ranks_is_taken(tmp_path: Path) -> None:
     keep(tmp_path, 30, WHOLES, 2)
     own = opened(tmp_path, WHOLES, 2, 1)
     assert own is not None
-    assert "shard-1-of-2" in own.place  # of the same step its own
+    assert "shard-1-of-2" in own.place  # its own part of the same step
     assert [(kept.step, kept.ranks, kept.is_complete) for kept in kept_steps(tmp_path)] == [
         (10, 2, True),
         (20, 4, True),
@@ -186,7 +186,7 @@ def test_parts_that_do_not_fit_together_are_passed_over(
 
 
 def test_what_other_ranks_have_not_kept_is_not_the_only_one_left(tmp_path: Path) -> None:
-    """A rank that is ahead removes nothing that the others would need, up to a bound."""
+    """A rank that is ahead does not remove what the others would need, up to a bound."""
     one, other = (
         RunCheckpoints(tmp_path, mesh=mesh_of(2), rail=rail, wanted=lambda *_: None, told=tell_nobody)
         for rail in range(2)

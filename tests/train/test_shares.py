@@ -70,7 +70,7 @@ def test_every_byte_belongs_to_one_share(sizes: list[int], count: int) -> None:
 
 
 def save_shares(directory: Path, step: int, count: int, spares: list[Any]) -> None:
-    """As so many members do, each with its own copy of its share."""
+    """Save as this many members do, each with its own copy of its share."""
     state = state_of(step)
 
     def save(number: int) -> None:
@@ -128,7 +128,7 @@ def test_a_share_that_does_not_come_makes_no_checkpoint(
     kept.save(2, state_of(2), Share(1, 3, HISTORY))
     with pytest.raises(StoreError, match="the member of rank 2 did not write its share"):
         kept.save(2, state_of(2), Share(0, 3, HISTORY))
-    kept.save(2, state_of(2), Share(2, 3, "aaaa"))  # of another attempt to come to this step
+    kept.save(2, state_of(2), Share(2, 3, "aaaa"))  # of another attempt at this step
     with pytest.raises(StoreError, match="the member of rank 2 did not write its share"):
         kept.save(2, state_of(2), Share(0, 3, HISTORY))
     found = kept.newest()
@@ -155,7 +155,7 @@ def test_a_run_shares_the_writing_and_goes_on_with_any_number(cluster: Any) -> N
     assert first.ending.outcome == "completed", first.story
     folder = first.folder / "checkpoints"
     shared = [path for path in folder.glob("step-*") if len(writers_of(read_manifest(path).packs)) == 3]
-    assert shared, first.story  # the last one may be written by one member alone
+    assert shared, first.story  # one member alone may write the last one
     for members, steps in ((1, 6), (2, 9)):
         run = cluster.train("heavy", members=members, steps=steps, checkpoint_every=2, going_on_with=first)
         assert run.ending.outcome == "completed", run.story

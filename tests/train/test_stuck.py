@@ -1,4 +1,4 @@
-"""Members that get stuck in live runs of four: each kind is told apart, and the right one replaced."""
+"""Members that get stuck in live runs of four: each kind is recognised, and the right member replaced."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ KINDS = {
     "lock": ("deadlock on a lock", ("n0.1",), "for a lock that nobody releases", "`with first:`"),
     "members": ("deadlock between members", ("n0.1", "n0.2"), "wait for each other", "`peer.recv(1)`"),
 }
-"""What each is called in the record, who is to blame, and what the sentence says."""
+"""For each kind: its name in the record, who is to blame, and what the sentence says."""
 
 
 @pytest.mark.parametrize("act", sampled([*KINDS], ["loop", "members"]))
