@@ -1,4 +1,4 @@
-"""Attacks on the commands of runbooks, which people paste: names come from labels, which anybody may set.
+"""Attacks on the commands of runbooks, which people paste: names come from labels, which any user may set.
 
 Every command of every runbook is run by a real shell in which no program exists; `ssh` and `pdsh` hand their
 commands to another such shell, as the real ones would. A name that breaks out of its word leaves a file.
@@ -72,7 +72,7 @@ def incident(name: str, *, kind: str = "node", subject: str, host: str, run: str
 
 
 def commands(evil: str, kind: str, subject: str) -> str:
-    """Of every runbook, filled in with the name wherever a name goes."""
+    """The commands of every runbook, with this name in every place for a name."""
     script = []
     for name in names():
         one = incident(name, kind=kind, subject=subject, host=evil, run=evil)

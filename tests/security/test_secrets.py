@@ -1,4 +1,4 @@
-"""Secrets in URLs and credentials: where they must not appear, and how they are given without being seen."""
+"""Secrets in URLs and credentials: where they must not appear, and how to pass them without exposing them."""
 
 import json
 import os
@@ -35,7 +35,7 @@ WINDOW_NS = (0, 60 * 10**9)
 
 
 def secretive(url: str) -> str:
-    """The URL with a secret wherever one may stand."""
+    """The URL with a secret in every possible place."""
     return url.replace("://", f"://{SECRET}-user:{SECRET}-password@") + f"/{SECRET}-path?key={SECRET}-query"
 
 
