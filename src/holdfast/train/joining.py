@@ -136,8 +136,7 @@ class Run:
     def mesh(self) -> "DeviceMesh":
         """The ranks that hold one replica of the model together, for `fully_shard` and `parallelize_module`.
 
-        Its dimensions are those of `holdfast run --shard`; a script started without `holdfast run` has one
-        rank.
+        Its dimensions are those of `holdfast run --shard`; a script started without `--shard` has one rank.
         """
         if self._mesh is None:
             from holdfast.train.mesh import make_mesh
@@ -594,8 +593,8 @@ def _warm_up() -> torch.device | None:
     """Do once, with dummy data, what the first step does, so that everything it needs of torch is loaded.
 
     Optimizers import the compiler's front end on first use, which alone takes longer than a recovery may. If
-    the GPU that this process will have is already clear, also start its context, load the usual kernels, and
-    warm NCCL up. Returns the process's future device; None if it is not clear yet.
+    the GPU that this process will have is already known, also start its context, load the usual kernels, and
+    warm NCCL up. Returns the process's future device; None if it is not known yet.
     """
     slots = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     is_seated = os.environ.get(visible.VIRTUAL) != visible.UNSEATED  # CUDA must not start before

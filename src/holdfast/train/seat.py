@@ -333,7 +333,7 @@ class Seat:
         left = time.monotonic()
         self._publish_standing("standing")
         # All members are here: none is still in the last exchange, which the end of its group might break,
-        # and none of those with which the next group is formed fails to come.
+        # and the next group is not begun with a member that never comes.
         standings = self._standings("standing")
         self.leave()
         if self.size > 1:
@@ -810,8 +810,8 @@ class Seat:
         self._patched = any(held) or self._bound is not None
 
     def _skipped_by(self, standings: Sequence[Standing], held: frozenset[int]) -> frozenset[int]:
-        """The lanes of the next step that no member computes: those of a step that a member may have
-        committed already, or those that the present members have no room for.
+        """The lanes of the next step that no member computes: those that a member may already have skipped
+        in its commit, or those that the present members have no room for.
         """
         here = [one for one in standings if one.version == self.version]
         self._bound = max((one.bound for one in here if one.bound is not None), default=None)
