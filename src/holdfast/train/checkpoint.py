@@ -79,7 +79,7 @@ READ_PAUSES_S = (0.25, 0.5, 1.0, 2.0)
 LOST_ERRORS = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 """The kernel's errors when storage has lost data or the filesystem is damaged."""
 AHEAD_MAX = 8
-"""How many checkpoints are kept of a rank that is ahead while the other ranks' parts are missing."""
+"""The most checkpoints kept of a rank that is ahead, while the other ranks' parts are missing."""
 USED_SHARE_MIN = 0.5
 """If less of a pack is in use than this share, its chunks are written again so that it can be removed."""
 SHARES_S_MIN, SHARES_X = 10.0, 2.0

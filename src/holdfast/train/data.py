@@ -270,7 +270,7 @@ def _start(_: int) -> None:
 def _let_go_of_connections() -> None:
     """Replace every inherited connection by /dev/null.
 
-    A connection ends for the other side when its last holder is gone. Peers see by that that a member is dead
+    A connection ends for the other side when its last holder is gone. Peers thereby see that a member is dead
     or has left a group, and must not wait for its data processes. The descriptors stay open, because objects
     that this process inherited still close them.
     """

@@ -597,7 +597,7 @@ def _warm_up() -> torch.device | None:
     warm NCCL up. Returns the process's future device; None if it is not known yet.
     """
     slots = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    is_seated = os.environ.get(visible.VIRTUAL) != visible.UNSEATED  # CUDA must not start before
+    is_seated = os.environ.get(visible.VIRTUAL) != visible.UNSEATED  # else CUDA must not start yet
     is_clear = is_seated and torch.cuda.is_available() and (slots == 1 or torch.cuda.device_count() == 1)
     device = _device(0, slots) if is_clear else torch.device("cpu")
     layers = torch.nn.Sequential(

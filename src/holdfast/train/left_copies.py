@@ -24,9 +24,7 @@ def copying_mark(place: str) -> str:
 
 
 def remove_left_copies(directories: Sequence[Path]) -> None:
-    """Remove leftovers of a crashed machine: they take space, and no later copy to that place may clean them
-    up.
-    """
+    """Remove leftovers of a crashed machine: they take space, and no later copy may ever replace them."""
     removing = threading.Thread(target=_remove, args=(directories,), daemon=True)
     removing.start()
     removing.join(REMOVAL_S_MAX)
