@@ -44,7 +44,7 @@ HASHERS_MAX, HASHES_AHEAD = 4, 4
 LOCK_S_MAX, LOCK_LOOK_S = 60.0, 0.01
 """How long a writer waits for a process that removes packs, and how often it looks."""
 READERS_MAX, READERS_OF_CORE = 16, 4
-"""Threads that read and compare chunks: some wait for the disk while others compare. Training is idle then."""
+"""Threads that read and compare chunks: some wait for the disk while others compare. Training is idle."""
 READ_TOGETHER = 8
 """Chunks that one thread reads in a row."""
 _PACK = re.compile(r"[0-9a-f]{16}-[0-9]{6}\.pack")

@@ -35,7 +35,7 @@ class Line:
         self._held: list[Posted] = []
 
     def carry(self, group: Group | None) -> None:
-        """Use this group of the replica's ranks from now on; None: none, until there is another."""
+        """Use this group of the replica's ranks from now on; None: there is none for now."""
         self._group, self._broken, self._held = group, None, []
 
     def begin(self) -> None:

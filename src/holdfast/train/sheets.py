@@ -25,9 +25,7 @@ BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 50 << 20}
 does not matter.
 """
 BUCKETS_MAX = 96
-"""Rather larger buckets than more: each adds a few operations to a GPU's queue, which holds
-about a thousand.
-"""
+"""Buckets grow rather than multiply: each adds a few operations to a GPU's queue of about a thousand."""
 ALIGNMENT = 16
 """In elements; keeps every view on a boundary that suits vector instructions."""
 TOLD = 8

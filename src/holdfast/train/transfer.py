@@ -23,7 +23,7 @@ from holdfast.train.protected import Protected
 PIECE_BYTES = 16 << 20
 """How much one exchange sends: larger tensors are cut, smaller ones are sent together."""
 PIECES_MAX = 128
-"""Rather larger pieces than more: all of a source's are queued on its GPU before it computes again."""
+"""Pieces grow rather than multiply: all of a source's are queued on its GPU before it computes again."""
 SMALL_BYTES = 1 << 20
 """Smaller tensors are copied into one buffer to be sent; larger ones are sent from where they are."""
 ROUNDS_UNDER_WAY = 2
