@@ -294,7 +294,7 @@ def test_what_only_looks_like_a_checkpoint_is_told_of_and_passed_over(
         "inside its header": b"",
         "not a checkpoint": b"#!/bin/sh\n" * 100,
         "of step 1": sound.read_bytes(),
-        "no format": of_format(sound.read_bytes(), 0),
+        "never existed": of_format(sound.read_bytes(), 0),
         "its format number is damaged: it says 7": numbered(sound.read_bytes(), 7),
     }
     for content in contents.values():

@@ -52,4 +52,4 @@ def test_a_file_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> 
     (tmp_path / "log.jsonl").mkdir()
     with pytest.raises(StoreError, match=r"Cannot write step 7 to .*log\.jsonl: Is a directory\.") as told:
         LogFile(tmp_path / "log.jsonl")(7, {"loss": 1.0})
-    assert "goes on after this step" in told.value.hint
+    assert "resumes after this step" in told.value.hint

@@ -166,7 +166,7 @@ def test_pipeline_stages_are_kept_apart_and_exported_together(tmp_path: Path) ->
     [
         ({"mesh": {"sizes": [["shard", 4]]}}, "of 4 parts instead of 2"),
         ({"mesh": {"sizes": [["shard", -1], ["tp", -2]]}}, "its mesh is shard=-1,tp=-2"),
-        ({"rail": 1}, "not of the same parts"),
+        ({"rail": 1}, "not belong to the same parts"),
         ({"cut": []}, "how 0 states are cut, but holds 2"),
         ({"cut": [[[["9"], [5, 3], [0, 0]]], []]}, "no tensor 9"),
         ({"cut": [[[["0"], [5, 3], [4, 0]]], []]}, "piece of 0 lies outside"),

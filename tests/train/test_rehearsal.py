@@ -77,7 +77,7 @@ def test_a_failure_is_told_and_leaves_the_settings_as_they_were(
     assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     told = capfd.readouterr().err.splitlines()
     assert len(told) == 1
-    assert told[0].endswith("goes on without it: ValueError: no such layer")
+    assert told[0].endswith("continues without it: ValueError: no such layer")
 
 
 def test_what_a_rehearsal_sets_is_put_back(alone: Path) -> None:
