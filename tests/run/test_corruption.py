@@ -73,7 +73,9 @@ def test_states_without_a_majority_send_all_back_and_the_second_time_end_the_run
     assert len(made.recorded(MemberLost)) == 4
     again = up(cluster)
     again.state.audits.apart_step = again.state.progress.step_max
-    assert any("what changes them is not the same on all members" in line for line in tell(again, finding))
+    assert any(
+        "the script changes the state differently on each member" in line for line in tell(again, finding)
+    )
     assert again.state.ending.closing is not None
 
 
