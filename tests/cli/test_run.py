@@ -204,7 +204,7 @@ def test_a_home_that_cannot_be_written(holdfast: Any, script: Path, tmp_path: Pa
 
 
 def test_chaos_in_a_run_that_does_not_go(holdfast: Any) -> None:
-    assert complaint(holdfast("chaos", "nobody", "kill")) == "No run 'nobody' is going on on this machine."
+    assert complaint(holdfast("chaos", "nobody", "kill")) == "No run 'nobody' is running on this machine."
 
 
 def test_a_fault_that_is_none(holdfast: Any) -> None:

@@ -261,7 +261,7 @@ def test_an_agent_that_is_just_being_started_hears_a_signal_as_well(tmp_path: Pa
 def test_no_two_runs_of_one_name(start: Start) -> None:
     launched = start("--run", "only", script=SLEEPS)
     launched.until_printed("pid")
-    assert "A run 'only' is going on already" in complaint(start("--run", "only", script=SLEEPS))
+    assert "A run 'only' is already running" in complaint(start("--run", "only", script=SLEEPS))
     assert start.events(RunEnded) == []
 
 

@@ -301,7 +301,7 @@ KINDS = {
         "n0.1 waits for its data loader, which does not return",
         "batch in enumerate(loader)",
     ),
-    "lock": ("deadlock on a lock", "for a lock that nobody releases", "`with first:`"),
+    "lock": ("deadlock on a lock", "for a lock that is never released", "`with first:`"),
     "stop": ("stopped", "stopped by SIGSTOP", "state T"),
 }
 

@@ -28,7 +28,7 @@ async def located(home: Path, run: str, token: str) -> Endpoint:
         if line:
             places = " or ".join(dict.fromkeys(host for host, _ in line))
             raise InputError(
-                f"No run {run!r} is going on on this machine; another one may have taken it over.",
+                f"No run {run!r} is running on this machine; another one may have taken it over.",
                 hint=f"Ask at {places}, or set HOLDFAST_TOKEN here to the run's token.",
             ) from None
         raise unknown from None

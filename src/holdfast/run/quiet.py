@@ -229,7 +229,7 @@ def _say(state: RunState, stall: Stall, standing: JobStand, bound_s: float | Non
 
 
 def _story(stall: Stall, standing: JobStand) -> str:
-    """n0.0 waits in all_reduce() at train.py:20 for n0.1; n0.1 waits for a lock that nobody releases, …"""
+    """n0.0 waits in all_reduce() at train.py:20 for n0.1; n0.1 waits for a lock that is never released, …"""
     parts = []
     whom = standing.absent or standing.left
     if standing.waiting:
