@@ -307,7 +307,7 @@ def test_a_script_that_cannot_run_is_not_restarted(start: Start, script: str, er
     assert launched.wait() == 1
     assert start.events(ActionTaken) == []
     ending = next(line for line in launched.err if "the run fails" in line)
-    assert ending.endswith(f"failed (exit 1): {error}; to start it again would not help")
+    assert ending.endswith(f"failed (exit 1): {error}; a restart would not help")
     assert launched.err.count(error) == 1  # and its place
 
 

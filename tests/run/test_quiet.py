@@ -87,7 +87,7 @@ def show(made: Cluster, *seen: Sees) -> None:
 
 
 def told(made: Cluster) -> str:
-    return next((text for text in made.said if "no worker has got further" in text), "")
+    return next((text for text in made.said if "no worker has made progress" in text), "")
 
 
 def test_a_rank_that_never_comes_is_named_early_and_all_are_started_again_late() -> None:
@@ -164,7 +164,7 @@ def test_a_stand_that_ends_by_itself_is_told_and_teaches_patience() -> None:
     pass_s(made, 0.9 * IDLE_S_MAX)
     show(made, in_backward("n0.0", wakes=True), in_backward("n0.1", wakes=True))
     pass_s(made, 2 * LATE_S)
-    assert any("the workers get further again, after" in text for text in made.said)
+    assert any("the workers make progress again, after" in text for text in made.said)
     show(made, in_backward("n0.0"), worker("n0.1", (WORK,), share=1.0))
     pass_s(made, 2 * IDLE_S_MAX)
     assert not made.recorded(ActionTaken)

@@ -96,7 +96,9 @@ def test_a_member_that_only_had_too_many_lanes_is_not_called_slow(cluster: MakeC
 def test_so_is_that_they_are_even_again(cluster: MakeCluster) -> None:
     made = up(cluster)
     (sentence,) = tell(made, "even", before=(5, 2, 5, 4))
-    assert sentence == "all members are about as quick again: lanes are dealt evenly again, n0.1 from 2 to 4"
+    assert (
+        sentence == "all members are about equally fast again: lanes are dealt evenly again, n0.1 from 2 to 4"
+    )
     (action,) = made.recorded(ActionTaken)
     assert (action.action, action.reason) == ("rebalance", sentence)
     assert made.recorded(FaultObserved) == []
@@ -131,7 +133,7 @@ def test_a_member_below_the_floor_is_replaced_once(cluster: MakeCluster) -> None
     assert replaced.reason == "6.0 times as slow as the others"
     (sentence,) = tell(made, "floor", times=6.0)
     assert "n0.4 takes 6.0 times as long" in sentence
-    assert "it is the node. `holdfast drain n0 --run r`" in sentence
+    assert "the node is slow. `holdfast drain n0 --run r`" in sentence
     assert made.state.replacing.leaving == {}
 
 
