@@ -591,7 +591,7 @@ def test_a_node_with_tls_joins_no_coordinator_without(start: Start, free_port: i
     flags = ("--coordinator", f"127.0.0.1:{free_port}")
     start(*flags, script=SLEEPS, token=TOKEN).until_said("coordinator at")
     sentence = complaint(start(*flags, "--tls", script=SLEEPS, token=TOKEN))
-    assert sentence.endswith("was started without --tls, and this node with it.")
+    assert sentence.endswith("was started without --tls, but this node with --tls.")
 
 
 def test_a_coordinator_of_another_token_lets_nobody_in(start: Start, free_port: int) -> None:

@@ -189,7 +189,7 @@ def test_a_node_is_drained_and_a_spare_one_takes_part(cluster: "MakeCluster", sp
     made.until_generation(2)
     assert (made.generations[1].members, made.generations[1].at_boundary) == (("n1.0", "n1.1"), True)
     answer = ask(made, "n0", asks_only=True)
-    assert (answer.ok, answer.is_done, answer.sentence) == (True, True, "n0 has no members any more")
+    assert (answer.ok, answer.is_done, answer.sentence) == (True, True, "n0 no longer has members")
     made.until_step(made.state.progress.step + 20)
     assert made.generations[-1].members == (("n1.0", "n1.1"), ("n1.0", "n2.0", "n2.1", "n1.1"))[spares]
     assert not made.recorded(MemberLost)
@@ -383,7 +383,7 @@ def test_a_drained_node_whose_members_are_lost_has_none_any_more(cluster: "MakeC
     made.kill("n1.0")
     made.until_step(made.state.progress.step + 5)
     answer = ask(made, "n1", asks_only=True)
-    assert (answer.is_done, answer.sentence) == (True, "n1 has no members any more")
+    assert (answer.is_done, answer.sentence) == (True, "n1 no longer has members")
     assert (made.state.roster.nodes_active, active(made)) == (1, {"n0.0"})
 
 
@@ -395,7 +395,7 @@ def test_an_heir_on_a_node_that_is_drained_meanwhile_inherits_nothing(cluster: "
     made.run(lambda: not made.state.replacing.leaving)
     made.until_step(made.state.progress.step + 5)
     assert {name for one in made.generations[2:] for name in one.members} == {"n0.0", "n0.1", "n1.0"}
-    assert ask(made, "n1", asks_only=True).sentence == "n1 has no members any more"
+    assert ask(made, "n1", asks_only=True).sentence == "n1 no longer has members"
     assert active(made) == {"n0.0", "n0.1"}
 
 

@@ -70,7 +70,9 @@ def test_a_chip_that_is_always_wrong_is_outvoted(cluster: Any, digest: str) -> N
     run = train(cluster, corrupt("gradient", lasting=True))
     assert run.ending.outcome == "completed", run.story
     assert run.digest == digest
-    assert any("n0.1 computes lane" in line and "differently from 3 other members" in line for line in run.said)
+    assert any(
+        "n0.1 computes lane" in line and "differently from 3 other members" in line for line in run.said
+    )
 
 
 def test_of_two_members_neither_is_blamed_without_proof(cluster: Any) -> None:
