@@ -14,6 +14,8 @@ from holdfast.run.mesh import mirror_offset
 from holdfast.run.state import Generation, Member, RunState
 from holdfast.run.wire import PartLost
 
+LEFT_BEHIND = "left behind by the others"
+
 
 def arrange(state: RunState, holders: Sequence[str], newcomers: Sequence[str], main: str) -> tuple[str, ...]:
     """Whole replicas of these members, one after the other, each in the order of its rails.
@@ -189,9 +191,12 @@ def fence_ahead(state: RunState) -> None:
 
 
 def part_lost(state: RunState, message: PartLost) -> None:
-    """Handle members' report that they could not find a part of the state. Members that were about to leave
-    may have it and stay, because a single replica may lack mirrors. All members report this; only the first
-    report counts.
+    """Begin again, because no member of the generation has a part of the state, unless another living member
+    may have it. Every member sends this message; only the first one counts.
+
+    Members that were about to leave with this generation stay, because they may have the part: a single
+    replica may lack mirrors. A shelved member may have it, too, if it was not heard for a while and made
+    steps meanwhile. It then joins instead of the members with an older copy, which are replaced.
     """
     generation = state.generations.announced
     if generation is None or generation.number != message.generation or generation.formed_ns is not None:
@@ -202,12 +207,17 @@ def part_lost(state: RunState, message: PartLost) -> None:
         replacing.revert(state, generation, f"no other member has part {message.rail + 1} of the state")
         return
     state.progress.setbacks += 1
-    begin_again(state, message.rail)
+    outside = [name for name in state.roster.members if name not in generation.names]
+    if message.rail in _held(state, _having(state), outside):
+        members = [state.roster.members[name] for name in generation.living]
+        _end(state, [one for one in members if one.rail == message.rail], LEFT_BEHIND)
+    else:
+        begin_again(state, message.rail)
 
 
 def left_behind(state: RunState, member: Member) -> None:
     """End a member that was away and cannot continue from its state."""
-    _end(state, [member], "left behind by the others")
+    _end(state, [member], LEFT_BEHIND)
 
 
 def can_spare(state: RunState, names: Sequence[str]) -> bool:
