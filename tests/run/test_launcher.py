@@ -173,7 +173,7 @@ def test_a_killed_launcher_takes_everything_with_it(start: Start) -> None:
     # The file that was left behind neither names a run that goes on nor keeps its name from being used.
     struck = start.chaos("killed", "kill")
     assert struck.returncode == 2
-    assert "No run 'killed' is going on" in struck.stderr
+    assert "No run 'killed' is running" in struck.stderr
     assert start("--run", "killed", script="print('again')").wait() == 0
     assert not (start.home / "runs" / "killed").exists()
 
@@ -387,7 +387,7 @@ def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path
     coordinator = find_endpoint(start.home, "crowded").pid
     resource.prlimit(coordinator, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     home = f"Holdfast's home {start.home}"
-    run.until_said(f"{home} is full: the run goes on")
+    run.until_said(f"{home} is full: the run continues")
     resource.prlimit(coordinator, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     run.until_said(f"{home} takes the record again; nothing was lost")
     (tmp_path / "enough").touch()
@@ -416,10 +416,10 @@ def test_a_member_is_replaced_on_request(start: Start, tmp_path: Path) -> None:
     ):
         over = start.verb(*(word.replace("{run}", "asked") for word in words))
         assert over.returncode == 1
-        assert "No run 'asked' is going on" in over.stderr
-        unknown = start.verb(*(word.replace("{run}", "nobody") for word in words))
+        assert "No run 'asked' is running" in over.stderr
+        unknown = start.verb(*(word.replace("{run}", "unknown") for word in words))
         assert unknown.returncode == 2
-        assert "No run 'nobody' is going on" in unknown.stderr
+        assert "No run 'unknown' is running" in unknown.stderr
         assert "  hint: " in unknown.stderr
 
 

@@ -294,9 +294,9 @@ def test_an_interrupt_ends_the_view_and_not_the_run(start: Start, tmp_path: Path
 
 def test_attaching_to_no_run_is_a_mistake(start: Start) -> None:
     for verb in ("attach", "stop"):
-        done = start.verb(verb, "nobody")
+        done = start.verb(verb, "unknown")
         assert done.returncode == 2
-        assert "No run 'nobody' is going on" in done.stderr
+        assert "No run 'unknown' is running" in done.stderr
 
 
 # ---- a run on two machines, which have an arbiter ---------------------------------------------------------
