@@ -1,4 +1,4 @@
-"""What the coordinator makes of the members' pace: what it says, what it records, and whom it replaces."""
+"""How the coordinator acts on the members' pace: what it says and records, and which member it replaces."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ def tell(
     generation: int | None = None,
     is_named: bool = False,
 ) -> list[str]:
-    """What is said about it."""
+    """The lines said about the finding."""
     formed = made.state.generations.formed
     assert formed is not None
     said = len(made.said)
@@ -65,7 +65,7 @@ def test_lanes_that_move_are_told_and_written_down(cluster: MakeCluster) -> None
     assert action.causes == (fault.id,)
 
 
-def test_who_is_named_first_is_written_down_once(cluster: MakeCluster) -> None:
+def test_a_member_that_is_named_first_is_recorded_once(cluster: MakeCluster) -> None:
     made = up(cluster)
     (sentence,) = tell(made, "slow", times=5.0)
     assert sentence == (
@@ -112,7 +112,7 @@ def test_where_no_lane_can_be_moved_it_says_what_would_help(cluster: MakeCluster
     assert made.recorded(ActionTaken) == []
 
 
-def test_what_everybody_suffers_from_is_laid_at_nobodys_door(cluster: MakeCluster) -> None:
+def test_a_slowdown_of_all_members_is_blamed_on_none(cluster: MakeCluster) -> None:
     made = up(cluster)
     (data,) = tell(made, "everyone", times=1.8, data=0.9)
     (other,) = tell(made, "everyone", times=1.8, data=0.1)
