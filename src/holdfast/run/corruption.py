@@ -17,7 +17,7 @@ ODD_SAID_MAX = 8
 
 
 def heard(state: RunState, message: Audited) -> bool:
-    """Act on an audit's finding. Return whether it may change the plan for the run."""
+    """Act on an audit's finding; whether it may require further action."""
     generation, finding = state.generations.announced, message.finding
     if generation is None or message.generation != generation.number:
         generation = state.generations.formed
