@@ -29,9 +29,9 @@ pytestmark = pytest.mark.slow
 
 ATTEMPTS_MAX = 10
 STOP_S_MAX = 60.0
+"""How long a signal may take to end a run of scripts that end when asked."""
 GRACE = ("--shutdown-timeout", "300")
 """Far longer than any of them may take to end, even on a busy machine."""
-"""How long a signal may take to end a run of scripts that do as they are told."""
 
 # Members are unbuffered: print() writes a line in pieces, mixed with those of processes they have started.
 SLEEPS = "import os, time; os.write(1, b'pid %d\\n' % os.getpid()); time.sleep(600)"
