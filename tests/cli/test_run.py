@@ -161,8 +161,8 @@ def test_a_ddp_script_goes_on_unchanged_and_its_restart_is_in_the_record(
         ("--nnodes 2 --nodes 3 train.py", "brings more nodes than"),
         ("--coordinator host:port train.py", "is not in the form HOST:PORT."),
         ("--coordinator 127.0.0.1:99999 train.py", "is not in the form HOST:PORT."),
-        ("--coordinator no-such-host.invalid:29400 train.py", "is not known here."),
-        ("--coordinator n1..site:29400 train.py", "is not known here."),
+        ("--coordinator no-such-host.invalid:29400 train.py", "is unknown here."),
+        ("--coordinator n1..site:29400 train.py", "is unknown here."),
         ("--rdzv-backend etcd train.py", "'etcd'"),
         ("--redirects 4 train.py", "--redirects 4 does not name streams."),
         ("--tee 0:3,1 train.py", "--tee 0:3,1 does not name streams."),
@@ -204,7 +204,7 @@ def test_a_home_that_cannot_be_written(holdfast: Any, script: Path, tmp_path: Pa
 
 
 def test_chaos_in_a_run_that_does_not_go(holdfast: Any) -> None:
-    assert complaint(holdfast("chaos", "nobody", "kill")) == "No run 'nobody' is going on on this machine."
+    assert complaint(holdfast("chaos", "nobody", "kill")) == "No run 'nobody' is running on this machine."
 
 
 def test_a_fault_that_is_none(holdfast: Any) -> None:

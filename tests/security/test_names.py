@@ -183,6 +183,6 @@ def test_no_run_has_the_name_of_a_place_elsewhere(tmp_path: Path, name: str) -> 
             file.write(endpoint)
             file.flush()
             fcntl.flock(file, fcntl.LOCK_EX)  # as a launcher does while its run goes on
-        with pytest.raises(InputError, match="is going on on this machine") as caught:
+        with pytest.raises(InputError, match="is running on this machine") as caught:
             find_endpoint(home, name)
     assert "\x1b" not in caught.value.told

@@ -28,7 +28,7 @@ KINDS = {
         "its data loader, which does not return",
         "`return ours.recv(1)`",
     ),
-    "lock": ("deadlock on a lock", ("n0.1",), "for a lock that nobody releases", "`with first:`"),
+    "lock": ("deadlock on a lock", ("n0.1",), "for a lock that is never released", "`with first:`"),
     "members": ("deadlock between members", ("n0.1", "n0.2"), "wait for each other", "`peer.recv(1)`"),
 }
 """For each kind: its name in the record, who is to blame, and what the sentence says."""
