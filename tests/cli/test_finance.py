@@ -170,7 +170,7 @@ def test_three_steps_are_no_trend(holdfast: Any, tmp_path: Path) -> None:
     (tmp_path / "run.csv").write_text("\n".join(rows), encoding="utf-8")
     assert holdfast("import", "run.csv").code == 0
     assert holdfast("finance", "--json").json["trend"]["rise"]["verdict"] == "unknown"
-    assert "It takes 5 stretches of time and as many steps" in holdfast("finance", COLUMNS="120").out
+    assert "The comparison needs 5 stretches of time and as many" in holdfast("finance", COLUMNS="120").out
 
 
 def test_simulated_runs_cost_nothing_unless_named(holdfast: Any, month: Any) -> None:
@@ -234,7 +234,7 @@ def test_a_month_of_which_a_run_has_only_the_first_moment_has_nothing(holdfast: 
     october = holdfast("finance", "--as-of", "2026-11-09", "--month", "2026-10")
     assert october.code == 2
     assert "No run is known to have held GPUs in that time." in october.err
-    assert "perhaps holding GPUs still: touching." in october.err
+    assert "Perhaps still running and holding GPUs: touching." in october.err
     assert holdfast("finance", "--as-of", "2026-11-09", "--month", "2026-09").code == 0
 
 

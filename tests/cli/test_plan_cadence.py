@@ -191,7 +191,7 @@ def test_a_run_of_our_own_tells_stall_writing_and_price(holdfast: Holdfast, tmp_
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "Nothing says how often the run fails."),
+        ((), "The failure rate of the run is unknown."),
         (("--mtbf", "soon"), "'soon' is not a duration; write 90, 90s, 5m, 3.1h or 2d."),
         (("--mtbf", "0"), "must be above 0"),
         (("--mtbf", "1.2.3h"), "is not a duration"),

@@ -74,7 +74,7 @@ def test_sacct_counts_the_nodes_that_jobs_held(holdfast: Any, accounting: Path) 
     assert told["node_days"] == pytest.approx(4 * (50 * 0.5 + 10 * 0.25))
     assert [row["name"] for row in told["classes"]] == ["node-fail"]
     assert told["hardware_per_1000_node_days"] is None
-    assert told["assumptions"][0] == "A node is taken to have 8 GPUs."
+    assert told["assumptions"][0] == "Each node is assumed to have 8 GPUs."
     by_hand = holdfast("plan", "fit", accounting, "--nodes", "8", "--days", "30", "--json").json
     assert (by_hand["node_days"], by_hand["nodes_source"]) == (240, "given")
 
@@ -121,12 +121,12 @@ def test_lines_that_cannot_be_used_are_told(holdfast: Any, tmp_path: Path) -> No
     ("words", "sentence"),
     [
         (["gone.json"], "gone.json cannot be read: No such file or directory."),
-        ([], "The record holds neither faults nor runs."),
+        ([], "The record has neither faults nor runs."),
         (["--run", "x"], "The store holds no runs yet."),
         (["{trace}", "--run", "x"], "FILE is read by itself, and `--run` names a run of the store."),
-        (["{trace}", "--nodes", "100"], "231 nodes had faults, and there were only 100."),
+        (["{trace}", "--nodes", "100"], "231 nodes had faults, but the number of nodes is 100."),
         (["{trace}", "--domains", "gone.csv"], "gone.csv cannot be read: No such file or directory."),
-        (["{trace}", "--domains", "{trace}"], "Line 1 of {trace} is not a node and its domain."),
+        (["{trace}", "--domains", "{trace}"], "Line 1 of {trace} does not have the form NODE,DOMAIN."),
         (["{trace}", "--lemon-faults", "1"], "Invalid value for '--lemon-faults': 1 is not in the range"),
         (["{trace}", "--days", "nan"], "Invalid value for '--days'"),
     ],

@@ -214,7 +214,7 @@ def test_a_step_that_is_estimated_from_few_is_said_to_be(
     (step,) = [one for one in told["assumed"] if one["what"] == "a step"]
     assert (step["value"], step["source"]) == (
         "10 s",
-        "estimated ± 27.7 % from 4 steps; else say --step-s",
+        "estimated ± 27.7 % from 4 steps; set it with --step-s",
     )
 
 
@@ -285,15 +285,15 @@ def test_it_fits_the_terminal(holdfast: Any, columns: str) -> None:
 def test_a_mistake_is_told_in_a_sentence(holdfast: Any) -> None:
     done = holdfast("plan", "run", "--gpus", "64")
     assert (done.code, done.out) == (2, "")
-    assert "How much work there is was not said.\n  hint: Give --days" in done.err
+    assert "The amount of work is missing.\n  hint: Give --days" in done.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((), "One thing to foresee is needed"),
-        (("--gpus", "64", "--run", "x"), "One thing to foresee is needed"),
-        (("--gpus", "64"), "How much work there is was not said."),
+        ((), "Give exactly one thing to forecast"),
+        (("--gpus", "64", "--run", "x"), "Give exactly one thing to forecast"),
+        (("--gpus", "64"), "The amount of work is missing."),
         (("--gpus", "10", "--days", "1", "--member-gpus", "4"), "not a whole number of replicas of 4"),
         ((*OWN, "--shard", "2", "--member-gpus", "2"), "--member-gpus cannot be given beside --shard"),
         ((*OWN, "--shard", "shard=2,tp=16"), "tensor parallel ranks must be on one node"),
@@ -302,10 +302,10 @@ def test_a_mistake_is_told_in_a_sentence(holdfast: Any) -> None:
         (("--preset", "rsc-1", "--chip", "h100"), "--chip cannot be given beside --preset."),
         (("--run", "x", "--mtbf", "1h"), "--mtbf cannot be given beside --run."),
         ((*OWN, "--policy", "hopefast"), "There is no policy 'hopefast'."),
-        ((*OWN, "--rates", "nowhere.json"), "--rates and --mtbf both say"),
+        ((*OWN, "--rates", "nowhere.json"), "--rates and --mtbf both set"),
         (("--gpus", "64", "--days", "1", "--rates", "nowhere.json"), "cannot be read"),
         ((*OWN, "--start", "tomorrow"), "--start"),
-        (("--gpus", "16384", "--days", "30", "--spares", "0"), "in no sensible time"),
+        (("--gpus", "16384", "--days", "30", "--spares", "0"), "not finish in a sensible time"),
         (("--gpus", "1e12", "--days", "1"), "1,000,000,000,000 were given."),
     ],
 )
@@ -317,9 +317,9 @@ def test_mistakes_are_refused(plan: Any, arguments: tuple[str, ...], complaint: 
 
 
 def test_a_run_needs_its_last_step(imported: Any) -> None:
-    with pytest.raises(InputError, match="nothing says how many are to come"):
+    with pytest.raises(InputError, match="its last step is not known"):
         imported("--run", GOOGLE_RUN)
-    with pytest.raises(InputError, match="--steps 100 does not say"):
+    with pytest.raises(InputError, match="--steps 100 is not ahead of it"):
         imported("--run", GOOGLE_RUN, "--steps", "100")
 
 

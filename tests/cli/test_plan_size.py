@@ -170,7 +170,7 @@ def test_deepseek_is_told_its_precision_its_ties_and_what_is_hidden(holdfast: An
     found = holdfast(*words, "--json").json
     quickest = [one for one in found["sized"] if one["pace"]["step_s"] == found["sized"][0]["pace"]["step_s"]]
     assert f"{len(quickest)} layouts are equally quick" in done.out
-    assert found["ranked_by"].endswith("then by what the layout adds to computing, then by memory")
+    assert found["ranked_by"].endswith("then by the overhead of the layout, then by memory")
     own = holdfast(*words, "--precision", "fp8", COLUMNS="200").out
     assert "it was trained with" not in own.replace("as it was trained with", "")
     assert "the rate of DeepSeek-V3 on 2,048 H800: 19.5 % MFU" in own

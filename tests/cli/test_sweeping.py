@@ -287,7 +287,7 @@ def test_a_worker_that_was_killed_is_told_in_a_sentence(
     os.kill(named(command.pid, WORKERS_OF_A_POOL)[0], signal.SIGKILL)
     _, err = command.communicate(timeout=END_S_MAX)
     assert command.returncode == 2
-    assert "was ended from outside" in err
+    assert "A simulating process was killed" in err
     assert "fewer --processes" in err
     assert "BrokenProcessPool" not in err  # a worker that is still starting may complain that we died
 

@@ -22,7 +22,7 @@ class Story:
         self.events: list[AnyEvent] = []
 
     def tell(self, kind: Callable[..., KnownEvent], **fields: Any) -> str:
-        """Something happens now; the event's id."""
+        """Record an event now. Return its id."""
         event_id = f"story-{len(self.events):010x}"
         self.events.append(kind(id=event_id, occurred_ns=round(self.at * SECOND), run="story", **fields))
         return event_id
@@ -48,7 +48,7 @@ class Story:
         return told
 
     def gpu_s(self) -> dict[str, float]:
-        """The partition in GPU-seconds, without what is zero."""
+        """The partition in GPU-seconds, without zeros."""
         return {key: part / SECOND for key, part in self.report().partition.items() if part}
 
 

@@ -1,4 +1,4 @@
-"""Bus bandwidth, held against lines that nccl-tests printed."""
+"""Bus bandwidth compared with lines that nccl-tests printed."""
 
 from typing import get_args
 

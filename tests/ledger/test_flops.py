@@ -1,4 +1,4 @@
-"""FLOPs and utilisation, held against what others measured and published."""
+"""FLOPs and utilisation compared with published measurements."""
 
 import csv
 from pathlib import Path

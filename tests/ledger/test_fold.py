@@ -1,4 +1,4 @@
-"""What each kind of event does to the partition: one short history a test."""
+"""The effect of each kind of event on the partition: one short history per test."""
 
 from typing import Any, get_args
 
@@ -211,7 +211,7 @@ def test_without_an_onset_an_incident_begins_where_the_work_must_have_ended(stor
 
 
 def test_a_generation_that_is_opened_again_with_the_same_members_broke(story: Any) -> None:
-    """Everybody waited for somebody else: nobody is lost, and all begin the step again."""
+    """All members waited for each other: none is lost, and all begin the step again."""
     story.tell(RunStarted, gpus=2)
     for name in ("a", "b"):
         story.tell(MemberJoined, subject=name)

@@ -43,7 +43,7 @@ def test_the_end_of_the_attempt_before_does_not_end_this_one(story: Any) -> None
     assert told.incidents[0].recovered_ns is not None
 
 
-def test_a_start_that_nobody_recorded(story: Any) -> None:
+def test_a_start_that_was_not_recorded(story: Any) -> None:
     story.tell(RunStarted, gpus=2)
     story.steps(1, 10, 5).tell(RunEnded, outcome="failed")
     story.wait(60)
@@ -224,7 +224,7 @@ def test_commits_alone_lose_no_step_at_a_start(story: Any) -> None:
 
 
 def test_a_step_log_with_an_outage_and_a_rollback(story: Any) -> None:
-    """What a lone trainer's log shows: steps 1-100, nothing for 300 s, and then 81 again."""
+    """The log of a single trainer: steps 1-100, nothing for 300 s, and then 81 again."""
     story.tell(RunStarted, gpus=8)
     for step in range(1, 101):
         story.wait(10).tell(StepCommitted, step=step)
@@ -337,7 +337,7 @@ def test_more_flops_than_the_peak_allows_are_shown_and_not_clamped(story: Any) -
     story.steps(1, 10, 10)
     told = story.report()
     assert told.goodput.program == pytest.approx(3.0)
-    assert any("More FLOPs" in remark for remark in told.remarks)
+    assert any("declared FLOPs exceed" in remark for remark in told.remarks)
 
 
 @pytest.mark.slow

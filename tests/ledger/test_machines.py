@@ -57,7 +57,7 @@ def test_a_stop_at_the_end_of_a_long_stall_is_one_stall_too(story: Any) -> None:
     story.wait(8)
     story.tell(RunEnded, outcome="stopped")
     told = story.gpu_s()
-    # It cannot have waited for longer than its last commit took, 10 s; nobody knows what the rest was.
+    # It cannot have waited for longer than its last commit took, 10 s; the rest is unknown.
     assert (told["checkpoint_stall"], told["unattributed"]) == (80, 48)
 
 
@@ -78,7 +78,7 @@ def test_an_earlier_checkpoint_does_not_end_the_wait_for_the_next(story: Any) ->
 
 
 def test_a_wait_that_ended_is_a_wait_whatever_was_noticed_in_it(story: Any) -> None:
-    """Somebody who was about to join dies in it; later the run stops. The stall is known: it was measured."""
+    """A joining member dies during the stall; later the run stops. The stall is known: it was measured."""
     begun(story)
     commit(story, 1, 2)
     story.wait(30)
@@ -138,7 +138,7 @@ def test_a_run_that_stops_on_purpose_and_starts_again_has_not_failed(story: Any)
 
 
 def test_what_fails_in_a_planned_stop_does_not_undo_it(story: Any) -> None:
-    """Somebody who was about to join dies in it; the run goes on, and fails of something else later."""
+    """A joining member dies during it; the run goes on, and later fails for another reason."""
     begun(story)
     commit(story, 1, 2)
     story.tell(PhaseEntered, phase="stop")
@@ -172,7 +172,7 @@ def test_a_newcomer_waits_for_the_next_generation_from_the_moment_one_is_opened(
     assert story.gpu_s() == {"missing_members": 4 * 4, "starting": 4 * 7, "useful": 8 * 11 + 12 * 10}
 
 
-def test_drained_machines_are_drained_even_when_nobody_is_left(story: Any) -> None:
+def test_drained_machines_are_drained_even_without_members(story: Any) -> None:
     story.tell(CostRate, gpus=8)
     story.tell(ReferenceDeclared, step_ns=10 * SECOND, gpus=8)
     story.tell(RunStarted, gpus=8)

@@ -1,4 +1,4 @@
-"""References that are estimated: healthy runs of ten shapes, slow runs with a known truth, and stages."""
+"""Estimated references: healthy runs of ten shapes, slow runs with a known truth, and stages."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ PHANTOM_MAX = 0.015
 TRUTH_TOLERANCE = 0.1
 
 Steps = list[float]
-"""What each step of a run takes, in seconds."""
+"""The time of each step of a run, in seconds."""
 
 
 def told_of(steps: Sequence[float]) -> Report:
@@ -33,7 +33,7 @@ def told_of(steps: Sequence[float]) -> Report:
 
 
 def lost(told: Report) -> float:
-    """The share of what was paid for that is called slowdown."""
+    """The share of paid time that counts as slowdown."""
     return told.partition["slowdown"] / told.paid_gpu_ns
 
 
@@ -73,7 +73,7 @@ def long_sequences_at_the_end(chance: random.Random, share: float) -> Steps:
 
 
 def evaluations(chance: random.Random, share: float) -> Steps:
-    """Every 100 steps an evaluation of 20 s that nobody records."""
+    """Every 100 steps an evaluation of 20 s that is not recorded."""
     return [5 * jitter(chance, share) + (20 if step % 100 == 99 else 0) for step in range(1_000)]
 
 
@@ -128,7 +128,7 @@ def test_a_healthy_run_has_no_phantom_waste(
 
 
 def stretch(chance: random.Random, share: float, *, first: int, last: int, times: float) -> Steps:
-    """Steps of 5 s; those from first to last take so many times as long."""
+    """Steps of 5 s; those from first to last take `times` as long."""
     return [5 * jitter(chance, share) * (times if first <= step < last else 1) for step in range(1_000)]
 
 

@@ -1,4 +1,4 @@
-"""The ledger of runs that happened: what became of them is known, and the ledger must say so."""
+"""The ledger of real runs, whose outcome is known and which the ledger must report."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The table of published figures: that it is sound, and that the right row is found and told."""
+"""The table of published figures: it is consistent, and the right row is found and shown."""
 
 import csv
 from pathlib import Path
@@ -148,7 +148,7 @@ def test_bandwidth_within_and_beyond_nvlink(chip: Chip, gpus: int, bus_gb_per_s:
     assert row.bus_gb_per_s == bus_gb_per_s
 
 
-def test_bandwidth_nobody_published_is_none() -> None:
+def test_unpublished_bandwidth_is_none() -> None:
     assert reference_bandwidth("b300", 8, "all-reduce") is None
     assert reference_bandwidth("a100", 512, "all-reduce") is None
     assert reference_bandwidth("h100", 8, "broadcast") is None

@@ -1,4 +1,4 @@
-"""What a report adds to the sums: the names of incidents, how far checkpoints reach, the price recorded."""
+"""Parts of a report besides the sums: names of incidents, reach of checkpoints, the recorded price."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_a_fault_that_is_noticed_late_renames_none(story: Any) -> None:
 
 
 def slow_throughout(story: Any, **timed: int) -> Report:
-    """Forty steps of 10 s; then what the members' times were is recorded."""
+    """Forty steps of 10 s; then the members' times are recorded."""
     story.tell(RunStarted, gpus=4)
     story.steps(1, 40, 10)
     story.tell(MembersTimed, subject="n0.1", steps=40, step_ns=10 * S, **timed)

@@ -1,4 +1,4 @@
-"""Windows of a run's accounts: cut to the nanosecond, and whatever tiles the time sums to the whole."""
+"""Windows of a run's accounts: cut to the nanosecond; any windows that tile the time sum to the whole."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ RATES = read(
 
 
 class History:
-    """Events of one run, told one after the other."""
+    """Events of one run, one after the other."""
 
     def __init__(self) -> None:
         self.at_ns = 0
@@ -186,7 +186,7 @@ def losses(one: Report) -> Counter[tuple[str, str]]:
 
 
 def drawn(one: Report) -> Counter[str]:
-    """What the picture of a report shows, all buckets together."""
+    """The sum of all buckets of a report's course."""
     found = Counter(timed=sum(one.course.timed))
     for bucket in one.course.buckets:
         found.update(bucket)

@@ -1,4 +1,4 @@
-"""The ledger of every simulated run comes to the twin's own sums, to the nanosecond, whatever breaks."""
+"""The ledger of every simulated run comes to the twin's own sums, to the nanosecond, for any failures."""
 
 import msgspec
 import pytest

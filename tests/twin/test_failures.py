@@ -29,7 +29,7 @@ def drawn(hazards: Hazards, seed: int = 1, *, layout: Layout = LAYOUT, days: flo
 
 
 def in_the_middle(count: int, expected: float) -> bool:
-    """Within what a Poisson number of this mean is, but once in a million."""
+    """Whether the count is in the range of a Poisson number of this mean, except once in a million."""
     low, high = stats.poisson(expected).interval(1 - 1e-6)
     return bool(low <= count <= high)
 
@@ -162,7 +162,7 @@ def test_a_failure_knows_its_class() -> None:
 
 
 def test_drawing_costs_failures_and_not_nodes_or_days() -> None:
-    """A thousand times the nodes and days at the same number of failures takes no thousand times as long."""
+    """A thousand times the nodes and days with the same number of failures takes hardly longer."""
 
     def seconds(nodes: int, days: float) -> float:
         hazards = Hazards(classes=(failure_class(2_000 * 1000 / (nodes * days)),))

@@ -1,4 +1,4 @@
-"""The presets against what was published, and what they assume where nothing was."""
+"""The presets compared with published figures, and their assumptions."""
 
 import msgspec
 import numpy as np

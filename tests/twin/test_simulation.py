@@ -144,7 +144,7 @@ studies = st.builds(
 def test_the_ledger_agrees_whatever_is_studied(
     studied: Study, name: str, spare_nodes: int, seed: int
 ) -> None:
-    """`derandomize`: a study that fails is found by everybody, every time."""
+    """`derandomize`: a study that fails is found on every machine, every time."""
     chosen = policy(name, studied.job.gpus, spare_nodes)
     outcome = simulate(studied, chosen, seed)
     assert outcome.truth == outcome.report.partition
@@ -182,7 +182,7 @@ def failure(name: str, at_s: float, node: int = 0, *, repair_s: float | None = N
 
 
 def played(chosen: Policy, *failures: Failure, of: Study | None = None) -> Ground:
-    """A run on which these failures fall, and which the ledger agrees about."""
+    """A run with these failures, whose sums agree with the ledger's."""
     ground = Ground(of or study(job()), chosen)
     run = RestartingRun if chosen.recovery == "restart" else ElasticRun
     run(ground, failures).run()
@@ -194,7 +194,7 @@ def played(chosen: Policy, *failures: Failure, of: Study | None = None) -> Groun
 
 
 def told(ground: Ground, *kinds: type[KnownEvent], after_s: float = 0) -> list[tuple[float, str]]:
-    """When, and what: the word that matters of each event."""
+    """The time and the main word of each event."""
     return [
         (round((event.occurred_ns - START_NS) / SECOND_NS, 3), word(event))
         for event in ground.tape.events
@@ -271,7 +271,7 @@ def test_what_was_never_saved_is_begun_again() -> None:
 
 @pytest.mark.parametrize("tenth", range(12_020, 12_100, 5))
 def test_one_that_hangs_after_a_long_calm_is_lost_alone(tenth: int) -> None:
-    """Heartbeats are leapt over: whoever is asked to speak at last must be heard before anybody is judged."""
+    """Heartbeats are skipped: all members must report before the membership judges any of them."""
     silent = failure("silent", 500, node=3, repair_s=600)
     ground = played(policy("holdfast", GPUS, 1), silent, failure("hang", tenth / 10))
     lost = [what for _, what in told(ground, MemberLost, after_s=1_000)]
@@ -343,7 +343,7 @@ def test_a_restarting_run_takes_the_interval_that_is_best_for_its_failures() -> 
     assert best_s == max(round(young_s), round(written_s))
 
 
-def test_a_planned_stop_that_somebody_dies_in_is_still_planned() -> None:
+def test_a_planned_stop_in_which_a_member_dies_is_still_planned() -> None:
     """From 1004.6440001 s to 1028.0040001 s. One newcomer dies meanwhile, another is ready at 1019.36 s."""
     broken = failure("crash", 500, node=3, repair_s=450)
     pause, crash = failure("planned", 1_000), failure("crash", 1_010, node=3)
@@ -377,7 +377,7 @@ def test_a_checkpoint_that_takes_no_time_does_not_hold_up_the_steps() -> None:
 def test_no_step_is_committed_while_a_checkpoint_is_copied(
     more: tuple[Failure, ...], saved_and_committed_s: list[float]
 ) -> None:
-    """It begins at 994.594 s and takes 45 s unless somebody of them dies. A newcomer gets ready meanwhile."""
+    """It begins at 994.594 s and takes 45 s unless a member dies. A newcomer gets ready meanwhile."""
     saves = Checkpointing(interval_s=600, stall_s=45, write_s=5, restore_s=0)
     chosen = msgspec.structs.replace(policy("holdfast", GPUS, 0), checkpoint_s=990)
     broken = failure("crash", 500, node=3, repair_s=435)

@@ -41,7 +41,7 @@ def test_to_act_brings_more_than_not_to(is_elastic: bool) -> None:
 
 
 def test_nothing_is_lost_where_nothing_is_wrong() -> None:
-    """A detector that says nothing: control does nothing, and what is lost is what crashes cost."""
+    """With a silent detector, control does nothing, and only crashes cause losses."""
     silent = msgspec.structs.replace(
         SMALL, detector=msgspec.structs.replace(MINDER, recall=0.0, false_per_day=0.0)
     )

@@ -1,4 +1,4 @@
-"""The simulation's own sums: everything that is paid for is charged, once."""
+"""The simulation's own sums: all paid time is charged exactly once."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The twin against what was published: interruptions, effective time, the closed form where it holds."""
+"""The twin compared with published figures: interruptions, effective time, and the closed form."""
 
 import pytest
 from quantity import sampled

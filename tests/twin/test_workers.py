@@ -1,4 +1,4 @@
-"""How work is cut up and handed over, whoever does it."""
+"""How work is divided and handed over to workers."""
 
 from collections.abc import Iterator
 

@@ -1,9 +1,9 @@
-"""What is charged to what: the state of a run's GPUs over time, turned into sums by category and incident.
+"""The accounts: the state of a run's GPUs over time, turned into sums by category and incident.
 
-`Accounts` knows little of events. Somebody tells it the time, what the GPUs do and how many there are, and
-what went wrong. While an attempt is up, time is held back in pieces, because only what follows tells what it
-was: `take_work` if a step was committed, `abandon` if the attempt turns out to have failed, `dismiss` if it
-just ended. Every nanosecond of every GPU paid for is charged exactly once.
+`Accounts` knows little about events. `Fold` tells it the time, what the GPUs do, how many there are, and what
+went wrong. While an attempt is up, the accounts hold its time back in pieces, because only later events show
+what it was: `take_work` if a step was committed, `abandon` if the attempt failed, `dismiss` if it just ended.
+Every nanosecond of every GPU paid for is charged exactly once.
 """
 
 from collections.abc import Iterable
@@ -19,13 +19,13 @@ from holdfast.ledger.timeline import Cuts, Timeline
 from holdfast.record.events import AnyEvent, Severity
 
 EVIDENCE_MAX = 16
-"""How many of an incident's events are named; a node's loss can bring thousands."""
+"""How many of an incident's events are named. The loss of a node can bring thousands."""
 
 
 class LedgerIncident(msgspec.Struct, kw_only=True):
-    """What happened, when it began, was noticed and was over, and the GPU-time it cost.
+    """A failure or slowdown: when it began, was noticed and ended, and the GPU-time it cost.
 
-    silence: where nobody knows when it began, the key of the work that came to nothing, from when, to when.
+    silence: if its beginning is unknown, the key of the work that was lost, from when, to when.
     """
 
     what: str
@@ -51,9 +51,9 @@ class LedgerIncident(msgspec.Struct, kw_only=True):
 
 
 STEPPING = 31
-"""A nature of time that is no category yet: work on a step."""
+"""A nature of time that has no category yet: work on a step."""
 PIECES_MAX = 1_024
-"""How much uncommitted time is held back; a run that never commits is not worth more memory."""
+"""How many pieces of uncommitted time are held back, to bound the memory for a run that never commits."""
 
 _STALLS = (Category.CHECKPOINT_STALL, Category.DATA_STALL)
 _WAITS = (*_STALLS, Category.CHECKS)
@@ -62,7 +62,7 @@ _GUESSES = ("unexplained restart", "member lost", "attempt failed", "rollback")
 
 
 class Piece(NamedTuple):
-    """A stretch of time that is held back: how many GPUs did what, and how many were missing from it."""
+    """A stretch of held-back time: how many GPUs took part, how many were missing, and what they did."""
 
     from_ns: int
     to_ns: int
@@ -72,7 +72,7 @@ class Piece(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """A fault that may turn out to have been the end: when it began, was noticed, and was acted upon."""
+    """A fault that may turn out to be fatal: when it began, was noticed, and was acted upon."""
 
     onset_ns: int
     noticed_ns: int
@@ -80,51 +80,51 @@ class Alarm(NamedTuple):
 
 
 class RecordedPrice(NamedTuple):
-    """A price that was recorded: since when, and USD per GPU-hour."""
+    """A recorded price, and since when it holds."""
 
     from_ns: int
     usd_per_gpu_hour: float
 
 
 class Accounts:
-    """Sums up to `now_ns`, and what going on takes: the GPUs' nature and shape, held-back time, incidents.
+    """Sums up to `now_ns`, and the current state: the GPUs' nature and shape, held-back time, incidents.
 
-    cuts_ns: moments at which the sums are to be cut, see `cuts`.
+    cuts_ns: moments at which to cut the sums, see `cuts`.
     """
 
     def __init__(self, cuts_ns: Iterable[int] = ()) -> None:
         self.first_ns = 0
         self.now_ns = -1
-        self.since_ns = 0  # up to where everything is charged or held back
+        self.since_ns = 0  # all time before this is charged or held back
         self.shape = GpuShares()
-        self.gpus_max = 0  # that ever took part in an attempt
+        self.gpus_max = 0  # the most that ever took part in an attempt
         self.paid_gpu_ns = 0
         self.prices: list[RecordedPrice] = []
-        self.stage_key = 0  # what the stage of the run adds to measured keys
+        self.stage_key = 0  # added to measured keys for the current stage
         self.tally = Tally()
         cuts = Cuts(cuts_ns)
         self.timeline = Timeline(0, cuts if cuts.edges else None)
         self.incidents: list[LedgerIncident] = []
         self.nature: int = Category.IDLE
-        self.is_up = False  # an attempt is there, so its time is held back
+        self.is_up = False  # an attempt is running, so its time is held back
         self.pieces: list[Piece] = []
-        self.open: int | None = None  # the incident the run has not recovered from yet
+        self.open: int | None = None  # the incident that the run has not recovered from yet
         self.degraded: dict[str, int] = {}  # subject: the incident that makes steps slow
-        self.absence: int | None = None  # the incident that took the members that are missing
+        self.absence: int | None = None  # the incident that cost the missing members
         self.alarm: Alarm | None = None
         self._losses = 0
         self._owned: set[int] = set()  # incidents that no copy shares
 
     def copy(self) -> "Accounts":
         twin = copied(self, "prices", "pieces", "tally", "timeline", "incidents", "degraded")
-        # From now on both share the incidents, and whoever changes one makes it its own first.
+        # Both now share the incidents; either copies an incident before changing it.
         self._owned, twin._owned = set(), set()
         return twin
 
     # -- time --------------------------------------------------------------------------------------
 
     def advance(self, now_ns: int) -> None:
-        """It is later now. The first time that is told is when the accounts begin."""
+        """Move the clock on. The first call sets the beginning of the accounts."""
         if self.now_ns < 0:
             self.first_ns = self.since_ns = now_ns
             self.timeline = Timeline(now_ns, self.timeline.cuts)
@@ -135,12 +135,12 @@ class Accounts:
         return self.is_up and (self.nature == STEPPING or self.nature in _STALLS)
 
     def enter(self, nature: int) -> None:
-        """From now on the GPUs do this."""
+        """The GPUs do this from now on."""
         self.settle()
         self.nature = nature
 
     def reshape(self, shape: GpuShares) -> None:
-        """From now on there are this many GPUs."""
+        """The GPUs are divided like this from now on."""
         if self.is_up:
             self.gpus_max = max(self.gpus_max, shape.active)
         if shape == self.shape:
@@ -151,7 +151,7 @@ class Accounts:
             self.absence = self.open
 
     def settle(self) -> None:
-        """Charge or hold back the time since the last settlement, by what held during it."""
+        """Charge or hold back the time since the last settlement, by the GPUs' nature and shape then."""
         from_ns, now_ns, shape = self.since_ns, self.now_ns, self.shape
         if now_ns == from_ns:
             return
@@ -176,13 +176,13 @@ class Accounts:
             oldest, self.pieces = self.pieces[: PIECES_MAX // 2], self.pieces[PIECES_MAX // 2 :]
             self._charge_as_it_was(oldest, Category.UNATTRIBUTED)
 
-    # -- what held-back time was ---------------------------------------------------------------------
+    # -- deciding what held-back time was ------------------------------------------------------------
 
     def take_work(self) -> tuple[list[Piece], Category | None]:
-        """A step was committed: charge what was no work on it, and give back what was.
+        """A step was committed: return the work on it, and charge the other pieces.
 
-        Where nobody said when the work began, it is part of the start or recovery before it: then that is
-        given back, with the category of whatever exceeds a normal step.
+        If no event said when the work began, it is part of the start or recovery before it. Then return
+        that, with the category for the time beyond a normal step.
         """
         self.settle()
         pieces, self.pieces = self.pieces, []
@@ -200,7 +200,7 @@ class Accounts:
     def measure(
         self, pieces: list[Piece], steps: int, normal: Category, excess: Category, incident: int | None
     ) -> int:
-        """Charge this work as that many steps, to be split by the reference later; its GPU-ns."""
+        """Charge this work as that many steps, to be split by the reference later. Return its GPU-ns."""
         gpu_ns = _gpu_ns(pieces)
         key = self.stage_key + measured_key(normal, excess, work_bin(gpu_ns // steps))
         self._add(key, pieces, gpu_ns, steps, incident)
@@ -220,18 +220,18 @@ class Accounts:
             self.own(incident).tally.add(key, gpu_ns, steps)
 
     def dismiss(self, work: Category) -> None:
-        """Nothing more will tell what held-back time was: it is what it looked like, and work is `work`."""
+        """Charge held-back time as it looks, since no later event will explain it; steps are `work`."""
         self.settle()
         pieces, self.pieces = self.pieces, []
         self._charge_as_it_was(pieces, work)
 
     def abandon(self, *, steps: int, work: Category, beyond: Category, in_flight: bool = True) -> None:
-        """The attempt failed: the uncommitted work (`work`) is lost. in_flight: there may have been some.
+        """The attempt failed: charge its uncommitted work as `work`. in_flight: whether there may be any.
 
-        Where a fault sounded the alarm, the time since its onset was dead, since it was noticed localising,
-        and since something was done about it recovering. Without an onset the run cannot have worked, or
-        waited, for longer than its last commit took (so many `steps`, at the reference rate); what lies
-        beyond that is `beyond`.
+        If a fault sounded the alarm, the run was dead from the onset, localising from when the fault was
+        noticed, and recovering from the first action. Without an onset, the run can have worked or waited
+        at most as long as its last commit took (so many `steps`, at the reference rate); the time beyond
+        that is charged as `beyond`.
         """
         self.settle()
         pieces, self.pieces = self.pieces, []
@@ -254,8 +254,8 @@ class Accounts:
         self._charge_lost([piece for piece in pieces if piece.nature != STEPPING], work)
 
     def _lose(self, pieces: list[Piece], steps: int, work: Category, beyond: Category) -> None:
-        """Charge what came to nothing. Each such loss has a bin of its own: averaged with another, which had
-        less than `steps` to lose, one that exceeds them would seem not to.
+        """Charge lost work. Each loss has its own bin: averaged with a loss of less than `steps`, a longer
+        one would seem not to exceed them.
         """
         self._losses += 1
         for piece in pieces:
@@ -268,7 +268,7 @@ class Accounts:
             incident.silence = incident.silence or (key, pieces[0].from_ns, pieces[-1].to_ns)
 
     def stall(self, from_ns: int, to_ns: int) -> None:
-        """Between these moments the GPUs did not work on the step, but waited for a checkpoint."""
+        """Between these moments the GPUs waited for a checkpoint instead of working on the step."""
         self.settle()
         before, rest = split_at(self.pieces, from_ns)
         waited, after = split_at(rest, to_ns)
@@ -295,18 +295,18 @@ class Accounts:
             self.timeline.cuts.blame(incident, key, from_ns, to_ns, gpus)
 
     def charge_price(self, usd_per_gpu_hour: float) -> None:
-        """From now on a GPU-hour costs this; what was before is kept apart, to be priced apart."""
+        """A GPU-hour costs this from now on. The sums are cut here, so earlier time keeps its own price."""
         self.settle()
         if self.paid_gpu_ns:
             if self.timeline.cuts is None:
                 self.timeline.keep_cuts(self.cuts())
             self.cuts().cut_at(self.now_ns)
-        # Where nothing was paid for before, there is nothing to keep apart either.
+        # If nothing was paid for before, the price holds from the beginning.
         from_ns = self.now_ns if self.paid_gpu_ns else self.first_ns
         self.prices.append(RecordedPrice(from_ns, usd_per_gpu_hour))
 
     def cuts(self) -> Cuts:
-        """The sums as they are cut; where nobody asked for that, in one part."""
+        """The sums between the cuts; without cuts, in one part."""
         of = enumerate(incident.tally.gpu_ns for incident in self.incidents)
         return self.timeline.cuts or Cuts.after(self.tally.gpu_ns, dict(of))
 
@@ -314,12 +314,12 @@ class Accounts:
         self._charge(Category.MISSING_MEMBERS, piece.from_ns, piece.to_ns, piece.missing, self.absence)
 
     def _charge_pieces(self, pieces: Iterable[Piece], key: int, incident: int | None = None) -> None:
-        """Charge pieces under one key; members that are missing then share the run's fate."""
+        """Charge pieces under one key, missing members included."""
         for piece in pieces:
             self._charge(key, piece.from_ns, piece.to_ns, piece.gpus + piece.missing, incident)
 
     def _charge_as_it_was(self, pieces: Iterable[Piece], work: Category) -> None:
-        """Charge pieces by their nature; starting and recovering to the incident that came before them."""
+        """Charge pieces by their nature; starting and recovering go to the incident before them."""
         noticed_ns = 0 if self.open is None else self.incidents[self.open].noticed_ns
         for piece in pieces:
             if piece.nature == STEPPING or piece.nature in _STALLS:
@@ -331,7 +331,7 @@ class Accounts:
                 self._charge_pieces([piece], piece.nature, self.open if caused else None)
 
     def _charge_lost(self, pieces: Iterable[Piece], work: Category) -> None:
-        """Charge pieces of an attempt that failed: what it did to start was lost with it."""
+        """Charge pieces of a failed attempt: its start was lost too."""
         for piece in pieces:
             if piece.nature == STEPPING:
                 self._charge(work, piece.from_ns, piece.to_ns, piece.gpus, self.open)
@@ -344,7 +344,7 @@ class Accounts:
     # -- incidents -----------------------------------------------------------------------------------
 
     def own(self, incident: int) -> LedgerIncident:
-        """The incident of this number, to be changed: no copy of these accounts sees it."""
+        """The incident of this number, ready to change: copies of these accounts do not see the change."""
         if incident not in self._owned:
             self.incidents[incident] = self.incidents[incident].copy()
             self._owned.add(incident)
@@ -366,13 +366,13 @@ class Accounts:
         return number
 
     def fail(self, event: AnyEvent, what: str, onset_ns: int | None = None) -> LedgerIncident:
-        """Something fatal: part of the incident the run is in, or the beginning of one."""
+        """Add a fatal event to the open incident, or open one."""
         self.settle()
         if self.open is None:
             self.open = self.begin_incident(event, what, onset_ns, "fatal")
         incident = self.own(self.open)
         incident.add_evidence(event)
-        # Whoever tells a loss first may not know yet when it began.
+        # The first report of a loss may not know yet when it began.
         incident.began_ns = min(incident.began_ns, self.onset(onset_ns))
         if incident.what in _GUESSES and what not in _GUESSES:
             incident.what, incident.subject = what, event.subject or incident.subject
@@ -384,7 +384,7 @@ class Accounts:
             self.alarm = Alarm(self.onset(onset_ns), self.now_ns)
 
     def recover(self) -> None:
-        """The run works again."""
+        """The run works again: close the open incident."""
         self.alarm = None
         if not self.shape.missing:
             self.absence = None
@@ -397,7 +397,7 @@ class Accounts:
             self.own(self.degraded.pop(subject)).recovered_ns = self.now_ns
 
     def blamed(self) -> int | None:
-        """The incident that answers for how long a new step took."""
+        """The incident to charge the excess time of a new step to."""
         if self.open is not None or not self.degraded:
             return self.open
         return next(reversed(self.degraded.values()))
@@ -407,14 +407,14 @@ class Accounts:
 
 
 def split_at(pieces: list[Piece], at_ns: int) -> tuple[list[Piece], list[Piece]]:
-    """What lies before this moment, and what after."""
+    """The pieces before this moment, and those after it."""
     before = [piece._replace(to_ns=min(piece.to_ns, at_ns)) for piece in pieces if piece.from_ns < at_ns]
     after = [piece._replace(from_ns=max(piece.from_ns, at_ns)) for piece in pieces if piece.to_ns > at_ns]
     return before, after
 
 
 def split_off_last(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """What the GPUs did before, and last: several pieces where machines came or went meanwhile."""
+    """The earlier pieces, and the last ones of one nature: several if machines came or went meanwhile."""
     at = len(pieces)
     while at and pieces[at - 1].nature == pieces[-1].nature:
         at -= 1

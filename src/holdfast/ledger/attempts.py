@@ -1,7 +1,7 @@
-"""The attempts of a run: whether one is up, who is in it, and how it ended.
+"""The attempts of a run: whether one is up, which members it has, and how it ended.
 
-A scheduler, the launcher and the run itself may each tell of the same start, in any order and by clocks of
-their own; here it is one attempt.
+A scheduler, the launcher and the run itself may each report the same start, in any order and by their own
+clocks. These reports count as one attempt.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ _NAMES = ("name", "team", "project", "cluster")
 
 
 class Attempts:
-    """The accounts of a run, and what is known of the attempt that is up, or was last."""
+    """The accounts of a run, and the state of its current or last attempt."""
 
     def __init__(self, cuts_ns: Iterable[int] = ()) -> None:
         self.accounts = Accounts(cuts_ns)
@@ -34,14 +34,14 @@ class Attempts:
         self.progress = StepProgress()
         self.gaps = Gaps()
         self.disorder = Disorder()
-        self.instrumented = False  # whether the run ever told what it does, beyond starting and ending
+        self.instrumented = False  # whether the run ever reported more than starts and ends
         self.ended = False
-        self.ending: RunEnded | None = None  # the last one, unless the run went on after it
+        self.ending: RunEnded | None = None  # None if the run went on after it
         self._launch = LaunchAttempt()
-        self._is_complete = False  # an attempt was, and no step was done since
-        self._is_bare = True  # nothing but commits, starts and ends is told
-        self._written_ns = (0, 0)  # from when to when the last checkpoint in the background was written
-        self._segment_steps = 1  # how many steps the last commit brought: 1, or a checkpoint's interval
+        self._is_complete = False  # an attempt completed, and no step was done since
+        self._is_bare = True  # only commits, starts and ends were reported
+        self._written_ns = (0, 0)  # begin and end of the last background checkpoint write
+        self._segment_steps = 1  # steps in the last commit: 1, or a checkpoint's interval
 
     def _submitted(self, event: RunSubmitted) -> None:
         self._name(event)
@@ -57,9 +57,9 @@ class Attempts:
             self._reshape()
             return
         if accounts.is_up and accounts.nature == Category.PLANNED_STOP:
-            accounts.dismiss(Category.UNATTRIBUTED)  # it stopped on purpose, and starts again
+            accounts.dismiss(Category.UNATTRIBUTED)  # a planned stop, and now a new start
         elif accounts.is_up:
-            # The attempt before died and nobody wrote it down: its last sign of life is all there is.
+            # The previous attempt died unrecorded: only its last sign of life is known.
             accounts.settle()
             last_sign_ns = accounts.pieces[0].from_ns if accounts.pieces else None
             accounts.fail(event, "unexplained restart", last_sign_ns)
@@ -74,8 +74,8 @@ class Attempts:
         self._launch.is_scheduled = event.source in SCHEDULERS
 
     def _is_known_launch(self, event: RunStarted) -> bool:
-        """Whether the attempt that is up is this one: a scheduler and the run itself both tell of it, or
-        somebody spoke up a moment before the launch was recorded.
+        """Whether this start belongs to the current attempt: both a scheduler and the run report it, or
+        a member reported something just before the launch was recorded.
         """
         launch, members = self._launch, self.members
         by_scheduler, allocated_gpus = event.source in SCHEDULERS, members.allocated_gpus
@@ -109,7 +109,7 @@ class Attempts:
             accounts.fail(event, event.reason or "attempt failed")
             self._abandon(Category.DEAD_UNDETECTED)
         elif event.outcome == "completed":
-            # The last checkpoint is waited for; the rest is what it takes to get out of a run again.
+            # The run waited for its last checkpoint; the remaining time is its shutdown.
             accounts.stall(*self._written_ns)
             accounts.dismiss(Category.UNATTRIBUTED if self._is_bare else Category.STARTING)
             if accounts.open is not None:
@@ -149,19 +149,19 @@ class Attempts:
         self._reshape()
 
     def _hear(self) -> None:
-        """The run itself told what it does."""
+        """The run itself reported something."""
         self.instrumented = True
         self._launch.is_scheduled = False
         self._be_up()
 
     def _be_up(self) -> None:
-        """The run is up, whether or not anybody wrote down that it was started."""
+        """Treat the run as up, even if no start was recorded."""
         if not self.accounts.is_up:
             size_gpus, was_ended = self._launch.size_gpus, self.ended
             self._begin_attempt(size_gpus)
             self._launch.is_implied = True
             if was_ended:
-                self.counts.launches -= 1  # the end was another attempt's, or came too early
+                self.counts.launches -= 1  # the end belonged to another attempt, or came too early
             else:
                 self.counts.starts += 1
         self._launch.is_last = False
@@ -169,7 +169,7 @@ class Attempts:
     def _abandon(self, beyond: Category) -> None:
         work = Category.STARTING if self._launch.is_warm else Category.DISCARDED
         position, begun_step = self.progress.position, self._launch.begun_step
-        # Where the run tells when a step begins, and none had, no work was lost.
+        # If the run reports when steps begin, and none had begun, no work was lost.
         in_flight = position is None or not 0 <= begun_step <= position
         self.accounts.abandon(
             steps=self._segment_steps,
@@ -187,13 +187,15 @@ class Attempts:
         accounts = self.accounts
         self._is_bare = False
         if not accounts.is_up:
-            # The launch itself is recorded a moment later, by somebody else's clock.
+            # The launch itself is recorded a moment later, by another clock.
             self._begin_attempt(0)
             self._launch.is_implied = True
             self.counts.starts += not self._launch.is_last
             self._launch.is_last = True
         if accounts.open is not None and not self.instrumented:
-            accounts.own(accounts.open).restarted_ns = accounts.now_ns  # all that such a run tells of it
+            accounts.own(
+                accounts.open
+            ).restarted_ns = accounts.now_ns  # such a run reports no more about its restart
         stepping = accounts.is_stepping or self._launch.grouped
         self.members.join(event.subject, event.gpus, event.role, stepping=stepping)
         self._reshape()
@@ -209,7 +211,7 @@ class Attempts:
             incident = self.accounts.fail(event, "member lost", event.onset_ns)
             incident.members_lost += 1
             if incident.members_lost > 1 and incident.what == "member lost":
-                incident.subject = ""  # where several go, none of their names says what failed
+                incident.subject = ""  # several members are gone, so no single name says what failed
             self._abandon(Category.DEAD_UNDETECTED)
             self.accounts.enter(Category.RECOVERING)
         self._reshape()

@@ -1,6 +1,6 @@
-"""The ledger's categories: where a GPU-second can have gone. Every one is in exactly one of them.
+"""The ledger's categories: where a GPU-second can go. Every GPU-second is in exactly one category.
 
-The order is that of docs/architecture.md, "The ledger's identity": not in a run, in a run and not
+The order follows docs/architecture.md, "The ledger's identity": not in a run, in a run but not
 stepping, stepping, unattributed. The names are the keys of `holdfast report --json`.
 """
 
@@ -42,14 +42,14 @@ class Category(IntEnum):
 
 _KEYS = tuple(category.name.lower() for category in Category)
 
-# Short enough for a line of a terminal; docs/ledger.md has the rules.
+# Each fits on a terminal line; docs/ledger.md has the rules.
 _MEANING = {
     Category.IDLE: "paid for, given to no run",
     Category.SPARE: "ready to step in for a lost member",
-    Category.DRAINED: "out of service until mended",
+    Category.DRAINED: "out of service until repaired",
     Category.QUEUED: "held while the run waits its turn",
     Category.STARTING: "launch, load, slow first step, exit",
-    Category.DEAD_UNDETECTED: "nothing moved and nobody had noticed",
+    Category.DEAD_UNDETECTED: "nothing moved, not yet noticed",
     Category.LOCALISING: "failure known, its place not yet",
     Category.RECOVERING: "place known, not working again yet",
     Category.PLANNED_STOP: "stopped on purpose",
@@ -59,10 +59,10 @@ _MEANING = {
     Category.DISCARDED: "work lost and not done again yet",
     Category.CHECKPOINT_STALL: "waiting for a checkpoint",
     Category.DATA_STALL: "waiting for data",
-    Category.SLOWDOWN: "what steps took beyond reference",
+    Category.SLOWDOWN: "step time beyond the reference",
     Category.MISSING_MEMBERS: "in the run, not in its steps",
     Category.UNATTRIBUTED: "nothing recorded says where it went",
 }
 
 NOT_SCHEDULED = frozenset({Category.IDLE, Category.SPARE, Category.DRAINED, Category.QUEUED})
-"""What scheduling goodput loses: paid for, and no run had it to work with."""
+"""Time that scheduling goodput counts as lost: paid for, but not available to any run."""

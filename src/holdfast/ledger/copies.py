@@ -1,4 +1,4 @@
-"""Copies of the parts of a fold, to go back to when an event comes late."""
+"""Copies of the parts of a fold, to return to when an event arrives late."""
 
 import copy
 from typing import TypeVar
@@ -7,7 +7,7 @@ _Part = TypeVar("_Part")
 
 
 def copied(whole: _Part, *parts: str) -> _Part:
-    """A copy with copies of these parts of its own; it shares the others."""
+    """A copy in which these parts are copied as well; the others are shared."""
     twin = copy.copy(whole)
     for name in parts:
         part = getattr(whole, name)

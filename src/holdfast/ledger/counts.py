@@ -1,4 +1,4 @@
-"""What a fold keeps beside GPU-time: counts, declarations, launches, gaps, stages, saves, bytes moved."""
+"""The state of a fold besides GPU-time: counts, declarations, launches, gaps, stages, saves, bytes moved."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -18,16 +18,16 @@ from holdfast.record.events import (
 )
 
 MovedFor = Literal["checkpoints_saved", "checkpoints_loaded", "dataset", "cold", "egress"]
-"""What bytes were moved for: the checkpoints' own events tell of theirs, `data.moved` of the others."""
+"""Why bytes were moved. Checkpoint events report the first two, `data.moved` the others."""
 
 
 class Counts(msgspec.Struct):
-    """What is counted rather than timed.
+    """Quantities that are counted rather than timed.
 
-    Launches with nothing recorded between them are one start, which is how others count; `launches` has
-    every one. begun_again: how often the step counter began again after the run was complete; from_scratch:
-    how often it went back to the first step without having been complete. takeovers: by successors of the
-    coordinator.
+    Launches with nothing recorded between them count as one start, as is usual elsewhere; `launches` counts
+    every one. begun_again: how often the step counter began again after the run was complete. from_scratch:
+    how often it went back to the first step although the run was not complete. takeovers: by successors of
+    the coordinator.
     """
 
     launches: int = 0
@@ -42,7 +42,7 @@ class Counts(msgspec.Struct):
 
 
 class Declared(msgspec.Struct):
-    """What the run was said to be. The last word counts; `Stages` has what was said of its steps."""
+    """What was declared about the run. The last declaration counts; `Stages` has those about its steps."""
 
     name: str = ""
     team: str = ""
@@ -58,18 +58,18 @@ class Declared(msgspec.Struct):
 
 
 class LaunchAttempt(msgspec.Struct):
-    """What is known of the attempt that is up, or was last.
+    """The current or last attempt.
 
-    is_implied      nobody recorded it; somebody spoke
-    is_last         nothing was recorded since
+    is_implied      its launch was not recorded, but it reported something
+    is_last         nothing was recorded since its launch
     is_warm         no step was committed since the start, the load or the new generation
-    knows_position  somebody said where it goes on from
+    knows_position  an event said which step it continues from
     stepped         a step was begun or committed
-    grouped         its generation was opened, and nobody of it was lost since
-    leader          whose commits move the run on
-    loaded          the step of the last load, and who told
-    is_scheduled    a scheduler recorded it, and nobody else has spoken yet
-    begun_step      the last step that was said to begin; -1 where none was
+    grouped         its generation was opened, and no member of it was lost since
+    leader          the subject of the last commit that moved the run on
+    loaded          the step of the last load, and the subject that reported it
+    is_scheduled    only a scheduler has reported it so far
+    begun_step      the last step reported to begin; -1 if none
     """
 
     size_gpus: int = 0
@@ -87,12 +87,13 @@ class LaunchAttempt(msgspec.Struct):
 
 
 class Saves(msgspec.Struct):
-    """The checkpoints that brought the run further: first and last step, how many, and how far apart.
+    """The checkpoints that saved new steps: first and last step, how many, and how far apart.
 
-    One of a step that was saved before, or of an earlier one, does not count: it protects nothing new.
-    measured: of how many the costs were recorded, whose sums follow; loads, restore_ns: the same of loads.
-    proven: step and moment of the last that was loaded and computed with; refuted: of the last such that was
-    wrong. copies: by place, the last step that was brought there, and why the next one was not.
+    A checkpoint of the last saved step or an earlier one does not count: it protects nothing new.
+    measured: how many have recorded costs, whose sums follow; loads, restore_ns: the same for loads.
+    proven: step and moment of the last checkpoint that was verified by loading it and computing with it;
+    refuted: of the last that failed this. copies: by place, the last step copied there, and why the next copy
+    failed.
     """
 
     first_step: int | None = None
@@ -122,7 +123,7 @@ class Saves(msgspec.Struct):
         self.count += 1
 
     def measure(self, event: CheckpointSaved) -> None:
-        """What it cost, where that was recorded."""
+        """Add the checkpoint's cost if it was recorded."""
         if event.write_ns is not None:
             self.measured += 1
             self.size_bytes += event.size_bytes or 0
@@ -144,22 +145,22 @@ class Saves(msgspec.Struct):
             self.refuted = found
 
     def copied(self, event: CheckpointCopied) -> None:
-        if not event.origin:  # else it was fetched, for the run to begin with
+        if not event.origin:  # else it was fetched to start the run from
             before, _ = self.copies.get(event.place, (None, ""))
             self.copies[event.place] = (before if event.reason else event.step), event.reason
 
 
 class Traffic(msgspec.Struct):
-    """What the collectives of one kind and size of group moved, and how long that took them."""
+    """Bytes that collectives of one kind and group size moved, and the time they took."""
 
     size_bytes: int = 0
     duration_ns: int = 0
 
 
 class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that were moved to one end. sized: how many of the times the size was recorded.
+    """Bytes moved for one purpose. sized: how many of the transfers have a recorded size.
 
-    usd: the charges that were recorded; unpriced_bytes: what none was recorded for.
+    usd: the recorded charges; unpriced_bytes: bytes without a recorded charge.
     """
 
     times: int = 0
@@ -169,13 +170,13 @@ class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
     unpriced_bytes: int = 0
 
     def plus(self, other: "MovedBytes", sign: int = 1) -> "MovedBytes":
-        """With the other's; with -1 for a sign, without them."""
+        """The sum of both; the difference if the sign is -1."""
         fields = self.__struct_fields__
         return MovedBytes(**{name: getattr(self, name) + sign * getattr(other, name) for name in fields})
 
 
 class HeldUp(NamedTuple):
-    """All members waited for one of them, from when to when."""
+    """A span in which all members waited for one of them."""
 
     from_ns: int
     to_ns: int
@@ -183,13 +184,13 @@ class HeldUp(NamedTuple):
 
 
 SCHEDULERS = frozenset({"sacct"})
-"""Sources of events whose starts and ends are those of an allocation, not of a process."""
+"""Sources whose start and end events refer to an allocation, not to a process."""
 GAPS_MAX = 1_024
-"""So many are kept one by one."""
+"""How many gaps are kept; later ones are dropped."""
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """From an attempt's end to the next start. given_back: a scheduler says that the allocation ended."""
+    """From an attempt's end to the next start. given_back: a scheduler reported the end of the allocation."""
 
     from_ns: int
     to_ns: int
@@ -203,10 +204,10 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gaps:
-    """Those that are over, and the one that the run is in.
+    """The gaps that are over, and the current one.
 
-    They are not paid for, because nobody said so. Whether that is true only a price (`cost.rate`) or a
-    scheduler can tell: an allocation that lasts across the gap is paid for, one that ended was given back.
+    Gaps count as not paid for unless the record says otherwise. Only a price (`cost.rate`) or a scheduler
+    can say: an allocation that lasts across the gap is paid for, one that ended was given back.
     """
 
     __slots__ = ("all", "down")
@@ -216,12 +217,12 @@ class Gaps:
         self.down: Gap | None = None
 
     def give_back(self, now_ns: int) -> None:
-        """A scheduler says that the GPUs are given back; what was held until then was paid for."""
+        """A scheduler reports that the GPUs were given back; they were paid for until now."""
         if self.down is not None:
             self.down = msgspec.structs.replace(self.down, from_ns=now_ns, given_back=True)
 
     def close(self, now_ns: int, held_gpus: int) -> None:
-        """An attempt starts, and so many GPUs were held until now."""
+        """An attempt starts; `held_gpus` were held until now."""
         down, self.down = self.down, None
         if down is None or down.outcome == "completed" or now_ns == down.from_ns or held_gpus:
             return
@@ -233,16 +234,16 @@ class Gaps:
 
 
 STAGES_MAX = 64
-"""So many stages are kept apart; whoever declares more changes the last one."""
+"""How many stages are kept apart; a further declaration changes the last one."""
 
 _WORK = ("tokens_per_step", "sequence_tokens", "batch_sequences")
 
 
 class ReferenceStage(msgspec.Struct):
-    """What was declared of the steps of one stage.
+    """What was declared about the steps of one stage.
 
-    from_ns, entry  when it began, and with which first execution of a step
-    step_ns         a healthy step; None where it is to be estimated from the steps themselves
+    from_ns, entry  when the stage began, and with which first execution of a step
+    step_ns         duration of a healthy step; None: estimate it from the steps themselves
     step_gpus       on how many GPUs; None until the next step shows how many take part
     """
 
@@ -256,10 +257,10 @@ class ReferenceStage(msgspec.Struct):
 
 
 class Stages:
-    """All stages so far; the last one is the one that the run is in.
+    """All stages so far; the last one is the current one.
 
-    Whoever declares what a step is (`reference.declared`) opens a stage, and what was declared holds from
-    then on. The first word on a matter holds for the time before it as well: nothing else is known of that.
+    A `reference.declared` event that changes what a step is opens a stage and holds from then on. The first
+    declaration of a value also holds for the time before it, about which nothing else is known.
     """
 
     __slots__ = ("_all",)
@@ -283,11 +284,11 @@ class Stages:
         return twin
 
     def number_at(self, entry: int) -> int:
-        """The stage in which a step was first done, by the number of its entry."""
+        """The number of the stage in which a step was first done, by its entry."""
         return max(number for number, stage in enumerate(self._all) if stage.entry <= entry or not number)
 
     def declare(self, event: ReferenceDeclared, now_ns: int, entry: int) -> None:
-        """Take what is said of a healthy step from now on. entry: of the next step that is done."""
+        """Take a declaration about healthy steps from now on. entry: the number of the next entry."""
         current = self.current
         given = {name: value for name in _WORK if (value := getattr(event, name)) is not None}
         is_other_work = any(getattr(current, name) not in (None, value) for name, value in given.items())
@@ -300,5 +301,5 @@ class Stages:
         if event.step_ns is not None:
             current.step_ns, current.step_gpus = event.step_ns, event.gpus
         elif is_other_work:
-            # A step of other work takes another time, which nobody declared.
+            # A step with other work takes another time, which was not declared.
             current.step_ns = current.step_gpus = None

@@ -1,8 +1,8 @@
-"""A run's measured time divided into what it should have taken and what exceeds that, stage by stage.
+"""Divide a run's measured time into normal step time and the excess, stage by stage.
 
-The tally says what steps took by stage and bin of work, the timeline when. Each stage has a reference:
-declared, told by members, or estimated as plateaus (`normal`). What was tallied under a key is divided
-plateau by plateau, in integers, and the parts sum to the whole.
+The tally has the time of steps by stage and bin of work; the timeline says when. Each stage has a reference:
+declared, reported by members, or estimated as plateaus (`normal`). The sum under each key is divided plateau
+by plateau, in integers, and the parts sum to the whole.
 """
 
 from bisect import bisect_right
@@ -34,7 +34,7 @@ class Division:
         self._launch = Category.STARTING if fold.instrumented else Category.UNATTRIBUTED
         self.plateaus: list[Plateau] = []
         self.origins: list[Origin | None] = []
-        # Of a stage: where its plateaus begin, and the number of the first.
+        # For each stage: where its plateaus begin, and the number of the first.
         self._firsts: list[tuple[list[int], int]] = []
         for number, stage in enumerate(fold.stages):
             self._add_stage(number, stage)
@@ -56,7 +56,9 @@ class Division:
         if found or not self.plateaus:
             self._firsts.append(([one.first for one in found], len(self.plateaus)))
         else:
-            self._firsts.append(([0], len(self.plateaus) - 1))  # nothing but what was before
+            self._firsts.append(
+                ([0], len(self.plateaus) - 1)
+            )  # no plateaus of its own: use the last one before
         self.plateaus += found
 
     def _estimated(self, number: int) -> tuple[list[Plateau], Origin | None]:
@@ -81,13 +83,13 @@ class Division:
         return found, "estimated"
 
     def _entries(self, number: int) -> tuple[int, int]:
-        """The first executions of steps that belong to a stage: from, to."""
+        """The range of a stage among the first executions of steps: from, to."""
         stages = list(self._fold.stages)
         end = stages[number + 1].entry if number + 1 < len(stages) else self._fold.progress.entry
         return stages[number].entry, end
 
     def _known_slow(self) -> list[tuple[float, float]]:
-        """Where the record says that the run was slow, in buckets: something degraded, or one held up all."""
+        """Spans, in buckets, that the record calls slow: something degraded, or one member held up all."""
         now_ns = self._accounts.now_ns
         spans = [
             (one.began_ns, one.recovered_ns or now_ns)
@@ -111,7 +113,7 @@ class Division:
     # -- splitting -----------------------------------------------------------------------------------
 
     def place(self, key: int, bucket: int) -> _Place:
-        """Where what was tallied under a key in a bucket of the timeline belongs."""
+        """The plateau and key that the time under a key in a bucket of the timeline belongs to."""
         if key < PLAIN:
             return -1, key
         firsts, first = self._firsts[key // STAGE]
@@ -122,7 +124,7 @@ class Division:
     def _split(self) -> None:
         wholes = self.wholes
         self.buckets: list[dict[_Place, int]] = []  # the timeline by place
-        known: dict[_Place, _Place] = {}  # each place once: a long run has few, in many buckets
+        known: dict[_Place, _Place] = {}  # shared objects: a long run has few places, in many buckets
         for number, bucket in enumerate(self._accounts.timeline.buckets):
             placed = {}
             for key, gpu_ns in bucket.items():
@@ -145,15 +147,15 @@ class Division:
             return ((self._launch if key == LAUNCH else Category(key), gpu_ns),)
         told = measured(key)
         if number < 0:
-            return (told.normal, gpu_ns), (told.excess, 0)  # without a reference nothing exceeds it
+            return (told.normal, gpu_ns), (told.excess, 0)  # without a reference there is no excess
         tally = self._accounts.tally
         steps = Fraction(tally.steps.get(key, 0) * gpu_ns, tally.gpu_ns.get(key, 0) or 1)
         return self.plateaus[number].split(told, gpu_ns, steps)
 
     def divided(self, place: _Place, gpu_ns: int, after_gpu_ns: int = 0) -> list[tuple[Category, int]]:
-        """A part of what was tallied in a place, split as the whole of it is, without loss.
+        """Split a part of a place's sum in the same ratio as the whole, without loss.
 
-        after_gpu_ns: how much of it was divided before. All its parts, one after the other, sum to its split.
+        after_gpu_ns: how much of the sum was divided before. All parts, in order, sum to the whole split.
         """
         (normal, whole_normal), *excess = self.splits[place]
         if not excess:
@@ -163,8 +165,8 @@ class Division:
         return [(normal, part), (excess[0][0], gpu_ns - part)]
 
     def between(self, key: int, before_gpu_ns: int, gpu_ns: int) -> list[tuple[Category, int]]:
-        """What was tallied under a key after so much of it, by category. Stretches in a row sum to the whole:
-        what was tallied first belongs to the first plateau.
+        """The part of a key's sum that follows `before_gpu_ns`, by category. Consecutive parts sum to the
+        whole: the time tallied first belongs to the first plateau.
         """
         parts: list[tuple[Category, int]] = []
         for number in sorted(self._places.get(key, ())):
@@ -178,15 +180,15 @@ class Division:
         return parts
 
     def kept(self, key: int, parts: Iterable[tuple[Category, int]]) -> int:
-        """Of these parts of what was tallied under a key, those in steps that the run has, at whatever speed:
-        what they should have taken, and slowdown.
+        """GPU-ns of these parts of a key's sum in steps that the run kept, at any speed: their normal time
+        and their slowdown.
         """
         if key not in self._kept_keys:
             return 0
         return sum(part for category, part in parts if category in _KEPT)
 
     def losses(self, sums: Mapping[int, int], from_ns: int, to_ns: int) -> dict[Category, int]:
-        """What an incident lost, rounded down: of each key, as it was divided while the incident lasted."""
+        """The incident's losses, rounded down: each key is split as it was while the incident lasted."""
         timeline = self._accounts.timeline
         parts: list[tuple[Category, int]] = []
         for key, gpu_ns in sums.items():
@@ -200,7 +202,7 @@ class Division:
         return summed(part for part in parts if part[0] not in (Category.USEFUL, Category.UNATTRIBUTED))
 
     def excess_of(self, key: int) -> int:
-        """What exceeds the normal part of all that was tallied under a measured key."""
+        """The part of a measured key's sum beyond its normal part."""
         return sum(self.splits[number, key][1][1] for number in self._places.get(key, ()))
 
 

@@ -1,4 +1,4 @@
-"""What the record of a run says for plans: how often it failed, for how long, and what checkpoints cost."""
+"""Figures for planning, from a run's record: failures, their duration, and the cost of checkpoints."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -12,10 +12,10 @@ from holdfast.record.store import Selection, Store
 
 
 class RecordedFailures(msgspec.Struct, frozen=True, kw_only=True):
-    """The failures that stopped a run; what only slowed it down is none.
+    """The failures that stopped a run, without those that only slowed it down.
 
-    up_s      time in which the run was up, and could fail
-    repair_s  from each failure that is over to the first commit after it
+    up_s      time in which the run was up and could fail
+    repair_s  for each failure that is over, the time until the first commit after it
     """
 
     count: int
@@ -39,7 +39,7 @@ def failures(told: Report) -> RecordedFailures:
 
 
 def _down_ns(fatal: Sequence[IncidentReport], last_ns: int) -> int:
-    """Where two failures overlap, the run was down once."""
+    """Time down; overlapping failures count once."""
     down_ns = until_ns = 0
     for one in sorted(fatal, key=lambda incident: incident.began_ns):
         ended_ns = last_ns if one.recovered_ns is None else one.recovered_ns
@@ -49,7 +49,7 @@ def _down_ns(fatal: Sequence[IncidentReport], last_ns: int) -> int:
 
 
 def stall_s(told: Report) -> float | None:
-    """Of one checkpoint; None where no waiting for checkpoints is recorded."""
+    """Mean wait for one checkpoint; None if no such wait is recorded."""
     stalled_gpu_ns = told.partition[Category.CHECKPOINT_STALL.key]
     if not stalled_gpu_ns or not told.counts.saves or not told.gpus:
         return None
@@ -57,7 +57,7 @@ def stall_s(told: Report) -> float | None:
 
 
 def write_s(store: Store, run: str) -> float | None:
-    """Of one checkpoint that training did not wait for; None where there is none."""
+    """Mean time to write one background checkpoint; None if there was none."""
     kinds = ("checkpoint.begun", "checkpoint.saved")
     begun_ns: dict[int, int] = {}
     took_ns: list[int] = []

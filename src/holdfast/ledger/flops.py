@@ -1,4 +1,4 @@
-"""FLOPs of a transformer per token, and the share of the chips' peak that a throughput amounts to (MFU, HFU).
+"""FLOPs of a transformer per token, and a throughput as a share of the chips' peak (MFU, HFU).
 
 A token costs 6 N + 12 L H Q T: six for each parameter it is multiplied with (two forward, four backward) and
 in each layer the attention core over its sequence (PaLM, Chowdhery et al. 2022, appendix B). Recomputing the
@@ -31,11 +31,11 @@ _CHIPS: dict[Chip, tuple[int, int, int]] = {
     "gb200": (2450, 4900, 189_471),
     "gb300": (2450, 4900, 284_208),
 }
-"""Of one GPU: its dense (not sparse) peaks in bf16 and fp8, in TFLOP/s, and its memory, in MiB.
+"""One GPU's dense (not sparse) peaks in bf16 and fp8, in TFLOP/s, and its memory, in MiB.
 
 Peaks of A100 and H200: their NVIDIA data sheets, the H200 equal to the H100; so is the H800, an H100 with a
 slower NVLink. The rest: README of github.com/NVIDIA/dgxc-benchmarking, "Peak Theoretical Throughput". Memory
-as nvidia-smi shows it: what the driver leaves of the data sheet's figure. A100, H100: those of 80 GB.
+as nvidia-smi shows it: the data sheet's figure less the driver's share. A100, H100: the 80 GB models.
 """
 
 _CHIP = re.compile(rf"(?<![a-z0-9])({'|'.join(get_args(Chip))})(?![0-9])")
@@ -47,9 +47,9 @@ _MATRICES = {True: 3, False: 2}
 
 
 class Transformer(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides a decoder's FLOPs.
+    """The figures that determine a decoder's FLOPs.
 
-    params           every parameter: what the model is called by
+    params           all parameters: the size that models are named by
     active_params    those that one token is multiplied with: of the experts only the chosen ones
     attention_width  heads x head dimension, PaLM's H Q; usually the hidden size
     moe              whether it is a mixture of experts
@@ -68,9 +68,10 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     ffn         inner width of the feed-forward layer, or of one expert
     gated       whether the feed-forward layer has a gate matrix (SwiGLU)
     tied        whether the input table and the output head are one matrix
-    shared_ffn  inner width of what every token passes besides the chosen experts
-    dense_layers   the first so many have no experts, and a feed-forward layer as wide as all that is active
-    latent_params  of one layer's attention where they do not follow from the heads (MLA); 0: they do
+    shared_ffn  inner width of the shared feed-forward layer that every token passes
+    dense_layers   how many of the first layers have no experts, but a feed-forward layer as wide as the
+                   active experts and the shared layer together
+    latent_params  one layer's attention parameters if they do not follow from the heads (MLA); 0: they do
     """
 
     layers: int
@@ -90,27 +91,27 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attention_params(self) -> int:
-        """Of one layer."""
+        """Per layer."""
         return self.latent_params or 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
 
     @property
     def expert_params(self) -> int:
-        """Of one expert of one layer; of a dense model, of the feed-forward layer."""
+        """Per expert and layer; in a dense model, of the feed-forward layer."""
         return _MATRICES[self.gated] * self.hidden * self.ffn
 
     @property
     def shared_params(self) -> int:
-        """What a layer has besides attention and experts: what every token passes, and the router."""
+        """Per layer, besides attention and experts: the shared feed-forward layer and the router."""
         return _MATRICES[self.gated] * self.hidden * self.shared_ffn + self.router_params
 
     @property
     def router_params(self) -> int:
-        """Of one layer: what chooses the experts."""
+        """Per layer: the router that chooses the experts."""
         return self.hidden * self.experts if self.experts > 1 else 0
 
     @property
     def table_params(self) -> int:
-        """The input table, or the output head."""
+        """Of the input table, or of the output head."""
         return self.vocab * self.hidden
 
     def transformer(self) -> Transformer:
@@ -119,7 +120,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         without = self.dense_layers * (unused + self.router_params)
         return Transformer(
             params=self.layers * layer - without + self.table_params * (1 if self.tied else 2),
-            # Looking a token up in the input table multiplies nothing, so only the output head counts.
+            # A lookup in the input table multiplies nothing, so only the output head counts.
             active_params=self.layers * (layer - unused - self.router_params) + self.table_params,
             layers=self.layers,
             attention_width=self.heads * self.head_dim,
@@ -128,7 +129,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens a second of all GPUs together, and what they were made of and on.
+    """Tokens a second of all GPUs together, with the model and the hardware.
 
     recompute  the part of the forward pass that is computed a second time, 0 to 1
     """
@@ -150,29 +151,29 @@ class Utilisation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def model_flops_per_token(model: Transformer, sequence_tokens: float, attention: Attention) -> float:
-    """Forward and backward pass over one token of a sequence this long, each thing computed once."""
+    """FLOPs of the forward and backward pass per token, without recomputation."""
     return hardware_flops_per_token(model, sequence_tokens, attention, recompute=0.0)
 
 
 def hardware_flops_per_token(
     model: Transformer, sequence_tokens: float, attention: Attention, *, recompute: float
 ) -> float:
-    """What the chips compute when they do the fraction `recompute` of the forward pass a second time."""
+    """FLOPs per token when the chips compute the fraction `recompute` of the forward pass twice."""
     kept = 1.0 if attention == "full" else 0.5
     core = model.layers * model.attention_width * sequence_tokens * kept
     return (6 + 2 * recompute) * model.active_params + (12 + 4 * recompute) * core
 
 
 def packed_sequence_tokens(lengths: Sequence[int]) -> float:
-    """The one sequence length that costs as much attention per token as these packed documents.
+    """The sequence length that costs as much attention per token as these packed documents.
 
-    Attention within a document of L tokens costs L squared: the sum of the squares is shared by all tokens.
+    Attention within a document of L tokens costs L squared; all tokens share the sum of the squares.
     """
     return sum(length**2 for length in lengths) / sum(lengths)
 
 
 def utilisation(throughput: Throughput, attention: Attention) -> Utilisation:
-    """MFU and HFU of a throughput, with the attention core counted by the convention named."""
+    """MFU and HFU of a throughput, with the attention core counted by the given convention."""
     model, length = throughput.model, throughput.sequence_tokens
     flops = model_flops_per_token(model, length, attention)
     hardware_flops = hardware_flops_per_token(model, length, attention, recompute=throughput.recompute)
@@ -192,7 +193,7 @@ def peak_flops_per_s(chip: Chip, precision: Precision) -> float:
 
 
 def memory_bytes(chip: Chip) -> int:
-    """Memory of one GPU, as far as programs may have it."""
+    """Memory of one GPU that programs can use."""
     return _CHIPS[chip][2] << 20
 
 

@@ -1,9 +1,9 @@
-"""The fold from a run's events to where its GPU-time went. Pure: the same events give the same sums.
+"""Fold a run's events into sums of where its GPU-time went. Pure: the same events give the same sums.
 
-`Fold` says what each event means for the run: what it does, how far it has come, what went wrong. `Attempts`
-says whether it is up and who is in it, and `Accounts` keeps the sums. Events must come in the order of their
-time; one that does not is taken to happen now, so no stretch of time is ever negative and the sum is exact
-for any input whatsoever.
+`Fold` knows what each event means for the run: what it does, how far it has come, what went wrong. `Attempts`
+knows whether it is up and which members it has, and `Accounts` keeps the sums. Events must come in order of
+time. One that comes too late counts as happening now, so no stretch of time is negative and the sum is exact
+for any input.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ _PHASES: dict[str, int] = {
     "stop": Category.PLANNED_STOP,
 }
 LATE_SHARE_MIN = 0.05
-"""Of a step: whoever needs less than this longer than others does not make the run slow."""
+"""A member that takes longer than the others by less than this share of a step does not make the run slow."""
 _USEFUL_STEP = measured_key(Category.USEFUL, Category.SLOWDOWN, 0)
 
 _WORK_FIELDS = (
@@ -39,32 +39,32 @@ _WORK_FIELDS = (
 
 
 class Fold(Attempts):
-    """One run up to the last event. `apply` takes the next one, `settled` gives accounts to read."""
+    """One run up to the last event. `apply` takes the next event, `settled` returns accounts to read."""
 
     def __init__(self, cuts_ns: Iterable[int] = ()) -> None:
         super().__init__(cuts_ns)
         self.stages = Stages()
         self.traffic: dict[tuple[Collective, int], Traffic] = {}
         self.moved: dict[MovedFor, MovedBytes] = {}
-        self.unhindered = Tally()  # steps as they would have been, where one member held up the others
+        self.unhindered = Tally()  # steps that one member held up, without that delay
         self.held_up: list[HeldUp] = []
         self.loaded_step_min: int | None = None
         self.saves = Saves()
-        self.skipped: dict[int, int] = {}  # lanes that nobody computed, by step
+        self.skipped: dict[int, int] = {}  # number of lanes that no member computed, by step
         self._calm = False  # see `_is_calm`
-        self._useful_step = _USEFUL_STEP  # the key of a step that is nothing but useful, less its bin
-        self._reports_steps = False  # so that a checkpoint says nothing new about progress
-        self._stall_step = 0  # whose checkpoint training stood still for last
-        self._writing = (-1, 0)  # the last checkpoint begun in the background: its step, and when
+        self._useful_step = _USEFUL_STEP  # the key of a useful step, without its bin
+        self._reports_steps = False  # if so, a checkpoint says nothing new about progress
+        self._stall_step = 0  # the step of the checkpoint that training last waited for
+        self._writing = (-1, 0)  # the last background checkpoint: its step, and when it began
 
     def apply(self, event: AnyEvent) -> None:
-        """Take the next event, whatever it is; one that makes no sense here changes nothing but the time."""
+        """Take the next event. One that makes no sense here only advances the time."""
         if event.occurred_ns > self.accounts.now_ns:
             self.accounts.advance(event.occurred_ns)
         if type(event) is StepCommitted:
             if event.skipped_lanes:
                 self.skipped[event.step] = len(event.skipped_lanes)
-            elif self.skipped:  # the run went back, and has done it again
+            elif self.skipped:  # the run went back and computed this step again
                 self.skipped.pop(event.step, None)
             self._committed(event)
         elif type(event) is StepBegun and self._calm and event.step == self.progress.high + 1:
@@ -74,7 +74,7 @@ class Fold(Attempts):
             _HANDLERS[type(event)](self, event)
 
     def settled(self) -> "Fold":
-        """A copy in which all is charged: work in flight as unattributed, rolled back as discarded."""
+        """A copy with all time charged: work in flight as unattributed, rolled-back work as discarded."""
         twin = self.copy()
         accounts, debts = twin.accounts, twin.progress.debts
         accounts.dismiss(Category.UNATTRIBUTED)
@@ -95,7 +95,7 @@ class Fold(Attempts):
         return twin
 
     def copy(self) -> "Fold":
-        """A copy to go on from. Of this one and the copy only one may, and the copy only after `adopt`."""
+        """A copy. Only one of the two may take further events, and the copy only after `adopt`."""
         twin = copied(
             self,
             *("accounts", "members", "progress", "counts", "declared", "saves", "moved", "unhindered"),
@@ -105,7 +105,7 @@ class Fold(Attempts):
         return twin
 
     def adopt(self) -> None:
-        """Take over from the fold this is a copy of."""
+        """Continue in place of the fold that this is a copy of."""
         self.progress.adopt()
 
     # -- steps --------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Fold(Attempts):
         accounts = self.accounts
         beyond = Category.UNATTRIBUTED
         if accounts.open is None and accounts.is_stepping and self.members.are(event.members):
-            # Nobody was lost and nobody came: they could not go on, and all of them try again.
+            # The same members as before: they could not go on, and all of them try again.
             accounts.fail(event, "generation broke")
             beyond = Category.DEAD_UNDETECTED
         self._abandon(beyond)
@@ -127,8 +127,8 @@ class Fold(Attempts):
             if event.source in SCHEDULERS:
                 self.members.allocated_gpus = event.gpus
         self.members.open_generation(event.members)
-        # A scheduler may resize a run that itself tells nothing: then it is not known to be starting. Nor is
-        # one to be recovering that was launched again and will never say that it works.
+        # A scheduler may resize a run that reports nothing itself; such a run is not known to be starting.
+        # Nor is a run known to be recovering if it was launched again and never reports that it works.
         is_launched = accounts.nature == LAUNCH and event.step is None
         accounts.enter(LAUNCH if accounts.open is None or is_launched else Category.RECOVERING)
         self._reshape()
@@ -158,8 +158,8 @@ class Fold(Attempts):
     def _committed(self, event: StepCommitted) -> None:
         step, progress, accounts = event.step, self.progress, self.accounts
         if self._calm and step == progress.high + 1 and accounts.now_ns > accounts.since_ns:
-            # What nearly every commit is: the next step, by everyone, with nothing to explain. This is what
-            # `_reach` does, without asking.
+            # Nearly every commit is like this: the next step, by all members, and nothing unusual. Do what
+            # `_reach` would do, without its checks.
             from_ns, now_ns, gpus = accounts.since_ns, accounts.now_ns, accounts.shape.active
             work = (now_ns - from_ns) * gpus
             key = self._useful_step + work_bin(work) * BIN
@@ -174,7 +174,7 @@ class Fold(Attempts):
             return
         self._calm = False
         if not accounts.is_up and self.ended and not self._launch.spoke_after_end:
-            # A straggler's last word after the end: progress, and no time to go with it.
+            # A straggler's last commit after the end: it advances progress and adds no time.
             self._launch.spoke_after_end = True
             if progress.position is not None and step > progress.position:
                 progress.jump(step)
@@ -186,11 +186,11 @@ class Fold(Attempts):
             if self.disorder.was_late(step) or self.disorder.is_late(
                 step, progress.position, accounts.now_ns
             ):
-                return  # its clock was set back meanwhile: the run has gone on
+                return  # the clock was set back; the run has already gone further
             if not self._may_go_back(event):
-                return  # another member's word on a commit that is known
+                return  # another member reports a known commit
             if not self._launch.is_warm:
-                excess = Category.DEAD_UNDETECTED  # nobody said so, but it went away and came back
+                excess = Category.DEAD_UNDETECTED  # unreported, but the run failed and came back
             self._resume_after(step - 1, event)
         self._launch.leader, self._launch.stepped = event.subject, True
         position = progress.position
@@ -200,7 +200,7 @@ class Fold(Attempts):
         self._calm = self._is_calm()
 
     def _may_go_back(self, event: StepBegun | StepCommitted) -> bool:
-        """Whether a step that the run has already is done again, rather than told by somebody who lags."""
+        """Whether the run repeats a step it already has, rather than a lagging member reporting it late."""
         launch, position = self._launch, self.progress.position
         if launch.is_warm and not launch.knows_position:
             return True
@@ -208,7 +208,7 @@ class Fold(Attempts):
         return is_before and event.subject == launch.leader
 
     def _is_calm(self) -> bool:
-        """Whether the next commit, should it be that of the next step, needs no explanation."""
+        """Whether a commit of the next step would need no special treatment."""
         accounts = self.accounts
         return (
             accounts.nature == STEPPING
@@ -223,7 +223,7 @@ class Fold(Attempts):
         )
 
     def _reach(self, step: int, excess: Category | None = None) -> None:
-        """The run has this step now; the uncommitted work was for it, and `excess` what it took too much."""
+        """The run reached this step: the uncommitted work was for it; its excess time is `excess`."""
         progress, accounts, launch = self.progress, self.accounts, self._launch
         if progress.position is None:
             progress.jump(step - 1)
@@ -253,7 +253,7 @@ class Fold(Attempts):
             accounts.enter(STEPPING)
 
     def _redo(self, pieces: list[Piece], again: int, steps: int, excess: Category) -> list[Piece]:
-        """Charge steps that were done before to those who rolled them back; what is left of the work."""
+        """Charge repeated steps to the incidents that rolled them back. Return the rest of the work."""
         progress, accounts = self.progress, self.accounts
         assert progress.position is not None
         end = progress.position + again
@@ -274,7 +274,7 @@ class Fold(Attempts):
         if position is None or step > position:
             self.progress.jump(step)
         elif step < position and self._is_complete:
-            # What was complete is not done again because it was lost: this is another run of that name.
+            # A completed run does not repeat steps because they were lost: this is another run of that name.
             self.counts.begun_again += 1
             self.progress.begin_again(step)
         elif step < position:
@@ -320,7 +320,7 @@ class Fold(Attempts):
             self._end_stall(event.step)
 
     def _end_stall(self, step: int) -> None:
-        """An earlier checkpoint, written in the background, may be done while the next is waited for."""
+        """End the wait for a checkpoint. An earlier one, written in the background, may finish first."""
         if self.accounts.nature == Category.CHECKPOINT_STALL and step >= self._stall_step:
             self.accounts.enter(STEPPING)
 
@@ -329,7 +329,7 @@ class Fold(Attempts):
         launch = self._launch
         loaded = (event.step, event.subject)
         if launch.loaded is not None and launch.loaded[0] == event.step and launch.loaded != loaded:
-            return  # another member's word on the same load
+            return  # another member reports the same load
         launch.loaded = loaded
         self._is_bare = False
         self.disorder.forget()
@@ -345,7 +345,7 @@ class Fold(Attempts):
 
     def _phase(self, event: events.PhaseEntered) -> None:
         if event.subject not in ("", event.run):
-            return  # one member's own; the run's time is the run's to tell
+            return  # the phase of one member; only the run's own phases count
         self._hear()
         self._is_bare = False
         nature = _PHASES[event.phase]
@@ -353,7 +353,7 @@ class Fold(Attempts):
             self._abandon(Category.UNATTRIBUTED)
             self._launch.is_warm = True
         if nature == STEPPING and self.accounts.nature == Category.PLANNED_STOP:
-            self.accounts.alarm = None  # what was noticed meanwhile does not keep the run from going on
+            self.accounts.alarm = None  # faults noticed during the stop did not prevent the run from going on
         self.accounts.enter(nature)
 
     # -- faults and what is done about them ----------------------------------------------------------
@@ -367,15 +367,14 @@ class Fold(Attempts):
             return
         accounts.fail(event, event.fault, event.onset_ns)
         if accounts.nature != Category.RECOVERING:
-            # The run may survive it, so nothing is lost yet: what follows tells.
+            # The run may survive the fault, so nothing is lost yet; later events will show.
             accounts.sound_alarm(event.onset_ns)
 
     def _action(self, event: events.ActionTaken) -> None:
         accounts = self.accounts
         if event.action == events.TAKE_OVER:
-            self.counts.takeovers += (
-                1  # of the coordinator's work: members went on, and it answers no failure
-            )
+            # A successor took over the coordinator's work. Members went on; it is no response to a failure.
+            self.counts.takeovers += 1
             return
         if event.action == "drain":
             self.members.drain(event.subject, event.gpus)
@@ -392,12 +391,12 @@ class Fold(Attempts):
         accounts.end_degradation(meant)
         if accounts.open is not None:
             accounts.own(accounts.open).add_evidence(event)
-        # To give a node back is no answer to what fails now.
+        # Returning a node to service does not respond to a current failure.
         if accounts.alarm is not None and accounts.alarm.acted_ns is None and event.action != "restore":
             accounts.settle()
             accounts.alarm = accounts.alarm._replace(acted_ns=accounts.now_ns)
 
-    # -- what is declared, and what says nothing about time ------------------------------------------
+    # -- declarations, and events that do not affect time --------------------------------------------
 
     def _cost(self, event: events.CostRate) -> None:
         if event.usd_per_gpu_hour is not None:
@@ -422,7 +421,7 @@ class Fold(Attempts):
         traffic.duration_ns += event.duration_ns
 
     def _timed(self, event: events.MembersTimed) -> None:
-        """What steps would have taken had the slowest member, where it is late, been as quick as others."""
+        """Note the time that steps would have taken if a late member had been as quick as the others."""
         late_ns = event.slowest_ns - event.quick_ns
         if late_ns > LATE_SHARE_MIN * event.step_ns and self.accounts.is_up:
             work = max(0, event.step_ns - late_ns) * self.accounts.shape.active
@@ -445,7 +444,7 @@ class Fold(Attempts):
         self.counts.unknown_events += 1
 
     def _nothing(self, event: AnyEvent) -> None:
-        """Kept in the record, and no matter of time: a lane that was computed again, or an opinion."""
+        """Ignore events that do not affect time: a lane that was computed again, or an opinion."""
 
 
 _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {

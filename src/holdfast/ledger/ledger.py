@@ -1,10 +1,9 @@
-"""A run's ledger as events arrive: in any order, some late, some twice, some taken back.
+"""A run's ledger as events arrive: in any order, some late, some twice, some retracted.
 
-Events are folded in the order of the time they occurred, then of their ids. What arrives late is put where
-it belongs by going back to a kept copy of the accounts and folding on from there; how far back that reaches
-is bounded, and beyond it the caller is asked to fold the run again from the store. An event that names causes
-is never placed before them, which keeps clocks that disagree from showing an effect before its cause. See
-docs/time.md.
+The ledger folds events in the order of the time they occurred, then of their ids. For a late event it goes
+back to a kept copy of the accounts and folds again from there. It can go back a limited distance; for an
+older event the caller must fold the run again from the store. An event that names causes is never placed
+before them, so clocks that disagree cannot show an effect before its cause. See docs/time.md.
 """
 
 from bisect import bisect_left
@@ -20,31 +19,31 @@ from holdfast.record.errors import HoldfastError
 from holdfast.record.events import AnyEvent, Correction, IncidentDiagnosed
 
 SNAPSHOT_EVENTS = 8_192
-"""A copy of the accounts is kept every so many events, and where late events came last."""
+"""The accounts are copied every so many events, and also where the last late events were inserted."""
 SNAPSHOT_GAP_EVENTS_MIN = 256
 SNAPSHOTS_MAX = 64
 WINDOW_EVENTS = 65_536
-"""Among at least so many of the latest events a late one finds its place."""
+"""At least this many of the latest events are kept; a late event is inserted among them."""
 LATE_MAX = 8_192
-"""So many late events are put in their places at once."""
+"""Late events are inserted at the latest when more than this many have gathered."""
 EFFECTS_MAX = 65_536
-"""So many events with causes may be moved should a cause turn out to be later; the oldest stay first."""
+"""How many events with causes can still move if a cause turns out to be later; the oldest are dropped."""
 MOVES_MAX = 4_096
-"""So often events are moved because of one. Causes in a circle would never come to rest."""
+"""How many moves one event may set off. Events that cause each other in a circle would move for ever."""
 
 _NEVER = (-1, -1)
 _END_OF_TIME = 2**63
 
 
 class TooLate(HoldfastError):
-    """An event belongs before everything the ledger still remembers: fold the run again."""
+    """An event is older than every event the ledger still remembers: fold the run again."""
 
     def __init__(self, event_id: str) -> None:
-        super().__init__(f"The event {event_id} is older than all that is remembered of its run.")
+        super().__init__(f"The event {event_id} is older than every remembered event of its run.")
 
 
 def retracted(corrections: Iterable[Correction]) -> frozenset[str]:
-    """The ids that corrections take back. The newest is heard first, and may take back an older one."""
+    """The ids that corrections retract. A newer correction may retract an older one."""
     gone: set[str] = set()
     for correction in sorted(corrections, key=attrgetter("occurred_ns", "id"), reverse=True):
         if correction.id not in gone:
@@ -56,9 +55,10 @@ class Ledger:
     """The accounts of one run: `add` events, then read `fold`."""
 
     def __init__(self, corrections: Iterable[Correction] = (), cuts_ns: Iterable[int] = ()) -> None:
-        """corrections: those that are known beforehand. They then reach back any distance.
+        """Start empty.
 
-        cuts_ns: moments at which the sums are to be cut, to the nanosecond.
+        corrections: those known beforehand; they apply to events of any age.
+        cuts_ns: moments at which to cut the sums, to the nanosecond.
         """
         self.fold = Fold(cuts_ns)
         self._corrections = {correction.id: correction for correction in corrections}
@@ -67,20 +67,20 @@ class Ledger:
         self._recent: list[AnyEvent] = []
         self._last_ns = -1
         self._snapshots: list[tuple[int, Fold]] = [(0, self.fold.copy())]
-        self._forgetful = False  # whether events older than `_recent` were folded and let go
+        self._forgetful = False  # whether events older than `_recent` were folded and dropped
         self._late: dict[str, AnyEvent] = {}
         self._replay_from: int | None = None
-        self._careful = bool(self._retracted)  # whether every event must be looked at
-        self._index: dict[str, AnyEvent] = {}  # `_recent` by id, once that is needed
-        self._effects: dict[str, dict[str, AnyEvent]] = {}  # cause: its effects, as they came
+        self._careful = bool(self._retracted)  # whether every event must go through `_place`
+        self._index: dict[str, AnyEvent] = {}  # recent and late events by id, once `_careful`
+        self._effects: dict[str, dict[str, AnyEvent]] = {}  # cause: its effects, with their original times
         self._effects_count = 0
-        self._ranks: dict[str, int] = {}  # how many causes come before an event at its very nanosecond
+        self._ranks: dict[str, int] = {}  # how many causes precede an event at the same nanosecond
 
     def add(self, events: Iterable[AnyEvent]) -> None:
-        """Take these events, whatever their order. Raises `TooLate`, and is then of no further use."""
+        """Take these events, in any order. After `TooLate` the ledger cannot be used any more."""
         for event in events:
             if type(event) is IncidentDiagnosed:
-                continue  # an opinion about the run: when it was formed says nothing of how long the run was
+                continue  # an opinion about the run: its time says nothing about how long the run lasted
             if event.causes or self._careful or type(event) is Correction:
                 self._place(event)
             else:
@@ -88,7 +88,7 @@ class Ledger:
         self._put_right()
 
     def _append_or_keep(self, event: AnyEvent) -> None:
-        """Fold the event if nothing later was folded before it, or keep it until the others are in."""
+        """Fold the event if it is the latest so far; else keep it to be inserted later."""
         recent, at_ns = self._recent, event.occurred_ns
         if at_ns > self._last_ns or (at_ns == self._last_ns and self._follows(event, recent[-1])):
             self._last_ns = at_ns
@@ -105,7 +105,7 @@ class Ledger:
     # -- corrections and causes ----------------------------------------------------------------------
 
     def _place(self, event: AnyEvent) -> None:
-        """The careful way in: what is taken back stays out, and causes come first."""
+        """Add an event with all checks: skip it if retracted, and place it after its causes."""
         if not self._careful:
             self._careful = True
             self._index = {known.id: known for known in (*self._recent, *self._late.values())}
@@ -139,21 +139,21 @@ class Ledger:
                 self._place(self._taken_back.pop(event_id))
 
     def _as_it_came(self, event: AnyEvent) -> AnyEvent:
-        """The event with its own time, wherever its causes have moved it."""
+        """The event with its original time, even if its causes moved it."""
         for cause in event.causes:
             if event.id in self._effects.get(cause, {}):
                 return self._effects[cause][event.id]
         return event
 
     def _follows(self, event: AnyEvent, other: AnyEvent) -> bool:
-        """Whether it comes after another one of the same moment."""
+        """Whether the event comes after another event of the same moment."""
         return self._order(event) > self._order(other) if self._ranks else event.id > other.id
 
     def _order(self, event: AnyEvent) -> tuple[int, int, str]:
         return event.occurred_ns, self._ranks.get(event.id, 0), event.id
 
     def _after_causes(self, event: AnyEvent) -> AnyEvent:
-        """The event, at the moment of the latest of its causes if its own is not later, and after it."""
+        """The event; if it is not later than its latest cause, moved to just after that cause."""
         at_ns, rank = self._moment_for(event)
         self._ranks.pop(event.id, None)
         if rank:
@@ -161,7 +161,7 @@ class Ledger:
         return event if at_ns == event.occurred_ns else msgspec.structs.replace(event, occurred_ns=at_ns)
 
     def _moment_for(self, event: AnyEvent) -> tuple[int, int]:
-        """Where an event belongs: when, and after how many causes at that nanosecond."""
+        """When the event belongs, and after how many causes at that nanosecond."""
         latest_ns, rank = max((self._moment_of(cause) for cause in event.causes), default=_NEVER)
         return (latest_ns, rank + 1) if event.occurred_ns <= latest_ns else (event.occurred_ns, 0)
 
@@ -170,7 +170,7 @@ class Ledger:
         return _NEVER if known is None else (known.occurred_ns, self._ranks.get(event_id, 0))
 
     def _move_effects(self, event_id: str) -> None:
-        """Put the effects of an event that was placed or removed where they belong now, and theirs too."""
+        """Move the effects of an event that was placed or removed, and in turn their effects."""
         moved = [event_id]
         for _ in range(MOVES_MAX):
             if not moved:
@@ -183,11 +183,11 @@ class Ledger:
                     moved.append(effect.id)
 
     def _remove(self, event_id: str) -> AnyEvent | None:
-        """Take an event out of those that count, and give it back if it was there."""
+        """Remove an event and return it; None if it is unknown."""
         known = self._index.pop(event_id, None)
         if known is None:
             return None
-        self._late.pop(event_id, None)  # it may wait there, or its double may
+        self._late.pop(event_id, None)  # the event or a duplicate of it may be waiting there
         index = bisect_left(self._recent, self._order(known), key=self._order)
         if index < len(self._recent) and self._recent[index].id == event_id:
             del self._recent[index]
@@ -198,11 +198,11 @@ class Ledger:
     # -- late events ---------------------------------------------------------------------------------
 
     def _redo_from(self, index: int) -> None:
-        self._last_ns = _END_OF_TIME  # until that is done, nothing can be added at the end
+        self._last_ns = _END_OF_TIME  # until the replay, no event may be appended
         self._replay_from = index if self._replay_from is None else min(index, self._replay_from)
 
     def _put_right(self) -> None:
-        """Put the late ones in their places and fold again from the first place that changed."""
+        """Insert the late events and fold again from the first change."""
         if self._late:
             late = sorted(self._late.values(), key=self._order)
             self._late = {}
@@ -225,7 +225,7 @@ class Ledger:
         self.fold.adopt()
         for position in range(start, len(self._recent)):
             if position == index and index - start >= SNAPSHOT_GAP_EVENTS_MIN:
-                # The next late event will belong near this one.
+                # The next late event probably belongs near this one.
                 self._snapshots.append((position, self.fold.copy()))
             self.fold.apply(self._recent[position])
             if not (position + 1) % SNAPSHOT_EVENTS:
@@ -235,7 +235,7 @@ class Ledger:
         self._last_ns = self._recent[-1].occurred_ns if self._recent else -1
 
     def _forget(self) -> None:
-        """Let go of the oldest events, once there are plenty and none waits to be put among them."""
+        """Drop the oldest events once there are enough newer ones and no late event is waiting."""
         if len(self._recent) < 2 * WINDOW_EVENTS or self._late or self._replay_from is not None:
             return
         keep_from = max(start for start, _ in self._snapshots if start <= len(self._recent) - WINDOW_EVENTS)

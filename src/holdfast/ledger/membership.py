@@ -1,9 +1,8 @@
-"""How many GPUs a run pays for, and which part of them takes part in what it does.
+"""How many GPUs a run pays for, and how they are divided.
 
-Paid for is whatever is largest of: what a `CostRate` or a scheduler says is held, what the attempt is meant
-to have (and its spares on top), what its members bring. Those with a member are active, joining or spare. Of
-the rest, those that were drained are drained, those the run is meant to have are missing, and the others are
-idle.
+A run pays for the largest of three numbers: the GPUs held according to a `CostRate` or a scheduler, the size
+of the attempt plus its spares, and the GPUs of its members. GPUs with a member are active, joining or spare.
+Of the rest, drained GPUs come first, then those missing from the attempt's size; the others are idle.
 """
 
 from typing import NamedTuple
@@ -25,35 +24,35 @@ class GpuShares(NamedTuple):
 
 
 class Membership:
-    """Who is in the run, by name, and the GPUs that follow from it."""
+    """The members of a run by name, and the division of GPUs that follows."""
 
     def __init__(self) -> None:
         self.held_gpus = 0
-        self.allocated_gpus = 0  # that a scheduler says the run has
+        self.allocated_gpus = 0  # according to a scheduler
         self._drained: dict[str, int] = {}
         self.start(0)
 
     def start(self, size_gpus: int) -> None:
-        """A new attempt: nobody has joined yet."""
+        """Begin a new attempt without members."""
         self.size_gpus = size_gpus
         self._generation: frozenset[str] | None = None
         self._members: dict[str, tuple[int, str]] = {}
-        self._is_told = False  # whether this attempt's members are reported at all
+        self._is_told = False  # whether any working member of this attempt was reported
         self._gpus_by_role = {"active": 0, "joining": 0, "spare": 0}
 
     def join(self, name: str, gpus: int, role: Role, *, stepping: bool) -> None:
-        """Somebody is there. While others step, one whom the generation does not name waits for the next."""
+        """Add a member. While others step, one that the generation does not name waits for the next."""
         named = self._generation is None or name in self._generation
         self._set(name, gpus, "joining" if role == "active" and stepping and not named else role)
 
     def leave(self, name: str) -> bool:
-        """Whether somebody of that name took part in the steps and is gone now."""
+        """Remove a member. Return whether it took part in the steps."""
         gpus, role = self._members.pop(name, (0, "spare"))
         self._gpus_by_role[role] -= gpus
         return role == "active"
 
     def open_generation(self, members: tuple[str, ...]) -> None:
-        """Those named take part and the others are spare; with none named, everyone who is no spare does."""
+        """Make the named members active and the others spare; if none is named, all but spares are active."""
         self._generation = frozenset(members)
         for name, (gpus, role) in list(self._members.items()):
             if members:
@@ -77,7 +76,7 @@ class Membership:
         active, joining, spare = self._gpus_by_role.values()
         held_gpus = max(self.held_gpus, self.allocated_gpus)
         if not self._is_told:
-            # No member that works was ever reported, so the attempt as a whole is what takes part.
+            # No working member was ever reported, so the attempt as a whole takes part.
             active = self.size_gpus or max(0, held_gpus - spare)
         present = active + joining + spare
         paid = max(held_gpus, self.size_gpus + spare, present)

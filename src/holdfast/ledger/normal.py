@@ -1,12 +1,13 @@
-"""What a step of a run normally takes, where nobody declared it: found in the run's own steps.
+"""Estimate the normal duration of a run's steps from the steps themselves, if none was declared.
 
-The steps of a stage are cut into plateaus: stretches in which they take about the same. The level of a
+The steps of a stage are cut into plateaus: stretches in which steps take about the same time. The level of a
 plateau is the mean of the middle half of its steps, which neither jitter nor a few slow steps move. A plateau
 is healthy at its own level unless the run got faster later: then it was slow, and the faster level is its
-reference. Steps that grew longer for good are a stage of their own (a larger batch, longer sequences) as far
-as anybody can see from their times; what it would cost if they were a slowdown is told as a doubt.
+reference. Steps that grew longer for good look like a stage of their own (a larger batch, longer sequences):
+their times cannot show more. What it would cost if they were a slowdown is reported as a doubt.
 
-Around the level lies a band of jitter, as wide as the run's own steps spread: what stays within is no loss.
+Around the level lies a band of jitter, as wide as the run's own steps spread. A step within the band is not
+slow.
 """
 
 from collections import Counter
@@ -22,23 +23,23 @@ from holdfast.ledger.tally import Measured, Tally, measured, work_bin
 from holdfast.ledger.timeline import Timeline
 
 PIECES_MAX = 64
-"""So finely the steps of a stage are looked at, one after the other."""
+"""Into how many pieces, in order of time, the steps of a stage are divided at most."""
 PIECE_STEPS_MIN = 4
 LEVEL_TOLERANCE = 0.04
 """Stretches whose levels differ by less, or by less than chance explains, are one plateau."""
 SLOW_RATIO_MIN = 1.05
-"""A plateau that is above a later one by less is not called slow."""
+"""A plateau above a later one by less than this ratio is not called slow."""
 BAND_MIN = 0.08
-"""The band of jitter is at least so wide: the bins of work are 3 % wide each."""
+"""The least width of the band of jitter: the bins of work are 3 % wide each."""
 BAND_SIGMAS = 3.0
 CHANCE_SIGMAS = 4.0
 HEALTHY_SHARE_MIN = 0.05
 """A plateau with this share of the stage's steps can be the reference for those before it."""
 HEALTHY_STEPS_MIN = 8
 LASTING_SHARE_MIN = 0.1
-"""Longer steps at the end of a run are a slowdown until they are this share of its steps."""
+"""Longer steps at the end of a run count as a slowdown until they are this share of its steps,"""
 RAMP_RATIO_MAX = 1.25
-"""... unless they go on to grow as those before did, by no more than this at once."""
+"""... unless steps were growing before, and these grew by less than this ratio at once."""
 WARM_UP_SHARE_MAX = 0.05
 """Slower steps at the very beginning, up to this share, are part of getting started."""
 MIXED_RATIO_MAX = 3.0
@@ -46,14 +47,14 @@ MIXED_SHARE_MIN = 0.02
 MIXED_STEPS_MIN = 20
 MIXED_PIECES_MIN = 8
 MIXED_DISPERSION_MAX = 2.5
-"""Long steps that come as evenly as chance would have them all along are the work's own, such as longer
+"""Long steps that are spread as evenly as by chance over the whole run belong to the work, such as longer
 sequences: slowness comes in stretches. 1 is chance; a stretch of 16 steps is about 16."""
 UNCERTAINTY_MIN = 0.001
 _SPREAD_MIN = 0.01
 _FEW_STEPS = 16
 _SPREAD_OF_FEW = 0.03
 _SPREAD_OF_TOO_FEW = 0.2
-"""Fewer than HEALTHY_STEPS_MIN steps do not tell how much they spread; healthy runs do up to 20 %."""
+"""Fewer than HEALTHY_STEPS_MIN steps do not show their spread; in healthy runs it is up to 20 %."""
 _MIDMEAN_SIGMAS = 1.2
 """The middle half's mean varies by about this many standard deviations over the root of the count."""
 _IQR_SIGMAS = 1.35
@@ -61,25 +62,25 @@ _MAD_SIGMAS = 1.48
 _NEIGHBOURS_MIN = 8
 _MOST = 0.8
 _MOST_SIGMAS = 1.28
-"""So many standard deviations contain 80 % of a normal distribution."""
+"""Within this many standard deviations lie 80 % of a normal distribution."""
 _WORK = (Category.USEFUL, Category.RECOMPUTED)
 
 
 class Plateau(NamedTuple):
-    """A stretch of a stage in which steps take about the same: which buckets of the timeline, and how many
+    """A stretch of a stage in which steps take about the same time: its buckets of the timeline, and its
     GPU-ns a step.
 
-    level        what they take
-    reference    what they should take
-    ceiling      a step up to here is within the band of jitter; 0 where the reference was declared
+    level        what steps take
+    reference    what steps should take
+    ceiling      the upper edge of the band of jitter; 0 if the reference was declared
     regular      bins of steps that are longer at regular intervals, as for an evaluation or a save
-    excess       what exceeds the reference, where that is not slowdown
+    excess       the category of time beyond the reference; None: slowdown
     uncertainty  of the reference, as a share of it
-    doubt_gpu_ns what would be slowdown if the steps were not meant to be longer than those before
-    was          the level before, where there is such a doubt
-    mixed        the share of longer steps that are the work's own
-    beyond_gpu_ns  what steps above the ceiling took
-    is_loud      jitter is wider than the narrowest band: steps cannot be told apart one by one
+    doubt_gpu_ns the slowdown there would be if the steps were not meant to be longer than those before
+    was          the level before, if there is such a doubt
+    mixed        the share of longer steps that belong to the work
+    beyond_gpu_ns  total of the steps above the ceiling
+    is_loud      jitter is wider than the narrowest band: single slow steps cannot be told apart
     """
 
     stage: int
@@ -100,7 +101,7 @@ class Plateau(NamedTuple):
     is_loud: bool = True
 
     def split(self, key: Measured, gpu_ns: int, steps: Fraction) -> tuple[tuple[Category, int], ...]:
-        """What was measured in this stretch by category: its normal part, and what exceeds it."""
+        """Split time measured in this stretch into its normal part and the excess."""
         normal = min(gpu_ns, round(steps * self.reference))
         is_told_apart = not self.is_loud and self.reference < self.level
         if self.ceiling and not key.is_own and not is_told_apart:
@@ -120,7 +121,7 @@ class Plateau(NamedTuple):
 
 
 def declared_plateau(stage: int, reference: Fraction, buckets: int) -> Plateau:
-    """A stage whose reference was declared: what exceeds it is slow, however little."""
+    """A stage with a declared reference: any time beyond it is slow."""
     return Plateau(stage, 0, buckets, 0.0, 0, max(1, int(reference)), reference, 0)
 
 
@@ -148,7 +149,7 @@ class _Histogram:
         return twin
 
     def bins(self) -> Iterator[tuple[float, float]]:
-        """Steps and GPU-ns of each bin, those of the quickest steps first."""
+        """Steps and GPU-ns of each bin, quickest steps first."""
         for bin_ in sorted(self.steps_by_bin):
             yield self.steps_by_bin[bin_], self.gpu_ns_by_bin[bin_]
 
@@ -175,19 +176,19 @@ class _Histogram:
         return max(1.0, work)
 
     def spread(self) -> float:
-        """The standard deviation by the middle half, as a share."""
+        """The standard deviation as a share, estimated from the middle half."""
         return log(self.quantile(0.75) / self.quantile(0.25)) / _IQR_SIGMAS
 
     def gpu_ns(self) -> float:
         return sum(self.gpu_ns_by_bin.values())
 
     def above(self, ceiling: float) -> list[tuple[float, float]]:
-        """Steps and GPU-ns of the bins above it."""
+        """Steps and GPU-ns of the bins above the ceiling."""
         return [(steps, gpu_ns) for steps, gpu_ns in self.bins() if gpu_ns > ceiling * steps]
 
 
 class _Segment:
-    """Pieces in a row that belong together."""
+    """Consecutive pieces that belong together."""
 
     __slots__ = ("compared", "end", "first", "histogram", "level", "pieces")
 
@@ -196,7 +197,7 @@ class _Segment:
         self.histogram = histogram
         self.pieces = pieces
         self.level = max(1.0, histogram.midmean())
-        # Where long steps are mixed in, a few of them more or less move the middle, and hardly this.
+        # If long steps are mixed in, a few more or less of them move the middle, but hardly this.
         self.compared = max(1.0, histogram.midmean(0.1, 0.6))
 
     @property
@@ -209,12 +210,12 @@ class _Segment:
 
 
 class StageCourse(NamedTuple):
-    """What the steps of one stage are estimated from.
+    """The data that one stage's reference is estimated from.
 
     slow     stretches of the timeline, as buckets, in which the run is known to be slow: from, to
-    faults   where it survived a fault, as buckets: what is slow from there on is slow because of it
-    entries  the GPU-ns of the run's steps, one after the other, to see what comes at regular intervals
-    within   which of them are the stage's: from, to
+    faults   where the run survived a fault, as buckets: slowness from there on is due to the fault
+    entries  the GPU-ns of the run's steps in order, to find longer steps at regular intervals
+    within   the range of entries that belongs to the stage: from, to
     """
 
     stage: int
@@ -227,7 +228,7 @@ class StageCourse(NamedTuple):
 
 
 def plateaus(course: StageCourse) -> list[Plateau]:
-    """The plateaus of a stage in the order of time; none where it has no steps."""
+    """The plateaus of a stage in order of time; none if it has no steps."""
     pieces = _pieces(course)
     if not pieces:
         return []
@@ -255,7 +256,7 @@ def plateaus(course: StageCourse) -> list[Plateau]:
 
 
 def quick_step(tally: Tally, stage: int) -> Fraction | None:
-    """GPU-ns of a step of this stage of which a quarter is quicker; None where the tally has none."""
+    """The lower quartile of a step's GPU-ns in this stage; None if the tally has no such steps."""
     found = _Histogram()
     for key, steps in tally.steps.items():
         told = measured(key)
@@ -268,8 +269,8 @@ def quick_step(tally: Tally, stage: int) -> Fraction | None:
 
 
 def _pieces(course: StageCourse) -> list[_Segment]:
-    """The stage in pieces of about as many steps each. Only steps that follow another one count, because the
-    first one after a start is always slow; where a stage has no other, they count too.
+    """The stage in pieces with about the same number of steps. The first step after a start is always slow,
+    so it counts only if the stage has no other steps.
     """
     tally = course.tally
     bins = _bins(course, Category.SLOWDOWN) or _bins(course, Category.STARTING)
@@ -299,7 +300,7 @@ def _pieces(course: StageCourse) -> list[_Segment]:
 
 
 def _bins(course: StageCourse, excess: Category) -> dict[int, int]:
-    """The bins of the keys that steps of this stage are tallied under, of those with this excess."""
+    """The keys with this excess that steps of this stage are tallied under, with their bins."""
     tally, bins = course.tally, {}
     for key, steps in tally.steps.items():
         told = measured(key)
@@ -310,8 +311,8 @@ def _bins(course: StageCourse, excess: Category) -> dict[int, int]:
 
 
 def _spread_by_neighbours(pieces: list[_Segment]) -> float:
-    """The spread of steps by how much neighbouring pieces differ, whatever the steps' distribution; a few
-    changes of level do not count.
+    """The spread of steps, from how much neighbouring pieces differ. It does not depend on the distribution
+    of the steps, and a few changes of level do not affect it.
     """
     differences = sorted(abs(log(left.compared / right.compared)) for left, right in pairwise(pieces))
     if len(differences) < _NEIGHBOURS_MIN:
@@ -322,7 +323,7 @@ def _spread_by_neighbours(pieces: list[_Segment]) -> float:
 
 
 def _joined(pieces: list[_Segment], spread: float) -> list[_Segment]:
-    """Neighbours that are as alike as chance would have them are one, the most alike first."""
+    """Merge neighbours that differ no more than by chance, the most alike first."""
     segments = list(pieces)
     apart = [_apart(left, right, spread) for left, right in pairwise(segments)]
     while apart and min(apart) < 1:
@@ -336,7 +337,7 @@ def _joined(pieces: list[_Segment], spread: float) -> list[_Segment]:
 
 
 def _apart(left: _Segment, right: _Segment, spread: float) -> float:
-    """How far two levels are from each other; below 1 it means nothing."""
+    """How far two levels are apart; a value below 1 is not significant."""
     chance = CHANCE_SIGMAS * _MIDMEAN_SIGMAS * spread * sqrt(1 / left.steps + 1 / right.steps)
     return abs(log(left.compared / right.compared)) / max(LEVEL_TOLERANCE, chance)
 
@@ -345,7 +346,7 @@ def _apart(left: _Segment, right: _Segment, spread: float) -> float:
 
 
 def _references(segments: list[_Segment], is_slow: list[bool]) -> list[float]:
-    """What a step of each should have taken: no more than in any healthy stretch that came later."""
+    """What a step of each segment should have taken: no more than in any healthy stretch after it."""
     total = sum(segment.steps for segment in segments)
     least = max(min(HEALTHY_STEPS_MIN, total / 4), HEALTHY_SHARE_MIN * total)
     healthy = [segment.steps >= least and not slow for segment, slow in zip(segments, is_slow, strict=True)]
@@ -358,7 +359,7 @@ def _references(segments: list[_Segment], is_slow: list[bool]) -> list[float]:
         known = [other.level for other, good in list(zip(segments, healthy, strict=True))[index:] if good]
         if index >= tail or is_slow[index]:
             before = [other.level for other, good in zip(segments[:tail], healthy, strict=False) if good]
-            # Where steps have been growing longer, the last of them go on to.
+            # If steps have been growing longer, the last ones may continue to.
             is_ramp = len(before) > 1 and before[-1] > SLOW_RATIO_MIN * before[-2]
             is_next = is_ramp and segment.level < before[-1] * RAMP_RATIO_MAX
             if is_slow[index] or not is_next:
@@ -369,7 +370,7 @@ def _references(segments: list[_Segment], is_slow: list[bool]) -> list[float]:
 
 
 def _tail(segments: list[_Segment], total: float) -> int:
-    """Where the last steps begin that are too few to tell whether they are longer for good."""
+    """The first of the last segments that are too short to show whether their steps are longer for good."""
     tail, steps = len(segments), 0.0
     while tail > 1 and steps + segments[tail - 1].steps < LASTING_SHARE_MIN * total:
         tail -= 1
@@ -409,7 +410,7 @@ def _plateau(
 
 
 def _ceiling(segment: _Segment, spread: float, *, is_healthy: bool) -> float:
-    """A stretch at its own level tells its own jitter; in a slow one the slowness is in it."""
+    """The upper edge of the band. Only a healthy segment shows its own jitter; slowness would add to it."""
     own = spread
     if is_healthy and segment.steps >= _FEW_STEPS:
         own = log(segment.histogram.quantile(0.84) / segment.histogram.quantile(0.5))
@@ -421,7 +422,7 @@ def _near(level: float, gpu_ns: float, steps: float) -> bool:
 
 
 def _mixed(healthy: list[tuple[_Segment, float]]) -> float:
-    """The share of steps above the ceiling, where they come as evenly as chance would have them; else 0."""
+    """The share of steps above the ceiling if they are spread as evenly as by chance; else 0."""
     counts = [
         sum(steps for steps, gpu_ns in piece.above(ceiling) if _near(segment.level, gpu_ns, steps))
         for segment, ceiling in healthy
@@ -446,11 +447,11 @@ def _uncertainty(segment: _Segment, spread: float) -> float:
     return max(UNCERTAINTY_MIN, 2 * max(by_steps, between))
 
 
-# -- what else is known of them ----------------------------------------------------------------------------
+# -- warm-up, doubts and regular steps -----------------------------------------------------------------------
 
 
 def _warmed_up(found: list[Plateau]) -> list[Plateau]:
-    """Slow steps at the very beginning are part of getting started."""
+    """Count slow steps at the very beginning as starting."""
     total, done = sum(one.steps for one in found), 0.0
     warm = []
     for one in found:
@@ -462,7 +463,7 @@ def _warmed_up(found: list[Plateau]) -> list[Plateau]:
 
 
 def _with_doubts(found: list[Plateau]) -> list[Plateau]:
-    """Steps that are longer for good than those before, and nothing says why."""
+    """Note a doubt where steps became longer for good and nothing recorded says why."""
     least, told = inf, []
     total = sum(one.steps for one in found)
     for one in found:
@@ -481,13 +482,13 @@ REGULAR_EVERY_MIN = 4
 INTERVALS_TRIED = 5
 REGULAR_TIMES = (1.3, 2.0)
 REGULAR_COST_MIN = 0.002
-"""Of the time: what costs less beyond the band is not worth a search."""
+"""Steps beyond the band that take less than this share of the time are not worth a search."""
 ENTRIES_MAX = 16_384
-"""So many of the latest steps are searched for what comes at regular intervals."""
+"""How many of the latest steps are searched for longer steps at regular intervals."""
 
 
 def _with_regular(found: list[Plateau], course: StageCourse) -> list[Plateau]:
-    """Steps that are longer every so many steps: an evaluation, a save, a log."""
+    """Find steps that are longer at regular intervals: an evaluation, a save, a log."""
     begin, end = course.within
     total = sum(one.steps for one in found)
     if begin >= end or not total:
@@ -505,7 +506,7 @@ def _with_regular(found: list[Plateau], course: StageCourse) -> list[Plateau]:
 
 
 def _regular(one: Plateau, entries: Sequence[int]) -> frozenset[int]:
-    """Jitter now and then goes beyond the band as well: what comes regularly may lie above all of it."""
+    """The bins of regular long steps. Jitter leaves the band now and then too, so try higher ceilings."""
     late = [at for at, work in enumerate(entries) if work > one.ceiling]
     for ceiling in (one.ceiling, *(round(one.level * times) for times in REGULAR_TIMES)):
         if bins := _regular_bins([at for at in late if entries[at] > ceiling], entries):
@@ -514,7 +515,7 @@ def _regular(one: Plateau, entries: Sequence[int]) -> frozenset[int]:
 
 
 def _regular_bins(late: list[int], entries: Sequence[int]) -> frozenset[int]:
-    """The bins of work in which nearly all steps come at the same interval as most."""
+    """The bins of work in which nearly all steps come at the most common interval."""
     if len(late) < REGULAR_STEPS_MIN:
         return frozenset()
     between = Counter(after - before for before, after in pairwise(late))

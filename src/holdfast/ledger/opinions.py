@@ -1,7 +1,8 @@
 """Second opinions on an estimated reference: earlier runs of the same model, and published figures.
 
-A run that is slow from its first step to its last has no faster step to show it. What else is known may: what
-a step took in another run of the same model, and what share of the chips' peak others reached.
+A run that is slow from its first step to its last has no faster step to compare with. Two other figures can
+show it: the time of a step in another run of the same model, and the share of the chips' peak that others
+published.
 """
 
 import re
@@ -17,16 +18,16 @@ from holdfast.ledger.runs import fold_run
 from holdfast.record.store import RunSummary, Selection, Store
 
 SLOWER_RATIO_MIN = 1.1
-"""Below this ratio two references agree: runs on other nodes differ as much."""
+"""Below this ratio two references agree: runs on different nodes differ as much."""
 MFU_SHARE_MIN = 0.7
-"""A run that reaches less of the nearest published MFU is called slow; published figures are good ones."""
+"""A run below this share of the nearest published MFU is called slow; published figures are good ones."""
 PUBLISHED = "published"
 _COUNTER = re.compile(r"[-_.]?[0-9]+$")
 STEM_CHARS_MIN = 3
 
 
 class Kin(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells whether two runs are of the same model. stem: the run's name without its number."""
+    """What identifies a run's model. stem: the run's name without its number."""
 
     name: str
     stem: str
@@ -42,14 +43,14 @@ class Kin(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def is_like(self, other: "Kin") -> bool:
-        """Of the same size on the same chip where both say so; else of the same name."""
+        """Whether size and chip are the same if both are known; else whether the names are."""
         if self.params is not None and other.params is not None:
             return self.params == other.params and self.chip in (None, other.chip)
         return bool(self.name and self.name == other.name) or bool(self.stem and self.stem == other.stem)
 
 
 def says_slow(opinion: Opinion) -> bool:
-    """Whether the run is slower by more than such figures differ."""
+    """Whether the run is slower by more than such figures usually differ."""
     return opinion.ratio >= (1 / MFU_SHARE_MIN if opinion.source == PUBLISHED else SLOWER_RATIO_MIN)
 
 
@@ -90,16 +91,16 @@ def _by_publication(told: Report) -> Opinion | None:
 
 
 ALONE = (
-    "Nothing else says what a step should take: no earlier run of the same model is in the record, and no "
-    "FLOPs are declared to hold against published figures. If this run is slow from its first step on, it "
-    "does not show."
+    "There is no second opinion on this reference: the record has no earlier run of the same model, and no "
+    "FLOPs are declared to compare with published figures. If this run is slow from its first step on, the "
+    "report cannot show it."
 )
 
 
 def with_opinions(told: Report, earlier: Sequence[Report]) -> Report:
-    """The report with second opinions on its reference, among its remarks as well.
+    """The report with second opinions on its reference, also added to its remarks.
 
-    earlier: reports of runs of the same model that began before.
+    earlier: reports of earlier runs of the same model.
     """
     if told.reference is None or told.reference.uncertainty is None:
         return told
@@ -111,13 +112,13 @@ def with_opinions(told: Report, earlier: Sequence[Report]) -> Report:
 
 
 RUNS_MAX = 5
-"""So many of the latest of them are read."""
+"""How many earlier runs are read, the latest first."""
 EVENTS_MAX = 500_000
-"""So many events are read for second opinions, of all of them together: more would take too long."""
+"""How many events are read for second opinions in all: more would take too long."""
 
 
 def consulted(store: Store, told: Report) -> Report:
-    """The report with what earlier runs of the same model, and published figures, say of its reference."""
+    """The report with second opinions from earlier runs in the store and from published figures."""
     if told.reference is None or told.reference.uncertainty is None:
         return told
     earlier = _affordable(_earlier(told.run, _kins(store), store.runs()))
@@ -125,7 +126,7 @@ def consulted(store: Store, told: Report) -> Report:
 
 
 def compared(store: Store, reports: Sequence[Report]) -> list[Report]:
-    """The reports, each with what the earlier ones among them say of its reference."""
+    """The reports, each with second opinions from the earlier ones among them."""
     kins, summaries, known = _kins(store), store.runs(), {told.run: told for told in reports}
     return [
         with_opinions(
@@ -136,7 +137,7 @@ def compared(store: Store, reports: Sequence[Report]) -> list[Report]:
 
 
 def _earlier(run: str, kins: Mapping[str, Kin], summaries: Sequence[RunSummary]) -> list[RunSummary]:
-    """The runs of the same model that began before it."""
+    """The runs of the same model that began before this run."""
     began_ns = next((one.first_ns for one in summaries if one.run == run), 0)
     return [
         one
@@ -146,7 +147,7 @@ def _earlier(run: str, kins: Mapping[str, Kin], summaries: Sequence[RunSummary])
 
 
 def _affordable(summaries: Iterable[RunSummary]) -> list[str]:
-    """The first of these runs that can be read in reasonable time; one that is too long is passed over."""
+    """The first of these runs that can be read in reasonable time; runs that are too long are skipped."""
     found: list[str] = []
     left = EVENTS_MAX
     for summary in summaries:
@@ -157,7 +158,7 @@ def _affordable(summaries: Iterable[RunSummary]) -> list[str]:
 
 
 def _kins(store: Store) -> dict[str, Kin]:
-    """What every run says of its model: a few events of each are read."""
+    """The model of every run, from a few of its events."""
     folds: dict[str, Fold] = {summary.run: Fold() for summary in store.runs()}
     for event in store.select(Selection(kinds=("run.submitted", "run.started", "reference.declared"))):
         if event.run in folds:

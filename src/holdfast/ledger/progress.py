@@ -1,9 +1,9 @@
-"""How far a run has come, what each step took at first, and who owes the steps that are done again.
+"""How far a run has come, the time of each step's first execution, and which incidents owe repeated steps.
 
-The *position* is the last step whose result the run has now; the *high* mark the furthest it ever had. A
-rollback lowers the position and keeps the high mark; steps between the two were done and are not there any
-more. The first time a step is done is the one that counts as useful, every later time is recomputation, owed
-by the incident whose rollback made it necessary.
+The *position* is the last step whose result the run has now; the *high* mark is the furthest it ever had. A
+rollback lowers the position and keeps the high mark; the steps between the two are lost. The first execution
+of a step counts as useful. Every later one is recomputation, owed by the incident whose rollback made it
+necessary.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ from holdfast.ledger.copies import copied
 
 
 class RolledBackSteps(NamedTuple):
-    """Steps that were done and are rolled back now."""
+    """Steps that were done and then rolled back."""
 
     entry: int
     last_step: int
@@ -24,15 +24,15 @@ class RolledBackSteps(NamedTuple):
     entry_gpu_ns: int  # of the entry they are part of
     entry_steps: int
     steps: int
-    excess: Category  # what they took beyond a normal step
-    incident: int | None  # who answered for that
+    excess: Category  # the category of their time beyond a normal step
+    incident: int | None  # the incident that the excess was charged to
 
 
 class StepProgress:
     """Position, high mark, and debts as (up to which step, number of the incident).
 
-    First executions are kept as one entry a commit, in the order of their steps. Nearly every entry is one
-    step, so only the GPU-ns are kept for each, and where the steps jump is kept apart.
+    Each commit of new steps adds one entry, in step order. Nearly every entry is one step, so an entry keeps
+    only its GPU-ns; jumps of the step number are kept apart.
     """
 
     __slots__ = (
@@ -45,17 +45,17 @@ class StepProgress:
         self.high = -1  # steps may be counted from 0
         self.debts: list[tuple[int, int]] = []
         self.entries_gpu_ns: list[int] = []
-        self._jumps: list[tuple[int, int]] = [(-1, -1)]  # (entry, its last step) wherever it is not the next
+        self._jumps: list[tuple[int, int]] = [(-1, -1)]  # (entry, its last step) if not the next step
         self._special: dict[int, tuple[Category, int | None]] = {}  # excess and incident, where not plain
-        self._gaps: list[tuple[int, int]] = []  # (after, up to) steps that nobody was seen to do
-        self._first_entry = 0  # of those since the step counter began again
-        self._kept_before = 0  # steps the run had when it did
-        self._length: int | None = None  # how much of the shared list a copy sees
+        self._gaps: list[tuple[int, int]] = []  # (after, up to) steps not seen being done
+        self._first_entry = 0  # since the step counter began again
+        self._kept_before = 0  # steps the run had at that time
+        self._length: int | None = None  # how much of the shared list this copy sees
 
     def advance(
         self, step: int, gpu_ns: int, excess: Category = Category.SLOWDOWN, incident: int | None = None
     ) -> None:
-        """Steps up to `step`, beyond the high mark, were done for the first time."""
+        """The run did the steps up to `step`, beyond the high mark, for the first time."""
         if excess != Category.SLOWDOWN or incident is not None:
             self._special[len(self.entries_gpu_ns)] = (excess, incident)
         if step != self.high + 1:
@@ -64,7 +64,7 @@ class StepProgress:
         self.position = self.high = step
 
     def jump(self, step: int) -> None:
-        """The run is at `step` without having been seen to do the steps between."""
+        """The run is at `step`; the steps in between were not seen."""
         if step > self.high:
             self._gaps.append((self.high, step))
             self.advance(step, 0)
@@ -72,7 +72,7 @@ class StepProgress:
         self.settle()
 
     def kept(self) -> int:
-        """How many steps the run was seen to do and has now."""
+        """How many observed steps the run has now."""
         if self.position is None:
             return 0
         skipped = sum(max(0, min(upto, self.position) - after) for after, upto in self._gaps)
@@ -85,11 +85,11 @@ class StepProgress:
 
     @property
     def first_step(self) -> int:
-        """The first step that the run was seen to do."""
+        """The first observed step of the run."""
         return self._gaps[0][1] + 1 if self._gaps and self._gaps[0][0] < 0 else 0
 
     def begin_again(self, step: int) -> None:
-        """The run was complete, and another one with the same name goes on after `step`: all is new."""
+        """The run was complete, and another run of its name starts after `step`: all its steps are new."""
         self._kept_before = self.kept()
         self._first_entry = self.entry
         self._jumps.append((len(self.entries_gpu_ns), step))
@@ -98,18 +98,18 @@ class StepProgress:
         self.position = self.high = step
 
     def roll_back(self, step: int, incident: int) -> None:
-        """What was done after `step` is gone; the incident of this number owes doing it again."""
+        """The steps after `step` are lost; this incident owes repeating them."""
         assert self.position is not None
         self.debts.append((self.position, incident))
         self.position = step
 
     def settle(self) -> None:
-        """Forget the debts of steps that are done again."""
+        """Drop the debts for steps that were repeated."""
         while self.debts and self.position is not None and self.debts[-1][0] <= self.position:
             self.debts.pop()
 
     def lost(self) -> Iterator[RolledBackSteps]:
-        """The steps between position and high mark, latest first."""
+        """The lost steps between position and high mark, latest first."""
         position = self.high if self.position is None else self.position
         entry = self.entry - 1
         while entry >= self._first_entry and (last := self._last_step(entry)) > position:
@@ -133,34 +133,34 @@ class StepProgress:
         return step + entry - at
 
     def copy(self) -> "StepProgress":
-        """A copy that shares the entries; `adopt` it before going on from it."""
+        """A copy that shares the entries; call its `adopt` before adding to it."""
         twin = copied(self, "debts", "_jumps", "_special", "_gaps")
         twin._length = self.entry
         return twin
 
     def adopt(self) -> None:
-        """Drop the entries that were added since this copy was made, and go on."""
+        """Drop the entries added since this copy was made, and continue from it."""
         del self.entries_gpu_ns[self._length :]
         self._length = None
 
 
 SPANS_MAX = 16
-"""So many places where steps are missing are remembered at once."""
+"""How many gaps between reported steps are remembered at once."""
 _REACH = 2
-"""A skipped step is told late before the run has gone on by so many times the steps that were skipped."""
+"""A step counts as late only until the run is this many times the skipped steps further on."""
 
 
 class _Skipped(NamedTuple):
-    """Steps between these two that nobody has told yet, and when the second was told."""
+    """Steps between these two that were not reported yet, and when the second was reported."""
 
     after: int
     before: int
     at_ns: int
-    told: int  # the last of them that came
+    told: int  # the last of them reported so far
 
 
 class Setback(NamedTuple):
-    """A clock that was set back: when, by how much at least, and how many steps came out of order."""
+    """A clock that was set back: when, by how much at least, and how many steps were out of order."""
 
     at_ns: int
     back_ns_min: int
@@ -168,11 +168,11 @@ class Setback(NamedTuple):
 
 
 class Disorder:
-    """Steps that are told out of order because a clock was set back: what is missing, and what came late.
+    """Steps that are reported out of order because a clock was set back.
 
-    Where a clock goes back, later steps get earlier times and lie between the steps before them: 48, 51, 49,
-    52, 50. That looks like many rollbacks. But a run that is rolled back does again what it has told before,
-    and these steps were never told: they were skipped a moment ago.
+    When a clock goes back, later steps get earlier times and mix with the steps before them: 48, 51, 49, 52,
+    50. That looks like many rollbacks. But a run that rolls back repeats reported steps, and these were never
+    reported: they were skipped a moment ago.
     """
 
     __slots__ = ("_spans", "setbacks")
@@ -182,16 +182,16 @@ class Disorder:
         self.setbacks: list[Setback] = []
 
     def skip(self, after: int, before: int, now_ns: int) -> None:
-        """The run told `before` and had told `after`; nothing in between."""
+        """The run reported `after`, then `before`, and no step in between."""
         self._spans = [*self._spans[-SPANS_MAX + 1 :], _Skipped(after, before, now_ns, after)]
 
     def forget(self) -> None:
-        """The run starts from somewhere: what it tells next is not late."""
+        """The run starts or resumes: its next steps are not late."""
         if self._spans:
             self._spans = []
 
     def is_late(self, step: int, position: int, now_ns: int) -> bool:
-        """Whether this step is one of those that were skipped a moment ago."""
+        """Whether this step was skipped a moment ago. If so, note that it came."""
         for index, span in enumerate(self._spans):
             is_near = position <= span.before + _REACH * (span.before - span.after)
             if span.told < step < span.before and is_near:
@@ -202,7 +202,7 @@ class Disorder:
         return False
 
     def was_late(self, step: int) -> bool:
-        """Whether the last word on one of the skipped steps was about this one."""
+        """Whether this was the last skipped step reported in its gap."""
         return any(span.told == step > span.after for span in self._spans)
 
     def _note(self, span: _Skipped, now_ns: int, is_first: bool) -> None:

@@ -1,8 +1,8 @@
-"""Published figures to hold a run against: MFU by model size, GPU count and chip; bus bandwidth by chip.
+"""Published figures to compare a run with: MFU by model size, GPU count and chip; bus bandwidth by chip.
 
-The rows and their sources are in references.json beside this module. A row says what somebody reached and
-published, not what every cluster must reach; where its source does not say how attention was counted, the row
-says "unknown". Distance is in octaves (log 2): half as many GPUs are as far away as twice as many.
+The rows and their sources are in references.json beside this module. A row is a published result, not a
+target for every cluster; if its source does not say how attention was counted, the row says "unknown".
+Distance is in octaves (log 2): half as many GPUs are as far away as twice as many.
 """
 
 from functools import cache
@@ -20,20 +20,20 @@ Reach = Literal["nvlink", "network"]
 """Whether all the GPUs of a collective share one NVLink domain, or the network carries a part of it."""
 
 Basis = Literal["measured", "expected", "floor"]
-"""measured: a benchmark's result. expected: as the source says. floor: any healthy node exceeds it."""
+"""measured: a benchmark's result. expected: the source's expectation. floor: any healthy node exceeds it."""
 
 FAR_RATIO = 1.5
 """A row whose model size or GPU count differs by more than this factor is called different."""
 
 NEAR_OCTAVES = 1.0
-"""Half or double the model: so far a published run counts as one of that size."""
+"""A published run up to half or double the size counts as being of that size."""
 
 _NVLINK_DOMAIN_GPUS: dict[Chip | None, int] = {"gb200": 72, "gb300": 72}
 _NVLINK_DOMAIN_GPUS_USUAL = 8
 
 
 class PublicationSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Who published a figure, and where in it to look."""
+    """The publication of a figure, and where to look in it."""
 
     title: str
     where: str
@@ -45,7 +45,7 @@ class PublicationSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that can be asked for by name. The last three: as it was trained with, where that is known."""
+    """A model known by name. The last three: what it was trained with, if known."""
 
     shape: Shape
     source: str
@@ -57,8 +57,8 @@ class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
 class MfuReference(msgspec.Struct, frozen=True, kw_only=True):
     """One published MFU.
 
-    active_params   of a mixture of experts only
-    recomputes_all  whether the run computed every layer twice, and so lost a quarter of its time to that
+    active_params   only for a mixture of experts
+    recomputes_all  whether the run computed every layer twice, which costs a quarter of its time
     source          key of `Published.sources`
     """
 
@@ -81,16 +81,16 @@ class MfuReference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compared_as(self) -> Attention:
-        """The convention to count the run in; where the source is silent, PaLM's, who defined MFU."""
+        """The convention to count the run in; if the source names none, that of PaLM, which defined MFU."""
         return "full" if self.attention == "unknown" else self.attention
 
     def octaves_from(self, *, params: int | None, gpus: int | None) -> float:
-        """Distance in model size and GPU count; what is None does not count."""
+        """Distance in model size and GPU count; None does not count."""
         return hypot(_octaves(params, self.params), _octaves(gpus, self.gpus))
 
 
 class BandwidthReference(msgspec.Struct, frozen=True, kw_only=True):
-    """One published bus bandwidth (GB = 10**9 bytes). gpus, size_bytes: None where the source names none."""
+    """One published bus bandwidth (GB = 10**9 bytes). gpus, size_bytes: None if the source names none."""
 
     chip: Chip
     reach: Reach
@@ -103,7 +103,7 @@ class BandwidthReference(msgspec.Struct, frozen=True, kw_only=True):
     how: str = ""
 
     def octaves_from(self, *, gpus: int | None) -> float:
-        """Distance in GPU count, as far as both are known."""
+        """Distance in GPU count; 0 if either is unknown."""
         return _octaves(gpus, self.gpus)
 
 
@@ -114,7 +114,7 @@ class PublishedReferences(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: tuple[BandwidthReference, ...]
 
     def chosen(self, chip: Chip | None, params: int | None, gpus: int | None) -> Self:
-        """The rows of this chip, nearest first to what is given. Models are named where nothing is."""
+        """The rows of this chip, the nearest to the given figures first. Models only if nothing is given."""
         mfu = [row for row in self.mfu if chip in (None, row.chip)]
         bandwidth = [row for row in self.bandwidth if chip in (None, row.chip)]
         mfu.sort(key=lambda row: (row.chip, row.precision, row.params, row.gpus))
@@ -125,7 +125,7 @@ class PublishedReferences(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, models=models, mfu=tuple(mfu), bandwidth=tuple(bandwidth))
 
     def first(self, limit: int | None) -> Self:
-        """So many rows of each table, with the sources that they name, in the order of the rows."""
+        """The first `limit` rows of each table, with the sources they name, in the order of the rows."""
         mfu, bandwidth = self.mfu[:limit], self.bandwidth[:limit]
         named = [row.source for row in mfu] + [row.source for row in bandwidth]
         named += [model.source for model in self.models.values()]
@@ -134,7 +134,7 @@ class PublishedReferences(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReferenceSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """The run a reference is wanted for. moe: whether its model is a mixture of experts."""
+    """The run to find a reference for. moe: whether its model is a mixture of experts."""
 
     params: int
     gpus: int
@@ -145,10 +145,10 @@ class ReferenceSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedRate(msgspec.Struct, frozen=True, kw_only=True):
-    """What is published near a run's size, on its chip.
+    """Published MFU near a run's size, on its chip.
 
-    reference  the row with the median MFU; of an even number the lower of the two
-    runs       rows that it is the median of, from low_percent to high_percent
+    reference  the row with the median MFU; for an even number of rows the lower of the two
+    runs       the number of rows, which range from low_percent to high_percent
     """
 
     reference: MfuReference
@@ -166,10 +166,10 @@ def published() -> PublishedReferences:
 
 
 def reference_mfu(setup: ReferenceSetup) -> MfuReference:
-    """The published row nearest to the run; `differences` says what it does not share with it.
+    """The published row nearest to the run; `differences` lists how the two differ.
 
     Precision and kind of model weigh more than the chip: FP8 against the FP8 peak, or a mixture of experts,
-    is another scale, while the same work on a chip of a similar peak is not.
+    is another scale; the same work on a chip with a similar peak is not.
     """
 
     def distance(row: MfuReference) -> tuple[float, float]:
@@ -180,11 +180,11 @@ def reference_mfu(setup: ReferenceSetup) -> MfuReference:
 
 
 def published_rate(setup: ReferenceSetup) -> PublishedRate:
-    """The median of what is published for such a run, rather than the best.
+    """The median of the published figures for such a run, rather than the best.
 
-    Rows count that are within NEAR_OCTAVES of it, half an octave for one of GPUs or of sequence length; where
-    there are none, those about as near as the nearest. Runs that compute every layer twice count only where
-    there are no others.
+    Rows within NEAR_OCTAVES count, where an octave of GPUs or of sequence length counts half; if there are
+    none, those about as near as the nearest. Runs that compute every layer twice count only if there are no
+    others.
     """
     alike = _alike(setup)
     rows = [row for row in alike if not row.recomputes_all] or alike
@@ -208,7 +208,7 @@ def published_rate(setup: ReferenceSetup) -> PublishedRate:
 
 
 def _alike(setup: ReferenceSetup) -> list[MfuReference]:
-    """Rows of the same precision, kind of model and chip; of each the next best where there are none."""
+    """Rows of the same precision, kind of model and chip; if there are none, the most similar rows."""
     peak = peak_flops_per_s(setup.chip, setup.precision)
 
     def unlike(row: MfuReference) -> tuple[bool, bool, bool, float]:
@@ -220,17 +220,17 @@ def _alike(setup: ReferenceSetup) -> list[MfuReference]:
 
 
 def reach(chip: Chip | None, gpus: int) -> Reach:
-    """How far a collective of this many GPUs reaches, in machines built the usual way."""
+    """How far a collective of this many GPUs reaches, in machines of the usual design."""
     return "nvlink" if gpus <= nvlink_domain_gpus(chip) else "network"
 
 
 def nvlink_domain_gpus(chip: Chip | None, gpus_per_node: int = _NVLINK_DOMAIN_GPUS_USUAL) -> int:
-    """How many GPUs NVLink joins: those of a rack where the chip comes in such, else those of a node."""
+    """How many GPUs NVLink joins: those of a rack if the chip comes in NVLink racks, else those of a node."""
     return _NVLINK_DOMAIN_GPUS.get(chip, gpus_per_node)
 
 
 def reference_bandwidth(chip: Chip, gpus: int, collective: Collective) -> BandwidthReference | None:
-    """The published bandwidth nearest to such a collective; None where none is known for chip and reach."""
+    """The nearest published bandwidth for such a collective; None if none is known for chip and reach."""
     wanted = (chip, reach(chip, gpus), collective)
     rows = [
         row
@@ -241,7 +241,7 @@ def reference_bandwidth(chip: Chip, gpus: int, collective: Collective) -> Bandwi
 
 
 def differences(setup: ReferenceSetup, row: MfuReference) -> tuple[str, ...]:
-    """In what the row is not like the run, in words; empty where it is near."""
+    """How the row differs from the run, in words; empty if it is near."""
     found = [
         f"the {row.chip.upper()} in place of the {setup.chip.upper()}" if row.chip != setup.chip else "",
         f"{row.precision} in place of {setup.precision}" if row.precision != setup.precision else "",
@@ -253,13 +253,13 @@ def differences(setup: ReferenceSetup, row: MfuReference) -> tuple[str, ...]:
 
 
 def mfu_sentence(mfu_percent: float, row: MfuReference) -> str:
-    """What the user reads: the run's MFU where the row's is the reference."""
+    """The run's MFU beside the row's, for the user."""
     where = f"{row.model}, {row.gpus:,} {row.chip.upper()}; {published().sources[row.source].cite()}"
     return f"{mfu_percent:.1f} % where {row.mfu_percent:.1f} % is the reference ({where})"
 
 
 def bandwidth_sentence(bus_gb_per_s: float, row: BandwidthReference) -> str:
-    """What the user reads: the run's bus bandwidth where the row's is the reference."""
+    """The run's bus bandwidth beside the row's, for the user."""
     gpus = f"{row.gpus:,} {row.chip.upper()}" if row.gpus else row.chip.upper()
     where = f"{row.collective}, {gpus}; {published().sources[row.source].cite()}"
     return f"{bus_gb_per_s:.1f} GB/s where {row.bus_gb_per_s:.1f} GB/s is the reference ({where})"
@@ -276,14 +276,14 @@ def _times(ratio: float, what: str) -> str:
 
 
 def bus_bytes_per_s(collective: Collective, size_bytes: int, ranks: int, duration_ns: int) -> float | None:
-    """Its speed, whatever the number of ranks; None where no bytes crossed between them, or in no time.
+    """Bus bandwidth, comparable for any number of ranks; None if no bytes crossed, or no time passed.
 
     The factors are those of NVIDIA nccl-tests (doc/PERFORMANCE.md): the bytes that must cross each rank's
-    link over the bytes of the buffer. Where switches reduce on the way (NVLink SHARP), it can exceed the
-    speed of the wire, so compare it only with one that was measured the same way.
+    link over the bytes of the buffer. If switches reduce on the way (NVLink SHARP), the figure can exceed the
+    speed of the wire, so compare it only with figures measured the same way.
 
-    size_bytes is counted as nccl-tests prints it, the larger of a rank's two buffers: what an all-gather ends
-    with, what a reduce-scatter starts from, and for the others the buffer itself.
+    size_bytes is counted as nccl-tests prints it, the larger of a rank's two buffers: the output of an
+    all-gather, the input of a reduce-scatter, and for the others the buffer itself.
     """
     if ranks < 2 or size_bytes <= 0 or duration_ns <= 0:
         return None

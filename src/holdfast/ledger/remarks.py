@@ -1,4 +1,4 @@
-"""What a reader of a report must know to read its numbers right, in sentences."""
+"""Remarks that help readers interpret a report's numbers correctly."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from holdfast.ledger.report import ReferenceStretch, Report
 from holdfast.wording.units import HOUR_NS
 
 SHOWN_MAX = 3
-"""So many of a kind are told one by one."""
+"""How many remarks of one kind are shown one by one."""
 
 
 def remarks(told: Report, fold: Fold) -> tuple[str, ...]:
@@ -31,9 +31,9 @@ def _of_the_record(told: Report, fold: Fold) -> Iterator[str]:
     if not told.gpus:
         yield "No GPUs are recorded for this run; import it with --gpus."
     elif not told.paid_gpu_ns:
-        yield "The record ends where the run begins, so there is nothing to account for yet."
+        yield "The record ends at the start of the run, so there is nothing to account for yet."
     if fold.accounts.is_up:
-        yield "The run has not ended; it is told up to its last event."
+        yield "The run has not ended; the report goes up to its last event."
     if counts.launches > counts.starts:
         yield (
             f"{counts.starts} starts hide {counts.launches - counts.starts} more launches that came to "
@@ -66,13 +66,13 @@ def _of_the_reference(told: Report) -> Iterator[str]:
         return
     if any(one.origin == "members" for one in reference.stretches):
         yield (
-            "No reference step time was declared; what a step would have taken had the slowest member "
-            "been as quick as the others stands for it."
+            "No reference step time was declared; the reference is the time that steps would have taken if "
+            "the slowest member had been as quick as the others."
         )
     else:
         yield (
             "No reference step time was declared; it is estimated from the run's own steps. "
-            "What slowed down all steps alike does not show."
+            "A slowdown that affected all steps alike does not show."
         )
     if told.counts.steps <= HEALTHY_STEPS_MIN:
         yield (
@@ -86,8 +86,8 @@ def _of_the_reference(told: Report) -> Iterator[str]:
     if mixed:
         yield (
             f"{100 * mixed:.0f} % of the steps are longer than the others (up to {MIXED_RATIO_MAX:.0f} "
-            "times) all along. They are taken for the work's own, such as longer sequences, and count as "
-            "useful."
+            "times) throughout the run. They are assumed to belong to the work, such as longer sequences, "
+            "and count as useful."
         )
 
 
@@ -106,7 +106,7 @@ def _of_longer_steps(longer: list[ReferenceStretch], told: Report) -> str:
 
 
 def gap_remarks(told: Report, priced: Callable[[Gap], str] | None = None) -> Iterator[str]:
-    """priced: what a gap would have cost, in words; else by the prices that were recorded, if any were."""
+    """Remarks on gaps. priced: a gap's cost in words; by default from the recorded prices, if any."""
     open_gaps = [gap for gap in told.gaps if not gap.given_back]
     for gap in sorted(open_gaps, key=lambda gap: -gap.gpu_ns)[:SHOWN_MAX]:
         price = ""
@@ -117,8 +117,8 @@ def gap_remarks(told: Report, priced: Callable[[Gap], str] | None = None) -> Ite
         yield (
             f"From {_moment(gap.from_ns)} to {_moment(gap.to_ns)} the run was down between two attempts, and "
             f"nothing says who held its {gap.gpus:,} GPUs: that time costs nothing here. If they were held, "
-            f"it is {gap.gpu_ns / HOUR_NS:,.2f} GPU-hours{price} more. Record a cost.rate with the GPUs "
-            "that are held, or import the scheduler's accounting (sacct) of this run."
+            f"it is {gap.gpu_ns / HOUR_NS:,.2f} GPU-hours{price} more. Record a cost.rate with the held "
+            "GPUs, or import the scheduler's accounting (sacct) of this run."
         )
     if len(open_gaps) > SHOWN_MAX:
         hours = sum(gap.gpu_ns for gap in open_gaps) / HOUR_NS
@@ -138,8 +138,8 @@ def _of_clocks(fold: Fold) -> Iterator[str]:
         yield (
             f"A clock was set back by {setback.back_ns_min / 1e9:,.0f} s or more at "
             f"{_moment(setback.at_ns)}: {setback.steps:,} steps have times later than steps that followed "
-            "them. Their numbers tell their order; no incident is made of it, and the time that the clock "
-            "shows twice is counted once."
+            "them. The ledger orders them by number, reports no incident, and counts time that the clock "
+            "showed twice only once."
         )
 
 
@@ -154,7 +154,7 @@ def _of_counters(fold: Fold) -> Iterator[str]:
     if counts.from_scratch:
         times = wording.times(counts.from_scratch)
         yield (
-            f"The step counter went back to its beginning {times}, and nothing says that the run was "
+            f"The step counter went back to its beginning {times}, and no event says that the run was "
             "complete: the steps count as recomputed. If that was a new run, import it under a name of its "
             "own (--run)."
         )
@@ -162,9 +162,9 @@ def _of_counters(fold: Fold) -> Iterator[str]:
 
 def _of_the_rest(told: Report) -> Iterator[str]:
     if told.useful_parts is not None and told.useful_parts.rest_gpu_ns < 0:
-        yield "More FLOPs are declared than the chips' peak allows; check model and chip."
+        yield "The declared FLOPs exceed the chips' peak; check model and chip."
     if told.counts.unknown_events:
-        yield f"{told.counts.unknown_events} events of kinds this version does not know."
+        yield f"{told.counts.unknown_events} events are of kinds that this version does not know."
 
 
 def _moment(at_ns: int) -> str:

@@ -1,8 +1,8 @@
-"""What a run's ledger says, as data: the partition, the ratios, the incidents, the course over time.
+"""A run's ledger as data: the partition, the ratios, the incidents, the course over time.
 
-A pure reading of a settled fold. The field names are the keys of `holdfast report --json`; times are
-nanoseconds, GPU-time is GPU-nanoseconds, ratios are between 0 and 1, and None means that nothing recorded
-tells. Rendering is for others.
+A report is read from a settled fold. The field names are the keys of `holdfast report --json`; times are
+nanoseconds, GPU-time is GPU-nanoseconds, ratios are between 0 and 1, and None means that the record does not
+say. Rendering happens elsewhere.
 """
 
 from typing import Self
@@ -16,12 +16,12 @@ from holdfast.record.events import Outcome, RunEnded, Severity
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
-    """total = scheduling x runtime: useful over paid for. With program: model FLOPs over the peak paid for.
+    """total = scheduling x runtime: useful over paid for. Times program: model FLOPs over the peak paid for.
 
-    basis: what total and runtime rest on, where that is an estimate: "estimated ± 0.4 %". total_min: what
-    total would be if steps that grew longer for good, with nothing that says why, were a slowdown.
-    checkpoint_span: the definition of Google's resiliency tool: (last step saved - first step loaded) x
-    reference step time / elapsed time. It knows neither GPU counts nor what was lost, or where.
+    basis: what total and runtime are based on, if that is an estimate: "estimated ± 0.4 %". total_min: total
+    if steps that grew longer for good, for no recorded reason, were a slowdown. checkpoint_span: the
+    definition of Google's resiliency tool: (last step saved - first step loaded) x reference step time /
+    elapsed time. It ignores GPU counts and does not show what was lost, or where.
     """
 
     total: float | None
@@ -34,7 +34,7 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended. survived_errors: how often its script failed on a member, and it went on without."""
+    """How a run ended. survived_errors: how often its script failed on a member and the run went on."""
 
     outcome: Outcome
     reason: str
@@ -52,9 +52,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """starts: launches in a row, nothing between them, count once. restarts: all launches but the first.
-    steps_short: those of which lanes were skipped, `lanes_skipped` together. takeovers: how often a successor
-    took the place of a coordinator that was lost.
+    """starts: launches with nothing recorded between them count once. restarts: all launches but the first.
+    steps_short: steps with skipped lanes, `lanes_skipped` lanes in all. takeovers: how often a successor
+    replaced a lost coordinator.
     """
 
     starts: int
@@ -72,12 +72,12 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReferenceStretch(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of the run whose steps have one reference: a declared stage, or a plateau that was found.
+    """A stretch of the run whose steps have one reference: a declared stage, or an estimated plateau.
 
-    level_gpu_ns  what its steps took, where the reference is an estimate
-    was_gpu_ns    where they are longer than before and nothing says why: the reference before
-    doubt_gpu_ns  what of it would be slowdown then; it is counted as useful
-    mixed_share   of steps that are longer all along, and are taken for the work's own
+    level_gpu_ns  what its steps took, if the reference is an estimate
+    was_gpu_ns    the reference before, if steps became longer for no recorded reason
+    doubt_gpu_ns  the slowdown there may be in that case; it is counted as useful
+    mixed_share   share of longer steps throughout that are assumed to belong to the work
     """
 
     from_ns: int
@@ -96,11 +96,11 @@ class ReferenceStretch(msgspec.Struct, frozen=True, kw_only=True):
 class StepReference(msgspec.Struct, frozen=True, kw_only=True):
     """A normal step at the end of the record: its work, and its time on `gpus` GPUs.
 
-    origin       declared, or else the quicker of two: estimated, from the run's own steps; and members, what
-                 its steps would have taken had the slowest member been as quick as the others
+    origin       declared; or else the quicker of estimated, from the run's own steps, and members, what its
+                 steps would have taken if the slowest member had been as quick as the others
     basis        the same in words, with its uncertainty: "estimated ± 0.4 %"
-    uncertainty  as a share; None where it was declared
-    stretches    every reference that holds somewhere in the run, in the order of time
+    uncertainty  as a share; None if the reference was declared
+    stretches    every reference that holds somewhere in the run, in order of time
     """
 
     work_gpu_ns: int
@@ -113,7 +113,7 @@ class StepReference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opinion(msgspec.Struct, frozen=True, kw_only=True):
-    """What another run, or published figures, say of an estimated reference: the run's over theirs."""
+    """An estimated reference compared with another run or a published figure. ratio: this run's over it."""
 
     source: str
     ratio: float
@@ -121,9 +121,9 @@ class Opinion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportedPace(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run's steps stand to a healthy one.
+    """A run's steps compared with a healthy step.
 
-    step_ns: what that takes on the GPUs the run has now, or had. slowdown_share: of the time in steps.
+    step_ns: a healthy step on the GPUs the run has now, or had. slowdown_share: of the time in steps.
     """
 
     step_ns: int
@@ -141,7 +141,7 @@ class Ettr(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsefulWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What an hour of a GPU that was paid for brought."""
+    """The yield of one paid GPU-hour."""
 
     useful_gpu_hours_per_gpu_hour: float | None
     steps_per_gpu_hour: float | None
@@ -149,7 +149,7 @@ class UsefulWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsefulParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the useful GPU-ns: what the FLOPs need at the peak. rest: communication, bubbles, all else."""
+    """The useful GPU-ns: the time the FLOPs need at the peak. rest: communication, bubbles, all else."""
 
     model_flops_gpu_ns: int
     recompute_flops_gpu_ns: int
@@ -157,9 +157,9 @@ class UsefulParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """A measured number against its published reference, and the sentence that says both.
+    """A measured number, its published reference, and a sentence with both.
 
-    reach: of a bandwidth, whether it was measured within one NVLink domain or over the network.
+    reach: for a bandwidth, whether it was measured within one NVLink domain or over the network.
     """
 
     measured: float
@@ -170,11 +170,11 @@ class MeasuredFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One incident and what it cost. recovered_ns: the first commit after it; None if there was none.
+    """One incident and its cost. recovered_ns: the first commit after it; None if there was none.
 
-    name: what follows RUN/ where it is asked for. Incidents are numbered in the order in which they were
-    noticed, which stays as the record grows; slow stretches that the ledger found (slow-1, ...) by onset.
-    basis: what its losses rest on, where that is an estimate.
+    name: users ask for it as RUN/name. Incidents are numbered in the order in which they were noticed, so
+    numbers stay as the record grows; slow stretches that the ledger found (slow-1, ...) by onset.
+    basis: what its losses are based on, if that is an estimate.
     """
 
     name: str
@@ -194,8 +194,8 @@ class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyReach(msgspec.Struct, frozen=True, kw_only=True):
-    """A further place that checkpoints are copied to. step: the last that is there. reason: why the next one
-    could not be brought there; empty: nothing is wrong.
+    """A further place that checkpoints are copied to. step: the last one there. reason: why the next copy
+    failed; empty if it did not.
     """
 
     place: str
@@ -204,11 +204,12 @@ class CopyReach(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointReach(msgspec.Struct, frozen=True, kw_only=True):
-    """How far checkpoints reach. since_steps: what the run has and no checkpoint does.
+    """How far checkpoints reach. since_steps: steps that the run has and no checkpoint does.
 
-    between_steps_mean, between_steps_max: from one checkpoint that brought the run further to the next.
-    costs: None where none were recorded. proven_step, proven_ns: the last that was loaded and computed with,
-    and when; refuted_step, refuted_ns: the last such that was wrong. copies: in further places.
+    between_steps_mean, between_steps_max: between consecutive checkpoints that saved new steps.
+    costs: None if none were recorded. proven_step, proven_ns: the last checkpoint that was verified by
+    loading it and computing with it, and when; refuted_step, refuted_ns: the last that failed this. copies:
+    in further places.
     """
 
     last_step: int | None
@@ -225,7 +226,7 @@ class CheckpointReach(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the saves whose costs were recorded, the means. written_bytes: what was not there yet.
+    """Mean costs of the saves whose costs were recorded. written_bytes: without data already stored.
     exposed_s_max: the most work that the loss of all members would have cost.
     """
 
@@ -240,8 +241,8 @@ class CheckpointCosts(msgspec.Struct, frozen=True, kw_only=True):
 class Course(msgspec.Struct, frozen=True, kw_only=True):
     """The partition over time: GPU-ns by category in buckets of `bucket_ns`, from `start_ns` on.
 
-    Of every category, the buckets sum to what the partition has, to the nanosecond. timed: how many times
-    steps were timed in each bucket; a commit of many steps times them once.
+    For every category, the buckets sum to the partition, to the nanosecond. timed: how many times steps were
+    timed in each bucket; a commit of many steps times them once.
     """
 
     start_ns: int
@@ -253,9 +254,9 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """The partition between two moments at which the accounts were cut, to the nanosecond.
 
-    kept_gpu_ns       of it, in steps that the run has, at whatever speed
-    incidents         what each recorded incident lost in it, by its name and category
-    usd_per_gpu_hour  the price that was recorded for it, if one was
+    kept_gpu_ns       the part in steps that the run kept, at any speed
+    incidents         the losses of each recorded incident here, by its name and category
+    usd_per_gpu_hour  the recorded price, if any
     """
 
     from_ns: int
@@ -267,7 +268,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Accrued(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run that has not ended holds since its last event: nobody can say yet what it did."""
+    """GPU-time since the last event of a run that has not ended. Nothing says yet how it was used."""
 
     from_ns: int
     to_ns: int
@@ -278,18 +279,18 @@ class Accrued(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger of one run. `partition` sums to `paid_gpu_ns`, to the nanosecond.
 
-    usd_per_gpu_hour: the mean of the prices that were recorded, over the GPU-hours they hold for.
-    ended: its last end; None where it has not ended, or went on after that.
-    basis: what those categories rest on that `estimated` names; empty where nothing is estimated.
-    opinions: what others say of an estimated reference, where they were asked.
-    gaps: between attempts, where nothing says that the GPUs were held, or a scheduler that they were not.
-    window: from when to when this report is of the run's time, where it is not of all of it.
-    known_ns: up to when the record tells of the run, whatever the window is.
-    held_gpus: how many it held at its last event, if it has not ended.
-    steps_kept: how many steps it has at its last event, whatever the window is.
-    recorded_prices: since when which USD per GPU-hour was recorded, whatever the window is.
-    accrued: what those have cost since, where somebody looked later; not in `paid_gpu_ns`.
-    segments: the partition over time, cut where prices changed and windows begin.
+    usd_per_gpu_hour: the mean of the recorded prices, over the GPU-hours they hold for.
+    ended: its last end; None if it has not ended, or went on after that.
+    basis: what the categories named in `estimated` are based on; empty if nothing is estimated.
+    opinions: second opinions on an estimated reference, if any were asked for.
+    gaps: between attempts, if nothing says that the GPUs were held, or a scheduler says they were not.
+    window: the part of the run's time that this report covers; None: no bound on that side.
+    known_ns: the time of the run's last event, whatever the window is.
+    held_gpus: how many GPUs the run held at its last event, if it has not ended.
+    steps_kept: how many steps the run has at its last event, whatever the window is.
+    recorded_prices: (since when, USD per GPU-hour), whatever the window is.
+    accrued: GPU-time held since the last event, if the run has not ended; not in `paid_gpu_ns`.
+    segments: the partition over time, cut where prices change and windows begin.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""A report from a fold: the accounts read off as amounts, ratios, incidents and remarks."""
+"""Build a report from a fold: amounts, ratios, incidents and remarks."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -42,23 +42,23 @@ from holdfast.record.errors import InputError
 from holdfast.wording.units import HOUR_NS
 
 OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
-"""Held, and outside of the run."""
+"""Time of held GPUs outside the run."""
 _OUTSIDE_KEYS = tuple(category.key for category in OUTSIDE)
 _AS_COUNTED = (
     *("what", "subject", "severity", "noticed_ns", "recovered_ns"),
     *("restarts", "members_lost", "steps_rolled_back"),
 )
-"""What is told of an incident as the accounts have it."""
+"""The fields of an incident that are reported unchanged."""
 SLIDING_WINDOW_NS = HOUR_NS
-"""ETTR over the last hour tells what the run does now; ByteRobust (SOSP 2025) uses the same window."""
+"""ETTR over the last hour shows how the run does now; ByteRobust (SOSP 2025) uses the same window."""
 SLOW_SHARE_MIN = 0.1
-"""A stretch whose steps lose a tenth to slowdown is worth a line of its own."""
+"""A stretch whose steps lose a tenth to slowdown becomes an incident of its own"""
 SLOW_COST_MIN = 0.005
-"""... if it cost at least this share of everything paid for."""
+"""... if it costs at least this share of everything paid for."""
 
 
 def report(run: str, fold: Fold) -> Report:
-    """Read a fold. The fold is not changed and may go on."""
+    """The report of a fold, which is not changed and may take further events."""
     settled = fold.settled()
     told = _Reader(run, settled).report()
     return msgspec.structs.replace(told, remarks=remarks(told, settled))
@@ -77,7 +77,7 @@ def counted(fold: Fold) -> Counted:
 
 
 def goodput_of(partition: Mapping[str, int], basis: str, *, is_told: bool) -> Goodput:
-    """What the partition tells of it. is_told: whether anything says what the run did."""
+    """Goodput from the partition. is_told: whether the run reported what it did."""
     paid, useful = sum(partition.values()), partition[Category.USEFUL.key]
     in_run = paid - sum(partition[category.key] for category in NOT_SCHEDULED)
     return Goodput(
@@ -100,7 +100,7 @@ def useful_work_of(goodput: Goodput, paid_gpu_ns: int, steps: int, tokens_per_st
 
 
 def paid_of(segments: Iterable[Segment]) -> tuple[float | None, float | None]:
-    """What was paid by recorded prices, and their mean; None where none was recorded, or nothing paid."""
+    """Total paid at recorded prices, and the mean price; None without recorded prices, or without time."""
     priced = [one for one in segments if one.usd_per_gpu_hour is not None]
     hours = [Fraction(sum(one.partition.values()), HOUR_NS) for one in priced]
     usd = sum(hour * Fraction(repr(one.usd_per_gpu_hour)) for hour, one in zip(hours, priced, strict=True))
@@ -108,12 +108,12 @@ def paid_of(segments: Iterable[Segment]) -> tuple[float | None, float | None]:
 
 
 def pace_of(fold: Fold) -> ReportedPace | None:
-    """How the steps stand to the reference that a report would hold them against; None without one."""
+    """The steps compared with the reference that a report would use; None without one."""
     return _Reader("", fold.settled()).pace()
 
 
 class _Reader:
-    """Everything the parts of a report are computed from, computed once."""
+    """Values that several parts of a report need, computed once."""
 
     def __init__(self, run: str, fold: Fold) -> None:
         self.run = run
@@ -127,7 +127,7 @@ class _Reader:
         self.basis = "" if self.reference is None else _basis(self.reference)
         self.estimated = self._estimated()
         self.timed_steps = self.accounts.tally.steps_of(Category.USEFUL)
-        self.kept_gpu_ns: list[int] = []  # of each bucket of the course: in steps that the run has
+        self.kept_gpu_ns: list[int] = []  # for each bucket of the course: time in kept steps
         self.course = self._course()
 
     def part(self, *categories: Category) -> int:
@@ -269,7 +269,7 @@ class _Reader:
         )
 
     def _reference(self) -> StepReference | None:
-        """The reference at the end of the record, and all of them."""
+        """The reference at the end of the record, with those of all stretches."""
         plateaus, gpus_max = self.division.plateaus, self.accounts.gpus_max
         if not plateaus or not gpus_max:
             return None
@@ -318,7 +318,7 @@ class _Reader:
         return tuple(found)
 
     def _estimated(self) -> tuple[str, ...]:
-        """The categories that would be others, had an estimated reference been."""
+        """The categories whose sums depend on an estimated reference."""
         if not self.basis:
             return ()
         division = self.division
@@ -355,7 +355,7 @@ class _Reader:
         return MeasuredFigure(measured=measured, reference=row.mfu_percent, unit="%", sentence=sentence), hfu
 
     def _bandwidth(self) -> MeasuredFigure | None:
-        """Bus bandwidth of the collectives that moved most, between nodes where there are any such."""
+        """Bus bandwidth of the collectives that moved most; those between nodes if there are any."""
         chip = _chip(self.fold.declared)
         measured = [
             (references.reach(chip, ranks) == "network", traffic.size_bytes, collective, ranks, bus)
@@ -402,13 +402,13 @@ class _Reader:
         )
 
     def _segments(self, found: Iterable[IncidentReport]) -> tuple[Segment, ...]:
-        """What lies between the cuts: of each key, the parts sum to its split, and so they do by incident."""
+        """The partition between the cuts. For each key, and each incident, the parts sum to the whole."""
         slow = [incident for incident in found if not incident.evidence]
         accounts = self.accounts
         cuts = accounts.cuts()
         before: dict[int, int] = {}
         blamed_before: dict[int, dict[int, int]] = {}
-        blamed_in: dict[int, list[int]] = {}  # the incidents that lost something in a part
+        blamed_in: dict[int, list[int]] = {}  # part: the incidents with losses in it
         for number, parts in cuts.blamed.items():
             for index in parts:
                 blamed_in.setdefault(index, []).append(number)
@@ -443,7 +443,7 @@ class _Reader:
         return with_slow_stretches(segments, slow)
 
     def _lost(self, number: int, sums: Mapping[int, int], before: dict[int, int]) -> dict[str, int]:
-        """What an incident lost in one segment, after what it lost `before`, which is brought up to date."""
+        """An incident's losses in one segment. `before`: its sums in earlier segments; updated here."""
         incident = self.accounts.incidents[number]
         earlier = self._losses(incident, before) if before else {}
         for key, gpu_ns in sums.items():
@@ -457,7 +457,7 @@ class _Reader:
         return prices[held - 1].usd_per_gpu_hour if held else None
 
     def _incidents(self) -> tuple[IncidentReport, ...]:
-        """The costliest first: what was recorded, and stretches of slow steps that no incident explains."""
+        """Recorded incidents and unexplained stretches of slow steps, the costliest first."""
         recorded = [
             self._incident(str(number), incident)
             for number, incident in enumerate(self.accounts.incidents, start=1)
@@ -478,7 +478,7 @@ class _Reader:
         )
 
     def _began_ns(self, incident: LedgerIncident) -> int:
-        """When it began: its onset, or else where the time begins that its work cannot have taken."""
+        """The incident's onset; if unknown, the end of the time that its lost work can have taken."""
         if incident.silence is None:
             return incident.began_ns
         key, from_ns, to_ns = incident.silence
@@ -487,12 +487,12 @@ class _Reader:
         return min(incident.began_ns, to_ns - silent_ns) if silent_ns else incident.began_ns
 
     def _losses(self, incident: LedgerIncident, sums: Mapping[int, int]) -> dict[str, int]:
-        """What an incident lost of each category, of these sums."""
+        """The incident's losses by category, from these sums."""
         to_ns = incident.recovered_ns or self.accounts.now_ns
         return _keyed(self.division.losses(sums, self._began_ns(incident), to_ns))
 
     def _slow_stretches(self, recorded: list[IncidentReport]) -> list[IncidentReport]:
-        """Consecutive buckets whose steps were slow, as far as recorded incidents do not answer for it."""
+        """Runs of buckets with slow steps, as far as recorded incidents do not explain them."""
         course = self.course
         explained = sum(incident.losses.get("slowdown", 0) for incident in recorded)
         unexplained = self.part(Category.SLOWDOWN) - explained
@@ -518,7 +518,7 @@ class _Reader:
         ]
 
     def _slowest(self, from_ns: int, to_ns: int) -> str:
-        """Whom the other members waited for in this time, if that is recorded of one."""
+        """The member that the others waited for in this time, if the record names exactly one."""
         names = {
             held.member
             for held in self.fold.held_up
@@ -528,7 +528,7 @@ class _Reader:
 
 
 def _uncertainty(stretches: tuple[ReferenceStretch, ...]) -> float | None:
-    """Of the levels that are references, on average over the time they hold for; None: all are declared."""
+    """Mean uncertainty of the levels that are references, weighted by time; None if all are declared."""
     unsure = [(one.to_ns - one.from_ns, one.uncertainty, one) for one in stretches if one.uncertainty]
     own = [found for found in unsure if found[2].level_gpu_ns == found[2].work_gpu_ns] or unsure
     weight = sum(lasted_ns for lasted_ns, _, _ in own)
@@ -538,7 +538,7 @@ def _uncertainty(stretches: tuple[ReferenceStretch, ...]) -> float | None:
 
 
 def _basis(reference: StepReference) -> str:
-    """What figures rest on, in words; empty where nothing is estimated."""
+    """The basis of the figures in words; empty if nothing is estimated."""
     if reference.uncertainty is None:
         return ""
     word = "estimated from members" if reference.origin == "members" else "estimated"
@@ -549,7 +549,7 @@ def _chip(declared: Declared) -> Chip | None:
     try:
         return None if declared.chip is None else chip_named(declared.chip)
     except InputError:
-        return None  # whoever recorded it knows a chip that we do not: then there is no reference
+        return None  # an unknown chip has no reference
 
 
 def _costs(saves: Saves) -> CheckpointCosts | None:
@@ -579,7 +579,7 @@ def _in_run(bucket: dict[str, int]) -> int:
 
 
 def _keyed(parts: dict[Category, int]) -> dict[str, int]:
-    """By name and in the order of the categories, without what is zero."""
+    """Non-zero parts by name, in the order of the categories."""
     return {category.key: part for category, part in sorted(parts.items()) if part}
 
 

@@ -1,4 +1,4 @@
-"""A run's accounts from its events in a store: all of them, or those of a window of time."""
+"""A run's accounts from its events in a store: over its whole life, or in a window of time."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -14,11 +14,11 @@ from holdfast.record.events import Correction
 from holdfast.record.store import RunSummary, Selection, Store
 
 Progress = Callable[[list[RunSummary]], AbstractContextManager[Iterable[RunSummary]]]
-"""Gives the runs one by one, and shows meanwhile how far the reading is."""
+"""Yields the runs one by one and shows the progress of reading them."""
 
 
 class AskedWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Which time is looked at, and from when. until_ns: later events are not read, if given."""
+    """The window asked for, and the moment of asking. until_ns: if given, later events are not read."""
 
     window: Window
     now_ns: int
@@ -26,7 +26,7 @@ class AskedWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ledger_of(store: Store, run: str, cuts_ns: Iterable[int] = ()) -> Ledger:
-    """The ledger of a run, to add its events to; its corrections are known to it."""
+    """An empty ledger for a run, which already knows the run's corrections."""
     corrections = store.select(Selection(run=run, kinds=("correction",)))
     return Ledger((event for event in corrections if isinstance(event, Correction)), cuts_ns)
 
@@ -39,7 +39,7 @@ def fold_run(store: Store, run: str) -> Fold:
 
 
 def read_run(store: Store, run: str, look: AskedWindow, cuts_ns: Iterable[int] = ()) -> Report:
-    """The report of a run in the window, with what it accrued up to the look."""
+    """The report of a run in the window, with its accrued cost up to `look.now_ns`."""
     window = look.window
     ledger = ledger_of(store, run, (*cuts_ns, *window.edges_ns))
     edges = sorted(edge for edge in window.edges_ns if look.until_ns is None or edge < look.until_ns)
@@ -53,7 +53,7 @@ def read_run(store: Store, run: str, look: AskedWindow, cuts_ns: Iterable[int] =
     told = accruing(report(run, ledger.fold), look.now_ns)
     begin = None
     if window.from_ns is not None:
-        # Where it begins after the last event that is read, all was counted before.
+        # If the window begins after the last event read, everything counts as before it.
         begin = standings.get(window.from_ns) or standing(ledger.fold)
     end = None if window.to_ns is None else standings.get(window.to_ns)
     return within(told, window, begin, end)

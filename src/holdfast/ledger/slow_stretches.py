@@ -1,4 +1,4 @@
-"""Stretches of slow steps as incidents of their own, and the segments of a report cut at them."""
+"""Stretches of slow steps as incidents of their own, and their losses in the segments of a report."""
 
 import msgspec
 
@@ -7,10 +7,10 @@ from holdfast.ledger.report import IncidentReport, Segment
 
 
 def with_slow_stretches(segments: list[Segment], slow: list[IncidentReport]) -> tuple[Segment, ...]:
-    """With what stretches of slow steps lost in each.
+    """The segments with the losses of slow stretches in each.
 
-    It is spread evenly over their time, but no segment has more of it than it booked as slowdown: what is
-    beyond that goes to the others that the stretch touches, and then to any.
+    A stretch's loss is spread evenly over its time, but no segment gets more than its own slowdown. The rest
+    goes to other segments that the stretch touches, and then to any.
     """
     key = Category.SLOWDOWN.key
     room = [
@@ -37,7 +37,7 @@ def with_slow_stretches(segments: list[Segment], slow: list[IncidentReport]) -> 
 
 
 def _share_of(stretch: IncidentReport, from_ns: int, to_ns: int) -> dict[str, int]:
-    """What a stretch of slow steps lost between these moments, spread evenly over its time."""
+    """The losses of a stretch between these moments, spread evenly over its time."""
     lasted_ns = (stretch.recovered_ns or stretch.began_ns) - stretch.began_ns
     begin, end = (min(max(0, at_ns - stretch.began_ns), lasted_ns) for at_ns in (from_ns, to_ns))
     lost = {

@@ -1,10 +1,10 @@
 """Sums of GPU-nanoseconds by category, some of them not yet split.
 
-How much of a step was useful and how much was slowdown depends on the reference, and the reference may be
-learnt or declared after the step. So a step is tallied under a *measured* key: the category of its normal
-part, the category of what exceeds the reference, a bin of its work (GPU-ns per step, 32 bins an octave),
-and the stage of the run that it belongs to. `normal` settles them for given references. Steps of one bin
-differ by 3 % at most and are averaged. Everything is integer; what goes in comes out to the last nanosecond.
+How much of a step was useful and how much was slowdown depends on the reference, which may become known only
+after the step. So a step is tallied under a *measured* key: the category of its normal part, the category of
+the time beyond the reference, a bin of its work (GPU-ns per step, 32 bins an octave), and its stage of the
+run. `normal` splits these sums once the references are known. Steps in one bin differ by 3 % at most and are
+averaged. All arithmetic is in integers, so not a nanosecond is lost.
 """
 
 from typing import NamedTuple
@@ -13,23 +13,23 @@ from holdfast.ledger.categories import Category
 from holdfast.ledger.copies import copied
 
 LAUNCH = len(Category)
-"""A key for the launch of a run that may turn out to report nothing else; the report says what it was."""
+"""The key for the launch of a run. The report decides its category: the run may report nothing else."""
 
 PLAIN = 32
-"""Keys below are categories (or LAUNCH); keys from here on are measured."""
+"""Smaller keys are categories (or LAUNCH); the others are measured keys."""
 _BIN_SHIFT = 10
 _OWN_BINS = 1 << 20
 _STAGE_SHIFT = 48
 
 
 def work_bin(work_gpu_ns: int) -> int:
-    """The bin of this much work in one step: exact below 64, then 32 bins an octave. Grows with the work."""
+    """The bin for one step's work: exact below 64, then 32 bins an octave. It grows with the work."""
     excess_bits = work_gpu_ns.bit_length() - 6
     return (excess_bits << 5) + (work_gpu_ns >> excess_bits) if excess_bits > 0 else work_gpu_ns
 
 
 def own_bin(number: int) -> int:
-    """A bin that holds one thing only, beyond all bins of work."""
+    """A bin for a single loss, beyond all bins of work."""
     return _OWN_BINS + number
 
 
@@ -38,13 +38,13 @@ def measured_key(normal: Category, excess: Category, bin_: int) -> int:
 
 
 BIN = 1 << _BIN_SHIFT
-"""What a measured key grows by from one bin to the next."""
+"""The difference between the measured keys of adjacent bins."""
 STAGE = 1 << _STAGE_SHIFT
-"""What a measured key grows by from one stage to the next."""
+"""The difference between the measured keys of adjacent stages."""
 
 
 class Measured(NamedTuple):
-    """What a measured key says. is_own: it holds one loss, whose steps are not alike."""
+    """The parts of a measured key. is_own: its bin holds a single loss, whose steps are not alike."""
 
     stage: int
     bin: int

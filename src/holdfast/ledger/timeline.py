@@ -10,14 +10,14 @@ Sums = dict[int, int]
 
 
 class Cuts:
-    """Sums between given moments, to the nanosecond: a month, or a price that changes at noon, needs them
-    up to that very moment. What lies before a moment depends on it alone, not on the other cuts; so
-    windows that tile the time sum to the whole, whichever windows they are.
+    """Sums between given moments, to the nanosecond: a month, or a price that changes at noon, needs exact
+    sums. The sum before a moment does not depend on the other cuts, so any windows that tile the time sum to
+    the whole.
 
     edges: the moments, in order. parts: the sums before the first, between two, and after the last.
 
-    blamed: of each incident, by its number, what it cost of these parts; only those in which it cost
-    anything, because a run may have a thousand incidents, and prices that change every hour.
+    blamed: for each incident, by its number, its cost in each part; only parts in which it cost anything,
+    because a run may have a thousand incidents, and prices that change every hour.
     """
 
     __slots__ = ("blamed", "edges", "parts")
@@ -29,7 +29,7 @@ class Cuts:
 
     @classmethod
     def after(cls, sums: Sums, blamed: Mapping[int, Sums]) -> "Cuts":
-        """Without a cut so far, and with these sums."""
+        """Cuts without edges that start from these sums."""
         cuts = cls(())
         cuts.parts = [sums.copy()]
         cuts.blamed = {incident: {0: of.copy()} for incident, of in blamed.items() if of}
@@ -46,7 +46,7 @@ class Cuts:
         return twin
 
     def cut_at(self, now_ns: int) -> None:
-        """Cut at this moment, after which nothing was added yet: only empty parts move on by one."""
+        """Cut at this moment. Nothing after it was added yet, so only empty parts shift."""
         index = bisect_left(self.edges, now_ns)
         if index < len(self.edges) and self.edges[index] == now_ns:
             return
@@ -59,13 +59,13 @@ class Cuts:
             part[key] = part.get(key, 0) + gpu_ns
 
     def blame(self, incident: int, key: int, from_ns: int, to_ns: int, gpus: int) -> None:
-        """The incident answers for this much of what was added."""
+        """Charge this much of the sums to the incident."""
         parts = self.blamed.setdefault(incident, {})
         for index, gpu_ns in self._spread(from_ns, to_ns, gpus):
             _put(parts, index, key, gpu_ns)
 
     def discard(self, key: int, to: int, gpu_ns: int, blamed: int | None, owed: int | None) -> None:
-        """The latest `gpu_ns` under a key belong under another, and to the incident that owes them."""
+        """Move the latest `gpu_ns` from one key to another, and to the incident that owes them."""
         latest = ((index, self.parts[index]) for index in reversed(range(len(self.parts))))
         moved = _take_latest(latest, key, gpu_ns)
         for index, part in moved:
@@ -78,7 +78,7 @@ class Cuts:
                 _put(parts, index, to, part)
 
     def _spread(self, from_ns: int, to_ns: int, gpus: int) -> Iterator[tuple[int, int]]:
-        """What lies in which part, in GPU-ns."""
+        """The index of each part that the stretch touches, with the GPU-ns in it."""
         edges = self.edges
         index = bisect_right(edges, from_ns)
         while from_ns < to_ns:
@@ -94,7 +94,7 @@ def _put(parts: dict[int, Sums], index: int, key: int, gpu_ns: int) -> None:
 
 
 def _take_latest(latest: Iterable[tuple[int, Sums]], key: int, gpu_ns: int) -> list[tuple[int, int]]:
-    """Take so much from the latest parts that have this key: from which how much."""
+    """Take `gpu_ns` from the latest parts that have this key. Return the amount taken from each."""
     taken = []
     for index, sums in latest:
         part = min(gpu_ns, sums.get(key, 0))
@@ -108,14 +108,14 @@ def _take_latest(latest: Iterable[tuple[int, Sums]], key: int, gpu_ns: int) -> l
 
 
 BUCKETS_MAX = 512
-WIDTH_NS_MIN_LOG2 = 30  # about a second; a shorter bucket shows nothing a person acts on
+WIDTH_NS_MIN_LOG2 = 30  # about a second; shorter buckets would not help anyone act
 
 
 class Timeline:
     """GPU-ns by key (see `tally`) in buckets of 2**width_log2 ns from `origin_ns` on.
 
-    timed: how many measurements of steps ended in each bucket; one measurement may be of many steps.
-    cuts: the same between given moments, where that is wanted.
+    timed: how many measurements of steps ended in each bucket; one measurement may cover many steps.
+    cuts: the same between given moments, if wanted.
     """
 
     __slots__ = ("_from_ns", "_latest", "_until_ns", "buckets", "cuts", "origin_ns", "timed", "width_log2")
@@ -129,7 +129,7 @@ class Timeline:
         self._mark_latest()
 
     def add(self, key: int, from_ns: int, to_ns: int, gpus: int) -> None:
-        """`gpus` GPUs did `key` from `from_ns` until `to_ns`. Stretches come in about the order of time."""
+        """`gpus` GPUs did `key` from `from_ns` until `to_ns`. Calls come roughly in order of time."""
         if self._from_ns <= from_ns and to_ns <= self._until_ns:
             bucket = self._latest
             bucket[key] = bucket.get(key, 0) + (to_ns - from_ns) * gpus
@@ -143,7 +143,7 @@ class Timeline:
             from_ns = edge_ns
 
     def move_latest(self, key: int, to: int, gpu_ns: int) -> None:
-        """Put the latest `gpu_ns` that were added under `key` under another key."""
+        """Move the latest `gpu_ns` added under `key` to another key."""
         for bucket in reversed(self.buckets):
             part = min(gpu_ns, bucket.get(key, 0))
             if part:
@@ -154,7 +154,7 @@ class Timeline:
                 return
 
     def keep_cuts(self, cuts: Cuts) -> None:
-        """From now on add to these as well."""
+        """From now on, add to these cuts as well."""
         self.cuts = cuts
         self._mark_latest()
 
@@ -165,7 +165,7 @@ class Timeline:
         return twin
 
     def _span(self, from_ns: int, to_ns: int) -> tuple[int, int]:
-        """The first bucket of this stretch and the one after its last, after making room for them."""
+        """Make room for this stretch. Return its first bucket and the one after its last."""
         while (to_ns - 1 - self.origin_ns) >> self.width_log2 >= BUCKETS_MAX:
             self._coarsen()
         end = ((to_ns - 1 - self.origin_ns) >> self.width_log2) + 1
@@ -180,7 +180,7 @@ class Timeline:
         self._until_ns = self.origin_ns + (len(self.buckets) << self.width_log2)
         self._from_ns = self._until_ns - (1 << self.width_log2)
         if self.cuts is not None:
-            self._until_ns = -1  # the short way of `add` knows nothing of cuts
+            self._until_ns = -1  # disables the shortcut in `add`, which ignores cuts
 
     def _coarsen(self) -> None:
         self.width_log2 += 1

@@ -6,7 +6,7 @@ from holdfast.ledger import flops, references
 
 
 class ComparedThroughput(msgspec.Struct, frozen=True, kw_only=True):
-    """A share of the peak, by both conventions. Without a known chip it has no reference and no sentence."""
+    """A share of the peak, by both conventions. Reference and sentence are missing if the chip is unknown."""
 
     throughput: flops.Throughput
     chip: flops.Chip | None

@@ -1,9 +1,9 @@
-"""A window of a run's accounts, cut to the nanosecond: the same report, of a part of its time.
+"""A window of a run's accounts, cut to the nanosecond: the same report, for a part of its time.
 
 A report has its sums in segments, which begin and end at the moments that its fold was asked to cut at.
-`within` puts the segments of a window together. What happened after the window still says what the time in
-it was: a step that was rolled back in November is no useful work of October. So windows that tile the time
-sum to the report of all of it, to the nanosecond, by category and by incident.
+`within` puts the segments of a window together. Events after the window still affect the time in it: a step
+of October that was rolled back in November is not useful work. So windows that tile the time sum to the
+whole report, to the nanosecond, by category and by incident.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,11 +18,11 @@ from holdfast.ledger.report import Accrued, Counted, Course, Ettr, IncidentRepor
 from holdfast.ledger.reporting import OUTSIDE, counted, goodput_of, paid_of, useful_work_of
 
 SILENT_NS_MAX = 24 * 3_600 * 10**9
-"""A run that has not ended and was heard of within a day is taken to hold its GPUs still."""
+"""A run that has not ended is assumed to hold its GPUs if its last event is at most a day old."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """From one moment until just before another; None: without a bound there."""
+    """From one moment until just before another; None: no bound on that side."""
 
     from_ns: int | None = None
     to_ns: int | None = None
@@ -36,7 +36,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(edge for edge in (self.from_ns, self.to_ns) if edge is not None)
 
     def clipped(self, from_ns: int, to_ns: int) -> tuple[int, int]:
-        """What of this stretch lies in the window; it may be nothing."""
+        """The part of this stretch in the window; it may be empty."""
         begin = from_ns if self.from_ns is None else max(from_ns, self.from_ns)
         end = to_ns if self.to_ns is None else min(to_ns, self.to_ns)
         return begin, max(begin, end)
@@ -46,7 +46,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run had counted at some moment."""
+    """A run's counts at some moment."""
 
     counts: Counted
     moved: dict[MovedFor, MovedBytes]
@@ -57,9 +57,10 @@ def standing(fold: Fold) -> WindowStanding:
 
 
 def accruing(report: Report, now_ns: int) -> Report:
-    """With what its GPUs have cost since its last event, if it still holds them.
+    """The report with its GPU-time since the last event, if the run still holds its GPUs.
 
-    Nothing recorded says yet what they did in that time. So it is neither useful nor lost, and no category.
+    Nothing recorded says yet what the GPUs did in that time, so it is neither useful nor lost and has no
+    category.
     """
     since_ns = report.known_ns
     if not report.held_gpus or not 0 < now_ns - since_ns <= SILENT_NS_MAX:
@@ -74,16 +75,16 @@ def accruing(report: Report, now_ns: int) -> Report:
 
 
 def fell_silent(report: Report, now_ns: int) -> bool:
-    """Whether it has not ended, and nobody has heard of it for too long to say that it goes on."""
+    """Whether the run has not ended, but its last event is too old to assume that it goes on."""
     return report.held_gpus > 0 and now_ns - report.known_ns > SILENT_NS_MAX
 
 
 def within(
     report: Report, window: Window, begin: WindowStanding | None, end: WindowStanding | None
 ) -> Report:
-    """The report of this window, whose bounds its fold was cut at.
+    """The report of this window. The fold must have been cut at the window's bounds.
 
-    begin, end: what the run had counted there; None: nothing before, or all that it has.
+    begin, end: the run's counts there; None: zero at the begin, the final counts at the end.
     """
     if not window.is_bounded:
         return report
@@ -135,7 +136,7 @@ def _partition(segments: Iterable[Segment]) -> dict[str, int]:
 def _between(
     report: Report, begin: WindowStanding | None, end: WindowStanding | None
 ) -> tuple[Counted, dict[MovedFor, MovedBytes]]:
-    """What was counted from the one moment to the other."""
+    """The counts between the two moments."""
     counts, moved = (report.counts, report.moved) if end is None else (end.counts, end.moved)
     if begin is None:
         return counts, moved
@@ -158,7 +159,7 @@ def _ettr(report: Report, segments: Iterable[Segment], partition: Mapping[str, i
 
 
 def _incidents(report: Report, window: Window, segments: tuple[Segment, ...]) -> tuple[IncidentReport, ...]:
-    """Those that cost something in the window, or were noticed in it, with what they cost there."""
+    """Incidents that cost something in the window or were noticed in it, with their cost there."""
     found = []
     by_name = _losses(segments)
     for incident in report.incidents:
@@ -171,7 +172,7 @@ def _incidents(report: Report, window: Window, segments: tuple[Segment, ...]) ->
 
 
 def _losses(segments: Iterable[Segment]) -> dict[str, dict[str, int]]:
-    """What each incident lost, by its name and category."""
+    """The losses of each incident, by its name and category."""
     found: dict[str, dict[str, int]] = {}
     for segment in segments:
         for name, losses in segment.incidents.items():
@@ -182,9 +183,9 @@ def _losses(segments: Iterable[Segment]) -> dict[str, dict[str, int]]:
 
 
 def _course(course: Course, window: Window, last_ns: int) -> Course:
-    """The buckets that lie in the window; one that it cuts is divided evenly, for a picture.
+    """The buckets in the window, for a chart; one that the window cuts is divided evenly.
 
-    last_ns: up to when the last bucket has anything.
+    last_ns: where the content of the last bucket ends.
     """
     kept, timed, start_ns = [], [], None
     for number, bucket in enumerate(course.buckets):
@@ -206,7 +207,7 @@ def _course(course: Course, window: Window, last_ns: int) -> Course:
 
 
 def part_between(amount: int, begin: int, end: int, whole: int) -> int:
-    """What of an amount lies between two moments of its time, rounded so that neighbours sum to it."""
+    """The part of an amount between two moments of its time, rounded so that adjacent parts sum to it."""
     return amount * end // whole - amount * begin // whole
 
 
@@ -229,7 +230,7 @@ def _accrued(accrued: Accrued | None, window: Window) -> Accrued | None:
 
 
 def _remarks(whole: Report, part: Report) -> tuple[str, ...]:
-    """What the whole report says of its numbers, as far as it holds for a part, and more."""
+    """The remarks of the whole report that also hold for the part, and those on the window."""
     own = ["The reference, MFU and bandwidth are those of the whole run."]
     to_ns = part.window[1]
     if to_ns is not None and part.known_ns > to_ns:

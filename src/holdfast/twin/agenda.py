@@ -1,4 +1,4 @@
-"""What is going to happen, in the order of time."""
+"""Planned actions of a simulation, in order of time."""
 
 import heapq
 from collections.abc import Callable
@@ -6,14 +6,13 @@ from functools import partial
 from itertools import count
 
 Action = Callable[[int], None]
-"""What happens; it is told the time."""
+"""Called with the current time."""
 
 
 class Agenda:
-    """Actions by their time; at the same moment those planned as `first` come first, then in the order
-    planned.
+    """Actions by their time. At the same moment those planned as `first` come first, then in planning order.
 
-    What is planned `here` is void as soon as `disturb` is called: it made sense only if nothing came between.
+    `disturb` cancels what `plan_here` planned: those actions make sense only if nothing happens before them.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""What `holdfast plan run` is asked about: a published cluster, one's own, or a run that is in the record.
+"""The case for `holdfast plan run`: a published cluster, the user's own cluster, or a run in the record.
 
-All three become the same thing: a study that the twin can simulate, a policy, and how much work is left. What
-nobody said is assumed, with its source.
+All three become a study that the twin can simulate, a policy, and the work that is left. Missing values are
+assumed, each with its source.
 """
 
 from collections.abc import Callable
@@ -51,10 +51,10 @@ RATE_SPREAD = 0.45
 """How much published rates differ: 2.3, 2.34, 3.79, 4.20 and 6.50 per 1000 node-days, sd over mean."""
 
 STALE_NS = 3_600 * 10**9
-"""A run whose record ends longer ago is not known to go on."""
+"""A run whose record ends longer ago than this may have stopped."""
 
 HORIZON = 4
-"""A simulated run that takes this many times its work is given up."""
+"""A simulated run is given up after this many times its work."""
 
 GPUS_MAX = 10**7
 LANES_EACH = 8
@@ -63,12 +63,12 @@ STEP_S = 10.0
 CHIP: Chip = "h100"
 RESTORE_S = 60.0
 _FLAGS = {"mtbf_s": "--mtbf"}
-"""Flags that are not called as what they say is called here."""
+"""Flags whose names differ from the field names."""
 _RATE_SOURCE = "Llama 3, 419 unexpected interruptions in 54 days on 16,384 H100 (arXiv:2407.21783)"
 
 
 class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags that describe the run; None for what was not given."""
+    """The flags that describe the run; None if not given."""
 
     preset: str | None
     run: str | None
@@ -89,7 +89,7 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assumed(msgspec.Struct, frozen=True, kw_only=True):
-    """Something the user did not say, and why it was taken to be so."""
+    """A value the user did not give, and the source of the assumption."""
 
     what: str
     value: str
@@ -102,10 +102,10 @@ class _Assumptions(list[Assumed]):
 
 
 class ForecastCase(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be foreseen. work_s: the time that is left to train if nothing ever happens.
+    """A run to forecast. work_s: the training time that is left if nothing fails.
 
-    rate_spread: how uncertain the failure rate is, as in `Prospect`. start_ns: None where nobody said when.
-    mesh: how the members of a replica share the model, where that was said.
+    rate_spread: how uncertain the failure rate is, as in `Prospect`. start_ns: None if no start was given.
+    mesh: how the members of a replica share the model, if given.
     """
 
     title: str
@@ -121,7 +121,7 @@ class ForecastCase(msgspec.Struct, frozen=True, kw_only=True):
 def case(
     asked: RunFlags, prices: Prices, record: Callable[[], AbstractContextManager[Store]]
 ) -> ForecastCase:
-    """The case that the flags describe. record: opens the store, where a run in it is asked about."""
+    """The case that the flags describe. record: opens the store if --run is given."""
     given = [flag for flag in ("preset", "run", "gpus") if getattr(asked, flag) is not None]
     if asked.run is not None and given == ["run"]:
         with record() as store:
@@ -131,7 +131,7 @@ def case(
     if given == ["gpus"]:
         return _own(asked, prices)
     raise InputError(
-        "One thing to foresee is needed: a published cluster, a run, or a number of GPUs.",
+        "Give exactly one thing to forecast: a published cluster, a run, or a number of GPUs.",
         hint="Give --preset NAME (with or without --gpus), --run RUN, or --gpus N --days D.",
     )
 
@@ -168,7 +168,7 @@ def _own(asked: RunFlags, prices: Prices) -> ForecastCase:
     _refuse(asked, "--gpus", "steps")
     if asked.days is None:
         raise InputError(
-            "How much work there is was not said.", hint="Give --days, as if nothing ever failed."
+            "The amount of work is missing.", hint="Give --days: the training time if nothing ever failed."
         )
     assumed = _Assumptions()
     gpus, chip = asked.gpus or 0, chip_named(asked.chip or CHIP)
@@ -179,7 +179,7 @@ def _own(asked: RunFlags, prices: Prices) -> ForecastCase:
     layout = _layout(gpus)
     hazards, spread = _hazards(asked, layout, assumed)
     if asked.chip is None:
-        assumed.add("chip", chip.upper(), "else say --chip")
+        assumed.add("chip", chip.upper(), "the default; set it with --chip")
     started = _Started(
         asked=asked,
         title=f"{gpus:,} {chip.upper()}",
@@ -197,18 +197,18 @@ def _own(asked: RunFlags, prices: Prices) -> ForecastCase:
 
 
 def _layout(gpus: int) -> Layout:
-    """What goes together goes as in the cluster that the kinds of failure were counted in."""
+    """The layout of the cluster in which the kinds of failure were counted, at this size."""
     return msgspec.structs.replace(preset("llama3-405b").layout, gpus=gpus)
 
 
 def _hazards(asked: RunFlags, layout: Layout, assumed: _Assumptions) -> tuple[Hazards, float]:
-    """The user's failures, and how uncertain their rate is. Their mixture is Llama 3's unless a file says."""
+    """The user's failures, and the uncertainty of their rate. Without --rates their mixture is Llama 3's."""
     if asked.rates is not None:
         if asked.mtbf_s is not None:
-            raise InputError("--rates and --mtbf both say how often it fails.", hint="Leave one of them out.")
+            raise InputError("--rates and --mtbf both set the failure rate.", hint="Leave one of them out.")
         return hazards_from(contents(asked.rates, what="rates", hint="Check the name.")), 0.0
     mixture = preset("llama3-405b").hazards.unplanned()
-    assumed.add("kinds of failure", "as Llama 3 had", _RATE_SOURCE)
+    assumed.add("kinds of failure", "as in Llama 3", _RATE_SOURCE)
     if asked.mtbf_s is not None:
         per_1000_node_days = 1000 * DAY_S / asked.mtbf_s / layout.nodes
         return mixture.scaled(per_1000_node_days / mixture.rate_per_1000_node_days), 0.0
@@ -237,13 +237,13 @@ def _job(asked: RunFlags, gpus: int, chip: Chip, assumed: _Assumptions) -> Job:
             hint=f"The nearest number of GPUs is {near:,}; or say with --member-gpus how many a replica has.",
         )
     if asked.member_gpus is None and asked.shard is None:
-        assumed.add("a model replica", f"{member_gpus} GPUs", "a node; else say --member-gpus")
+        assumed.add("a model replica", f"{member_gpus} GPUs", "one node; set it with --member-gpus")
     members = gpus // member_gpus
     lanes = max(1 << (members - 1).bit_length(), min(LANES_MAX, 1 << (LANES_EACH * members - 1).bit_length()))
     like = preset("llama3-405b").job
     step_s = STEP_S if asked.step_s is None else asked.step_s
     if asked.step_s is None:
-        assumed.add("a step", f"{step_s:g} s", "a guess; else say --step-s")
+        assumed.add("a step", f"{step_s:g} s", "a guess; set it with --step-s")
     ratio = gpus * step_s * 1e9 / (like.gpus * like.step_ns)
     return msgspec.structs.replace(
         like,
@@ -258,7 +258,7 @@ def _job(asked: RunFlags, gpus: int, chip: Chip, assumed: _Assumptions) -> Job:
 
 
 class _Saves(msgspec.Struct, frozen=True, kw_only=True):
-    """What the record says of checkpoints; None for what it does not. work_s: between two of them."""
+    """Recorded checkpoint times; None if not recorded. work_s: the work between two checkpoints."""
 
     work_s: float | None = None
     stall_s: float | None = None
@@ -267,7 +267,7 @@ class _Saves(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _checkpointing(asked: RunFlags, saves: _Saves, assumed: _Assumptions) -> Checkpointing:
-    """What was given, else what is recorded, else what `plan cadence` assumes too."""
+    """The given values, else the recorded ones, else the same assumptions as `plan cadence`."""
 
     def known(what: str, values: tuple[float | None, ...], usual: tuple[float, str]) -> float:
         found_s = next((value for value in values if value is not None), None)
@@ -291,7 +291,7 @@ def _checkpointing(asked: RunFlags, saves: _Saves, assumed: _Assumptions) -> Che
 
 
 class _Started(msgspec.Struct, frozen=True, kw_only=True):
-    """A case before what all have in common. practice: how it recovers unless --policy says otherwise."""
+    """A case before the steps common to all. practice: how it recovers unless --policy says otherwise."""
 
     asked: RunFlags
     title: str
@@ -341,7 +341,7 @@ def _finished(of: _Started, assumed: _Assumptions) -> ForecastCase:
 
 
 def _saving_in_time(study: Study, assumed: _Assumptions) -> Study:
-    """Where the run fails more often than it would save, an assumed interval becomes the best one."""
+    """If the run fails more often than it saves, replace an assumed interval by the best one."""
     best_s = best_interval_s(study)
     checkpointing = study.job.checkpointing
     at = next((number for number, one in enumerate(assumed) if one.what == "checkpoints"), None)
@@ -372,7 +372,7 @@ def _policy(of: _Started, study: Study, assumed: _Assumptions) -> Policy:
 
 
 def _from_record(asked: RunFlags, prices: Prices, store: Store) -> ForecastCase:
-    """A run so far: its own rate, its own times to recover, and the steps that are left."""
+    """A recorded run: its own failure rate and recovery times, and the steps that are left."""
     _refuse(asked, "--run", "days", "gpus", "chip", "mtbf_s", "rates")
     name = find_run(store, asked.run)
     fold = fold_run(store, name)
@@ -381,17 +381,18 @@ def _from_record(asked: RunFlags, prices: Prices, store: Store) -> ForecastCase:
     if not told.gpus:
         raise InputError(f"No GPUs are recorded for {name}.", hint="Import it with --gpus.")
     if told.reference is None or position is None:
-        raise InputError(f"{name} has no steps yet, so nothing tells how fast it is.", hint="Wait for some.")
-    if asked.steps is None or asked.steps <= position:
-        missing = "nothing says" if asked.steps is None else f"--steps {asked.steps:,} does not say"
+        raise InputError(f"{name} has no steps yet, so its speed is unknown.", hint="Wait for some steps.")
+    hint = "Give its last step with --steps N."
+    if asked.steps is None:
+        raise InputError(f"{name} is at step {position:,}, and its last step is not known.", hint=hint)
+    if asked.steps <= position:
         raise InputError(
-            f"{name} is at step {position:,}, and {missing} how many are to come.",
-            hint="Say with --steps N which is the last.",
+            f"{name} is already at step {position:,}; --steps {asked.steps:,} is not ahead of it.", hint=hint
         )
     assumed = _Assumptions()
     step_s = asked.step_s or told.reference.step_ns / 1e9
     if asked.step_s is None and told.basis:
-        source = f"{told.basis} from {wording.many(told.counts.steps, 'step')}; else say --step-s"
+        source = f"{told.basis} from {wording.many(told.counts.steps, 'step')}; set it with --step-s"
         assumed.add("a step", f"{step_s:.3g} s", source)
     layout = _layout(told.gpus)
     failed = failures(told)
@@ -401,7 +402,7 @@ def _from_record(asked: RunFlags, prices: Prices, store: Store) -> ForecastCase:
         work_s=saved * step_s if saved else None,
         stall_s=stall_s(told),
         write_s=writes_s,
-        restore_s=0.0 if failed.repair_s else None,  # it is part of the recoveries that were recorded
+        restore_s=0.0 if failed.repair_s else None,  # the recorded recoveries include it
     )
     started = _Started(
         asked=asked,
@@ -419,18 +420,18 @@ def _from_record(asked: RunFlags, prices: Prices, store: Store) -> ForecastCase:
 
 
 def _resumed_ns(last_ns: int, assumed: _Assumptions) -> int:
-    """From when on the rest is done: a run that was last heard of long ago goes on now at the earliest."""
+    """When the remaining work begins: not before now, even if the record ended long ago."""
     now_ns = SystemClock().now_ns()
     if now_ns - last_ns > STALE_NS:
         hours = (now_ns - last_ns) / 3.6e12
-        assumed.add("it goes on", "now", f"its record ends {hours:,.0f} h ago")
+        assumed.add("it goes on", "now", f"its record ended {hours:,.0f} h ago")
     return max(last_ns, now_ns)
 
 
 def _recorded_hazards(failed: RecordedFailures, layout: Layout, assumed: _Assumptions) -> Hazards:
-    """As often as the run has failed while it was up; where that was seldom, also as others have.
+    """The run's own failure rate while it was up; if it rarely failed, weighed with published rates.
 
-    A recovery that was recorded includes its wait for nodes, so none is waited for again.
+    A recorded recovery includes its wait for nodes, so the simulation does not wait for them again.
     """
     mtbf_s = learned_mtbf_s(mtbf_of_nodes_s(layout.nodes), failed.count, failed.up_s)
     source = f"{failed.count} in {failed.up_s / 3_600:,.1f} h so far"
@@ -452,10 +453,10 @@ def _known_chip(chip: str | None) -> Chip:
 
 
 def _recorded_practice(told: Report, failed: RecordedFailures, assumed: _Assumptions) -> Policy | None:
-    """As long as the run has taken from a failure to its next commit; None where it has not had one.
+    """Recovery in the mean time that the run took from a failure to its next commit; None without failures.
 
-    It includes launches that failed, so none of it is open to another failure. A run that has never gone back
-    to a checkpoint is taken to go on from memory in the future, too.
+    That time includes failed launches, so no further failure can strike during it. A run that has never gone
+    back to a checkpoint is assumed to continue from memory in the future, too.
     """
     mean_s = failed.repair_s_mean
     if mean_s is None:

@@ -1,8 +1,7 @@
-"""The simulated cluster's shape: which node stands in which rack, on which cooling loop, shelf, leaf and
-mount.
+"""The simulated cluster's shape: the rack, cooling loop, power shelf, leaf switch and mount of each node.
 
 Everything is arithmetic on node numbers, so a cluster of 100,000 GPUs costs no more memory than one of eight,
-and the nodes that share a domain are always a range of neighbours.
+and the nodes that share a domain always have consecutive numbers.
 """
 
 from typing import Literal
@@ -10,14 +9,14 @@ from typing import Literal
 import msgspec
 
 Domain = Literal["node", "rack", "shelf", "loop", "leaf", "pod", "mount", "cluster"]
-"""What nodes can share, and fail with: themselves, a rack, its power shelf, a cooling loop, a leaf switch, a
-pod of leaves under the same spines, a storage mount, everything."""
+"""What nodes can share, and fail with: only themselves, a rack, its power shelf, a cooling loop, a leaf
+switch, a pod of leaves under the same spines, a storage mount, everything."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of what share what.
+    """How many GPUs, nodes and switches share each domain.
 
-    The defaults are a liquid-cooled cluster of eight-GPU nodes; a preset says how its own is built.
+    The defaults are a liquid-cooled cluster of eight-GPU nodes; a preset has its own figures.
     racks_per_loop: racks behind one cooling distribution unit (CDU). nodes_per_mount: clients of one filer.
     """
 
@@ -35,13 +34,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return -(-self.gpus // self.gpus_per_node)
 
     def circuits(self) -> tuple[range, ...]:
-        """The loops on each circuit of facility water: one side of the hall, and the other."""
+        """The loops on each circuit of facility water: one circuit for each side of the hall."""
         loops = self.count("loop")
         half = -(-loops // 2)
         return tuple(side for side in (range(half), range(half, loops)) if side)
 
     def size(self, domain: Domain) -> int:
-        """How many nodes share one such thing, where the cluster is large enough."""
+        """How many nodes share one such domain, if the cluster is large enough."""
         return {
             "node": 1,
             "rack": self.nodes_per_rack,
@@ -54,11 +53,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         }[domain]
 
     def count(self, domain: Domain) -> int:
-        """How many such things the cluster has."""
+        """How many such domains the cluster has."""
         return -(-self.nodes // self.size(domain))
 
     def number(self, domain: Domain, node: int) -> int:
-        """Which one this node is on."""
+        """The number of the node's domain."""
         return node // self.size(domain)
 
     def nodes_of(self, domain: Domain, number: int) -> range:
@@ -79,7 +78,7 @@ _PREFIX: dict[Domain, str] = {
 
 
 def name(domain: Domain, number: int) -> str:
-    """What it is called in events and signals: `n00017`, `rack-0004`, `cdu-0000`."""
+    """A domain's name in events and signals: `n00017`, `rack-0004`, `cdu-0000`."""
     return f"{_PREFIX[domain]}{number:05}" if domain == "node" else f"{_PREFIX[domain]}{number:04}"
 
 

@@ -1,4 +1,4 @@
-"""The same failures of a published cluster under several policies, side by side."""
+"""Compare several policies under the same failures of a published cluster."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +17,11 @@ DEFAULT_POLICIES = ("restart", "holdfast")
 
 
 class SimulationAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """Which cluster, what is done about its failures, and for how many runs from which seed.
+    """The cluster, the policies, and how many runs to simulate from which seed.
 
-    policies  by name; `all` is every one
-    gpus      of the same kind of cluster, resized
-    rates     failures of one's own, as `holdfast plan fit --json` writes them
+    policies  by name; `all` means every policy
+    gpus      resizes the cluster
+    rates     the user's own failures, as `holdfast plan fit --json` writes them
     crews     machines repaired at a time; None: all
     """
 
@@ -39,7 +39,7 @@ class SimulationAsked(msgspec.Struct, frozen=True, kw_only=True):
 def compare(
     asked: SimulationAsked, prices: Prices, command: str, sweep: Callable[[list[Task]], list[Figures]]
 ) -> Comparison:
-    """command: what plays the same runs again. sweep: plays all tasks, in their order."""
+    """Simulate all policies. command: repeats the same runs. sweep: simulates all tasks, in order."""
     chosen = preset(asked.preset)
     if asked.gpus not in (None, chosen.job.gpus):
         chosen = resized(chosen, asked.gpus or 0)
@@ -65,7 +65,7 @@ def compare(
         days=days,
         preset_days=chosen.duration_days,
         expected_interruptions=expected_interruptions(study),
-        # A preset that was resized has none.
+        # A resized preset has no published figures.
         reported=chosen.published if days == chosen.duration_days and asked.rates is None else (),
         seed=asked.seed,
         runs=asked.runs,
@@ -89,7 +89,7 @@ def _study(asked: SimulationAsked, chosen: Preset, days: float, usd_per_gpu_hour
 
 
 def _policies(asked: SimulationAsked, chosen: Preset) -> list[Policy]:
-    """Those that were named, without repetitions. All keep the same spares unless one cannot do without."""
+    """The named policies without duplicates. All have the same spares, unless a policy needs its own."""
     gpus = chosen.job.gpus
     spares = chosen.practice.spare_nodes if asked.spares is None else asked.spares
     wanted = asked.policies or DEFAULT_POLICIES

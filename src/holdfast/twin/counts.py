@@ -1,12 +1,12 @@
-"""A published table of failures as failure classes: counts over node-days become rates, and gaps are filled.
+"""Turn a published table of failures into failure classes: counts over node-days become rates.
 
-Papers count what stopped their jobs and seldom say more. Two things are assumed for all of them alike:
+Papers count the failures that stopped their jobs and seldom say more. Two assumptions fill the gaps:
 
 - Repair times, by part: the outages of the InfiniteHBD fault trace, the only public ones, as lognormals with
   the trace's median and mean.
 - Transient failures (the machine is fine, only the process must start again) are 73 % of all, as Unicron
-  found. Software counts as always transient, broken parts as never, and the rows that are left take the share
-  that makes the table's total 73 %.
+  found. Software counts as always transient, broken parts as never, and the other rows get the share that
+  makes the table's total 73 %.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from holdfast.twin.cluster import Domain
 from holdfast.twin.failures import FailureClass, Kind, Part
 
 TRANSIENT_SHARE = 0.73
-"""Of all failures; Unicron (arXiv:2401.00134), section 2."""
+"""Share of all failures; Unicron (arXiv:2401.00134), section 2."""
 
 _REPAIR_MEDIAN_MEAN_H: dict[Part, tuple[float, float]] = {
     "gpu": (16.79, 155.4),
@@ -32,15 +32,15 @@ _REPAIR_MEDIAN_MEAN_H: dict[Part, tuple[float, float]] = {
     "unknown": (15.63, 111.9),
     "planned": (0.0, 0.0),
 }
-"""Outages of the InfiniteHBD fault trace (arXiv:2502.03885), 584 faults, computed from the file. GPU memory
-is not apart from the GPU in it; storage is taken as the host's."""
+"""Outages of the InfiniteHBD fault trace (arXiv:2502.03885), 584 faults, computed from the file. The trace
+does not separate GPU memory from the GPU; storage is taken to be like the host."""
 
 
 _ASSUMED = "Assumed: kind, reach, transient share (Unicron, 73 % of all), repair time (InfiniteHBD's trace)."
 
 
 class Count(msgspec.Struct, frozen=True):
-    """A row of a published table. transient: share of its failures, None where the table's rest decides."""
+    """A row of a published table. transient: share of its failures; None: chosen to fit the total."""
 
     name: str
     part: Part
@@ -52,7 +52,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 def classes(rows: Sequence[Count], node_days: float, source: str) -> tuple[FailureClass, ...]:
-    """Counts over so many node-days as rates, in the table's order."""
+    """The rows as failure classes with rates, in the table's order."""
     open_share = _open_transient_share(rows)
     return tuple(
         FailureClass(
@@ -72,7 +72,7 @@ def classes(rows: Sequence[Count], node_days: float, source: str) -> tuple[Failu
 
 
 def _open_transient_share(rows: Sequence[Count]) -> float:
-    """What the rows that leave it open must have for the unplanned total to be TRANSIENT_SHARE; 0 to 1."""
+    """The transient share of the open rows that makes the unplanned total TRANSIENT_SHARE; 0 to 1."""
     unplanned = [row for row in rows if row.kind != "planned"]
     wanted = TRANSIENT_SHARE * sum(row.count for row in unplanned)
     settled = sum(row.count * row.transient for row in unplanned if row.transient is not None)
@@ -81,6 +81,6 @@ def _open_transient_share(rows: Sequence[Count]) -> float:
 
 
 def _repair_sigma(part: Part) -> float:
-    """The lognormal with this median and mean: mean / median = exp(sigma^2 / 2)."""
+    """Sigma of the lognormal with this median and mean: mean / median = exp(sigma^2 / 2)."""
     median, mean = _REPAIR_MEDIAN_MEAN_H[part]
     return sqrt(2 * log(mean / median)) if median else 0.0

@@ -1,13 +1,13 @@
 """A run under Holdfast: the production membership decides, and the twin plays agents, workers and time.
 
-What a coordinator hears from its agents and workers, `membership.advance` hears here, at the simulated
-moment; what it wants done is done to the simulated processes; what it records is the record. A member is one
+`membership.advance` gets the messages that a coordinator gets from its agents and workers, at the simulated
+moment. Its effects are applied to the simulated processes, and its events are the record. A member is one
 replica of the model, with all its machines.
 
-Quiet time is leapt over. While all members step, nothing is coming and nobody is silent, the heartbeats and
-commits of every quarter of a second would change nothing but the deadlines they renew; so the membership is
-told of a step where something happens next to it, and a deadline that only guards against silence is asked
-about when somebody is silent. Waits that follow from heartbeats are therefore at their upper bound.
+The simulation skips quiet time. While all members step and none is silent, the heartbeats and commits of
+every quarter of a second would only renew deadlines. So the membership is told only of steps close to another
+event, and a deadline that only guards against silence is checked only when a member is silent. Waits that
+follow from heartbeats are therefore at their upper bound.
 """
 
 from collections import deque
@@ -29,13 +29,13 @@ from holdfast.wording.units import SECOND_NS
 
 PLACE = "storage"
 SILENT_PARTS = frozenset({"power", "host", "fabric"})
-"""Where these fail no connection ends: a lease has to run out."""
+"""When one of these fails, no connection closes: its lease must run out."""
 SIGKILL = 9
 WAIT_S = 7 * 86_400.0
-"""How long the run waits for members it cannot go on without: a simulated operator has patience."""
+"""How long the run waits for members it cannot go on without: a simulated operator is patient."""
 
 FRESH_NS = ns(HUNG_S_MIN) // 2
-"""The membership hears of a step this recent before it has to decide: half of the least time of a hang."""
+"""If the last step it knows is older, the membership hears of a newer one first: half the least hang time."""
 
 
 class ElasticRun:
@@ -46,23 +46,23 @@ class ElasticRun:
         self.policy, self.job = ground.policy, ground.job
         self.horizon_ns = ground.study.duration_ns
         started_ns = ns(self.policy.join_s + self.policy.regroup_s) + 2 * ground.job.step_ns
-        # A failure before the run exists would only delay it: it strikes as soon as there is a run.
+        # A failure before the run exists would only delay it, so it strikes as soon as the run exists.
         self._failures = [msgspec.structs.replace(one, at_ns=max(one.at_ns, started_ns)) for one in failures]
-        self._upcoming = 0  # the first failure that has not struck yet
+        self._upcoming = 0  # index of the next failure to strike
         self._agenda = Agenda()
         self._stretch = Stretch()
         self._pace = ElasticPace(ground, self._steps)
         self._is_over = False  # complete, or given up by the membership
         self._step_ns = ground.job.step_ns
         self._first_ns = 0  # how long the first step of this generation takes
-        self._group: tuple[str, ...] = ()  # who steps
-        self._joining: set[str] = set()  # who waits for a boundary
-        self._arriving: set[str] = set()  # who forms the next group with those who lost theirs
+        self._group: tuple[str, ...] = ()  # the members that step
+        self._joining: set[str] = set()  # members that wait for a boundary
+        self._arriving: set[str] = set()  # newcomers that form the next group with the survivors
         self._announced: wire.Announced | None = None
         self._is_pending = False  # whether the announced generation waits for a boundary
         self._is_pause_due = False
         self._hung: dict[str, Failure] = {}  # by member
-        self._silent: set[str] = set()  # replicas that are gone, not noticed yet
+        self._silent: set[str] = set()  # replicas that are gone, but not noticed yet
         self._tick_ns: int | None = None
         self._target = 0
         checkpointing = self.job.checkpointing
@@ -116,7 +116,7 @@ class ElasticRun:
     # ---- the membership ----------------------------------------------------------------------------------
 
     def _hear(self, now_ns: int, *told: happenings.Happening) -> None:
-        """Tell the membership what happened, and do what it wants about it."""
+        """Tell the membership what happened, and apply its effects."""
         for happening in told:
             queue = deque(membership.advance(self.state, happening, now_ns))
             while queue:
@@ -125,7 +125,7 @@ class ElasticRun:
             self._heed_deadline(now_ns)
 
     def _obey(self, now_ns: int, effect: happenings.Effect) -> list[happenings.Happening]:
-        """Do one thing the membership wants; what happens because of it at this very moment."""
+        """Apply one effect of the membership. Return what happens at once because of it."""
         match effect:
             case happenings.Record(event):
                 self._record(now_ns, event)
@@ -152,7 +152,7 @@ class ElasticRun:
         return []
 
     def _heed_deadline(self, now_ns: int) -> None:
-        """Ask the membership again when it wants to be asked, unless that only guards against silence."""
+        """Plan to ask the membership at its deadline, unless the deadline only guards against silence."""
         state, due_ns = self.state, self.state.outbox.due_ns
         is_quiet = self._stretch.doing == "stepping" and state.is_settled
         if due_ns is None or is_quiet or due_ns == self._tick_ns:
@@ -166,14 +166,14 @@ class ElasticRun:
             self._ask(now_ns)
 
     def _ask(self, now_ns: int) -> None:
-        """Let the membership look at its deadlines. First renew the leases that quiet time leapt over."""
+        """Let the membership check its deadlines. First renew the leases that the skipped time left stale."""
         lease_due_ns = self.state.outbox.lease_due_ns
         if lease_due_ns is not None and lease_due_ns <= now_ns:
             self._beat(now_ns)
         self._hear(now_ns, happenings.Tick())
 
     def _told_first(self, now_ns: int, action: Action) -> bool:
-        """Whether `action` must wait for a step's end, because the membership would take the run for hung."""
+        """Whether `action` must wait for the end of a step, as the membership would believe the run hung."""
         if self._stretch.doing != "stepping" or now_ns - self._stretch.since_ns < FRESH_NS:
             return False
         boundary_ns = self._boundary_after(now_ns)
@@ -191,19 +191,19 @@ class ElasticRun:
         return happenings.FromNode(replica, wire.AgentJoined(node=replica, slots=1, address="", port=1))
 
     def _progress(self, member: str, message: wire.WorkerJoined | wire.WorkerReady, now_ns: int) -> None:
-        """A worker has come so far."""
+        """A worker reports its progress."""
         if not self._told_first(now_ns, partial(self._progress, member, message)):
             self._say(now_ns, member, message)
 
     def _replica_comes(self, replica: str, now_ns: int) -> None:
-        """All its machines are there again, and an agent on them."""
+        """A replica has all its machines again, and an agent on them."""
         if replica in self.state.roster.nodes or not self.ground.is_whole(replica):
             return
         if not self._told_first(now_ns, partial(self._replica_comes, replica)):
             self._hear(now_ns, self._agent_joined(replica))
 
     def _member_of(self, replica: str) -> str | None:
-        """Who has the replica's seat."""
+        """The member that has the replica's seat."""
         node = self.state.roster.nodes.get(replica)
         return None if node is None or node.is_spare else node.seats[0]
 
@@ -237,7 +237,7 @@ class ElasticRun:
         self._agenda.plan(now_ns + self._regroup_ns, partial(self._regroup, self._announced))
 
     def _regroup(self, generation: wire.Announced, now_ns: int) -> None:
-        """All members are in the new group, with the state of a survivor or of a checkpoint."""
+        """All members joined the new group, with the state of a survivor or of a checkpoint."""
         if generation is not self._announced:
             return
         members = generation.members
@@ -261,7 +261,7 @@ class ElasticRun:
             self._hear(now_ns, happenings.FromMembers(tuple(speakers), message))
 
     def _record(self, now_ns: int, event: ev.KnownEvent) -> None:
-        """What the membership writes down is the record; some of it tells what the run does from now on."""
+        """Record an event of the membership; some events change what the run does from now on."""
         match event:
             case ev.FaultObserved(onset_ns=onset_ns):
                 self._stretch.is_hurt = True
@@ -279,8 +279,8 @@ class ElasticRun:
         self.ground.tape.take(event, self.job.member_gpus)
 
     def _formed(self, now_ns: int) -> None:
-        """The excess of the first step is recovery if something failed since the last commit. But a change at
-        a boundary began with that commit, whatever failed meanwhile."""
+        """The generation formed. The excess of its first step is recovery if something failed since the last
+        commit. But a change at a boundary began with that commit, even if something failed meanwhile."""
         assert self._announced is not None
         began_ns, excess = now_ns, Category.RECOVERING if self._stretch.is_hurt else Category.STARTING
         if self._stretch.doing == "changing":
@@ -300,7 +300,7 @@ class ElasticRun:
         self._agenda.plan_here(began_ns + self._first_ns, partial(self._commit, 1))
 
     def _lost(self, now_ns: int, event: ev.MemberLost) -> None:
-        """A member is gone. If it took part, the step that the others were in is lost."""
+        """A member is lost. If it took part, the others lose their current step."""
         if event.subject in self._joining:
             self._joining.remove(event.subject)
             self._count_gpus(now_ns)
@@ -323,7 +323,7 @@ class ElasticRun:
 
     def _count_gpus(self, now_ns: int) -> None:
         if self._stretch.doing == "starting":
-            return  # all of them are there, and have not met yet
+            return  # all members exist, but have not formed a group yet
         self.ground.active_gpus = (len(self._group) + len(self._arriving)) * self.job.member_gpus
         self.ground.joining_gpus = len(self._joining) * self.job.member_gpus
         self.ground.reshape(now_ns)
@@ -335,7 +335,7 @@ class ElasticRun:
         return begun_ns + ((now_ns - begun_ns) // self._step_ns + 1) * self._step_ns
 
     def _plan_steps(self, now_ns: int) -> None:
-        """Tell of the last step before the next known happening; the steps before it are only counted."""
+        """Plan to report the last step before the next known event; earlier steps are only counted."""
         self._agenda.disturb()
         if self._is_pending or self._is_pause_due:
             self._plan_commit(self._boundary_after(now_ns))
@@ -354,7 +354,7 @@ class ElasticRun:
         if self.truth.step < self.truth.high:
             steps = min(steps, self.truth.high - self.truth.step)
         if steps > 1 and upcoming is not None and upcoming.kind == "hang":
-            steps -= 1  # and then one alone: what the last commit took tells how long a step is
+            steps -= 1  # then one alone: the last commit shows how long a step takes
         if steps > 0:
             self._plan_commit(since_ns + steps * step_ns)
 
@@ -363,7 +363,7 @@ class ElasticRun:
         self._agenda.plan_here(at_ns, partial(self._commit, steps))
 
     def _commit(self, steps: int, now_ns: int) -> None:
-        """So many steps are done since the last commit; all members say so."""
+        """All members report the steps done since the last commit."""
         self.truth.work(Category.CHECKPOINT_STALL, self._stretch.since_ns, self._stretch.steps_since_ns)
         if self._stretch.doing == "fresh":
             self.truth.steps(1, self._first_ns, now_ns, self._stretch.excess)
@@ -398,7 +398,7 @@ class ElasticRun:
         self._agenda.plan_here(now_ns + self._import_ns + self._ready_ns, self._resume)
 
     def _resume(self, now_ns: int) -> None:
-        """What was noticed meanwhile does not keep the run from going on."""
+        """End the pause. Faults noticed meanwhile do not prevent the run from going on."""
         self._stretch.alarm = None
         self.truth.stand(Category.PLANNED_STOP, self._stretch.since_ns, now_ns)
         self.ground.tape.record(ev.PhaseEntered, now_ns, phase="step")
@@ -408,7 +408,7 @@ class ElasticRun:
     # ---- checkpoints -------------------------------------------------------------------------------------
 
     def _begin_save(self, now_ns: int) -> None:
-        """Training stands still while the state is copied, and goes on while it is written."""
+        """Training stops while the state is copied, and goes on while it is written."""
         self._agenda.disturb()
         self._stretch.doing, self._save_ns = "saving", now_ns + self._interval_ns
         begun = wire.Checkpointed(member=self._group[0], happened="begun", step=self.truth.step, place=PLACE)
@@ -461,7 +461,7 @@ class ElasticRun:
             self._break(failure, now_ns)
 
     def _break(self, failure: Failure, now_ns: int) -> None:
-        """Processes die, and with them their machines unless those are fine: everybody is told at once."""
+        """Processes die and, unless the failure is transient, their machines too. All are told at once."""
         machines = self.ground.fleet.struck(failure)
         replicas = self.ground.replicas(machines)
         if not failure.is_transient:
@@ -485,7 +485,7 @@ class ElasticRun:
                 self._agenda.plan(max(now_ns, self.ground.fleet.repaired_ns or 0), self._mend)
 
     def _bring_in(self, replicas: list[str], now_ns: int) -> None:
-        """Spares for machines that were taken out, or else the machines of replicas that stand still."""
+        """Replace removed machines by spares, or else by machines of replicas that stand still."""
         filled = self.ground.fill_places(now_ns)
         filled += self.ground.fleet.gather_vacancies(self.ground.study.nodes_per_member)
         for replica in dict.fromkeys([*replicas, *map(self.ground.replica_at, filled)]):
@@ -498,7 +498,7 @@ class ElasticRun:
             self._bring_in([self.ground.replica_at(place)], now_ns)
 
     def _hang(self, failure: Failure, replica: str, now_ns: int) -> None:
-        """One member does not come to the collective, and all others wait in it."""
+        """One member does not enter the collective, and all others wait in it."""
         culprit = self._member_of(replica)
         assert culprit is not None
         self._hung[culprit] = failure
@@ -509,7 +509,7 @@ class ElasticRun:
         self._ask(now_ns)
 
     def _fall_silent(self, failure: Failure, now_ns: int) -> None:
-        """Machines are gone without a word: this is the last that is heard of them."""
+        """Machines disappear without a message: this is their last sign of life."""
         self._begin_silence()
         self._beat(now_ns)
         self._silent.update(self.ground.replicas(self.ground.fleet.struck(failure)))
@@ -520,7 +520,7 @@ class ElasticRun:
         self._stretch.doing = "silent"
 
     def _beat(self, now_ns: int) -> None:
-        """Everything that is not silent is heard."""
+        """Report every node and member that is not silent as present."""
         nodes = [node for node in self.state.roster.nodes if node not in self._silent]
         members = [
             member.name
@@ -530,7 +530,7 @@ class ElasticRun:
         self._hear(now_ns, happenings.Present(nodes=tuple(nodes), members=tuple(members)))
 
     def _lease_ends(self, failure: Failure, now_ns: int) -> None:
-        """Once their leases are over the silent ones are given up; the others were heard meanwhile."""
+        """Give up the silent replicas once their leases are over. The others renewed theirs meanwhile."""
         machines = self.ground.fleet.struck(failure)
         replicas = self.ground.replicas(machines)
         self._beat(now_ns)
@@ -544,7 +544,7 @@ class ElasticRun:
         self._bring_in(replicas, now_ns)
 
     def _notice_slow(self, failure: Failure, now_ns: int) -> None:
-        """A slow machine is noticed: a spare takes its place if there is one."""
+        """A slow machine is noticed; a spare replaces it if there is one."""
         if self._told_first(now_ns, partial(self._notice_slow, failure)):
             return
         self.ground.observe(now_ns, failure, failure.at_ns)

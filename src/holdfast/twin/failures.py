@@ -1,12 +1,11 @@
-"""What breaks in the simulated cluster, how often, and what it takes with it: a run's failures drawn at once.
+"""Failures of the simulated cluster: their classes, and all failures of a run drawn at once.
 
-A class of failures has a rate per node and day, a reach (which nodes go together) and a repair time. Its
-failures are a Poisson process over the nodes' time, denser where age makes it so (a Weibull shape), and only
-as many numbers are drawn as there are failures: nothing walks over nodes or hours. The engine decides what a
-failure does to a run, and ignores one that falls on a node which is out for repair already.
+A class of failures has a rate per node and day, a reach (which nodes fail together) and a repair time. Its
+failures are a Poisson process over the nodes' time, with a rate that may depend on age (a Weibull shape). The
+draw takes as many numbers as there are failures and never loops over nodes or hours. The engine decides what
+a failure does to a run, and ignores one on a node that is already out for repair.
 """
 
-from math import exp
 from operator import attrgetter
 from typing import Annotated, Literal
 
@@ -20,29 +19,29 @@ from holdfast.wording.units import DAY_NS, HOUR_NS
 Part = Literal[
     "gpu", "memory", "host", "fabric", "storage", "power", "cooling", "software", "planned", "unknown"
 ]
-"""What the cause is a part of. planned: nothing broke, it was done on purpose."""
+"""The part that caused the failure. planned: nothing broke, the stop was intended."""
 
 Kind = Literal["crash", "hang", "gray", "planned"]
-"""crash: the process dies, and that is seen. hang: nothing moves, and nobody is told. gray: the node goes on,
-slower. planned: the stop is announced, so that the run can save first."""
+"""crash: the process dies visibly. hang: nothing moves, and nothing reports it. gray: the node goes on,
+slower. planned: the stop is announced, so the run can save first."""
 
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
-"""Held where hazards are read from a file."""
+"""These limits are checked when hazards are read from a file."""
 
 
 class FailureClass(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a table of failures.
 
-    rate_per_1000_node_days  how many begin at `Hazards.rated_age_days`, over all nodes, lemons included
-    reach                    the nodes that go together: all that share this with the node struck
-    transient_share          of these the machine is fine afterwards, and a new process can use it at once
+    rate_per_1000_node_days  the rate at `Hazards.rated_age_days`, over all nodes, lemons included
+    reach                    the domain that fails together: all nodes that share it with the node struck
+    transient_share          share of failures after which the machine is fine for a new process at once
     slowdown                 factor on the node's step time while the failure lasts; gray only
-    repair_median_h, _sigma  the lognormal time a machine that is not fine is away, once it has been taken out
+    repair_median_h, _sigma  the lognormal repair time of a broken machine, once it has been taken out
     weibull_shape            below 1: more failures while the cluster is young. 1: age does not matter
-    source                   whose figure the rate is, and what here is assumed
+    source                   the source of the rate, and which values are assumed
     """
 
     name: str
@@ -57,10 +56,6 @@ class FailureClass(msgspec.Struct, frozen=True, kw_only=True):
     repair_sigma: NotNegative = 0.0
     weibull_shape: Positive = 1.0
 
-    @property
-    def repair_mean_h(self) -> float:
-        return self.repair_median_h * exp(self.repair_sigma**2 / 2)
-
 
 class LemonShare(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that fail again and again: their share of all, and their rate as a multiple of the others'."""
@@ -71,13 +66,13 @@ class LemonShare(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failures_share(self) -> float:
-        """How much of what strikes single nodes strikes them."""
+        """The share of single-node failures that strike lemons."""
         theirs = self.share * self.factor
         return theirs / (theirs + 1 - self.share)
 
 
 class Hazards(msgspec.Struct, frozen=True, kw_only=True):
-    """All that can break. age_days: the cluster's when the run begins. The rates hold at `rated_age_days`."""
+    """All failure classes. age_days: the cluster's age at the run's start; rates hold at `rated_age_days`."""
 
     classes: tuple[FailureClass, ...]
     lemons: LemonShare | None = None
@@ -94,7 +89,7 @@ class Hazards(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, classes=classes)
 
     def scaled(self, factor: float) -> "Hazards":
-        """The same classes, this many times as often."""
+        """The same classes with rates multiplied by the factor."""
         classes = tuple(
             msgspec.structs.replace(row, rate_per_1000_node_days=row.rate_per_1000_node_days * factor)
             for row in self.classes
@@ -102,7 +97,7 @@ class Hazards(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, classes=classes)
 
     def expected(self, row: FailureClass, nodes: int, duration_ns: int) -> float:
-        """How many failures of a class so many nodes have in a run this long, on average."""
+        """The mean number of failures of a class on this many nodes in a run this long."""
         begin, end = self._ages(duration_ns)
         shape, rated = row.weibull_shape, self.rated_age_days
         aged_days: float = (end**shape - begin**shape) * rated ** (1 - shape) / shape
@@ -111,7 +106,7 @@ class Hazards(msgspec.Struct, frozen=True, kw_only=True):
     def moments_ns(
         self, row: FailureClass, duration_ns: int, rng: np.random.Generator, count: int
     ) -> NDArray[np.int64]:
-        """When `count` failures of a class happen, in no order: the inverse of its cumulative intensity."""
+        """Moments of `count` failures of a class, unsorted, by the inverse of its cumulative intensity."""
         begin, end = self._ages(duration_ns)
         shape = row.weibull_shape
         ages = (begin**shape + rng.random(count) * (end**shape - begin**shape)) ** (1 / shape)
@@ -123,9 +118,9 @@ class Hazards(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One failure: `nodes` neighbours from `node` on are struck at `at_ns` of the run.
+    """One failure: it strikes `nodes` consecutive nodes, beginning with `node`, at `at_ns` of the run.
 
-    repair_ns: how long each of them is away once it has been taken out; 0 where the failure is transient.
+    repair_ns: the repair time of each once it has been taken out; 0 if the failure is transient.
     """
 
     at_ns: int
@@ -146,7 +141,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def draw(hazards: Hazards, layout: Layout, duration_ns: int, rng: np.random.Generator) -> list[Failure]:
     """Every failure of a run, in order of time; the same generator state gives the same list."""
-    # Lemons stand anywhere: the first of a shuffled row of all nodes are the lemons.
+    # Lemons can be anywhere: they are the first of all nodes in shuffled order.
     shuffled = rng.permutation(layout.nodes) if hazards.lemons else None
     failures: list[Failure] = []
     for row in hazards.classes:
@@ -181,11 +176,11 @@ def _struck(
     rng: np.random.Generator,
     count: int,
 ) -> NDArray[np.int64]:
-    """Which node each failure strikes. A lemon is a bad machine: what many nodes share does not prefer it."""
+    """The node that each failure strikes. Only single-node failures prefer lemons, which are bad machines."""
     if lemons is None or shuffled is None or row.reach != "node":
         return rng.integers(0, layout.nodes, count)
     lemon_nodes = round(lemons.share * layout.nodes)
-    if not 0 < lemon_nodes < layout.nodes:  # a cluster too small to have any, or of nothing else
+    if not 0 < lemon_nodes < layout.nodes:  # none or all nodes would be lemons
         return rng.integers(0, layout.nodes, count)
     of_lemons = rng.random(count) < lemons.failures_share
     places = np.where(

@@ -1,7 +1,7 @@
-"""The machines under a job: who stands where, who is spare, who is being repaired, and by how many crews.
+"""The machines of a job: which are at work and where, which are spare, and which are in repair.
 
-A job has *places*, numbered; machines come and go. Only machines that are not where they began are kept, so
-the memory goes with what has failed and not with the size of the cluster.
+A job has numbered *places*; machines come and go. Only machines that have moved are stored, so memory grows
+with the number of failures and not with the size of the cluster.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from holdfast.twin.failures import Failure
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A machine that was out and is mended. place: where it is put to work; None: it is a spare now."""
+    """A repaired machine. place: where it is put to work; None: it becomes a spare."""
 
     machine: int
     place: int | None
@@ -22,7 +22,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Fleet:
     """`places` machines at work, `spares` ready to take over, any number under repair.
 
-    crews: how many machines are repaired at a time; None where a repair time includes the wait for a crew.
+    crews: how many machines are repaired at a time; None: repair times include the wait for a crew.
     """
 
     def __init__(self, *, places: int, spares: int, crews: int | None = None) -> None:
@@ -36,23 +36,23 @@ class Fleet:
         self._crews: list[int] | None = None if crews is None else [0] * crews
 
     def place_of(self, machine: int) -> int | None:
-        """Where it works; None: it is spare or out."""
+        """Where the machine works; None if it is spare or out."""
         return self._place_of.get(machine, machine if machine < self.places else None)
 
     def machine_at(self, place: int) -> int | None:
         return self._machine_at.get(place, place)
 
     def struck(self, failure: Failure) -> list[int]:
-        """The machines that it hits and that are not out already."""
+        """The machines that the failure strikes and that are not already out."""
         reached = range(failure.node, failure.node + failure.nodes)
         return [machine for machine in reached if machine not in self.out]
 
     def at_work(self, failure: Failure) -> list[int]:
-        """Those of them that have a place in the job."""
+        """The struck machines that have a place in the job."""
         return [machine for machine in self.struck(failure) if self.place_of(machine) is not None]
 
     def take_out(self, machine: int, repair_ns: int, now_ns: int) -> int | None:
-        """To the workshop with it. The place it leaves vacant, where it had one."""
+        """Take a machine out for repair. Return the place it leaves vacant, if it had one."""
         place = self.place_of(machine)
         if place is None:
             self.spares.remove(machine)
@@ -69,7 +69,7 @@ class Fleet:
         return place
 
     def fill(self) -> list[int]:
-        """Put spares in vacant places; the places that have a machine again."""
+        """Put spares in vacant places. Return the places that have a machine again."""
         filled = []
         while self.vacant and self.spares:
             place = self.vacant.popleft()
@@ -78,11 +78,11 @@ class Fleet:
         return filled
 
     def gather_vacancies(self, size: int) -> list[int]:
-        """Where several groups of `size` places lack machines, complete some with those of others.
+        """If several groups of `size` places lack machines, complete some with machines of others.
 
-        A group that lacks a machine stands still, so its other machines are as good as spares. Who lacks
-        most gives to who lacks least, until one group at most has some and not all. The places that have a
-        machine again.
+        A group that lacks a machine stands still, so its other machines are as good as spares. The group
+        that lacks most gives to the one that lacks least, until at most one group is incomplete but not
+        empty. Return the places that have a machine again.
         """
         filled = []
         while len(groups := self._incomplete(size)) > 1:
@@ -99,7 +99,7 @@ class Fleet:
         return filled
 
     def _incomplete(self, size: int) -> list[int]:
-        """Groups that have machines, and not as many as places; who lacks least is first."""
+        """Groups that have some machines but lack others; the group that lacks least is first."""
         lacking = Counter(place // size for place in self.vacant)
         return sorted(
             (group for group in lacking if lacking[group] < size), key=lambda one: (lacking[one], one)
@@ -107,11 +107,11 @@ class Fleet:
 
     @property
     def repaired_ns(self) -> int | None:
-        """When the next machine will be mended."""
+        """When the next machine will be repaired."""
         return self._repairs[0][0] if self._repairs else None
 
     def mend(self) -> Move:
-        """The next repair is done: the machine takes the place that waits longest, or is spare."""
+        """The next repair is done: the machine takes the longest vacant place, or becomes a spare."""
         _, machine = heapq.heappop(self._repairs)
         self.out.remove(machine)
         if not self.vacant:

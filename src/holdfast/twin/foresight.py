@@ -1,4 +1,4 @@
-"""What can be foreseen of a case: its end by formula and by simulation, what helps, what bad GPUs cost."""
+"""Forecast a case: its end by formula and by simulation, which changes help, and what bad GPUs cost."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -15,17 +15,17 @@ from holdfast.twin.sweep import Figures, Task
 from holdfast.wording.units import DAY_S
 
 TEN_PER_CENT = 0.10
-"""The loss of output that one per cent of bad GPUs is said to cost."""
+"""The loss of output that one per cent of bad GPUs is often said to cost."""
 QUANTILES = (0.1, 0.5, 0.9)
 SENSIBLE_TIMES = 100
-"""A run that takes so many times its work is not foreseen. Beyond the horizon of a case only the formula
-answers: the twin would give up."""
+"""There is no forecast for a run that takes more than this many times its work. Beyond the horizon of a case
+only the formula is used: the twin would give up."""
 
 Play = Callable[[Sequence[Task]], Sequence[Figures]]
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is simulated, from which seed on, and which bad GPUs are supposed."""
+    """How many runs to simulate, from which seed on, and which bad GPUs to assume."""
 
     runs: int
     seed: int
@@ -34,7 +34,7 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndSpread(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to foresee the end. goodput: of the time until then, the share that training needs."""
+    """One forecast of the end. goodput: the share of the time until then that training needs."""
 
     goodput: float
     mean_days: float
@@ -44,10 +44,10 @@ class EndSpread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a share of bad GPUs does, and where it would cost a tenth of the output.
+    """The effect of a share of bad GPUs, and when it would cost a tenth of the output.
 
-    tenth_unit_gpus  that many GPUs that go together, or more
-    tenth_slowdown   a GPU this slow, or slower, in a run that waits for it
+    tenth_unit_gpus  if this many GPUs, or more, fail together
+    tenth_slowdown   if a GPU is this slow, or slower, in a run that waits for it
     """
 
     degraded: expectation.Degraded
@@ -57,14 +57,14 @@ class BadGpus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--json` prints.
+    """The content of `--json`.
 
-    ettr     Kokolis et al.; None where a failure does not stop the whole run, of which they do not speak
-    formula  by chance alone, as the twin; unsure: with the failure rate not known exactly, either
-    done_ns  P10, P50 and P90 of the end, where a start was given
+    ettr     Kokolis et al.; None if failures do not stop the whole run, a case they do not treat
+    formula  with chance alone, like the twin; unsure: with an uncertain failure rate as well
+    done_ns  P10, P50 and P90 of the end, if a start was given
 
-    twin_unfinished: simulated runs that were given up, counted as done then: the twin's days are too few.
-    losses: what replicas of several members survive under Holdfast, where `--shard` says what they are.
+    twin_unfinished: simulated runs that were given up and count as done then, so the twin's days are too few.
+    losses: what replicas of several members survive under Holdfast, if `--shard` is given.
     """
 
     title: str
@@ -90,12 +90,12 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def best(self) -> EndSpread:
-        """The one that knows most: of the rate's uncertainty, else of the cluster, else the formula."""
+        """The most informed forecast: with the rate's uncertainty, else the twin's, else the formula's."""
         return self.unsure or self.twin or self.formula
 
 
 def answer(of: ForecastCase, depth: Depth, play: Play) -> Forecast:
-    """All that is foreseen of a case. play: simulates, in whatever processes there are."""
+    """The forecast of a case. play: simulates the tasks."""
     chance = outlook.prospect(of.study, of.policy, of.work_s / DAY_S)
     by_formula = _foreseen(chance, of)
     unsure = msgspec.structs.replace(chance, rate_spread=of.rate_spread)
@@ -138,9 +138,9 @@ def _foreseen(prospect: expectation.Prospect, of: ForecastCase) -> expectation.C
     found = expectation.completion(prospect, of.work_s)
     if found is None or found.mean_s > SENSIBLE_TIMES * of.work_s:
         raise InputError(
-            f"{of.title}: under this policy the run would be done in no sensible time, as only "
-            f"{wording.percent(prospect.goodput)} of it would be useful.",
-            hint="Give more --spares, checkpoints more often (--interval), or another --policy.",
+            f"{of.title}: under this policy the run would not finish in a sensible time, as only "
+            f"{wording.percent(prospect.goodput)} of its time would be useful.",
+            hint="Give more --spares, a shorter checkpoint --interval, or another --policy.",
         )
     return found
 
@@ -156,7 +156,7 @@ def _spread_by_formula(found: expectation.Completion) -> EndSpread:
 
 
 def _simulated(of: ForecastCase, depth: Depth, play: Play) -> list[tuple[float, bool]]:
-    """When each simulated run ended, from its start, and whether all of its steps were done."""
+    """The duration of each simulated run, and whether it completed all of its steps."""
     seeds = range(depth.seed, depth.seed + depth.runs)
     tasks = [Task(study=of.study, policy=of.policy, seed=seed) for seed in seeds]
     gpus = of.study.job.gpus + of.policy.spare_nodes * of.study.layout.gpus_per_node
@@ -165,7 +165,7 @@ def _simulated(of: ForecastCase, depth: Depth, play: Play) -> list[tuple[float, 
 
 
 def _worth(of: ForecastCase) -> tuple[expectation.Worth, ...]:
-    """What each change would bring, the most useful first; not what would bring nothing."""
+    """The worth of each change that helps, the most useful first."""
     days = of.work_s / DAY_S
     now = outlook.prospect(of.study, of.policy, days)
     found = [

@@ -1,8 +1,8 @@
-"""Gray failures at published rates, and what a detector says of them: right, wrong, late or nothing.
+"""Gray failures at published rates, and models of detectors that miss some or report them late or wrongly.
 
-A node is slow, or computes wrong numbers, and goes on. Nobody publishes such failures by node and day. What
-is published is how often a job lost pace for each time that hardware stopped one, so that the rate is taken
-from hardware failures. Whatever is assumed says so.
+In a gray failure a node is slow, or computes wrong numbers, and goes on. Rates per node and day are not
+published. But the ratio of jobs that slowed down to jobs that hardware stopped is, so the rate here follows
+from the rate of hardware failures. Assumed values are marked as such.
 """
 
 from typing import Literal
@@ -15,10 +15,10 @@ from holdfast.twin.presets import preset
 
 PRESET = "llama3-405b"
 HARDWARE_PER_1000_NODE_DAYS = (419 - 54 - 2) / 110_592 * 1_000
-"""Llama 3 (arXiv:2407.21783, Table 5): 419 unexpected interruptions, but for software and a dependency."""
+"""Llama 3 (arXiv:2407.21783, Table 5): 419 unexpected interruptions, without software and dependencies."""
 SLOW_PER_HARDWARE = 442 / (1_599 + 203 + 188 + 76 + 47)
-"""ByteRobust (arXiv:2509.16293): declines of MFU, for each failure of InfiniBand, a kernel, GPU memory, a GPU
-or a disk.
+"""ByteRobust (arXiv:2509.16293): declines of MFU per failure of InfiniBand, a kernel, GPU memory, a GPU or a
+disk.
 """
 CORRUPT = "silent-data-corruption"
 """Llama 3's six in 54 days."""
@@ -40,22 +40,22 @@ SLOWDOWNS: dict[AilmentKind, tuple[float, float]] = {
     "link": (1.1, 1.58),
     "corrupt": (1.0, 1.0),
 }
-"""Of the node's step, from and to; assumed. 1.58: what Greyhound gains by mitigation."""
+"""Factors on the node's step time, from and to; assumed. 1.58: what Greyhound gains by mitigation."""
 TRANSIENT = 0.5
 PASSING_H, PASSING_SIGMA = 2.0, 1.0
-"""Half of the slow ones recover by themselves, after two hours in the median: assumed."""
+"""Assumed: half of the slow nodes recover by themselves, after two hours in the median."""
 REPAIR_H, REPAIR_SIGMA = 20.4, 1.0
 """InfiniteHBD's trace: the median outage. The spread is assumed."""
 
 
 class DetectorModel(msgspec.Struct, frozen=True, kw_only=True):
-    """How good a detector is.
+    """The quality of a detector.
 
     notice_s          from the onset to the alarm
-    recall            of the ailments, the share that it ever tells of
-    precision         of those, the share that it says of the right node
-    false_per_day     alarms on a cluster where nothing is wrong
-    false_h           that such an alarm lasts
+    recall            the share of ailments that it ever reports
+    precision         the share of these reports that name the right node
+    false_per_day     false alarms a day, on the whole cluster
+    false_h           how long a false alarm lasts
     knows_itself      whether wrong alarms tend to be less sure than right ones; otherwise all are 90 % sure
     """
 

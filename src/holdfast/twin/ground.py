@@ -1,7 +1,7 @@
-"""What every simulated run stands on: its machines, its record, the truth about it, and what slows it.
+"""The common ground of simulated runs: machines, record, truth, and slow machines.
 
 A runner (restarting, replicas, elastic) decides what happens next; the ground keeps machines, events and
-truth in step with each other, so that no runner can tell one and not the others.
+truth consistent, so that no runner can update one and forget the others.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ class Slow(msgspec.Struct, kw_only=True):
 
 
 class Ground:
-    """A run's machines, record and truth; and the counts that a summary wants."""
+    """A run's machines, record and truth, and the counts for its summary."""
 
     def __init__(self, study: Study, policy: Policy) -> None:
         self.study, self.policy = study, policy
@@ -59,7 +59,7 @@ class Ground:
     # ---- the record ------------------------------------------------------------------------------------
 
     def declare(self) -> None:
-        """What the run is, and what is paid for from its first moment on."""
+        """Record the run's reference, and the GPUs paid for from its first moment on."""
         job = self.job
         self.tape.record(ev.CostRate, 0, gpus=self.paid_gpus, usd_per_gpu_hour=self.study.usd_per_gpu_hour)
         self.tape.record(
@@ -73,14 +73,14 @@ class Ground:
         )
 
     def show_spares(self, now_ns: int) -> None:
-        """So many GPUs are spare from now on. The record has them as one member."""
+        """Record how many GPUs are spare from now on. All spares are one member in the record."""
         if self.policy.spare_nodes:
             gpus = len(self.fleet.spares) * self.gpus_per_node
             self.tape.record(ev.MemberJoined, now_ns, subject=SPARES, gpus=gpus, role="spare")
         self.reshape(now_ns)
 
     def commit(self, now_ns: int, count: int, step_ns: int, excess: Category = Category.SLOWDOWN) -> None:
-        """So many steps are done, each in this time, the last one now."""
+        """Commit `count` steps of `step_ns` each, the last one now."""
         self.truth.steps(count, step_ns, now_ns, excess)
         self.tape.record(ev.StepCommitted, now_ns, step=self.truth.step)
 
@@ -111,7 +111,7 @@ class Ground:
         self.truth.end(now_ns)
 
     def end(self, now_ns: int) -> None:
-        """The horizon: whatever the run is doing, it is looked at no further."""
+        """Stop at the horizon, whatever the run is doing."""
         self.tape.record(ev.RunEnded, now_ns, outcome="stopped", reason="the simulation ends here")
         self.truth.end(now_ns)
 
@@ -127,7 +127,7 @@ class Ground:
         )
 
     def drain(self, machine: int, repair_ns: int, now_ns: int) -> None:
-        """The machine goes to the workshop."""
+        """Take the machine out for repair."""
         was_spare = self.fleet.place_of(machine) is None
         self.fleet.take_out(machine, repair_ns, now_ns)
         self._slow = [slow for slow in self._slow if slow.machine != machine]
@@ -140,7 +140,7 @@ class Ground:
             self.reshape(now_ns)
 
     def restore(self, now_ns: int) -> int | None:
-        """The next repair is done. The place that has a machine again because of it."""
+        """Finish the next repair. Return the place that has a machine again, if any."""
         move = self.fleet.mend()
         self.tape.record(ev.ActionTaken, now_ns, subject=name("node", move.machine), action="restore")
         if move.place is None:
@@ -150,14 +150,14 @@ class Ground:
         return move.place
 
     def is_mended(self, now_ns: int, agenda: Agenda, again: Action) -> bool:
-        """Whether a repair is done by now; where the next one takes longer, do this `again` then."""
+        """Whether a repair is done by now; if the next one takes longer, plan `again` for its end."""
         due_ns = self.fleet.repaired_ns
         if due_ns is not None and due_ns > now_ns:
             agenda.plan(due_ns, again)
         return due_ns is not None and due_ns <= now_ns
 
     def fill_places(self, now_ns: int) -> list[int]:
-        """Spares take the vacant places; which ones."""
+        """Fill vacant places with spares. Return these places."""
         filled = self.fleet.fill()
         if filled:
             self.show_spares(now_ns)
@@ -167,14 +167,14 @@ class Ground:
         return f"r{place // self.study.nodes_per_member:04}"
 
     def replicas(self, machines: Iterable[int]) -> list[str]:
-        """Those that have one of these machines at work."""
+        """The replicas in which one of these machines works."""
         places = (self.fleet.place_of(machine) for machine in machines)
         return sorted({self.replica_at(place) for place in places if place is not None})
 
     def is_whole(self, replica: str) -> bool:
         return all(self.replica_at(place) != replica for place in self.fleet.vacant)
 
-    # ---- what slows --------------------------------------------------------------------------------------
+    # ---- slow machines -----------------------------------------------------------------------------------
 
     def slow_down(self, failure: Failure, machines: list[int]) -> None:
         ends_ns = failure.at_ns + round(self.policy.gray_s * SECOND_NS) if failure.is_transient else 1 << 62
@@ -185,12 +185,12 @@ class Ground:
         ]
 
     def slow_at(self, now_ns: int) -> list[Slow]:
-        """Who is slow now. Who recovered is forgotten."""
+        """The machines that are slow now. Drops those that recovered."""
         self._slow = [slow for slow in self._slow if slow.ends_ns > now_ns]
         return [slow for slow in self._slow if slow.began_ns <= now_ns]
 
     def slow_change_ns(self, now_ns: int) -> int | None:
-        """When that changes next by itself."""
+        """When the set of slow machines next changes by itself."""
         moments = [slow.ends_ns for slow in self._slow if slow.ends_ns < 1 << 62]
         moments += [slow.began_ns for slow in self._slow if slow.began_ns > now_ns]
         return min(moments, default=None)

@@ -4,33 +4,32 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 LANES_MAX = 1 << 16
-"""As `holdfast.train` has it."""
+"""The same as in `holdfast.train`."""
 
 
 def rounds(lanes: int, members: int) -> int:
-    """Lanes that the busiest of so many equal members computes, one after the other."""
+    """Lanes that the busiest of these equal members computes, one after the other."""
     return -(-lanes // members)
 
 
 def idle_share(lanes: int, members: int) -> float:
-    """Of the members' time, what they wait for the busiest of them: the price of a batch that stays."""
+    """The share of time that members wait for the busiest one: the price of a constant batch."""
     return 1 - lanes / (members * rounds(lanes, members))
 
 
 def lanes_for(sequences: int, members: int) -> int:
-    """As many lanes as a batch allows: the more a member has, the evener a lost one's are shared out.
+    """As many lanes as a batch allows: more lanes make it easier to share those of a lost member evenly.
 
-    A power of two that divides the batch, so that all lanes are alike; one for each member at least.
+    A power of two that divides the batch, so that all lanes are alike; at least one for each member.
     """
     most = min(sequences & -sequences, LANES_MAX)
     return max(most, 1 << max(0, members - 1).bit_length())
 
 
 def step_rounds(lanes: int, members: int, slow: Sequence[Fraction], *, rebalances: bool) -> Fraction:
-    """The time of a step in lanes of a healthy member; slow: how much longer each slow member takes for a
-    lane.
+    """The time of a step, in lanes of a healthy member. slow: the factor by which each slow member is slower.
 
-    Lanes are dealt evenly, or, if they are rebalanced, so that the last member is through as early as can be.
+    Lanes are dealt evenly or, if they are rebalanced, so that the last member finishes as early as possible.
     """
     even = rounds(lanes, members)
     if not slow:

@@ -1,8 +1,8 @@
-"""What the formulas say of a study, beside what its simulation says, and the changes that might help it.
+"""Apply the formulas to a study, next to its simulation, and list changes that might help it.
 
-The formulas are in `economics.expectation`; here the classes of failures and the times of a policy become
-what they ask for. Left out, and left to the simulation: a launch that fails, a failure that strikes an idle
-spare, and how repairs and restarts get in each other's way.
+The formulas are in `economics.expectation`; this module turns failure classes and the times of a policy into
+their inputs. Only the simulation covers failed launches, failures of idle spares, and repairs and restarts
+that delay each other.
 """
 
 import msgspec
@@ -19,17 +19,17 @@ from holdfast.wording.units import DAY_NS
 
 DETECT_S = 15.0
 LOCATE_S = 20.0
-"""Mycroft: nine in ten anomalies seen within 15 s, the GPU at fault named within 20 s in most cases.
+"""Mycroft sees nine in ten anomalies within 15 s and usually names the faulty GPU within 20 s.
 ByteRobust's inspections take 2 to 60 s."""
 
 COMPLETE_SHARE = 0.99
 """The share of time for which spares should suffice; ByteRobust keeps its P99."""
 
 LONG_DAYS = 365.0
-"""After so long nearly as many nodes come back from repair as go."""
+"""After this long, nearly as many nodes return from repair as fail."""
 
 FEWER_FAILURES = 0.5
-"""Nodes half as bad: RSC-2 has a third of RSC-1's rate."""
+"""Half the failure rate; RSC-2 even has a third of RSC-1's."""
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
 class RunChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that could be done about a run, and the study and policy it would have then."""
+    """A possible change to a run, with the resulting study and policy."""
 
     name: str
     study: Study
@@ -45,14 +45,14 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failures_per_1000_node_days(study: Study) -> float:
-    """Of all unplanned classes, over the study's time."""
+    """The rate of all unplanned classes, over the study's time."""
     hazards = study.hazards.unplanned()
     expected = sum(hazards.expected(row, study.layout.nodes, study.duration_ns) for row in hazards.classes)
     return 1000 * expected / (study.layout.nodes * study.duration_ns / DAY_NS)
 
 
 def setting(study: Study, policy: Policy) -> Setting:
-    """The study as Kokolis et al. would have it: failures of one kind, all alike."""
+    """The study in the terms of Kokolis et al.: failures of one kind, all alike."""
     return Setting(
         nodes=study.layout.nodes,
         failures_per_1000_node_days=failures_per_1000_node_days(study),
@@ -63,7 +63,7 @@ def setting(study: Study, policy: Policy) -> Setting:
 
 
 def prospect(study: Study, policy: Policy, days: float) -> Prospect:
-    """The study under a policy, with its failures by class, for a run of about so many days."""
+    """The study under a policy, with its failures by class, for a run of about this many days."""
     rows = [(row, _per_day(study, row)) for row in study.hazards.classes]
     stands = _elastic if policy.recovery != "restart" else _restarting
     stall_s = study.job.checkpointing.stall_s
@@ -78,9 +78,9 @@ def prospect(study: Study, policy: Policy, days: float) -> Prospect:
 
 
 def nodes_out(study: Study, days: float) -> float:
-    """How many nodes are away for repair, on average over a run's first days, which begin with none away.
+    """The mean number of nodes in repair over a run's first days; at its start there are none.
 
-    At the time t those are away whose failure was s ago and whose repair takes longer than that:
+    At time t a node is in repair if its failure was s ago and its repair takes longer than s:
     rate times the integral of P(repair > s) over s up to t.
     """
     ago_days = days * (_POINTS + 1) / 2
@@ -95,12 +95,12 @@ def nodes_out(study: Study, days: float) -> float:
 
 
 def spares_needed(study: Study) -> int:
-    """The least spare nodes that suffice for nearly all of the time, in a cluster that has run for long."""
+    """The fewest spare nodes that suffice for nearly all of the time, in a cluster that has run for long."""
     return spares_for(nodes_out(study, LONG_DAYS), COMPLETE_SHARE)
 
 
 def _still_away(row: FailureClass, ago_days: Floats) -> Floats:
-    """The share of repairs that are not done so many days after the failure."""
+    """The share of repairs that are not done this many days after the failure."""
     if not row.repair_median_h:
         return np.zeros_like(ago_days)
     if not row.repair_sigma:
@@ -110,7 +110,7 @@ def _still_away(row: FailureClass, ago_days: Floats) -> Floats:
 
 
 def changes(study: Study, now: Policy) -> tuple[RunChange, ...]:
-    """What could be done, each by itself; only what differs from what is."""
+    """Possible changes, each by itself; without those that would change nothing."""
 
     def under(name: str, **times: float | None) -> RunChange:
         return RunChange(name=name, study=study, policy=msgspec.structs.replace(now, **times))
@@ -148,13 +148,13 @@ def _per_day(study: Study, row: FailureClass) -> float:
 
 
 def _resume_s(study: Study, policy: Policy) -> float:
-    """From the decision until the run steps again, as a whole."""
+    """From the decision to restart until the run steps again."""
     restore_s = study.job.checkpointing.restore_s if policy.snapshot_steps is None else 0.0
     return policy.requeue_s + policy.restart_s + restore_s
 
 
 def _restarting(study: Study, policy: Policy, row: FailureClass, per_day: float) -> Interruption:
-    """All stop, all go back to what was saved."""
+    """All members stop and go back to the last saved state."""
     resume_s = _resume_s(study, policy)
     if row.kind == "planned":
         return Interruption(name=row.name, per_day=per_day, stop_s=resume_s)
@@ -169,7 +169,7 @@ def _restarting(study: Study, policy: Policy, row: FailureClass, per_day: float)
         undone_s, unwritten_s = policy.snapshot_steps * step_s, 0.0
     else:
         checkpointing = study.job.checkpointing
-        # What is being written cannot be gone back to yet.
+        # A checkpoint that is being written cannot be loaded yet.
         unwritten_s = checkpointing.stall_s + checkpointing.write_s
         undone_s = unwritten_s + interval_s(study, policy)
     return Interruption(
@@ -182,7 +182,7 @@ def _restarting(study: Study, policy: Policy, row: FailureClass, per_day: float)
 
 
 def _elastic(study: Study, policy: Policy, row: FailureClass, per_day: float) -> Interruption:
-    """The others go on without a replica until it has its machines and its state again.
+    """The other replicas go on without one until it has its machines and its state again.
 
     They regroup twice: without it, and with it.
     """
@@ -206,7 +206,7 @@ def _elastic(study: Study, policy: Policy, row: FailureClass, per_day: float) ->
 
 
 def _hang_s(study: Study, policy: Policy) -> float:
-    """Until a hang is noticed: by the run's own steps, where the policy does not say."""
+    """Time until a hang is noticed; derived from the run's own steps if the policy does not set it."""
     if policy.hang_s is not None:
         return policy.hang_s
     return Observed(step_ns_max=study.job.step_ns).hung_ns / 1e9

@@ -1,4 +1,4 @@
-"""How long a step of an elastic run takes: by the members that are there, and by the slow ones among them."""
+"""The time of a step of an elastic run: it depends on how many members there are and which are slow."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -19,7 +19,7 @@ class ElasticPace:
         self._full = rounds(ground.job.lanes, ground.job.members)
 
     def step_ns(self, now_ns: int, members: int) -> int:
-        """Of a generation of so many members."""
+        """The time of a step in a generation of this many members."""
         slow: dict[str, Fraction] = {}
         for one in self._ground.slow_at(now_ns):
             for replica in self._ground.replicas([one.machine]):
@@ -29,10 +29,12 @@ class ElasticPace:
             return round(self._job.step_ns * max(slow.values(), default=1))
         is_known = self._policy.rebalances and all(known_ns <= now_ns for known_ns in self._known_ns(now_ns))
         taken = step_rounds(self._lanes(members), members, list(slow.values())[:members], rebalances=is_known)
-        return ceil(self._job.step_ns * taken / self._full)  # work is never below the reference by rounding
+        return ceil(
+            self._job.step_ns * taken / self._full
+        )  # rounded up, so that work is never below the reference
 
     def change_ns(self, since_ns: int) -> int | None:
-        """When the steps become faster or slower, at the next boundary after it."""
+        """When steps become faster or slower; the change takes effect at the next boundary."""
         moments = [self._ground.slow_change_ns(since_ns)]
         if self._policy.rebalances:
             moments += [known_ns for known_ns in self._known_ns(since_ns) if known_ns > since_ns]
@@ -42,7 +44,7 @@ class ElasticPace:
         return [one.began_ns + self._gray_ns for one in self._ground.slow_at(now_ns)]
 
     def _lanes(self, members: int) -> int:
-        """All lanes, or where those cost the others too much, as many as they have when all are there."""
+        """All lanes, or, if sharing them costs the others too much, their own share only."""
         bound = self._policy.smaller_above_share
         if bound is None or idle_share(self._job.lanes, members) <= bound:
             return self._job.lanes

@@ -1,9 +1,9 @@
-"""What is done about a failure: nine ways to go on, each with its times and where they come from.
+"""Nine ways to continue after a failure, each with its times and their sources.
 
-A policy is data. Under `restart` all members stop and go back to what was saved (restarting.py); under
-`elastic` the others go on, as the production membership decides (elastic.py). Replica groups of another make
-are simulated with the same membership: it too drops who is lost and admits who is back, and what differs is
-in the policy.
+A policy is data. Under `restart` all members stop and go back to the saved state (restarting.py); under
+`elastic` the others go on, as the production membership decides (elastic.py). Other systems' replica groups
+are simulated with the same membership: they too drop lost members and admit returning ones, and the policy
+holds the differences.
 """
 
 from typing import Literal
@@ -24,23 +24,22 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How a run goes on after a failure. Times in seconds.
 
     detect_s        from a process's death until it is noticed
-    hang_s          the same where nothing dies and nothing moves; None: as the membership finds out
+    hang_s          the same for a hang, where no process dies; None: as the membership finds out
     gray_s          until a node that is only slow is noticed
-    locate_s        to find which machine it was
+    locate_s        to find the faulty machine
     requeue_s       until the scheduler has given the job its nodes again
-    restart_s       from there until the processes could begin to step, state apart
-    regroup_s       the survivors, to leave their old group and to form the next
-    join_s          a replica's processes, from their start until they could step; `import_s` of it is the
-    start
+    restart_s       from there until the processes could begin to step, without loading state
+    regroup_s       for the survivors to leave their old group and form the next
+    join_s          from the start of a replica's processes until they could step; `import_s` of it is imports
     swap_s          to bring a spare machine into a replica
-    spare_nodes     kept ready beside the job's own
-    snapshot_steps  a copy of the state is kept in memory every so many steps; None: only checkpoints are kept
+    spare_nodes     kept ready in addition to the job's own nodes
+    snapshot_steps  every so many steps a copy of the state is kept in memory; None: only checkpoints
     checkpoint_s    between checkpoints; None: the job's own interval
-    finds_interval  the interval that is best for its failures is taken instead (study.py)
+    finds_interval  use the best interval for its failures instead (study.py)
     is_warm         a process stands ready behind each replica
-    shares_lanes    the batch of who is missing is shared by the others; otherwise their steps do less
-    smaller_above_share  where sharing leaves more of the others' time idle, the batch shrinks instead by what
-                    is missing; None: it never does
+    shares_lanes    the others compute the lanes of missing members; otherwise the batch shrinks
+    smaller_above_share  the batch shrinks only if sharing would leave more than this share of the others'
+                    time idle; None: never
     rebalances      a slow member gets fewer lanes
     """
 
@@ -77,17 +76,17 @@ _REQUEUE_S = (454, 545, 635, 768)
 
 
 def cold_s(gpus: int) -> float:
-    """From launch to the first step on so many GPUs (Meta; below 16,384 assumed: down to a minute)."""
+    """From launch to the first step, by GPU count (Meta; below 16,384 assumed: down to a minute)."""
     return float(np.interp(gpus, _SIZES, _COLD_S))
 
 
 def group_s(gpus: int) -> float:
-    """To initialise NCCL among so many GPUs (Meta; below 16,384 GPUs assumed to shrink to 2 s)."""
+    """To initialise NCCL, by GPU count (Meta; below 16,384 GPUs assumed to shrink to 2 s)."""
     return float(np.interp(gpus, _SIZES, _GROUP_S))
 
 
 def hot_s(gpus: int) -> float:
-    """To replace processes in place, on machines that are there (ByteRobust's hot update)."""
+    """To replace processes in place, on the same machines (ByteRobust's hot update)."""
     return float(np.interp(gpus, _HOT_SIZES, _HOT_S))
 
 
@@ -97,7 +96,7 @@ def requeue_s(gpus: int) -> float:
 
 
 HANG_S = 600.0
-"""NCCL's watchdog, and what ByteRobust gives as the time of everything that no inspection finds."""
+"""NCCL's watchdog, and ByteRobust's time for every failure that no inspection finds."""
 RESHARD_S = 0.144
 """From a kill until all members commit again, measured by `holdfast bench recovery` on one machine (README).
 """
@@ -105,15 +104,15 @@ STANDBY_S = 1.36
 """A replacement of a dead worker on a GPU, measured by `holdfast bench gpu` (README)."""
 _WHOLE = (RESHARD_S, STANDBY_S, "holdfast bench recovery and bench gpu")
 _SHARDED = (SHELVE_S, REFILL_S, "holdfast bench sharded")
-"""The same two of replicas of several ranks, and where they come from."""
+"""The same two times for replicas of several ranks, and their source."""
 SAME_BITS_SHARE = 0.01
-"""What the same bits may cost under `holdfast-smaller`: a hundredth of the GPUs' time. Beyond it the batch
+"""Under `holdfast-smaller`, identical bits may cost a hundredth of the GPUs' time. Beyond that the batch
 shrinks."""
 
 
 def policies(gpus: int, spare_nodes: int, *, is_sharded: bool = False) -> tuple[Policy, ...]:
-    """Every policy, as it would be on a cluster of this size with so many spare nodes. is_sharded: a member
-    is a replica of several ranks (`holdfast run --shard`).
+    """Every policy for a cluster of this size with this many spare nodes. is_sharded: a member is a replica
+    of several ranks (`holdfast run --shard`).
     """
     times = _SHARDED if is_sharded else _WHOLE
     hot, varied, holdfast = (
@@ -181,7 +180,7 @@ def policies(gpus: int, spare_nodes: int, *, is_sharded: bool = False) -> tuple[
         ),
         _holdfast(gpus, spare_nodes, times, rebalances=False),
         holdfast,
-        # Simulated only: a script chooses once, by `protect(on_shortage=...)`, for every shortage.
+        # Only simulated: a real script chooses once for all shortages, by `protect(on_shortage=...)`.
         varied(
             holdfast,
             name="holdfast-smaller",
@@ -192,7 +191,7 @@ def policies(gpus: int, spare_nodes: int, *, is_sharded: bool = False) -> tuple[
 
 
 def _holdfast(gpus: int, spare_nodes: int, times: tuple[float, float, str], *, rebalances: bool) -> Policy:
-    """times: until the others go on, until somebody has the place, and who measured both."""
+    """Holdfast's own policy. times: until the others go on, until the place is filled, and their source."""
     reshard_s, standby_s, measured = times
     return Policy(
         name="holdfast" if rebalances else "holdfast-static",

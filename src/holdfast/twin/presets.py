@@ -1,8 +1,8 @@
-"""Clusters and jobs that others have published, to hold the simulation against, and to start one's own from.
+"""Published clusters and jobs, to check the simulation against and to start a study from.
 
-presets.toml has the failures of each as they were counted, its layout and job, how its owners recovered
-(their practice), and the figures they reported. A step takes the model's FLOPs, counted with full attention,
-at the published TFLOP/s per GPU.
+presets.toml has the counted failures of each, its layout and job, how its owners recovered (their practice),
+and the figures they reported. The time of a step is the model's FLOPs, counted with full attention, at the
+published TFLOP/s per GPU.
 """
 
 from functools import cache
@@ -28,7 +28,7 @@ Bound = Literal["about", "at least", "at most"]
 
 
 class ReportedFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """A number that its owners reported. effective_time and the like are shares, 0 to 1."""
+    """A number that the owners reported. effective_time and the like are shares, 0 to 1."""
 
     name: str
     value: float
@@ -39,8 +39,8 @@ class ReportedFigure(msgspec.Struct, frozen=True, kw_only=True):
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """A published cluster and its job.
 
-    layout    the nodes of the job; the spares of a policy are further ones
-    practice  how its owners noticed a failure and went on
+    layout    the nodes of the job; a policy's spares are extra
+    practice  how its owners noticed failures and recovered
     """
 
     name: str
@@ -68,7 +68,7 @@ def preset(name: str) -> Preset:
 
 
 def resized(of: Preset, gpus: int) -> Preset:
-    """The same kind of cluster and job on other GPUs: the work of a step and the spares grow with them."""
+    """The same cluster and job with another number of GPUs; the work of a step and the spares scale."""
     if gpus < of.job.member_gpus or gpus % of.job.member_gpus:
         near = max(1, round(gpus / of.job.member_gpus)) * of.job.member_gpus
         raise InputError(
@@ -95,7 +95,7 @@ def resized(of: Preset, gpus: int) -> Preset:
 
 
 def hazards_from(data: bytes) -> Hazards:
-    """One's own failure classes: what `holdfast plan fit --json` wrote under `preset`."""
+    """The user's own failure classes, as `holdfast plan fit --json` writes them under `preset`."""
     try:
         return msgspec.json.decode(data, type=_Fitted).preset
     except UNDECODABLE as error:
@@ -110,7 +110,7 @@ class _Fitted(msgspec.Struct, frozen=True):
 
 
 class _Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job's step is made of."""
+    """The model, the hardware and the batch of a step."""
 
     model: str
     chip: Chip
@@ -129,7 +129,7 @@ class _Practice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of presets.toml. node_days: what the failures were counted over; counted: by whom."""
+    """A table of presets.toml. node_days: the node-days in which failures were counted; counted: by whom."""
 
     title: str
     duration_days: float

@@ -1,9 +1,8 @@
-"""Simulated runs on a Ray cluster, through a process of its own that is Ray's driver.
+"""Simulated runs on a Ray cluster, through a separate process that is Ray's driver.
 
-To connect to a wrong address takes Ray minutes, in which it hears no signal; it writes on stderr what and
-when it likes; and it ends the process that it is in when the cluster goes away. All of that may happen to the
-driver: here a clear sentence remains, in bounded time. The cluster's machines need Holdfast too, in the same
-version.
+With a wrong address Ray tries to connect for minutes and ignores signals; it writes to stderr at any time;
+and it ends its own process when the cluster goes away. All that happens in the driver only, so the user gets
+a clear sentence in bounded time. The cluster's machines need the same version of Holdfast.
 """
 
 import importlib.util
@@ -23,17 +22,17 @@ from holdfast.twin import workers
 from holdfast.twin.sweep import Figures, Task
 
 LISTENER_S_MAX = 5
-"""Until a connection must be accepted."""
+"""How long a connection may take."""
 CONNECT_S_MAX = 90
-"""Until whoever accepted it has to be a Ray cluster that has taken us in. That takes one to four seconds. A
-head node with busy cores takes more than 25 to start the process that serves us, and Ray 21 to say that a
-token is missing."""
+"""How long the cluster may take to admit the driver. Usually it takes one to four seconds. A head node with
+busy cores needs more than 25 to start the process that serves a client, and Ray 21 to report a missing
+token."""
 ATTEMPTS_MAX = 3
-"""How often we ask a head node for a process that serves us. Ray's proxy forks it while gRPC is busy in other
-threads, and now and then the child dies or hangs (ray-project/ray#63202): another one is well."""
+"""How often to ask a head node for a process that serves the driver. Ray's proxy forks it while gRPC is busy
+in other threads, and now and then the child dies or hangs (ray-project/ray#63202); the next one works."""
 RECONNECT_S_MAX = 5
-"""How long a head node keeps a lost client's place. It does so, too, for one that it failed to serve, and Ray
-waits for that before it tells us: with its 30 s there would be no time to ask again."""
+"""How long a head node keeps a lost client's place. It also does so for a client that it failed to serve, and
+Ray reports the failure only afterwards: its default of 30 s would leave no time to ask again."""
 ADDRESS_HINT = (
     "Name it as HOST:6379 or `auto` on a machine of the cluster, or ray://HOST:10001 from elsewhere."
 )
@@ -43,7 +42,7 @@ CONNECT_HINT = (
 LOGS_HINT = "Ray's own logs tell more: on its head node, in /tmp/ray/session_latest/logs."
 
 Reply = list[Figures] | Exception
-"""What the driver says: nothing, once it is connected; then figures, in order; or at last what went wrong."""
+"""The driver sends an empty list once it is connected, then figures in order, or finally an error."""
 
 
 def played_by_ray(
@@ -73,7 +72,7 @@ def played_by_ray(
 
 
 def _require_listener(address: str) -> None:
-    """Refuse what is no address, such as `local`, with which Ray would start a cluster, and a silent one."""
+    """Refuse an address where no process listens, and `local`, with which Ray would start a cluster."""
     try:
         url = urlsplit(address if "://" in address else f"ray://{address}")
         host, port = url.hostname, url.port
@@ -119,7 +118,7 @@ def _bury(driver: SpawnProcess) -> None:
 
 
 def _drive(lifeline: Connection, says: Connection, tasks: Sequence[Task], address: str) -> None:
-    """The driver's whole life."""
+    """The main function of the driver process."""
     workers.end_with(lifeline)
     with Path(os.devnull).open("wb") as nowhere:
         for stream in (1, 2):
@@ -144,7 +143,7 @@ def _played_remotely(tasks: Sequence[Task], address: str) -> Iterator[list[Figur
         cores = int(ray.cluster_resources().get("CPU", 1))
         yield from workers.in_order((call(batch) for batch in workers.batches(tasks, cores)), ray.get)
     except ray.exceptions.RayTaskError as error:
-        error.cause.add_note(str(error))  # where it happened
+        error.cause.add_note(str(error))  # the traceback on the cluster
         raise error.cause from None
     except ray.exceptions.RayError as error:
         raise HoldfastError(
@@ -159,13 +158,13 @@ def _connect(ray: Any, address: str) -> None:
         try:
             ray.init(address=address, log_to_driver=False)
             return
-        except ConnectionAbortedError as error:  # by the head node, with its traceback
+        except ConnectionAbortedError as error:  # sent by the head node, with its traceback
             if attempt == ATTEMPTS_MAX:
                 reason = str(error).strip().splitlines()[-1]
                 raise InputError(
                     f"The head node at {address} did not serve us, {attempt} times: {reason}", hint=LOGS_HINT
                 ) from None
-        except Exception as error:  # Ray has no one class for what may be wrong.
+        except Exception as error:  # Ray has no common class for these errors.
             raise InputError(
                 f"Ray cannot connect to {address}: {_first_line(error)}", hint=CONNECT_HINT
             ) from None
@@ -173,7 +172,7 @@ def _connect(ray: Any, address: str) -> None:
 
 def _require_same_version(ray: Any) -> None:
     def installed() -> str:
-        # A function within another is sent as code, so this one runs even where there is no Holdfast.
+        # Ray sends a nested function as code, so this one runs even on machines without Holdfast.
         try:
             from holdfast import __version__ as theirs
         except ImportError:

@@ -1,8 +1,8 @@
-"""A run that stops as a whole when anything fails, and goes back to what was saved.
+"""A run that stops as a whole when anything fails, and goes back to the last saved state.
 
-This is what torchrun does with a scheduler behind it; with warm spares and snapshots in memory it is what
-the best published systems do. Time passes from one thing to the next: a failure, a checkpoint, a launch.
-Steps in between are counted, not walked.
+torchrun with a scheduler behind it works like this; with warm spares and snapshots in memory, so do the best
+published systems. The simulation jumps from one event to the next: a failure, a checkpoint, a launch. Steps
+in between are counted, not simulated one by one.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from holdfast.wording.units import SECOND_NS
 
 PLACE = "storage"
 RETRY_NS = 600 * SECOND_NS
-"""A stop that is asked for while the run is not stepping is tried again so much later."""
+"""A stop requested while the run is not stepping is tried again after this time."""
 
 
 class RestartingRun:
@@ -33,13 +33,13 @@ class RestartingRun:
         self._failures = failures
         self._agenda = Agenda()
         self._is_up = self._is_stepping = self._is_first = False
-        self._is_undecided = False  # between a failure and what is done about it
-        self._since_ns = 0  # of what the run does now; while stepping, the last commit or the end of a stall
+        self._is_undecided = False  # between a failure and the action
+        self._since_ns = 0  # when the current state began; while stepping, the last commit or stall
         self._segment = 1  # steps in the last commit
-        self._waiting: list[tuple[int, int]] = []  # (machine, repair time), until that is decided
-        self._down_as = Category.RECOVERING  # what the time until the next launch is
+        self._waiting: list[tuple[int, int]] = []  # (machine, repair time), until the cause is known
+        self._down_as = Category.RECOVERING  # category of the time until the next launch
         self._is_held_up = False  # a launch waits for machines
-        self._target = 0  # what was saved last, and can be gone back to
+        self._target = 0  # the last saved step, from which a launch resumes
         self._stall_begun_ns: int | None = None
         self._interval_ns = ns(interval_s(ground.study, self.policy))
         self._next_save_ns = self._interval_ns
@@ -65,12 +65,12 @@ class RestartingRun:
     # ---- time --------------------------------------------------------------------------------------------
 
     def _pass_to(self, now_ns: int) -> None:
-        """Everything that is planned for before this moment happens, and the steps in between."""
+        """Run all actions planned up to this moment, and the steps in between."""
         while not self._is_complete:
             next_ns = self._agenda.next_ns
             due_ns = now_ns if next_ns is None else min(now_ns, next_ns)
             if self._step_to(due_ns):
-                continue  # a checkpoint begins, and something of it may come before that moment
+                continue  # a checkpoint began, and its actions may come before that moment
             if next_ns is not None and next_ns <= due_ns:
                 at_ns, action = self._agenda.pop()
                 if not self._is_complete:
@@ -79,7 +79,7 @@ class RestartingRun:
                 return
 
     def _step_to(self, limit_ns: int) -> bool:
-        """Every step that is done by then, or before the next checkpoint; whether that begins now."""
+        """Do the steps until then or until the next checkpoint. Return whether a checkpoint began."""
         while self._is_stepping and self._stall_begun_ns is None:
             if self._since_ns >= self._next_save_ns and not self._is_first:
                 self._begin_save()
@@ -99,12 +99,12 @@ class RestartingRun:
         return False
 
     def _step_ns(self) -> int:
-        """How long a step takes now: all wait for the slowest."""
+        """The time of a step now: all wait for the slowest machine."""
         slow = self.ground.slow_at(self._since_ns)
         return round(self.job.step_ns * max((one.factor for one in slow), default=1))
 
     def _steps_at_this_rate(self, step_ns: int) -> int:
-        """How many steps there are until something changes that a commit must not hide."""
+        """How many steps fit before a change that a single commit must not hide."""
         if self._is_first:
             return 1
         moments = [self._next_save_ns]
@@ -153,7 +153,7 @@ class RestartingRun:
             if at_work:
                 self._agenda.plan(now_ns + ns(self.policy.gray_s), partial(self._notice_slow, failure))
         elif not at_work or not self._is_up:
-            # No member works on it: there is nothing to interrupt.
+            # No member works on these machines, so there is nothing to interrupt.
             if not failure.is_transient:
                 self._take_out(machines, failure.repair_ns, now_ns)
         elif failure.kind == "planned":
@@ -174,7 +174,7 @@ class RestartingRun:
         self._agenda.plan(min(now_ns + ns(wait_s), self.horizon_ns), partial(self._notice, failure))
 
     def _charge_unfinished(self, now_ns: int) -> None:
-        """What the run was in the middle of is lost."""
+        """Charge the unfinished work as lost."""
         if self._stall_begun_ns is not None:
             self.truth.work(Category.CHECKPOINT_STALL, self._stall_begun_ns, now_ns)
         elif not self._is_stepping or self._is_first:
@@ -198,7 +198,7 @@ class RestartingRun:
         self._agenda.plan(now_ns + ns(self.policy.locate_s), partial(self._act, failure))
 
     def _act(self, failure: Failure, now_ns: int) -> None:
-        """Whose fault it was is known: take it out, and ask for another launch."""
+        """The faulty machine is known: take it out, and ask for another launch."""
         self.truth.stand(Category.LOCALISING, self._since_ns, now_ns)
         self._since_ns = now_ns
         subject = name("node", failure.node)
@@ -212,7 +212,7 @@ class RestartingRun:
         self._ask_for_launch(now_ns)
 
     def _take_out(self, machines: list[int], repair_ns: int, now_ns: int) -> None:
-        """Out of service, and a spare in, if there is one. Until the cause is known, nothing is done."""
+        """Take machines out and bring in spares, if any. Until the cause is known, only note them."""
         if self._is_undecided:
             self._waiting += [(machine, repair_ns) for machine in machines]
             return
@@ -223,7 +223,7 @@ class RestartingRun:
         self.ground.fill_places(now_ns)
 
     def _mend(self, now_ns: int) -> None:
-        """A machine comes back, and may be the one that a launch waits for."""
+        """A machine returns; a launch may be waiting for it."""
         if not self.ground.is_mended(now_ns, self._agenda, self._mend):
             return
         self.ground.restore(now_ns)
@@ -236,7 +236,7 @@ class RestartingRun:
             self._agenda.plan(now_ns + ns(self.policy.requeue_s), self._relaunch)
 
     def _relaunch(self, now_ns: int) -> None:
-        if self.ground.fleet.vacant:  # somebody failed while the job was in the queue
+        if self.ground.fleet.vacant:  # a machine failed while the job was in the queue
             self._is_held_up = True
             return
         self.truth.stand(self._down_as, self._since_ns, now_ns)
@@ -254,7 +254,7 @@ class RestartingRun:
         self._agenda.plan_here(now_ns + ns(self.policy.restart_s + restore_s), self._begin_stepping)
 
     def _begin_stepping(self, now_ns: int) -> None:
-        """From what was saved last, or from the beginning; the record must tell if that is behind."""
+        """Start from the last saved step, or from the beginning; the record must show a rollback."""
         self.truth.stand(Category.STARTING, self._since_ns, now_ns)
         self.ground.rolled_back_steps += self.truth.step - self._target
         self.truth.roll_back(self._target)
@@ -264,16 +264,16 @@ class RestartingRun:
         self._since_ns = now_ns
         self._next_save_ns = now_ns + self._interval_ns
 
-    # ---- what is only slow, and what is announced --------------------------------------------------------
+    # ---- slow machines and planned stops -----------------------------------------------------------------
 
     def _notice_slow(self, failure: Failure, now_ns: int) -> None:
-        """The cause of slow steps is known: it ends by itself, or the machine is exchanged."""
+        """The cause of slow steps is known: the slowness passes by itself, or the machine is replaced."""
         self.ground.observe(now_ns, failure, failure.at_ns)
         if not failure.is_transient:
             self._stop_at_boundary(failure, now_ns)
 
     def _stop_at_boundary(self, failure: Failure, now_ns: int) -> None:
-        """A stop that is known beforehand: the step is finished and saved first, so nothing is lost."""
+        """A planned stop: the run first finishes and saves its step, so nothing is lost."""
         if now_ns >= self.horizon_ns:
             return
         if not self._is_stepping or self._is_first or self._stall_begun_ns is not None:
@@ -298,7 +298,7 @@ class RestartingRun:
     # ---- the end -----------------------------------------------------------------------------------------
 
     def _stop_at_horizon(self) -> None:
-        """Whatever the run is in the middle of ends here."""
+        """End the run at the horizon, whatever it is doing."""
         now_ns = self.horizon_ns
         if self._is_stepping and not self._is_first:
             stalled_ns = self._stall_begun_ns

@@ -16,7 +16,7 @@ from holdfast.twin.study import Study
 
 
 class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run. truth: GPU-ns by category, as the simulation itself kept them."""
+    """The result of a run. truth: GPU-ns by category, as the simulation itself counted them."""
 
     policy: str
     seed: int
@@ -30,14 +30,12 @@ class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_exact(self) -> bool:
-        """Whether the ledger, which has read the events alone, comes to the same sums."""
+        """Whether the ledger, which reads only the events, comes to the same sums."""
         return self.truth == self.report.partition and sum(self.truth.values()) == self.report.paid_gpu_ns
 
 
 def simulate(study: Study, policy: Policy, seed: int) -> SimulationOutcome:
-    """Play the run. The failures depend on the study, the spares and the seed, not on what is done about
-    them.
-    """
+    """Simulate a run. Its failures depend on the study, the spares and the seed, not on the recovery."""
     rng = np.random.default_rng(seed)
     spares_gpus = policy.spare_nodes * study.layout.gpus_per_node
     layout = msgspec.structs.replace(study.layout, gpus=study.layout.gpus + spares_gpus)

@@ -1,12 +1,12 @@
-"""A job on a cluster with gray failures, under one way to act on them: what it computes, and what is done.
+"""Simulate a job on a cluster with gray failures, under one way to act on them.
 
-The failures, what detectors say of them and how long repairs take are the same for every way; only what is
-done differs. `control` is the production code: the same `decisions` on the same views, with its history
-folded from the same events. From one thing that happens to the next, never by the clock.
+The failures, the detectors' alarms and the repair times are the same for every way; only the actions differ.
+`control` is the production code: the same `decisions` on the same views, with its history folded from the
+same events. The simulation jumps from one event to the next.
 
-The job is one, synchronous, and on all nodes but the spares. Without elasticity it goes as fast as its
-slowest node, stops for every change, and goes back to its last checkpoint. An elastic one moves lanes off
-slow replicas by itself, stands still for seconds, and loses nothing.
+There is one synchronous job, on all nodes but the spares. Without elasticity it goes as fast as its slowest
+node, stops for every change, and goes back to its last checkpoint. An elastic job moves lanes off slow
+replicas by itself, stops for seconds, and loses nothing.
 """
 
 from collections.abc import Iterator
@@ -50,35 +50,36 @@ from holdfast.twin.study import START_NS
 from holdfast.wording.units import DAY_NS, HOUR_NS, MINUTE_NS, SECOND_NS
 
 Way = Literal["none", "first-error", "sure-error", "shadow", "control"]
-"""none: people find it after a day. first-error: whatever a detector names is drained at once. sure-error:
-what it is 80 % sure of, three minutes later. shadow, control: `holdfast control`.
+"""none: people find the node after a day. first-error: a node that a detector names is drained at once.
+sure-error: only if the detector is 80 % sure, three minutes later. shadow, control: `holdfast control`.
 """
 
 RUN = "pretrain"
 PEOPLE_H = 24.0
-"""Until people find what nobody tells them of: as control's own horizon has it."""
+"""How long people take to find a failure that nothing reports; the same as control's own horizon."""
 CORRUPT_H = 6.0
-"""Until a loss curve shows wrong numbers: assumed."""
+"""How long until a loss curve shows wrong numbers; assumed."""
 CALLED_H = 1.0
 CHECK_H = 0.1
 REBOOT_H = 0.25
 REBOOT_MENDS = 0.3
-"""Of the nodes that fail their check; assumed."""
+"""The share of nodes failing their check that a reboot repairs; assumed."""
 CRASH_S = 90.0
-"""To see a crash and to find its node: as under the twin's policy `restart`."""
+"""To see a crash and find its node, as under the twin's policy `restart`."""
 RESET_H = 4.0
-"""Until a person has looked at what tripped the breaker; assumed."""
+"""Until a person resets a tripped breaker; assumed."""
 NO_SLOWDOWN = 1e9
-"""Of a run whose numbers are wrong: no step of it is of use."""
+"""The slowdown of a run whose numbers are wrong: none of its steps is useful."""
 SURE, SURE_MIN = 0.8, 3
 ALARM_LOOKS = (0.0, 3.1, 10.1, 60.0)
 ACT_LOOKS = (15.1, 60.0)
 LOOK_NS = 10 * SECOND_NS
-"""Minutes after an alarm and after an action at which control looks: when its waits are over."""
+"""ALARM_LOOKS, ACT_LOOKS: minutes after an alarm or an action at which control looks, as its waits are over
+then. Looks are rounded up to a multiple of LOOK_NS."""
 
 
 class BadDetector(msgspec.Struct, frozen=True, kw_only=True):
-    """Alarms on healthy nodes, all nearly sure: so many, one every so many minutes, from a day on."""
+    """False alarms with high confidence: on `nodes` nodes, one every `every_min` minutes, from `day` on."""
 
     nodes: int
     every_min: float
@@ -89,7 +90,7 @@ class BadDetector(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SteeringStudy(msgspec.Struct, frozen=True, kw_only=True):
-    """What is played. spares: nodes beside the job's."""
+    """The simulated cluster. spares: nodes in addition to the job's."""
 
     gpus: int = 16_384
     spares: int = 32
@@ -100,15 +101,15 @@ class SteeringStudy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SteeringFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one way.
+    """The results of one way.
 
-    useful_gpu_hours  what is kept of what the job's GPUs computed
-    drains            nodes taken out by it, or left by the run; false_drains: that nothing was wrong with
-    out_max           nodes out by it at once
-    trips             of the breaker
-    calls             of people
-    would_save        what shadow's actions would have saved, as it says itself
-    looks             at which something was decided
+    useful_gpu_hours  the job's computation that was kept
+    drains            nodes that it took out, or that the run left; false_drains: healthy ones among them
+    out_max           the most nodes that it had out at once
+    trips             how often the breaker tripped
+    calls             how often people were called
+    would_save        GPU-hours that shadow's actions would have saved, by its own estimate
+    looks             how often it examined the cluster
     """
 
     way: Way
@@ -125,8 +126,8 @@ class SteeringFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ailment(msgspec.Struct, kw_only=True):
-    """What is wrong with a node. done: what the job had computed when it began to do harm; None: not yet.
-    is_missed: no detector tells of it.
+    """A gray failure of a node. done: the job's work when it began to do harm; None: no harm yet.
+    is_missed: no detector reports it.
     """
 
     node: str
@@ -139,7 +140,7 @@ class Ailment(msgspec.Struct, kw_only=True):
 
 
 class RaisedAlarm(msgspec.Struct, kw_only=True):
-    """What a detector says. ailment: what it is about; None: nothing."""
+    """A detector's alarm. ailment: its cause; None: a false alarm."""
 
     incident: Incident
     ailment: Ailment | None
@@ -150,12 +151,12 @@ class RaisedAlarm(msgspec.Struct, kw_only=True):
 
 
 def steer(study: SteeringStudy, way: Way, seed: int, policy: ControlPolicy | None = None) -> SteeringFigures:
-    """Play it to its end. The same seed has the same failures, whatever is done about them."""
+    """Simulate to the end. The same seed gives the same failures under every way."""
     return _Steered(study, way, seed, policy or steering_policy()).play()
 
 
 def steering_policy() -> ControlPolicy:
-    """Control's defaults, on a cluster that restarts in the published time."""
+    """Control's defaults, with the published restart time."""
     return ControlPolicy(mode="act", scheduler="slurm", times=Times(restart_h=_restart_s() / 3_600))
 
 
@@ -175,7 +176,7 @@ class _Steered:
         self.node_gpus = self.preset.layout.gpus_per_node
         self.end_ns = round(study.days * DAY_NS)
         self.agenda = Agenda()
-        self.rng = np.random.default_rng([seed, 1])  # what is done draws from another
+        self.rng = np.random.default_rng([seed, 1])  # failures have their own generator
         places = self.preset.layout.nodes
         names = [f"n{number}" for number in range(places + study.spares)]
         self.nodes = {name: NodeView(name=name, gpus=self.node_gpus) for name in names}
@@ -184,8 +185,8 @@ class _Steered:
         self.places = places
         self.ailments: dict[str, Ailment] = {}
         self.alarms: dict[str, RaisedAlarm] = {}
-        self.incidents: dict[str, Incident] = {}  # all that was ever told
-        self._planned: set[int] = set()  # looks
+        self.incidents: dict[str, Incident] = {}  # all that were ever raised
+        self._planned: set[int] = set()  # times of planned looks
         self.history = ControlHistory()
         self._run: RunView | None = None
         self._numbers = iter(range(1 << 40))
@@ -216,7 +217,7 @@ class _Steered:
             looks=self.looks,
         )
 
-    # ---- what happens by itself --------------------------------------------------------------------------
+    # ---- failures ----------------------------------------------------------------------------------------
 
     def _plan_failures(self, seed: int) -> None:
         self.seed = seed
@@ -261,7 +262,7 @@ class _Steered:
         self.agenda.plan(at_ns, partial(self._cry_wolf, node, sure, slowdown, lasts_ns))
 
     def _crash(self, failure: Failure, now_ns: int) -> None:
-        """The job stops; a machine that is not fine is the workshop's, whoever decides about gray ones."""
+        """The job stops. Broken machines go to repair under every way; only gray failures differ."""
         struck = [f"n{number}" for number in range(failure.node, failure.node + failure.nodes)]
         hit = [name for name in struck if name in self.members]
         for name in struck:
@@ -282,7 +283,7 @@ class _Steered:
             self._close_alarms(now_ns)
 
     def _mind_ailments(self, now_ns: int) -> None:
-        """Those that do harm from now on are told of, or found by people one day."""
+        """For ailments that begin to do harm, plan when a detector reports them or people find them."""
         for ailment in self.ailments.values():
             if ailment.done is None and ailment.node in self.members:
                 ailment.done, ailment.began_ns = self.done, now_ns
@@ -300,17 +301,17 @@ class _Steered:
         if self.ailments.get(ailment.node) is ailment and ailment.node in self.members:
             self._to_workshop(ailment.node, now_ns)
 
-    def _to_workshop(self, node: str, now_ns: int) -> None:
-        """A person takes it out and repairs it."""
+    def _to_workshop(self, node: str, now_ns: int, by: str = "person") -> None:
+        """Take the node out. A sick node is repaired; a healthy one returns after its check."""
         repair_ns = self.ailments[node].repair_ns if node in self.ailments else round(CHECK_H * HOUR_NS)
-        self._remove(node, "somebody's", now_ns)
+        self._remove(node, by, now_ns)
         self.agenda.plan(now_ns + repair_ns, partial(self._come_back, node))
 
     # ---- the job -----------------------------------------------------------------------------------------
 
     @property
     def pace(self) -> float:
-        """GPUs' worth of work that is done."""
+        """The work per time, in healthy GPUs."""
         factors = [one.slowdown for one in self.ailments.values() if one.node in self.members]
         gpus = len(self.members) * self.node_gpus
         if not self.study.is_elastic:
@@ -327,7 +328,7 @@ class _Steered:
         self.now_ns = to_ns
 
     def _stop(self, now_ns: int, *, seen_s: float = 0.0) -> None:
-        """The job leaves nodes or gets others, and goes on after a while."""
+        """The job loses or gains nodes, and continues after a while."""
         if self.study.is_elastic:
             self._fill()
             self.up_ns = max(self.up_ns, now_ns) + round(group_s(self.study.gpus) * SECOND_NS)
@@ -350,7 +351,7 @@ class _Steered:
         self._run = None
 
     def _forget_wrong_work(self, ailment: Ailment) -> None:
-        """All since a node computed wrong numbers is computed again."""
+        """Discard all work since a node began to compute wrong numbers."""
         if ailment.kind == "corrupt" and ailment.done is not None:
             self.done = min(self.done, ailment.done)
             for other in self.ailments.values():
@@ -359,7 +360,7 @@ class _Steered:
     # ---- machines ----------------------------------------------------------------------------------------
 
     def _take_out(self, node: str, reason: str, now_ns: int) -> None:
-        """The node leaves, and whatever was computed wrongly with it. The job is not told yet."""
+        """Take the node out and discard its wrong work. The job does not stop yet."""
         if node in self.members and (ailment := self.ailments.get(node)) is not None:
             self._forget_wrong_work(ailment)
             ailment.done = None
@@ -376,7 +377,7 @@ class _Steered:
         self._close_alarms(now_ns)
 
     def _come_back(self, node: str, now_ns: int) -> None:
-        """Mended, by people."""
+        """People repaired the node."""
         self.ailments.pop(node, None)
         self._put_back(node, now_ns)
 
@@ -428,7 +429,7 @@ class _Steered:
             self._judge_shadow(now_ns)
 
     def _close_alarms(self, now_ns: int) -> None:
-        """Alarms on nodes that the job has left, or about what is over; and what goes on is noticed anew."""
+        """Close alarms on nodes that left the job or about ailments that ended. Others are noticed again."""
         for name, alarm in list(self.alarms.items()):
             ailment = alarm.ailment
             is_over = ailment is not None and self.ailments.get(ailment.node) is not ailment
@@ -437,18 +438,15 @@ class _Steered:
                 if not is_over and ailment is not None and ailment.node in self.members:
                     self._plan_notice(ailment, now_ns)
 
-    # ---- what is done about them -------------------------------------------------------------------------
+    # ---- actions -----------------------------------------------------------------------------------------
 
     def _rule_drains(self, name: str, now_ns: int) -> None:
-        """A fixed rule: out with it. What is sick is repaired; what passes its check is back."""
+        """Drain by a fixed rule."""
         alarm = self.alarms.get(name)
         if alarm is None or alarm.node not in self.members:
             return
         self._count_drain(alarm.node)
-        node = alarm.node
-        repair_ns = self.ailments[node].repair_ns if node in self.ailments else round(CHECK_H * HOUR_NS)
-        self._remove(node, "rule", now_ns)
-        self.agenda.plan(now_ns + repair_ns, partial(self._come_back, node))
+        self._to_workshop(alarm.node, now_ns, by="rule")
         self._count_out("rule")
 
     def _count_drain(self, node: str) -> None:
@@ -485,7 +483,7 @@ class _Steered:
                 self._say(decision, now_ns)
                 continue
             self._act(decision, now_ns)
-            self._look_later(now_ns, (0.0,))  # what was seen is no longer so
+            self._look_later(now_ns, (0.0,))  # the view is out of date now
             return
 
     def _breaker(self, now_ns: int, *, tripped: bool, reason: str) -> None:
@@ -521,7 +519,7 @@ class _Steered:
         )
 
     def _left_behind(self) -> Iterator[Incident]:
-        """What is over for the job because it has left the node, and not for the node."""
+        """Incidents that are over for the job because it left the node, but not for the node."""
         for act in self.history.left.values():
             for name in act.decision.incidents if act.decision else ():
                 if name not in self.alarms:
@@ -529,7 +527,7 @@ class _Steered:
 
     def _act(self, decision: ControlDecision, now_ns: int) -> None:
         node = decision.target
-        is_left = node in self.history.left  # and was counted then
+        is_left = node in self.history.left  # if so, it was counted then
         act = self._decided(decision, now_ns)
         if (decision.action in LESS or decision.action == "migrate") and not is_left:
             self._count_drain(node)
@@ -538,7 +536,7 @@ class _Steered:
                 takes_out = decision.action in TAKES_OUT
                 self._told(act, "done", now_ns)
                 self._remove(node, drain_reason(act.name, act.rule) if takes_out else "", now_ns)
-                if not takes_out:  # it idles in the job's hands
+                if not takes_out:  # the node idles, still held by the job
                     self.nodes[node] = msgspec.structs.replace(self.nodes[node], is_out=False)
                 self._count_out("holdfast")
             case "restore":
@@ -574,7 +572,7 @@ class _Steered:
         return taken is not None and is_ours(self.nodes[node], taken)
 
     def _person_comes(self, act: Act, now_ns: int) -> None:
-        """Takes out what is really wrong, closes what is not, and mends what control could not."""
+        """The person takes out sick nodes, closes false alarms, and repairs what control could not."""
         node = act.target
         if self._has(node):
             repair_ns = self.ailments[node].repair_ns if node in self.ailments else 0
@@ -591,7 +589,7 @@ class _Steered:
                 self._to_workshop(alarm.ailment.node, now_ns)
 
     def _settle(self, now_ns: int) -> None:
-        """What others gave back is no longer control's."""
+        """Nodes that others returned to service are no longer under control's care."""
         for target, act in [*self.history.out.items(), *self.history.left.items()]:
             if not self.nodes[target].is_out and act.stage == "done" and not self._is_under_way(target):
                 self._told(act, "over", now_ns)
@@ -652,7 +650,7 @@ class _Steered:
 
 USD_PER_GPU_HOUR = 3.99
 PERSON_USD = 700.0
-"""As the default prices have it."""
+"""The default prices."""
 _CAN: frozenset[ControlAction] = frozenset(
     {"watch", "drain-now", "drain-when-done", "restore", "reboot", "call-a-person"}
 )

@@ -1,4 +1,4 @@
-"""What an elastic run is doing since its last commit, and where that time goes if no commit follows."""
+"""What an elastic run has done since its last commit, and where that time goes if no commit follows."""
 
 from typing import Literal
 
@@ -10,13 +10,13 @@ from holdfast.twin.truth import RunTruth
 Doing = Literal[
     "starting", "stepping", "saving", "fresh", "changing", "aborting", "recovering", "silent", "paused"
 ]
-"""saving: training stands still for a checkpoint. fresh: in the first step of a generation. changing: at a
-boundary, between two generations. aborting: everybody leaves a group that lost no member. silent: a member
-does not move, and the membership does not know yet. paused: on purpose."""
+"""saving: training stops for a checkpoint. fresh: in the first step of a generation. changing: at a boundary,
+between two generations. aborting: all members leave a group that lost no member. silent: a member does not
+move, and the membership does not know yet. paused: on purpose."""
 
 
 class NoticedFault(msgspec.Struct, kw_only=True):
-    """A fault that was reported while the run went on: when it began, was noticed and was acted upon."""
+    """A fault reported while the run went on: when it began, was noticed and was acted upon."""
 
     onset_ns: int
     noticed_ns: int
@@ -26,8 +26,8 @@ class NoticedFault(msgspec.Struct, kw_only=True):
 class Stretch(msgspec.Struct, kw_only=True):
     """The time since the last commit, or since the run began what it does now.
 
-    stalled_ns: how much of it a checkpoint took, before the first step. steps: in the last commit.
-    excess: what the first step of a generation takes beyond a normal one.
+    stalled_ns: the part of it that a checkpoint took, before the first step. steps: in the last commit.
+    excess: category of the extra time in the first step of a generation.
     is_hurt: something failed, and no step was committed since.
     """
 
@@ -60,9 +60,9 @@ class Stretch(msgspec.Struct, kw_only=True):
             self.alarm.acted_ns = now_ns
 
     def nature(self, *, has_worker: bool) -> Category | None:
-        """What the time is while the run does no step that could be lost; None: it steps."""
+        """The category of the time while no step could be lost; None if the run steps."""
         match self.doing:
-            case "starting":  # until a worker joins, the record does not tell what the run does
+            case "starting":  # until a worker joins, the record does not say what the run does
                 return Category.STARTING if has_worker else Category.UNATTRIBUTED
             case "fresh":
                 return self.excess
@@ -73,10 +73,10 @@ class Stretch(msgspec.Struct, kw_only=True):
         return None
 
     def charge(self, truth: RunTruth, now_ns: int, *, nature: Category | None, beyond: Category) -> None:
-        """Give up what was done since the last commit.
+        """Charge the time since the last commit as lost.
 
-        After a fault was noticed the time is localising, and after an action it is recovering. Where the
-        onset is unknown, work cannot be told from standing still; but a step takes no longer than before.
+        After a fault was noticed the time is localising, and after an action it is recovering. If the onset
+        is unknown, work cannot be told from standing still; but a step takes no longer than before.
         """
         since_ns, until_ns = self.since_ns, now_ns
         alarm, self.alarm = self.alarm, None

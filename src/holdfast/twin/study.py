@@ -1,4 +1,4 @@
-"""What is simulated: a job on a cluster that breaks, for so long, and how often it saves."""
+"""A study to simulate: a job on a cluster with failures, its duration, and its checkpoints."""
 
 from math import inf, isinf
 
@@ -13,10 +13,10 @@ from holdfast.twin.policies import Policy
 
 
 class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
-    """How state is kept in storage.
+    """How state is saved to storage.
 
-    stall_s    training stands still this long for each checkpoint
-    write_s    until it can be restored from; training goes on meanwhile
+    stall_s    training stops this long for each checkpoint
+    write_s    until the checkpoint can be loaded; training goes on meanwhile
     restore_s  to read it back
     """
 
@@ -29,11 +29,11 @@ class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One training job.
 
-    member_gpus     GPUs of one replica of the model (tensor x pipeline parallel): what computes lanes
+    member_gpus     GPUs of one replica of the model (tensor x pipeline parallel), which computes lanes
     lanes           slices of every step's batch; at least one per member
     step_ns         one step with every member at full speed
-    flops_per_step  of the model, each thing computed once
-    steps_total     None: for as long as it is simulated
+    flops_per_step  of the model, without recomputation
+    steps_total     None: as many as fit in the study's duration
     """
 
     model: str
@@ -57,10 +57,10 @@ START_NS = 1_735_689_600 * 10**9
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, the nodes it runs on, what breaks, and how long to look.
+    """A job, its nodes, their failures, and the duration to simulate.
 
-    layout: the job's own nodes; the spares that a policy keeps stand behind them. crews: machines repaired
-    at a time; None where repair times include the wait. usd_per_gpu_hour: what every GPU that is held costs.
+    layout: the job's own nodes; a policy's spares are numbered after them. crews: machines repaired at a
+    time; None: repair times include the wait. usd_per_gpu_hour: the price of every held GPU.
     """
 
     name: str
@@ -88,7 +88,7 @@ def interval_s(study: Study, policy: Policy) -> float:
 
 
 def best_interval_s(study: Study) -> float | None:
-    """As `holdfast plan cadence` has it, to whole seconds; None where none stalls."""
+    """As `holdfast plan cadence` computes it, in whole seconds; None without stalls or failures."""
     checkpointing = study.job.checkpointing
     if not checkpointing.stall_s or isinf(mtbf_s(study)):
         return None

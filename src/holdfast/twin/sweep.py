@@ -1,7 +1,6 @@
-"""Many simulated runs: each in a few numbers, and their spread.
+"""Many simulated runs: the figures of each, and their spread.
 
-`play` turns one task into its figures and nothing else, so that tasks can be handed to other processes and
-machines; who does that is not known here.
+`play` only turns one task into its figures, so tasks can run in other processes and on other machines.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ QUANTILES = (10, 50, 90)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One run to be simulated."""
+    """One run to simulate."""
 
     study: Study
     policy: Policy
@@ -28,12 +27,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one run.
+    """The figures of one run.
 
-    interruptions   failures that stopped it; planned stops are apart
-    effective_time  of the time in the run, the share in steps that were kept (the ledger's ETTR)
-    goodput         of all that was paid for, spares too, the share that was useful
-    lost_gpu_hours  all that was paid for and not useful; cost_usd: its price
+    interruptions   failures that stopped it, without planned stops
+    effective_time  the share of the time in the run spent in kept steps (the ledger's ETTR)
+    goodput         the useful share of everything paid for, spares included
+    lost_gpu_hours  paid for and not useful; cost_usd: their price
     is_exact        whether the ledger of its events agrees with the simulation's own sums to the nanosecond
     """
 
@@ -87,7 +86,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """All runs under one policy.
 
-    spare_nodes          kept beside the job's own, and paid for
+    spare_nodes          in addition to the job's own, and paid for
     partition_gpu_hours  by category, the mean of the runs
     """
 
@@ -112,17 +111,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _SPREAD = [name for name, kind in Summary.__annotations__.items() if kind is Spread and "saved" not in name]
-"""What the runs of a summary have each, under the same name."""
+"""The fields of a summary that are spreads of the same field of its runs."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The same failures under several policies; what is saved is saved against the first of them.
+    """The same failures under several policies; savings are relative to the first of them.
 
-    source                  where the cluster, its job and its failures come from
-    command                 plays the same runs again
-    preset_gpus, _days      of the preset as its owners had it; `gpus` and `days` are what was simulated
-    expected_interruptions  how many failures the rates give the job's nodes, on average; see the function
-    reported                what the owners said, where the cluster, the days and the rates are theirs
+    source                  of the cluster, its job and its failures
+    command                 repeats the same runs
+    preset_gpus, _days      of the published preset; `gpus` and `days` are what was simulated
+    expected_interruptions  mean number of failures that the rates give for the job's nodes; see the function
+    reported                the owners' figures, if the cluster, the days and the rates are theirs
     """
 
     preset: str
@@ -143,7 +142,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarise(policy: Policy, runs: Sequence[Figures], baseline: Sequence[Figures]) -> Summary:
-    """The spread of many runs; saved: against the runs of the same seeds under another policy."""
+    """The spread of many runs. Savings are relative to the baseline runs with the same seeds."""
     pairs = list(zip(runs, baseline, strict=True))
     categories = {category.key: 0.0 for category in Category}
     for one in runs:
@@ -164,7 +163,7 @@ def summarise(policy: Policy, runs: Sequence[Figures], baseline: Sequence[Figure
 
 
 def expected_interruptions(study: Study) -> float:
-    """By the study's own rates. What is planned does not count, nor what slows a run without stopping it."""
+    """By the study's own rates, without planned stops and failures that only slow a run down."""
     hazards = study.hazards.unplanned()
     interrupting = (row for row in hazards.classes if row.kind != "gray")
     return sum(hazards.expected(row, study.layout.nodes, study.duration_ns) for row in interrupting)

@@ -1,4 +1,4 @@
-"""How many simulated runs get done: here, in a pool of processes, or on a Ray cluster."""
+"""Run many simulations: in this process, in a pool of processes, or on a Ray cluster."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ from holdfast.twin.workers import batches, deaf_to_interrupts, end_with, in_orde
 def played(
     tasks: Sequence[Task], *, processes: int | None, ray_address: str | None
 ) -> Generator[Figures, None, None]:
-    """Play all of them, in their order. When it is closed, the processes that it started have ended."""
+    """The figures of all tasks, in order. Closing the generator ends the processes that it started."""
     workers = min(len(tasks), processes or os.cpu_count() or 1)
     if ray_address is not None:
         from holdfast.twin.ray_cluster import played_by_ray
@@ -39,9 +39,9 @@ def _by_pool(tasks: Sequence[Task], workers: int) -> Generator[Figures, None, No
                 yield from figures
         except BrokenProcessPool:
             raise HoldfastError(
-                "A process that simulated runs was ended from outside, perhaps for want of memory.",
-                hint="Share the runs among fewer --processes.",
+                "A simulating process was killed, perhaps because memory ran out.",
+                hint="Use fewer --processes.",
             ) from None
         except BaseException:
-            held.close()  # The pool would wait for what is being played.
+            held.close()  # Otherwise the pool would wait for running simulations.
             raise

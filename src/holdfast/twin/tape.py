@@ -1,4 +1,4 @@
-"""The record of a simulated run: the same events a real one leaves, stamped by the simulated clock."""
+"""The record of a simulated run: the same events that a real run leaves, stamped by the simulated clock."""
 
 from typing import Any
 
@@ -9,20 +9,22 @@ from holdfast.record.runs import SIMULATED
 
 
 class Tape:
-    """Events in the order in which they were recorded, which is that of their ids."""
+    """Events in the order of recording, which is also the order of their ids."""
 
     def __init__(self, run: str, start_ns: int) -> None:
         self.events: list[KnownEvent] = []
         self._run = run
         self._start_ns = start_ns
-        self._ids: dict[str, str] = {}  # what the membership calls an event, and what it is called here
-        self._ranks: dict[str, tuple[int, int]] = {}  # by id: when, and after how many causes at that moment
-        self._last: dict[int, str] = {}  # by moment: the last event that has causes there
+        self._ids: dict[str, str] = {}  # the membership's key of an event: its id here
+        self._ranks: dict[
+            str, tuple[int, int]
+        ] = {}  # by id: its time, and its rank among causes at that time
+        self._last: dict[int, str] = {}  # by time: the last event with causes at that time
 
     def record(
         self, kind: type[KnownEvent], at_ns: int, *, causes: tuple[str, ...] = (), **fields: Any
     ) -> str:
-        """Write down what happened at this moment of the run; its id, for effects to name as their cause."""
+        """Record an event at this moment of the run. Return its id, for effects to name as their cause."""
         identity = f"{SIMULATED}-{len(self.events):08}"
         occurred_ns = self._start_ns + at_ns
         causes = self._in_order(identity, occurred_ns, causes)
@@ -42,8 +44,8 @@ class Tape:
         return identity
 
     def _in_order(self, identity: str, occurred_ns: int, causes: tuple[str, ...]) -> tuple[str, ...]:
-        """The causes, and one more if without it the event would be read before others of its moment that
-        were recorded before it: effects are read after what has no cause, and their own effects after them.
+        """The causes, plus one if the ledger would otherwise read the event before earlier events of the same
+        moment: it reads events without causes first, then their effects, then the effects of those.
         """
         rank, last = self._rank(occurred_ns, causes), self._last.get(occurred_ns)
         if last is not None and rank < self._ranks[last][1]:
@@ -58,7 +60,7 @@ class Tape:
         return max((rank + 1 for moment_ns, rank in known if moment_ns == occurred_ns), default=0)
 
     def take(self, event: KnownEvent, member_gpus: int) -> None:
-        """Write down an event of the membership's, which counts members and names its events by keys."""
+        """Record an event of the membership, which counts members instead of GPUs and uses its own keys."""
         fields = msgspec.structs.asdict(event)
         key, at_ns = fields.pop("id"), fields.pop("occurred_ns")
         causes = tuple(self._ids[cause] for cause in fields.pop("causes") if cause in self._ids)

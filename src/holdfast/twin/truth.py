@@ -1,7 +1,7 @@
-"""Where the GPU-time of a simulated run really went, as the simulation itself knows it.
+"""Where the GPU-time of a simulated run really went, according to the simulation itself.
 
-The ledger reads the events and must come to the same sums. Nothing here reads an event, and no code is shared
-with the ledger but the names of the categories: the two agree or one of them is wrong.
+The ledger reads the events and must come to the same sums. This module reads no events and shares only the
+names of the categories with the ledger: if the two disagree, one of them is wrong.
 """
 
 from holdfast.ledger.categories import Category
@@ -10,8 +10,8 @@ from holdfast.ledger.categories import Category
 class RunTruth:
     """GPU-nanoseconds by category, how far the run has come, and the GPUs outside its steps.
 
-    `reference_gpu_ns` is a step's work with every member at full speed. A step done for the first time is
-    useful up to it, one that was done before is recomputed; the rest of its time is `excess`.
+    `reference_gpu_ns` is a step's work with every member at full speed. Up to it, a step's time is useful the
+    first time and recomputed afterwards; the rest of its time is `excess`.
     """
 
     def __init__(self, *, paid_gpus: int, job_gpus: int, reference_gpu_ns: int) -> None:
@@ -31,18 +31,18 @@ class RunTruth:
         self.gpu_ns[category] += gpu_ns
 
     def stand(self, category: Category, from_ns: int, to_ns: int) -> None:
-        """The job as a whole does no step, nor do the members that are missing."""
+        """The whole job does no step; its missing members count too."""
         self.charge(category, sum(self._present_and_missing(from_ns, to_ns)))
 
     def work(self, category: Category, from_ns: int, to_ns: int) -> None:
-        """Those present work, or wait, and it comes to nothing but `category`."""
+        """Charge the time of present members to `category`, and that of missing ones as missing."""
         present, missing = self._present_and_missing(from_ns, to_ns)
         self.charge(category, present)
         self.charge(Category.MISSING_MEMBERS, missing)
 
     def lose(self, category: Category, from_ns: int, to_ns: int, *, steps: int, beyond: Category) -> None:
-        """What was done came to nothing but `category`, if it was done: nobody knows when it stopped. The
-        reference work of so many steps is what it can have been at most; the rest is `beyond`.
+        """Charge lost work whose end is unknown. It can have been at most the reference work of so many
+        `steps`, which is charged to `category`; the rest is `beyond`.
         """
         present, missing = self._present_and_missing(from_ns, to_ns)
         lost = min(present, steps * self._reference_gpu_ns)
@@ -51,7 +51,7 @@ class RunTruth:
         self.charge(Category.MISSING_MEMBERS, missing)
 
     def steps(self, count: int, step_ns: int, to_ns: int, excess: Category = Category.SLOWDOWN) -> None:
-        """So many steps were committed, each in this time, the last one at `to_ns`."""
+        """`count` steps of `step_ns` each were committed, the last one at `to_ns`."""
         again = max(0, min(count, self.high - self.step))
         gpu_ns = step_ns * self.active_gpus
         normal = min(gpu_ns, self._reference_gpu_ns)
@@ -65,7 +65,7 @@ class RunTruth:
             self._firsts.append((self.step, normal))
 
     def _present_and_missing(self, from_ns: int, to_ns: int) -> tuple[int, int]:
-        """GPU-ns of the job in this time. Earlier times are not asked for again."""
+        """GPU-ns of the job in this time. Later calls must not ask for earlier times."""
         while len(self._shapes) > 1 and self._shapes[1][0] <= from_ns:
             del self._shapes[0]
         ends_ns = [since_ns for since_ns, _, _ in self._shapes[1:]] + [to_ns]
@@ -77,7 +77,7 @@ class RunTruth:
         return present, missing
 
     def join_since(self, boundary_ns: int, now_ns: int, gpus: int) -> None:
-        """Those who were about to join have been part of the job since the boundary, as it turns out."""
+        """The joining members turn out to have been part of the job since the boundary."""
         self.charge(Category.STARTING, -gpus * (now_ns - boundary_ns))
         index = next(at for at in reversed(range(len(self._shapes))) if self._shapes[at][0] <= boundary_ns)
         _, active, missing = self._shapes[index]
@@ -90,10 +90,10 @@ class RunTruth:
         self.step = step
 
     def reshape(self, now_ns: int, *, active: int, joining: int, spare: int, out: int) -> None:
-        """From now on so many GPUs are in the steps, about to join, spare, and away for repair.
+        """From now on this many GPUs take part in the steps, are about to join, are spare, or are in repair.
 
-        What is paid for and nowhere else is missing from the job, or idle. The job's own part is charged by
-        whoever knows what it does.
+        The other GPUs that are paid for are missing from the job, or idle. `stand`, `work`, `lose` and
+        `steps` charge the job's own part.
         """
         for category, gpus in self._outside:
             self.charge(category, gpus * (now_ns - self._since_ns))
@@ -111,7 +111,7 @@ class RunTruth:
         )
 
     def end(self, now_ns: int) -> None:
-        """The run is over: steps that were rolled back and not done again are lost."""
+        """The run is over: steps that were rolled back and not repeated are lost."""
         self.reshape(now_ns, active=self.active_gpus, joining=0, spare=0, out=0)
         lost, upto = 0, self.high
         while upto > self.step:

@@ -1,4 +1,4 @@
-"""Processes that simulate for this one: what they are given at a time, and that none of them outlives it."""
+"""Worker processes for simulations: batches of tasks, and their end together with this process."""
 
 import os
 import signal
@@ -15,13 +15,13 @@ from typing import TypeVar
 from holdfast.twin.sweep import Figures, Task, play
 
 BATCH_MAX = 16
-"""Tasks that are handed over at once: enough that handing them over costs nothing."""
+"""Tasks per batch: enough that the handover costs nothing."""
 BATCHES_PER_WORKER_MIN = 4
-"""So that who is done early finds more to do."""
+"""So that a worker that finishes early gets more work."""
 BATCHES_IN_FLIGHT_MAX = 1024
-"""Handed over and not yet taken back: work for as many cores, and no more to remember than that."""
+"""Submitted batches without a result yet: enough for as many cores, and a bound on memory."""
 LAST_WORDS_S_MAX = 2
-"""What a process may take to end by itself once it is told to."""
+"""How long a process may take to end by itself once it is told to."""
 
 Call = TypeVar("Call")
 Result = TypeVar("Result")
@@ -37,7 +37,7 @@ def play_batch(tasks: Sequence[Task]) -> list[Figures]:
 
 
 def in_order(calls: Iterator[Call], result: Callable[[Call], Result]) -> Iterator[Result]:
-    """Make the first calls at once, and a further one for every result that is taken."""
+    """Make the first calls at once, and another one for every result taken. Results come in order."""
     waiting = deque(islice(calls, BATCHES_IN_FLIGHT_MAX))
 
     def taken() -> Iterator[Result]:
@@ -50,8 +50,8 @@ def in_order(calls: Iterator[Call], result: Callable[[Call], Result]) -> Iterato
 
 @contextmanager
 def deaf_to_interrupts() -> Iterator[None]:
-    """Processes started meanwhile never hear Ctrl-C, which a terminal sends to all; we do, afterwards."""
-    resource_tracker.ensure_running()  # It would lift the block if it were started meanwhile.
+    """Processes started in this block ignore Ctrl-C, which a terminal sends to all; this process does not."""
+    resource_tracker.ensure_running()  # Started later, it would unblock the signal.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -60,13 +60,13 @@ def deaf_to_interrupts() -> Iterator[None]:
 
 
 def end_with(lifeline: Connection) -> None:
-    """In a process that was started: end it when the other end of this pipe is closed, or its holder dies."""
+    """End this worker process when the other end of the pipe is closed, or its holder dies."""
     threading.Thread(target=_end_after, args=(lifeline,), daemon=True).start()
 
 
 def _end_after(lifeline: Connection) -> None:
     wait([lifeline])
-    # A process that has something to give back, such as a place in a cluster, does it on this signal.
+    # On this signal a process can clean up, such as leaving a cluster.
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(LAST_WORDS_S_MAX)
     os._exit(1)

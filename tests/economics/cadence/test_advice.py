@@ -1,4 +1,4 @@
-"""What is advised: every rule judged by one measure, the regret of the present setting, levels."""
+"""Advice: every rule judged by one measure, the regret of the present setting, levels."""
 
 from typing import Any
 
@@ -125,7 +125,7 @@ def test_levels_are_whole_steps_and_say_what_they_gain() -> None:
     assert advise(CASE).levels is None
 
 
-def test_steps_are_left_out_where_nobody_knows_how_long_one_takes() -> None:
+def test_steps_are_left_out_if_the_step_time_is_unknown() -> None:
     advice = advise(altered(step_s=None, levels=(CheckpointLevel(name="memory", stall_s=1, survives=0.5),)))
     assert advice.optimum_steps is None
     assert "whole_steps" not in choices(advice)

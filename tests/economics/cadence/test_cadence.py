@@ -1,4 +1,4 @@
-"""The papers' own figures; formulas against runs walked event by event; levels, steps, what is learned."""
+"""The papers' own figures; formulas compared with runs simulated event by event; levels, steps, learning."""
 
 import math
 import re
@@ -62,7 +62,7 @@ TABLE_2 = [
     Row(7519, 3604, 3733, 2869, 3218),
 ]
 CONTRADICTED = {3849609: 68168, 1924805: 48261, 962402: 34185}
-"""The rows whose printed optimum is not that of the paper's own formula, and what is."""
+"""The rows whose printed optimum differs from the paper's own formula, with the correct one."""
 
 every_row = pytest.mark.parametrize("row", TABLE_2, ids=lambda row: str(row.mtbf_s))
 
@@ -165,7 +165,7 @@ def test_a_hopeless_run_is_no_error() -> None:
 def walk(
     levels: Sequence[CheckpointLevel], works_s: Sequence[float], costs: Costs, gaps_s: Sequence[float]
 ) -> float:
-    """The share kept by a run that is walked from event to event, without any formula.
+    """The share kept by a run that is simulated event by event, without any formula.
 
     works_s: of each level, the work after which it has another checkpoint. Failures take turns in how bad
     they are, so that each level survives its share of them.

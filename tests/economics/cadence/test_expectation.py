@@ -1,4 +1,4 @@
-"""The closed forms against what was published, and against runs drawn one failure at a time."""
+"""The closed forms compared with published figures and with runs drawn one failure at a time."""
 
 from math import comb, exp, sqrt
 

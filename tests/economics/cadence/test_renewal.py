@@ -1,4 +1,4 @@
-"""Simulated failures: against the exact formula, against the sums of other distributions, and in kind."""
+"""Simulated failures compared with the exact formula and with the sums of other distributions."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Spend over many runs: every division of it sums to the whole, whatever the runs were."""
+"""Spend over many runs: every division of it sums to the whole, for any runs."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -44,7 +44,7 @@ EVER = Window()
 
 
 class Story:
-    """A run told event by event; `at_s` is when the next one happens."""
+    """A run, event by event; `at_s` is the time of the next one."""
 
     def __init__(self, run: str = "run", *, team: str = "", gpus: int = 8, usd: float | None = None) -> None:
         self.run = run
@@ -83,7 +83,7 @@ class Story:
 
 
 def told(*stories: Story, prices: Prices = DEFAULTS, since_s: float | None = None) -> Finance:
-    """As it stands long after, so that nothing is taken to go on."""
+    """The report long after the end, so that no run is assumed to go on."""
     window = Window(from_ns=None if since_s is None else round(since_s * S))
     spans = [story.span_ns for story in stories]
     span_ns = min(span[0] for span in spans), max(span[1] for span in spans)
@@ -377,7 +377,7 @@ def test_causes_are_in_the_order_of_their_cost() -> None:
 
 
 def test_what_is_accrued_is_no_measure_of_what_was_useful() -> None:
-    """An hour of steps, then eleven of which nothing is known yet: those are neither good nor bad."""
+    """An hour of steps, then eleven unexplained hours, which are neither good nor bad."""
     story = Story(gpus=8).steps(1, 100, 36.0)
     now_ns = round(12 * HOUR_NS)
     known = accruing(story.reported(span_ns=(0, now_ns), prices=at(2.0)), now_ns)
@@ -388,7 +388,7 @@ def test_what_is_accrued_is_no_measure_of_what_was_useful() -> None:
     assert sum(one.spend_usd for one in read.trend.stretches) == pytest.approx(192.0)
     assert sum(one.told_usd for one in read.trend.stretches) == pytest.approx(16.0)
     assert {one.useful_gpu_ns for one in read.trend.stretches if not one.paid_gpu_ns} == {0}
-    assert read.trend.rise.verdict != "yes"  # that nobody knows what it brought does not say that it is none
+    assert read.trend.rise.verdict != "yes"  # an unknown result does not mean no result
     said = "192.00 USD spent. Of the 16.00 USD accounted for, 100.0 % was useful"
     assert headline(read).startswith(said)
 

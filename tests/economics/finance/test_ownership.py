@@ -1,4 +1,4 @@
-"""Own or rent: where the two meet, what a point of goodput is worth, what a file with terms may say."""
+"""Own or rent: break-even points, the worth of a point of goodput, and files with terms."""
 
 import msgspec
 import pytest
@@ -27,7 +27,7 @@ def given_value(value: float) -> Priced:
 
 
 def only(**values: float) -> Terms:
-    """Terms in which nothing costs anything but what is named."""
+    """Terms in which only the named items cost anything."""
     free = {
         "network_share": 0.0,
         "capital_rate": 0.0,

@@ -1,4 +1,4 @@
-"""Spend against progress: what is called a rise, what is not, and what cannot be told."""
+"""Spend against progress: rises, no rises, and unknown cases."""
 
 import random
 from itertools import pairwise
@@ -64,7 +64,7 @@ def test_a_last_quarter_that_costs_more_is_a_rise() -> None:
 
 
 def test_long_steps_do_not_count_as_often_as_they_are_cut() -> None:
-    """A rise that forty days show is none that four steps of ten days could."""
+    """Forty days can show this rise; four steps of ten days cannot."""
     shares = [0.8] * 30 + [0.5] * 10
     assert trend(told(shares)).rise.verdict == "yes"
     assert trend(told(shares, timed_every=10)).rise.verdict == "unknown"

@@ -1,4 +1,4 @@
-"""The fit against the published trace, and against records whose truth is known because it was put there."""
+"""The fit compared with the published trace, and with generated records whose truth is known."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -274,7 +274,7 @@ def test_nodes_that_are_bad_and_stay_so_are_found_and_worth_removing() -> None:
     assert worst.interval[0] < 1000 * 20 / DAYS < worst.interval[1]
 
 
-def test_bad_nodes_without_others_are_compared_with_nobody() -> None:
+def test_bad_nodes_without_others_cannot_be_compared() -> None:
     seen = msgspec.structs.replace(observation(range(40), [0, 1] * 20), nodes=2, node_days=2.0 * DAYS)
     halves = msgspec.structs.replace(seen, until_ns=40 * DAY_NS)
     told = fitted(halves)

@@ -1,4 +1,4 @@
-"""What a record says about faults: their nodes, their outages, and how many nodes were watched."""
+"""Faults in a record: their nodes, their outages, and how many nodes were watched."""
 
 from collections.abc import Sequence
 
@@ -114,7 +114,7 @@ def test_only_a_rate_of_the_cluster_with_gpus_declares_nodes(event: CostRate, de
 def test_what_runs_paid_for_says_how_long_nodes_were_watched() -> None:
     seen = observe([fault(1)], (RUN, RUN), OutageFacts())
     assert (seen.nodes, seen.node_days, seen.source) == (4, 40, "paid")
-    assert seen.assumptions[0] == "A node is taken to have 8 GPUs."
+    assert seen.assumptions[0] == "Each node is assumed to have 8 GPUs."
     assert observe([fault(1)], (RUN, RUN), OutageFacts(gpus_per_node=4)).nodes == 8
 
 
@@ -151,17 +151,21 @@ def test_what_the_record_leaves_out_is_said() -> None:
     seen = observe([fault(1, node="")], (lossy,), TEN_NODES)
     assert seen.assumptions == (
         "1 of the faults name no node; they count in rates only.",
-        "5 members were lost; only a recorded fault counts as one, and 1 were.",
+        "5 members were lost, but the record has only 1 fault, and only faults count.",
     )
 
 
 @pytest.mark.parametrize(
     ("events", "given_", "sentence"),
     [
-        ([], OutageFacts(), "The record holds neither faults nor runs."),
-        ([fault(1)], OutageFacts(), "Nothing in the record tells how many nodes were watched."),
-        ([fault(1)], OutageFacts(nodes=5), "Nothing tells for how long the nodes were watched."),
-        ([fault(1), fault(2, "n2")], OutageFacts(nodes=1), "2 nodes had faults, and there were only 1."),
+        ([], OutageFacts(), "The record has neither faults nor runs."),
+        ([fault(1)], OutageFacts(), "The record does not say how many nodes were watched."),
+        ([fault(1)], OutageFacts(nodes=5), "How long the nodes were watched is unknown."),
+        (
+            [fault(1), fault(2, "n2")],
+            OutageFacts(nodes=1),
+            "2 nodes had faults, but the number of nodes is 1.",
+        ),
     ],
 )
 def test_what_cannot_be_known_is_asked_for(
@@ -179,7 +183,7 @@ def test_days_that_are_fewer_than_the_record_has_are_refused() -> None:
     assert observe(events, (), OutageFacts(nodes=10, days=20.2)).node_days == pytest.approx(202)
     with pytest.raises(InputError) as caught:
         observe(events, (), OutageFacts(nodes=10, days=2))
-    assert caught.value.sentence == "The faults lie 20.2 days apart, and `--days` says that 2 were watched."
+    assert caught.value.sentence == "The faults span 20.2 days, but `--days` says that 2 were watched."
     assert caught.value.hint == "Give at least 20.2, or leave `--days` out."
 
 

@@ -1,4 +1,4 @@
-"""The cost of incidents and runs: every layer by hand, what adds up, and runs that say little."""
+"""The cost of incidents and runs: every layer by hand, sums, and runs that record little."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +51,7 @@ PRICES = read(
 
 
 class Story:
-    """A run told event by event; `at_s` is when the next one happens."""
+    """A run, event by event; `at_s` is the time of the next one."""
 
     def __init__(self) -> None:
         self.at_s = 0
@@ -150,7 +150,7 @@ def test_every_layer_shows_its_formula_and_where_its_inputs_come_from() -> None:
         for layer in only(failed(), prices).stack.layers:
             assert layer.formula
             assert all(one.source and one.unit for one in layer.inputs)
-            # A price is assumed exactly where nobody gave it.
+            # A price is assumed exactly if it was not given.
             assumed = {one.name for one in layer.inputs if one.assumed}
             given = {one.name for one in layer.inputs if one.source == "the prices file"}
             measured = {one.name for one in layer.inputs if one.source == "the ledger"}
@@ -327,7 +327,7 @@ def test_an_incident_that_is_not_over_is_told_so_far() -> None:
     assert any("not over" in remark for remark in cost.remarks)
 
 
-def test_slow_steps_that_nobody_reported_are_priced_without_labour() -> None:
+def test_unreported_slow_steps_are_priced_without_labour() -> None:
     told = started().steps(1, 100).steps(101, 400, step_s=20).report()
     cost = only(told)
     assert cost.name == "slow-1"
@@ -440,14 +440,14 @@ def test_recovery_in_terms_of_throughput() -> None:
     assert (told.exposure_now.steps, told.exposure_worst.steps) == (0, 90)
 
 
-def test_without_a_recorded_checkpoint_nobody_knows_what_is_exposed() -> None:
+def test_without_a_recorded_checkpoint_the_exposure_is_unknown() -> None:
     told = run_cost(started().steps(1, 70).report(), PRICES).checkpointing
     assert (told.exposure_now, told.exposure_mean, told.exposure_worst) == (None, None, None)
     assert told.efficiency is None
 
 
 def test_a_completed_run_risks_nothing() -> None:
-    """Its last 25 steps are in no checkpoint, and nobody needs one any more; 20 lay between two before."""
+    """Its last 25 steps are in no checkpoint and need none; before, checkpoints were 20 steps apart."""
     story = started()
     for save in range(2):
         story.steps(20 * save + 1, 20 * save + 20).tell(CheckpointSaved, step=20 * save + 20)

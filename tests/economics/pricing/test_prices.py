@@ -1,4 +1,4 @@
-"""The prices file: what it may say, what is assumed where it says nothing, and what is refused."""
+"""The prices file: valid values, defaults for missing ones, and errors."""
 
 from contextlib import suppress
 
@@ -89,9 +89,9 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("a100", 2.79, "A100"),
         ("H200", 4.50, "H200"),
         ("b200", 6.69, "B200"),
-        ("gb300", 6.69, "no list price is at hand for the GB300; B200"),
-        ("H100 PCIe", 3.99, "no list price is at hand for H100 PCIe"),
-        ("TPU v5p", 3.99, "no list price is at hand for TPU v5p"),
+        ("gb300", 6.69, "no known list price for the GB300; B200"),
+        ("H100 PCIe", 3.99, "no known list price for H100 PCIe"),
+        ("TPU v5p", 3.99, "no known list price for TPU v5p"),
     ],
 )
 def test_the_list_price_goes_by_the_chip(chip: str, usd: float, named: str) -> None:

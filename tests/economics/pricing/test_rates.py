@@ -44,7 +44,7 @@ HALVED = read("[[rates]]\nper_gpu_hour = 2\nto = 2026-11-01\n[[rates]]\nper_gpu_
 
 
 class Story:
-    """A run told event by event."""
+    """A run, event by event."""
 
     def __init__(self, at_ns: int = OCTOBER, run: str = "run", gpus: int = 1_000, **named: Any) -> None:
         self.run, self.at_ns = run, at_ns
@@ -159,7 +159,7 @@ def test_layers_of_months_sum_to_those_of_the_whole() -> None:
 
 
 def brute_force(rates: list[dict[str, Any]], subject: dict[str, str], hour: int) -> Fraction:
-    """The price of an hour: of the rates that hold, the one that names most, then the last."""
+    """The price of an hour: of the rates that hold, the most specific, then the last."""
     best: tuple[Any, Fraction] | None = None
     for number, rate in enumerate(rates):
         if any(rate.get(key) not in (None, subject[key]) for key in SUBJECTS):
@@ -405,7 +405,7 @@ def test_every_cause_has_a_remedy() -> None:
             "Rate 1 in the prices ends before it begins",
             "later than `from`",
         ),
-        ("[[rates]]\nper_gpu_hour = 1\ncurrency = 'EUR'", "nothing says what that is worth", "[usd_per]"),
+        ("[[rates]]\nper_gpu_hour = 1\ncurrency = 'EUR'", "whose worth in USD is not given", "[usd_per]"),
         ("currency = 'EUR'", "The report is in 'EUR'", "[usd_per]"),
         ("currency = 3", "`currency` in the prices must be text", 'currency = "EUR"'),
         ("goodput_target = 90", "`goodput_target` in the prices is 90", "goodput_target = 0.9"),

@@ -1,4 +1,4 @@
-"""What replicas of several GPUs survive, against what docs/sharded.md promises, by hand."""
+"""Losses that replicas of several GPUs survive, compared by hand with the promises of docs/sharded.md."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The memory formula against what was published: Korthikanti et al. 2022, Llama 3, torchtitan."""
+"""The memory formula compared with published figures: Korthikanti et al. 2022, Llama 3, torchtitan."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""A step's time against what was published, and what it is made of."""
+"""The time of a step compared with published figures, and its parts."""
 
 import msgspec
 import pytest

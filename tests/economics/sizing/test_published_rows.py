@@ -30,7 +30,7 @@ P = Parallelism
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that somebody published."""
+    """A published run."""
 
     model: str | Shape
     chip: Chip
@@ -78,7 +78,7 @@ def gpt(layers: int, hidden: int, heads: int, vocab: int = 51_200) -> Shape:
 
 
 def llama(hidden: int, layers: int, heads: int, ffn: int) -> Shape:
-    """Of the first Llamas, and of Llama 2 up to 13B."""
+    """The shape of the first Llamas, and of Llama 2 up to 13B."""
     return Shape(
         layers=layers, hidden=hidden, heads=heads, kv_heads=heads, head_dim=128, ffn=ffn, vocab=32_000
     )

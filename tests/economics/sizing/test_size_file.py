@@ -1,4 +1,4 @@
-"""What a size file says, what flags say over it, and what is assumed for the rest."""
+"""Size files, the flags that override them, and the assumptions for the rest."""
 
 import pytest
 
@@ -119,7 +119,7 @@ def test_lanes_mean_that_every_member_has_the_whole_model() -> None:
     [
         ("layers = 24\n", "", "layers missing.", "holdfast reference"),
         ("heads = 16", "heads = 15", "15 heads do not divide a hidden size of 2048.", "Give head_dim."),
-        ("active_experts = 2", "active_experts = 9", "More experts are active", "Check experts"),
+        ("active_experts = 2", "active_experts = 9", "9 experts are active", "Check experts"),
         ('chip = "NVIDIA H100 80GB HBM3"', "", "chip missing.", "1024 GPUs"),
         ("NVIDIA H100", "TPU v5", "is not known.", "Known are"),
         ("gpus = 64", "gpus = 0", "Expected `int` >= 1 - at `$.cluster.gpus`", "docs/sizing.md"),

@@ -1,4 +1,4 @@
-"""Rules and their sentences, what survives a node, what the loader can do, and the nearest right layouts."""
+"""Rules and their sentences, survival of a lost node, data loaders, and the nearest layouts that fit."""
 
 from collections.abc import Iterable
 
@@ -305,7 +305,7 @@ def test_members_with_the_whole_model_have_their_state_from_a_peer() -> None:
 
 
 def sharded(gpus: int = 64, lanes: int | None = 256, **settled: int) -> Sized:
-    """As `holdfast run --shard 8` has it."""
+    """The layout of `holdfast run --shard 8`."""
     asked = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "interleave": 1, "zero": 3, "shard": 8, **settled}
     return sized_as(case_of("llama3-8b", gpus=gpus, lanes=lanes), **asked)
 

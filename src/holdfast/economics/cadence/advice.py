@@ -1,4 +1,4 @@
-"""What to tell whoever sets a cadence: every rule's interval, what each keeps, what the present one costs."""
+"""Advice on a checkpoint cadence: each rule's interval and efficiency, and the cost of the present one."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -16,11 +16,11 @@ Keeps = Callable[[float], float]
 
 EXPONENTIAL = "exponential"
 DURABLE = "storage"
-"""The level that survives every failure: the one that `Case.costs` are of."""
+"""The level that survives every failure; `CadenceCase.costs` are its costs."""
 
 
 class CadenceCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as far as its cadence matters. interval_s: the present one. levels: beside the durable one."""
+    """The data of a run that its cadence depends on. interval_s: the present one. levels: besides DURABLE."""
 
     mtbf_s: float
     costs: Costs
@@ -32,19 +32,19 @@ class CadenceCase(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def interval_s_min(self) -> float:
-        """The next checkpoint waits until the last one is written, and for the end of a step."""
+        """The shortest interval: a checkpoint waits for the last one to be written and for a step to end."""
         return max(self.costs.interval_s_min, (self.step_s or 0.0) + self.costs.stall_s)
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):
-    """Failures that are not exponential: their distribution in words, and gaps drawn from it."""
+    """Failures that are not exponential: the distribution in words, and gaps drawn from it."""
 
     distribution: str
     drawn: renewal.Draws
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """An interval, by whose rule, and what it comes to. work_s, steps: the interval without its stall."""
+    """An interval by one rule, and its efficiency and cost. work_s, steps: the interval without its stall."""
 
     rule: Rule
     interval_s: float
@@ -56,13 +56,13 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LevelChoice(PlannedLevel, frozen=True, kw_only=True):
-    """A level's cadence, in whole steps where the step is known."""
+    """A level's cadence, in whole steps if the step time is known."""
 
     steps: int | None
 
 
 class LevelAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """Several levels, to first order, and what they gain over the durable one alone, likewise."""
+    """Several levels, to first order, and their gain over the durable level alone."""
 
     levels: tuple[LevelChoice, ...]
     dropped: tuple[str, ...]
@@ -72,12 +72,12 @@ class LevelAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What `holdfast plan cadence --json` prints.
+    """The content of `holdfast plan cadence --json`.
 
     young_s, daly_s: the work between two checkpoints, as their authors count. optimum_s and every
     `interval_s`: from the beginning of one to the beginning of the next. efficiency: at the present interval.
-    efficiency_stderr: of what was simulated, at the optimum. regret: against the optimum, in whole steps
-    where the step is known.
+    efficiency_stderr: of a simulation, at the optimum. regret: against the optimum, in whole steps if the
+    step time is known.
     """
 
     young_s: float
@@ -97,7 +97,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def advise(case: CadenceCase, inputs: tuple[Input, ...] = (), simulated: Simulated | None = None) -> Advice:
-    """Every rule on this case, judged by the exact formula or, for other failures, on the same drawn ones."""
+    """Every rule on this case, judged by the exact formula; other failures by the same drawn gaps."""
     keeps = _judge(case, simulated)
     intervals_s = _intervals_s(case, simulated, keeps)
     steps, stderr = None, None
@@ -129,7 +129,7 @@ def advise(case: CadenceCase, inputs: tuple[Input, ...] = (), simulated: Simulat
 
 
 def _remarks(case: CadenceCase, optimum_s: float) -> Iterator[str]:
-    """What a reader must know to read the numbers right."""
+    """Remarks that help readers interpret the numbers correctly."""
     least_s, written_s = case.interval_s_min, case.costs.interval_s_min
     why = f"a checkpoint takes {written_s:g} s, and the next one waits for it"
     if least_s > written_s:
@@ -140,7 +140,7 @@ def _remarks(case: CadenceCase, optimum_s: float) -> Iterator[str]:
         best_s = renewal.optimum_s(case.costs, case.mtbf_s)
         yield f"The best interval would be {best_s:.3g} s, if a step did not take longer."
     elif optimum_s <= least_s and case.costs.write_s:
-        yield "Checkpoints are as frequent as their writing allows; it is what to make faster."
+        yield "Checkpoints are as frequent as their writing allows; faster writing would help most."
     if optimum_s > case.mtbf_s:
         yield "The best interval is longer than the mean time between failures: the run hardly moves."
 
@@ -153,7 +153,7 @@ def _judge(case: CadenceCase, simulated: Simulated | None) -> Keeps:
 
 
 def _intervals_s(case: CadenceCase, simulated: Simulated | None, keeps: Keeps) -> dict[Rule, float]:
-    """Every rule's, none sooner than is possible."""
+    """The interval of every rule, none shorter than possible."""
     costs, mtbf_s = case.costs, case.mtbf_s
     wished_s: dict[Rule, float] = {
         "now": case.interval_s,
@@ -165,7 +165,7 @@ def _intervals_s(case: CadenceCase, simulated: Simulated | None, keeps: Keeps) -
     }
     intervals_s = {rule: max(wish_s, case.interval_s_min) for rule, wish_s in wished_s.items()}
     if simulated is not None:
-        # The search may miss the top of a flat, jagged hill by a little: what any rule found counts too.
+        # The search may slightly miss the top of a flat, jagged hill, so the other rules' intervals compete.
         found_s = max(renewal.simulated_optimum_s(costs, simulated.drawn), case.interval_s_min)
         intervals_s["optimum"] = max(found_s, *intervals_s.values(), key=keeps)
     return intervals_s
@@ -206,7 +206,7 @@ def _levels(case: CadenceCase) -> LevelAdvice:
 
 
 def _kept(plan: LevelPlan, case: CadenceCase) -> float:
-    """To first order: useful time over useful time, overhead and repair."""
+    """Efficiency to first order: useful time over useful time plus overhead and repair."""
     repair = (case.costs.downtime_s + case.costs.restore_s) / case.mtbf_s
     return 1 / (1 + plan.overhead + repair)
 

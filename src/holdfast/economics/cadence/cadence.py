@@ -1,9 +1,9 @@
-"""How often to checkpoint: closed forms, several levels, whole steps, and what a setting costs.
+"""How often to checkpoint: closed forms, several levels, whole steps, and the cost of a setting.
 
 An *interval* runs from the beginning of one checkpoint to the beginning of the next, so it contains the
-stall. Young and Daly count the work in between instead; their functions say `work`. Only arithmetic is
-imported here, because a worker that trains sets its own cadence with it. The exact optimum and failures that
-are not exponential need scipy and are in `renewal`; docs/cadence.md says when which formula holds.
+stall. Young and Daly count the work in between instead; their functions say `work`. This module imports only
+arithmetic, because training workers set their own cadence with it. The exact optimum and failures that are
+not exponential need scipy and are in `renewal`; docs/cadence.md says when each formula holds.
 """
 
 import itertools
@@ -16,26 +16,26 @@ from holdfast.record.errors import InputError
 from holdfast.wording.units import DAY_S, HOURS_PER_DAY
 
 GPUS_PER_NODE = 8
-"""Of the machines in every source used here."""
+"""True of the machines in every source used here."""
 FAILURES_PER_1000_NODE_DAYS = 1000 * 419 / (54 * 16_384 / GPUS_PER_NODE)
-"""Llama 3 (Dubey et al. 2024), table 5: 419 unexpected interruptions in 54 days on 16,384 H100. Others' are
-between 2.3 (Meta, about 32,000 H100) and 6.5 (Meta RSC-1).
+"""Llama 3 (Dubey et al. 2024), table 5: 419 unexpected interruptions in 54 days on 16,384 H100. Other
+published rates are between 2.3 (Meta, about 32,000 H100) and 6.5 (Meta RSC-1).
 """
 PRIOR_S_MAX = DAY_S
-"""What is published counts as no more of a run's time than this: a small run's own failures tell more."""
+"""The published rate weighs no more than this much of a run's time: a small run's own failures say more."""
 FAILURES_TELLING = 10
-"""With as many of its own, a run's rate is known to a third."""
+"""With this many failures of its own, a run's rate is known to within a third."""
 LEVELS_MAX = 8
-"""Every choice among the levels is tried, and there are no machines with more."""
+"""Every combination of levels is tried, and no machine has more levels."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint costs, and a failure.
+    """The costs of a checkpoint and of a failure.
 
-    stall_s     training stands still for a checkpoint
+    stall_s     training stops for a checkpoint
     write_s     from then until the checkpoint can be used; training goes on meanwhile
-    restore_s   loading one; another failure may interrupt it
-    downtime_s  from a failure until loading begins, when nothing is there that could fail
+    restore_s   loading a checkpoint; another failure may interrupt it
+    downtime_s  from a failure until loading begins; nothing can fail meanwhile
     """
 
     stall_s: float
@@ -53,12 +53,12 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def young_work_s(stall_s: float, mtbf_s: float) -> float:
-    """Young 1974: the work between two checkpoints, to first order; good while it is much below the MTBF."""
+    """Young 1974: the work between two checkpoints, to first order; good if much shorter than the MTBF."""
     return math.sqrt(2 * stall_s * mtbf_s)
 
 
 def daly_work_s(stall_s: float, mtbf_s: float) -> float:
-    """Daly 2006, to higher order: the work between two checkpoints. Keeps at least 99.8 % of what is best."""
+    """Daly 2006, higher order: the work between two checkpoints. Keeps 99.8 % of the best efficiency."""
     if stall_s >= 2 * mtbf_s:
         return mtbf_s
     ratio = stall_s / (2 * mtbf_s)
@@ -78,11 +78,11 @@ def rfo_s(costs: Costs, mtbf_s: float) -> float:
 
 
 def efficiency(interval_s: float, costs: Costs, mtbf_s: float) -> float:
-    """The share of time that ends up as work kept, exactly, if failures are exponential.
+    """The share of time that becomes kept work, exactly, if failures are exponential.
 
     Between two failures X apart, floor((X - R - W) / T) checkpoints become usable, each with T - C of work.
     The mean of that over the mean of X + D is (T - C) / [(mu + D) e^((R + W)/mu) (e^(T/mu) - 1)]; with W = 0
-    that is Aupy et al. 2013. So a save in the background costs what as much more restoring would.
+    that is Aupy et al. 2013. So writing in the background costs as much as an equally longer restore.
     """
     if interval_s <= costs.stall_s:
         return 0.0
@@ -103,9 +103,9 @@ def check_interval(interval_s: float, stall_s: float) -> None:
 def whole_steps(
     interval_s: float, step_s: float, costs: Costs, gained: Callable[[float], float]
 ) -> tuple[int, float]:
-    """The better by `gained` of the two whole numbers of steps around an interval, and the interval it makes.
+    """The whole number of steps next to an interval that is better by `gained`, and the resulting interval.
 
-    Never less than one step, nor than the writing of the last checkpoint takes.
+    At least one step, and at least as long as the last checkpoint takes to write.
     """
     steps_min = max(1, math.ceil(costs.write_s / step_s))
     fewer = max(steps_min, math.floor((interval_s - costs.stall_s) / step_s))
@@ -114,7 +114,7 @@ def whole_steps(
 
 
 def lost_gpu_hours_per_day(kept: float, gpus: float) -> float:
-    """What checkpoints, lost work and repair take of a day of which this share is kept."""
+    """The part of a day that checkpoints, lost work and repair take if this share is kept."""
     return HOURS_PER_DAY * gpus * (1 - kept)
 
 
@@ -122,20 +122,20 @@ def lost_gpu_hours_per_day(kept: float, gpus: float) -> float:
 
 
 def mtbf_of_nodes_s(nodes: float, failures_per_1000_node_days: float = FAILURES_PER_1000_NODE_DAYS) -> float:
-    """The mean time between failures of a run on so many nodes, any of which stops it."""
+    """The mean time between failures of a run that any of its nodes can stop."""
     return 1000 * DAY_S / (failures_per_1000_node_days * nodes)
 
 
 def tells_rate(failures: int, up_s: float) -> bool:
-    """Whether a run's own failures tell how often it fails, so that what others had does not matter."""
+    """Whether a run has enough failures of its own to estimate its rate without published ones."""
     return failures >= FAILURES_TELLING and up_s > 0
 
 
 def learned_mtbf_s(prior_mtbf_s: float, failures: int, up_s: float) -> float:
-    """What to expect after so many failures in so much time that the run was up.
+    """The MTBF to expect after this many failures in this much time up.
 
-    Of many, their mean; of few, the mean of a Gamma-Poisson posterior rate. The prior counts as one failure
-    in its MTBF; where that is long, as the same rate over `PRIOR_S_MAX`.
+    With many failures, their mean; with few, from the mean of a Gamma-Poisson posterior rate. The prior
+    counts as one failure in its MTBF; if that is long, as the same rate over `PRIOR_S_MAX`.
     """
     if tells_rate(failures, up_s):
         return up_s / failures
@@ -147,7 +147,7 @@ def learned_mtbf_s(prior_mtbf_s: float, failures: int, up_s: float) -> float:
 
 
 class CheckpointLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """A place to keep checkpoints. survives: the share of failures after which one is still there."""
+    """A place to keep checkpoints. survives: the share of failures that its checkpoints survive."""
 
     name: str
     stall_s: float
@@ -156,7 +156,7 @@ class CheckpointLevel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """A level and its cadence. mtbf_s: between the failures for which it is the cheapest that survives.
+    """A level and its cadence. mtbf_s: between failures for which it is the cheapest surviving level.
 
     overhead: its stalls and the work that those failures undo, over useful time, to first order.
     """
@@ -176,7 +176,7 @@ class LevelPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_levels(levels: Sequence[CheckpointLevel], mtbf_s: float) -> LevelPlan:
-    """Of all choices among the levels the one with the least overhead; of equals, the one with fewest.
+    """The combination of levels with the least overhead; among equals, the one with the fewest levels.
 
     Benoit et al. 2017: with lambda the rate of the failures that a level survives and the one below does not,
     its interval is sqrt(2 C / lambda), and the overheads sqrt(2 lambda C) add up.
@@ -220,7 +220,7 @@ def _planned(levels: Sequence[CheckpointLevel], mtbf_s: float) -> list[PlannedLe
 
 
 def level_overhead(interval_s: float, level: CheckpointLevel, mtbf_s: float) -> float:
-    """To first order: a stall every interval; half of one, and what was being written, at every failure."""
+    """To first order: a stall every interval; at every failure half an interval and the unwritten work."""
     stalls = level.stall_s / interval_s if interval_s else 0.0
     undone = (interval_s / 2 + level.write_s) / mtbf_s if math.isfinite(mtbf_s) else 0.0
     return stalls + undone

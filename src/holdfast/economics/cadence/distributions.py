@@ -1,4 +1,4 @@
-"""Times between failures as people name them: exponential, weibull:0.7, lognormal:1, gaps:FILE and so on."""
+"""Parse distributions of the time between failures: exponential, weibull:0.7, lognormal:1, gaps:FILE."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ GAPS_FILE_BYTES_MAX = 1 << 26
 
 
 def with_gaps(given: CadenceInputs, gaps: renewal.RecordedGaps | None) -> CadenceInputs:
-    """What was given, with the mean of the recorded gaps; `InputError` where that contradicts itself."""
+    """The given inputs with the mean of the recorded gaps; `InputError` if they contradict each other."""
     rates = {
         "--mtbf": given.mtbf_s,
         "--failures-per-1000-node-days": given.failures_per_1000_node_days,
@@ -35,7 +35,7 @@ def _check_levels(names: list[str]) -> None:
         raise InputError("Two levels have the same name.", hint="Give each level once.")
     if DURABLE in names:
         raise InputError(
-            f"A level cannot be called {DURABLE}: so is the one that --stall is about, which survives all.",
+            f"A level cannot be called {DURABLE}: that is the level of --stall, which survives any failure.",
             hint="Give only the others as levels, such as memory:0.5s:90%.",
         )
 
@@ -43,7 +43,7 @@ def _check_levels(names: list[str]) -> None:
 def simulated(
     distribution: str, gaps: renewal.GapDistribution | None, mtbf_s: float, seed: int
 ) -> Simulated | None:
-    """None where failures are exponential: then everything is known exactly."""
+    """Drawn gaps of this distribution; None if it is exponential, which has exact formulas."""
     kind, colon, shape = distribution.partition(":")
     if kind == "exponential" and not colon:
         return None
@@ -71,9 +71,9 @@ def _shape(text: str) -> float:
 
 
 def read_gaps(distribution: str, seconds: Callable[[str], float]) -> renewal.RecordedGaps | None:
-    """Those of `gaps:FILE`, which has one time a line; empty lines and what follows a # do not count.
+    """The gaps of `gaps:FILE`, which has one time a line; empty lines and comments after # are ignored.
 
-    seconds: reads a time, and raises `ValueError` where it is none.
+    seconds: parses a time, and raises `ValueError` if it cannot.
     """
     kind, _, file = distribution.partition(":")
     if kind != "gaps":

@@ -1,12 +1,12 @@
-"""What to expect of a run: the share of its time that counts, when it will be done, and what would help.
+"""What to expect of a run: the useful share of its time, when it will be done, and which changes would help.
 
-Two models, both closed. Kokolis et al. 2024 give the mean of the effective training time ratio (ETTR) for
-failures of one kind, to first order. `Prospect` has several kinds of interruption and is exact where they are
-a Poisson process of the time that the run is up. It knows the spread, too: an interruption stops the run and
-undoes work, which takes up-time again, in which it may be interrupted again. That is a branching of delays,
-as in a queue's busy period, and its moments follow from those of one interruption. Quantiles come from the
-gamma distribution with the first three (Pearson III). What no formula here knows: failures that come in
-groups, and waiting for repairs as it varies. The twin knows; both are shown side by side.
+Both models have closed forms. Kokolis et al. 2024 give the mean of the effective training time ratio (ETTR)
+for failures of one kind, to first order. `Prospect` has several kinds of interruption and is exact if they
+are a Poisson process of the time that the run is up. It also gives the spread: an interruption stops the run
+and undoes work; repeating it takes up-time, in which the run may be interrupted again. Delays branch as in a
+queue's busy period, and their moments follow from those of one interruption. Quantiles come from the gamma
+distribution with the first three moments (Pearson III). The formulas ignore failures that come in groups and
+the varying wait for repairs. The twin covers both; forecasts show formula and twin side by side.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from holdfast.economics.cadence.cadence import mtbf_of_nodes_s
 from holdfast.wording.units import DAY_S
 
 NEVER = 1e-12
-"""A chance so small that it does not count."""
+"""A probability small enough to ignore."""
 INTERRUPTIONS_FEW = 10
-"""With fewer expected, the run may well have none, and its quantiles are rougher than their digits."""
+"""With fewer expected, the run may well have none, so its quantiles are rough."""
 
 
-# ---- the mean, as Kokolis et al. have it -----------------------------------------------------------------
+# ---- the mean, by Kokolis et al. -------------------------------------------------------------------------
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 def ettr(setting: Setting) -> float:
     """(1 - N r_f (u0 + dt/2)) / (1 + w/dt): expected effective training time ratio.
 
-    Its authors found it within about 5 % of simulation. At 0 or below, it says that the job gets nowhere.
+    Its authors found it within about 5 % of simulation. At 0 or below, the job makes no progress.
     """
     lost = (setting.restart_s + setting.interval_s / 2) / setting.mttf_s
     return (1 - lost) / (1 + setting.stall_s / setting.interval_s)
@@ -62,11 +62,11 @@ _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 
 class Interruption(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of interruption: how often it comes, how long the run stands still, how much is done again.
+    """One kind of interruption: how often it comes, how long the run stops, how much work is repeated.
 
-    per_day       of time that the run is up: nothing interrupts a run that is down
-    undone_s_min  done again in any case: what was being written and could not be gone back to
-    undone_s_max  a failure does not wait for a checkpoint: anything between the two
+    per_day       per day of up-time: nothing interrupts a run that is down
+    undone_s_min  always repeated: the checkpoint being written cannot be loaded yet
+    undone_s_max  failures strike at any time between checkpoints: any amount between the two
     """
 
     name: str
@@ -76,14 +76,14 @@ class Interruption(msgspec.Struct, frozen=True, kw_only=True):
     undone_s_max: float = 0.0
 
     def moment(self, lost: int, undone: int, rate_per_s: float) -> float:
-        """E[L^lost U^undone], of what is done again (U) and that with the stop (L = stop + U), in seconds.
+        """E[L^lost U^undone] of the repeated work U and the total loss L = stop + U, in seconds.
 
-        If a run is interrupted at the rate r in all, it is x after a checkpoint with a density that falls as
-        e^(-r x): late in a long interval there are few runs left to interrupt.
+        If a run is interrupted at a total rate r, an interruption is x after a checkpoint with a density that
+        falls as e^(-r x): few runs reach the end of a long interval.
         """
         span_s = self.undone_s_max - self.undone_s_min
         since_s = span_s * (_POINTS + 1) / 2
-        # Counted from the first point, so that they do not all vanish where failures never end.
+        # Relative to the first point, so that not all weights vanish at very high rates.
         weights = _WEIGHTS * np.exp(-rate_per_s * (since_s - since_s[0]))
         again_s = self.undone_s_min + since_s
         return float(np.average((self.stop_s + again_s) ** lost * again_s**undone, weights=weights))
@@ -92,11 +92,11 @@ class Interruption(msgspec.Struct, frozen=True, kw_only=True):
 class Prospect(msgspec.Struct, frozen=True, kw_only=True):
     """A run's conditions.
 
-    stall_share       time that checkpoints stall, over time that trains
-    nodes_out         nodes that are away for repair, on average
+    stall_share       time stalled by checkpoints over training time
+    nodes_out         mean number of nodes in repair
     spare_nodes       nodes that stand by beyond those the run needs
-    unit_nodes        nodes that are of no use to the run without one of them; 0: it needs every node
-    rate_spread       standard deviation of the failure rate over the rate, where it is not known exactly
+    unit_nodes        nodes of a unit that is useless if it lacks one; 0: the run needs every node
+    rate_spread       standard deviation of the failure rate over the rate, if it is uncertain
     """
 
     nodes: int
@@ -109,14 +109,14 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate_per_s(self) -> float:
-        """Interruptions of all kinds."""
+        """The rate of interruptions of all kinds."""
         return sum(kind.per_day for kind in self.interruptions) / DAY_S
 
     @property
     def staffed(self) -> float:
-        """How much of its strength the run has, given that nodes are away and spares stand in for them.
+        """The mean share of its full strength that the run has, with spares in place of nodes in repair.
 
-        As many are away as a Poisson number says: repairs do not wait for each other.
+        The number of nodes in repair is a Poisson variable: repairs do not wait for each other.
         """
         away = stats.poisson(self.nodes_out)
         if not self.unit_nodes:
@@ -126,12 +126,12 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def goodput(self) -> float:
-        """Expected share of the time that is training that counts, at full strength; 0 if none ever is."""
+        """Expected share of time that is useful training at full strength; 0 if the run makes no progress."""
         again, lost = self.moment(0, 1), self.moment(1, 0)
         return self.staffed * max(0.0, 1 - again) / (1 - again + lost) / (1 + self.stall_share)
 
     def moment(self, lost: int, undone: int) -> float:
-        """Rate times E[L^lost U^undone], per second of up-time, of all kinds together."""
+        """Rate times E[L^lost U^undone], per second of up-time, for all kinds together."""
         rate_per_s = self.rate_per_s
         return sum(
             kind.per_day / DAY_S * kind.moment(lost, undone, rate_per_s) for kind in self.interruptions
@@ -139,7 +139,7 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a piece of work takes. is_rough: so few interruptions are expected that a quantile is too."""
+    """How long a piece of work takes. is_rough: few interruptions are expected, so quantiles are rough."""
 
     work_s: float
     mean_s: float
@@ -151,7 +151,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def completion(prospect: Prospect, work_s: float) -> Completion | None:
-    """When work that takes `work_s` undisturbed is done; None if never."""
+    """How long work takes that needs `work_s` undisturbed; None if it is never done."""
     staffed = prospect.staffed
     delays = _delay_moments(prospect)
     if delays is None or staffed <= 0:
@@ -162,7 +162,7 @@ def completion(prospect: Prospect, work_s: float) -> Completion | None:
     spread_s = sqrt(worked_s * delays[1] + by_rate_s**2)
     skew = worked_s * delays[2] / spread_s**3 if spread_s else 0.0
     p10_s, p50_s, p90_s = (
-        # Nothing makes a run faster than undisturbed work.
+        # A run is never faster than undisturbed work.
         max(worked_s, float(stats.pearson3.ppf(q, skew, loc=mean_s, scale=spread_s))) if spread_s else mean_s
         for q in (0.1, 0.5, 0.9)
     )
@@ -181,9 +181,9 @@ def completion(prospect: Prospect, work_s: float) -> Completion | None:
 def _delay_moments(prospect: Prospect) -> tuple[float, float, float] | None:
     """The first three cumulants of the delay per second of work; None if the work is never done.
 
-    An interruption delays the run by B: its loss L, and the delays of all that come while its U is done
-    again. With r the rate and b_n = E[B^n], the moments of a compound Poisson sum over U give b_n in terms of
-    those before it. The delay of work W is such a sum over W: its cumulants are r b_n W.
+    An interruption delays the run by B: its loss L, plus the delays of all interruptions while U is repeated.
+    With r the rate and b_n = E[B^n], the moments of a compound Poisson sum over U give b_n in terms of the
+    earlier ones. The delay of work W is such a sum over W: its cumulants are r b_n W.
     """
     m = prospect.moment
     if m(0, 1) >= 1:
@@ -202,14 +202,14 @@ def _delay_moments(prospect: Prospect) -> tuple[float, float, float] | None:
 
 
 def spares_for(nodes_out: float, share_of_time: float) -> int:
-    """The least spare nodes with which the run is complete for this share of the time."""
+    """The fewest spare nodes with which the run is complete for this share of the time."""
     return int(stats.poisson(nodes_out).ppf(share_of_time))
 
 
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change would bring: goodput gained, days sooner on average, GPU-hours not paid for.
+    """The worth of a change: goodput gained, days sooner on average, GPU-hours not paid for.
 
-    Spares are paid for, too: more of them may bring the end nearer and cost more than that is worth.
+    Spares are paid for, too: more of them may finish the run sooner and still cost more than they save.
     """
 
     name: str
@@ -223,7 +223,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
 def worth(
     name: str, *, before: Prospect, after: Prospect, work_s: float, gpus: int, usd_per_gpu_hour: float
 ) -> Worth | None:
-    """The difference between two prospects of a run on `gpus` GPUs; None where one never gets there."""
+    """The difference between two prospects of a run on `gpus` GPUs; None if either is never done."""
     slow, fast = completion(before, work_s), completion(after, work_s)
     if slow is None or fast is None:
         return None
@@ -243,10 +243,10 @@ def worth(
 
 
 class Degraded(msgspec.Struct, frozen=True, kw_only=True):
-    """A share of the GPUs, anywhere, is bad at any time.
+    """At any time this share of the GPUs, anywhere in the cluster, is bad.
 
-    slowdown     what a slow one does to the step time of the replica it is in; a dead one does no step
-    member_gpus  GPUs of one model replica, which has the speed of its slowest
+    slowdown     factor of a slow GPU on the step time of its replica; a dead GPU does no steps
+    member_gpus  GPUs of one model replica, which is as fast as its slowest GPU
     """
 
     share: float
@@ -258,15 +258,15 @@ class Degraded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """What that does, on average. Each output is a share of the undisturbed one.
+    """The mean effect of bad GPUs. Each output is a share of the undisturbed one.
 
-    waiting         slow GPUs, and all wait for the slowest
-    rebalanced      slow GPUs, and lanes are dealt by speed
-    gathered        so, too, with the nodes that have one brought together in as few replicas as can be; where
-                    a node holds several replicas, there is nothing to gather
-    dead_waiting    dead GPUs, and the run needs all: only while none is dead
-    without_members dead GPUs, and the rest goes on without every replica that has one
-    without_nodes   dead GPUs, their nodes taken out, and the replicas formed anew from whole nodes
+    waiting         slow GPUs; all wait for the slowest
+    rebalanced      slow GPUs; lanes are dealt by speed
+    gathered        the same, with all affected nodes in as few replicas as possible; no difference if a node
+                    holds several replicas
+    dead_waiting    dead GPUs; the run needs all GPUs, so it runs only while none is dead
+    without_members dead GPUs; the run goes on without every replica that has one
+    without_nodes   dead GPUs; their nodes are taken out and replicas are formed anew from whole nodes
     """
 
     nodes_hit: float
@@ -280,7 +280,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def effect(of: Degraded) -> Effect:
-    """What a share of bad GPUs does to a synchronous run, under different ways to live with them."""
+    """The effect of a share of bad GPUs on a synchronous run, under different ways to handle them."""
     members = of.gpus // of.member_gpus
     members_hit = hit_share(of.share, of.member_gpus)
     nodes_hit = hit_share(of.share, of.gpus_per_node)
@@ -298,22 +298,22 @@ def effect(of: Degraded) -> Effect:
 
 
 def hit_share(share: float, unit_gpus: float) -> float:
-    """Of units of so many GPUs, how many have a bad one: 1 - (1 - f)^n."""
+    """The share of units of this many GPUs that have a bad one: 1 - (1 - f)^n."""
     return float(1 - (1 - share) ** unit_gpus)
 
 
 def unit_gpus_for(share: float, loss: float) -> int:
-    """The least unit that must go as a whole for this share of bad GPUs to cost that much output."""
+    """The smallest unit, lost as a whole, with which this share of bad GPUs costs that much output."""
     return ceil(log(1 - loss) / log(1 - share))
 
 
 def slowdown_for(loss: float) -> float:
-    """How slow one GPU must be for a run that waits for it to lose so much."""
+    """How slow one GPU must be for a run that waits for it to lose this share."""
     return 1 / (1 - loss)
 
 
 def _rebalanced(of: Degraded, unit_gpus: int) -> float:
-    """The mean over how many units have a bad GPU at a time, with these in as few members as can be."""
+    """The mean over the number of units with a bad GPU, gathered in as few members as possible."""
     members, units = of.gpus // of.member_gpus, of.gpus // unit_gpus
     hit = stats.binom(units, hit_share(of.share, unit_gpus))
     counts = np.arange(hit.ppf(NEVER), hit.isf(NEVER) + 1)
@@ -323,9 +323,9 @@ def _rebalanced(of: Degraded, unit_gpus: int) -> float:
 
 
 def rebalanced_output(members: int, slow: int, slowdown: float, lanes: int) -> float:
-    """The output when every member gets as many lanes as it can compute in the shortest common time.
+    """The output if lanes are dealt so that all members finish in the shortest common time.
 
-    Lanes are whole: few of them to a member leave little to deal.
+    Lanes cannot be split: with few lanes per member there is little to rebalance.
     """
     even = ceil(lanes / members)
     times: Sequence[float] = sorted(

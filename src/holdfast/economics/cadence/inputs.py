@@ -1,4 +1,4 @@
-"""What a cadence is computed from: what was given, else what a run's record says, else what is assumed."""
+"""The inputs of a cadence: given by the user, else from a run's record, else assumed."""
 
 import math
 
@@ -29,7 +29,7 @@ _LLAMA3 = "Llama 3 (Dubey et al. 2024): 419 in 54 days on 2,048 nodes"
 
 
 class CadenceInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user says; None for what is left open. mtbf_source: where that comes from."""
+    """The user's inputs; None if not given. mtbf_source: the source of the MTBF."""
 
     mtbf_s: float | None
     mtbf_source: str = GIVEN
@@ -46,10 +46,10 @@ class CadenceInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """What the record of a run says; None for what it does not.
+    """Values from the record of a run; None if not recorded.
 
-    failures: in up_s, in which the run was up; None without a record. repair_s: from a failure to the next
-    commit. restore_s: of that, what it takes to load a checkpoint. work_s: between two checkpoints.
+    failures: during up_s, the time the run was up; None without a record. repair_s: from a failure to the
+    next commit. restore_s: the part of it that loads a checkpoint. work_s: between two checkpoints.
     """
 
     gpus: int | None = None
@@ -67,11 +67,11 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settle(given: CadenceInputs, recorded: Recorded, prices: Prices) -> tuple[CadenceCase, tuple[Input, ...]]:
-    """The case, and every input of it with its source."""
+    """The case, and all its inputs with their sources."""
     if given.gpus is not None and given.nodes is not None and given.gpus < given.nodes:
         raise InputError(
             f"{wording.many(given.gpus, 'GPU')} cannot be on {given.nodes:,} nodes.",
-            hint="--gpus is of all nodes together; one of the two is enough.",
+            hint="--gpus counts all nodes together; one of the two flags is enough.",
         )
     book = _Book()
     mtbf_s, gpus = _failures(given, recorded, book)
@@ -113,7 +113,7 @@ class _Book:
     def time(
         self, name: str, given_s: float | None, recorded_s: float | None, assumed: tuple[float, str]
     ) -> float:
-        """assumed: how long, and why."""
+        """The given time, else the recorded one, else the assumed one (how long, and why)."""
         known_s = self.known_time(name, given_s, recorded_s)
         return self.note(name, assumed[0], "s", assumed[1], assumed=True) if known_s is None else known_s
 
@@ -133,13 +133,13 @@ def _failures(given: CadenceInputs, recorded: Recorded, book: _Book) -> tuple[fl
         raise InputError("The run's record does not say how many GPUs it has.", hint="Give --gpus.")
     else:
         raise InputError(
-            "Nothing says how often the run fails.", hint="Give --mtbf 3.1h, --gpus 16384 or --run RUN."
+            "The failure rate of the run is unknown.", hint="Give --mtbf 3.1h, --gpus 16384 or --run RUN."
         )
     return given.mtbf_s or _mtbf_s(given, recorded, gpus, book), gpus
 
 
 def _mtbf_s(given: CadenceInputs, recorded: Recorded, gpus: int, book: _Book) -> float:
-    """By the rate that is given; else as recorded, where that is enough; else also by what others had."""
+    """From the given rate; else from the recorded failures; if there are few, with a published prior."""
     rate, failed = given.failures_per_1000_node_days, recorded.failures or 0
     seen = f"{wording.many(failed, 'failure')} in {wording.duration(round(recorded.up_s * 1e9))} up"
     if rate is None and cadence.tells_rate(failed, recorded.up_s):
@@ -159,8 +159,8 @@ def _mtbf_s(given: CadenceInputs, recorded: Recorded, gpus: int, book: _Book) ->
 
 
 def _costs(given: CadenceInputs, recorded: Recorded, book: _Book) -> Costs:
-    """Where the stall is known and the writing is not, training is taken to wait for all of it. A recorded
-    repair has the restore in it.
+    """The costs. If the stall is known and the write time is not, training is assumed to wait for all of the
+    write. A recorded repair includes the restore.
     """
     if given.stall_s is None and recorded.stall_s is None:
         write = SAVE_S - STALL_S, BYTECHECKPOINT
@@ -178,7 +178,7 @@ def _costs(given: CadenceInputs, recorded: Recorded, book: _Book) -> Costs:
 
 
 def read_run(store: Store, run: str) -> Recorded:
-    """What its ledger and its checkpoints say."""
+    """The values from a run's ledger and its checkpoints."""
     told = report(run, fold_run(store, run))
     failed = failures(told)
     between_steps = told.saved.between_steps_mean

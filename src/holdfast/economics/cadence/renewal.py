@@ -1,9 +1,9 @@
-"""The best interval between checkpoints: exactly, for exponential failures, and by simulation for any others.
+"""The best interval between checkpoints: exact for exponential failures, and by simulation for others.
 
-Whenever the run is up again the time to its next failure, a *gap*, is drawn anew from one distribution, that
-of the run as a whole; so its course is a renewal process, and what it gains from one failure to the next
-depends on nothing before. Intervals are compared on the same drawn gaps (common random numbers): what differs
-between them is the interval, not luck.
+Each time the run comes up, the time to its next failure, a *gap*, is drawn from the same distribution for the
+whole run. So its course is a renewal process, and its gain from one failure to the next does not depend on
+the past. Intervals are compared on the same drawn gaps (common random numbers), so they differ by the
+interval and not by luck.
 """
 
 import math
@@ -22,15 +22,15 @@ Kind = Literal["exponential", "weibull", "gamma", "lognormal"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 FAILURES_DRAWN = 200_000
-"""For a standard error of the efficiency of about 0.1 points at the most, in half a second."""
+"""Gives a standard error of the efficiency of at most about 0.1 points, in half a second."""
 SHAPE_MIN, SHAPE_MAX = 0.3, 3.0
-"""Beyond these, so few of the draws make up the mean that a simulation of this size says nothing."""
+"""Beyond these, so few draws dominate the mean that a simulation of this size is meaningless."""
 GAPS_MIN = 5
-"""Of fewer recorded gaps not even the width is known within a factor of two."""
+"""With fewer recorded gaps, even the width is not known within a factor of two."""
 STALL_SHARE_MIN = 1e-8
-"""Of the MTBF. For less, Lambert's function is near its branch point and loses digits; Daly's series none."""
+"""Of the MTBF. Below it, Lambert's function loses digits near its branch point; Daly's series does not."""
 GRID_POINTS = 60
-"""The optimum is looked for first among so many intervals, evenly apart in their logarithm."""
+"""The search for the optimum starts from this many intervals, evenly spaced in their logarithm."""
 
 Draws = NDArray[np.float64]
 """Gaps between failures, in seconds."""
@@ -52,7 +52,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 class FamilyGaps(msgspec.Struct, frozen=True, kw_only=True):
     """Gaps of a known family, with this mean. shape: Weibull's and gamma's k (below 1: failures come in
-    clusters), the lognormal's sigma; of no account for the exponential.
+    clusters) or the lognormal's sigma; the exponential ignores it.
     """
 
     kind: Kind
@@ -80,10 +80,10 @@ class FamilyGaps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedGaps:
-    """Gaps that were observed, blurred: a gap of 20 minutes is no reason to checkpoint after 19.
+    """Observed gaps, blurred: one gap of 20 minutes should not make a checkpoint after 19 seem best.
 
-    A smoothed bootstrap: each draw is one of them, times a lognormal factor of mean 1 that is as wide as
-    Silverman's rule has it for their logarithms.
+    A smoothed bootstrap: each draw is an observed gap times a lognormal factor of mean 1, whose width follows
+    Silverman's rule for the logarithms of the gaps.
     """
 
     def __init__(self, gaps_s: Sequence[float]) -> None:
@@ -102,10 +102,10 @@ class RecordedGaps:
 
 
 def optimum_s(costs: Costs, mtbf_s: float) -> float:
-    """The best interval if failures are exponential; no sooner than the last checkpoint is written.
+    """The best interval if failures are exponential; at least as long as a checkpoint takes to write.
 
-    Where the derivative of `cadence.efficiency` is zero, e^x (1 + c - x) = 1 with x = T/mu and c = C/mu, so
-    x = 1 + c + W(-e^-(1 + c)), W being Lambert's function. Neither restoring nor writing is in it.
+    The derivative of `cadence.efficiency` is zero at e^x (1 + c - x) = 1 with x = T/mu and c = C/mu, so
+    x = 1 + c + W(-e^-(1 + c)), W being Lambert's function. It depends on neither restore nor write time.
     """
     stall = costs.stall_s / mtbf_s
     if stall < STALL_SHARE_MIN:
@@ -116,16 +116,17 @@ def optimum_s(costs: Costs, mtbf_s: float) -> float:
 
 
 def simulate_efficiency(interval_s: float, costs: Costs, drawn: Draws) -> Estimate:
-    """What a run keeps of its time that meets these failures one after the other.
+    """The share of time that a run keeps if these failures strike one after the other.
 
-    Up again, it restores, and then has a checkpoint at each interval, of use once it is written; the failure
-    undoes what came after the last of those. A gap too short for one brings nothing.
+    After each failure the run restores, then saves a checkpoint at each interval, which is usable once it is
+    written; the next failure undoes the work after the last usable one. A gap too short for one yields
+    nothing.
     """
     stepping_s = drawn - (costs.restore_s + costs.write_s)
     kept_s = np.maximum(0, stepping_s // interval_s) * max(0.0, interval_s - costs.stall_s)
     spent_s = drawn + costs.downtime_s
     efficiency = kept_s.sum() / spent_s.sum()
-    # Both sums are random: the error is that of a ratio, in which most of their noise cancels.
+    # Both sums are random; the error is that of their ratio, in which most of the noise cancels.
     stderr = np.sqrt(np.square(kept_s - efficiency * spent_s).sum()) / spent_s.sum()
     return Estimate(efficiency=float(efficiency), stderr=float(stderr))
 

@@ -1,4 +1,4 @@
-"""The books of all runs: which runs of a store a statement is about, and their reports."""
+"""The books: the runs of a store that a statement covers, and their reports."""
 
 from collections.abc import Sequence
 
@@ -21,10 +21,10 @@ SILENT_NAMED_MAX = 5
 
 
 class Books(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store has of the runs that are meant.
+    """The reports of the selected runs.
 
-    known      every name that its runs go by, by kind; None where runs or teams were chosen
-    simulated  how many runs are left out because they were simulated
+    known      all names in the store by kind (run, team, ...); None if runs or teams were selected
+    simulated  how many simulated runs are left out
     """
 
     reports: tuple[Report, ...]
@@ -41,7 +41,7 @@ def read_books(
     runs: Sequence[str] = (),
     teams: Sequence[str] = (),
 ) -> Books:
-    """Those of these runs and teams; of all where none is named. There is at least one report."""
+    """The books of these runs and teams, or of all. There is at least one report."""
     summaries, simulated = _summaries(store, runs, look)
     reports = _of_teams(compared(store, _reports(store, summaries, look, prices, reading)), runs, teams)
     within = tuple(report for report in reports if _has_time(report, look))
@@ -51,10 +51,10 @@ def read_books(
 
 
 def _summaries(store: Store, runs: Sequence[str], look: AskedWindow) -> tuple[list[RunSummary], int]:
-    """The runs that are wanted, at least one; and how many are left out because they were simulated."""
+    """The selected runs, at least one, and how many simulated runs are left out."""
     wanted = {find_run(store, run) for run in runs}
     if not wanted:
-        find_run(store, None)  # complains where there is none
+        find_run(store, None)  # raises if the store has no runs
     until_ns = min(edge for edge in (look.window.to_ns, look.until_ns, 2**63) if edge is not None)
     within = [
         summary
@@ -63,7 +63,7 @@ def _summaries(store: Store, runs: Sequence[str], look: AskedWindow) -> tuple[li
     ]
     if not within:
         raise InputError(
-            "No run has an event in that time.", hint="`holdfast runs` shows when the runs were."
+            "No run has an event in that time.", hint="`holdfast runs` shows the times of the runs."
         )
     simulated = frozenset() if wanted else simulated_runs(store)
     real = [summary for summary in within if summary.run not in simulated]
@@ -80,7 +80,7 @@ def _reports(
     window = look.window
     last_ns = min(max(summary.last_ns for summary in summaries), look.until_ns or 2**63)
     if look.now_ns - last_ns <= SILENT_NS_MAX:
-        last_ns = max(last_ns, look.now_ns)  # some run may go on until then
+        last_ns = max(last_ns, look.now_ns)  # a run may still be going on
     first_ns, last_ns = window.clipped(min(summary.first_ns for summary in summaries), last_ns)
     cuts = cuts_ns(first_ns, last_ns, prices)
     with reading(summaries) as shown:
@@ -106,25 +106,25 @@ def _of_teams(reports: list[Report], runs: Sequence[str], wanted: Sequence[str])
 
 
 def _has_time(report: Report, look: AskedWindow) -> bool:
-    """Whether a run has a part in the window, or may have: one that fell silent may go on, until now."""
+    """Whether a run has, or may have, a part in the window: a silent run may go on until now."""
     begin_ns, end_ns = look.window.clipped(report.known_ns, look.now_ns)
     is_silent = fell_silent(report, look.now_ns) and begin_ns < end_ns
     return _is_there(report) or is_silent or not look.window.is_bounded
 
 
 def _is_there(report: Report) -> bool:
-    """Whether it has more than a moment of the window."""
+    """Whether the run has more than a moment in the window."""
     return report.last_ns > report.first_ns or report.paid_gpu_ns > 0 or report.accrued is not None
 
 
 def _nothing(reports: Sequence[Report], silent: Sequence[Report]) -> InputError:
-    """silent: those that have not ended, and of which nothing was heard in that time."""
+    """The error for an empty window. silent: runs that have not ended and have no event in that time."""
     latest = max((report.known_ns for report in reports), default=0)
-    hint = f"The last event is of {wording.stamp(latest)}; `holdfast runs` shows when the runs were."
+    hint = f"The last event is of {wording.stamp(latest)}; `holdfast runs` shows the times of the runs."
     if silent:
         names = ", ".join(printable(wording.short(report.run, 60)) for report in silent[:SILENT_NAMED_MAX])
         more = ", ..." if len(silent) > SILENT_NAMED_MAX else ""
-        hint += f" Not known to have ended, and perhaps holding GPUs still: {names}{more}."
+        hint += f" Perhaps still running and holding GPUs: {names}{more}."
     return InputError(
         "No run is known to have held GPUs in that time." if silent else "No run held GPUs in that time.",
         hint=hint,
@@ -132,7 +132,7 @@ def _nothing(reports: Sequence[Report], silent: Sequence[Report]) -> InputError:
 
 
 def _names(store: Store) -> dict[str, list[str]]:
-    """Every name that the runs in the store go by, by kind."""
+    """All names of runs, teams, projects, clusters and chips in the store, by kind."""
     names: dict[str, set[str]] = {kind: set() for kind in ("run", "team", "project", "cluster", "chip")}
     kinds = ("run.submitted", "run.started", "reference.declared")
     for event in store.select(Selection(kinds=kinds)):

@@ -1,7 +1,7 @@
-"""Months against their budgets, and forecasts: to the end of the month, and of a run whose steps are planned.
+"""Months against their budgets, and forecasts: to the end of the month, and of runs with planned steps.
 
-A forecast says what happens if all goes on as it does: runs that hold GPUs keep them until the month ends,
-each hour at its own price; a run goes on with the GPUs it holds, at the pace that it had in the window.
+A forecast assumes that all goes on as now: runs that hold GPUs keep them until the month ends, each hour at
+its own price; a run goes on with the GPUs it holds, at its pace in the window.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ Scope = Literal["all", "team", "project"]
 
 
 class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A month's budget, and what was spent. left_usd: of the forecast where there is one; below 0: over."""
+    """A month's budget and spend. left_usd: budget less the forecast, or less the spend; below 0: over."""
 
     month: str
     scope: Scope
@@ -32,7 +32,7 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to its planned end. None where it made no step in the window, or has ended."""
+    """A run to its planned end. None if it made no step in the window, or has ended."""
 
     run: str
     steps: int
@@ -47,9 +47,9 @@ def budget_lines(
     to_come: Mapping[str, Fraction],
     forecast_month: Month | None,
 ) -> tuple[BudgetLine, ...]:
-    """One for each budget in each month that has a part in the window.
+    """One for each budget in each month of the window.
 
-    to_come: by run, what it will cost until the end of `forecast_month`.
+    to_come: by run, its cost until the end of `forecast_month`.
     """
     budgets: list[tuple[Scope, str, Priced]] = [
         *((("all", "", prices.budget),) if prices.budget else ()),
@@ -93,7 +93,7 @@ def _scopes(report: Report) -> tuple[tuple[Scope, str], ...]:
 
 
 def run_forecasts(pricing: Iterable[Pricing], now_ns: int) -> tuple[RunForecast, ...]:
-    """When the runs with planned steps will be done, and what they will cost from now until then."""
+    """When the runs with planned steps will be done, and their cost until then."""
     return tuple(
         _run_forecast(one, int(planned.value), now_ns)
         for one in pricing
@@ -102,7 +102,7 @@ def run_forecasts(pricing: Iterable[Pricing], now_ns: int) -> tuple[RunForecast,
 
 
 def _run_forecast(pricing: Pricing, planned_steps: int, now_ns: int) -> RunForecast:
-    """What it did since its last event is not known: its steps to go begin now."""
+    """The forecast of one run. Its progress since the last event is unknown, so its steps to go begin now."""
     report, end_ns, to_go_usd = pricing.report, None, None
     steps, elapsed_ns = report.counts.steps, report.last_ns - report.first_ns
     if report.accrued is not None and steps > 0:

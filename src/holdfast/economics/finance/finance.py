@@ -1,7 +1,7 @@
 """Spend, useful spend and waste over all runs: by cause, by team against its target, and over time.
 
-A pure reading of runs' reports and of prices; `statement` says what it gives. Whatever is divided here sums
-to what was spent, exactly; `spending` says how.
+`finance` computes a `statement` from the runs' reports and the prices. All parts sum exactly to the spend;
+`spending` says how.
 """
 
 from bisect import bisect_left, bisect_right
@@ -35,21 +35,21 @@ from holdfast.wording.units import DAY_NS, HOUR_NS
 INCIDENTS_PER_CAUSE = 3
 OPINIONS_SHOWN_MAX = 5
 GB_BYTES = 10**9
-"""As clouds charge for it."""
+"""Clouds charge by this unit."""
 
 _AGAIN = (Category.STARTING, Category.RECOVERING, Category.QUEUED)
-"""What an incident costs until the run is where it was, before anything is computed again."""
+"""Costs of an incident until the run is back where it was, before it computes anything again."""
 _TWICE = (Category.RECOMPUTED, Category.DISCARDED)
 
 
 class FinanceQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of the books.
+    """A question to the books.
 
-    window  the time that the reports are of
-    now_ns  when somebody looks: what is still running counts up to then, and forecasts begin
-    terms   on what terms GPUs are owned; None: whether to own or to rent is not asked
-    known   every name in the record by kind (run, team, ...), to tell which of the prices' are none of them;
-            None: that is not asked, as where only some runs are read
+    window  the time that the reports cover
+    now_ns  running runs count up to this moment, and forecasts begin there
+    terms   the terms on which GPUs are owned; None: do not compare owning with renting
+    known   all names in the record by kind (run, team, ...), to find unknown names in the prices; None: skip
+            that check, as when only some runs are read
     """
 
     now_ns: int
@@ -59,18 +59,18 @@ class FinanceQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cuts_ns(first_ns: int, last_ns: int, prices: Prices) -> set[int]:
-    """The moments at which runs' accounts must be cut for a view of this time."""
+    """The moments at which the runs' accounts must be cut for a statement of this time."""
     months = {month.from_ns for month in months_between(first_ns, last_ns)}
     return months | set(edges_ns(first_ns, last_ns)) | rate_edges_ns(prices.rates)
 
 
 def finance(reports: Sequence[Report], prices: Prices, question: FinanceQuestion) -> statement.Finance:
-    """Read the reports of all runs, cut as `cuts_ns` says. There must be at least one."""
+    """The statement for at least one report; the reports must be cut at `cuts_ns`."""
     return _Reader(reports, prices, question).finance()
 
 
 class _Reader:
-    """Everything the parts are computed from, computed once."""
+    """Values that several parts of a statement need, computed once."""
 
     def __init__(self, reports: Sequence[Report], prices: Prices, question: FinanceQuestion) -> None:
         self.reports = reports
@@ -161,7 +161,7 @@ class _Reader:
         )
 
     def _run_price(self, report: Report) -> Priced:
-        """What its GPU-hours cost; where that changed, on average."""
+        """The price of the run's GPU-hours; their mean if it changed."""
         prices = {charge.price: None for charge in self.priced[report.run] if charge.gpu_ns}
         usual = prices or {self.pricing[report.run].at(report.first_ns, None)[1]: None}
         total = self.by_run[report.run].total()
@@ -170,7 +170,7 @@ class _Reader:
     # -- months ----------------------------------------------------------------------------------------
 
     def _forecast_month(self) -> Month | None:
-        """The month in which somebody looks, if the window reaches so far and it is not over."""
+        """The current month, if the window includes now."""
         now_ns, to_ns = self.question.now_ns, self.question.window.to_ns
         month = month_at(now_ns)
         if month.name not in self.by_month or (to_ns is not None and to_ns < now_ns):
@@ -178,7 +178,7 @@ class _Reader:
         return month
 
     def _to_come(self, report: Report) -> Fraction:
-        """What a run that still holds its GPUs will cost from now until the month ends."""
+        """The cost of a run that still holds its GPUs, from now until the month ends."""
         month = self._forecast_month()
         if report.accrued is None or month is None:
             return Fraction()
@@ -203,7 +203,7 @@ class _Reader:
     # -- causes ----------------------------------------------------------------------------------------
 
     def _incidents(self) -> Iterator[tuple[str, IncidentReport]]:
-        """Those of the window, with what they cost in it, and their runs."""
+        """The incidents in the window, with their cost in it, and their runs."""
         for report in self.reports:
             for incident in report.incidents:
                 yield report.run, incident
@@ -245,7 +245,7 @@ class _Reader:
     def _lost_to(
         self, incidents: Iterable[tuple[str, IncidentReport]], categories: tuple[Category, ...]
     ) -> Amount:
-        """What these incidents lost under these categories, each hour at its own price."""
+        """The losses of these incidents under these categories, each hour at its own price."""
         bill, keys = Bill(), {category.key for category in categories}
         for run, incident in incidents:
             for usd_per_gpu_hour, lost in self.losses.get((run, incident.name), ()):
@@ -255,7 +255,7 @@ class _Reader:
     # -- teams -----------------------------------------------------------------------------------------
 
     def _teams(self) -> tuple[statement.TeamSpend, ...]:
-        """The one that is furthest behind its target first, in USD; then by spend."""
+        """The team furthest behind its target first, in USD; then by spend."""
         teams = [self._team(team, own) for team, own in self._by(lambda report: report.team)]
         return tuple(
             sorted(
@@ -264,7 +264,7 @@ class _Reader:
         )
 
     def _by(self, named: Callable[[Report], str]) -> Iterable[tuple[str, list[Report]]]:
-        """The runs' reports by a name that they have."""
+        """The reports grouped by a name."""
         found: dict[str, list[Report]] = {}
         for report in self.reports:
             found.setdefault(named(report), []).append(report)
@@ -320,7 +320,7 @@ class _Reader:
         ]
 
     def _timed(self) -> list[int]:
-        """How many times steps were timed in each stretch, spread evenly within a bucket of a course."""
+        """How many times steps were timed in each stretch; each bucket of a course is spread evenly."""
         timed = [0] * len(self.by_stretch)
         for report in self.reports:
             for index, count in _timed_in(report, self.edges_ns):
@@ -351,7 +351,7 @@ class _Reader:
         )
 
     def _transfer(self, use: MovedFor, moved: MovedBytes) -> statement.Transfer:
-        """Only egress has a price by the byte that is the same wherever it is asked for."""
+        """Only egress has a price per byte that is the same everywhere; others cost what was recorded."""
         price = self.prices.egress_usd_per_gb
         by_price = use == "egress" and moved.unpriced_bytes > 0
         usd = moved.usd + (moved.unpriced_bytes / GB_BYTES * price.value if by_price else 0.0)
@@ -370,7 +370,7 @@ class _Reader:
         return told.usd * POINT * told.gpu_ns / useful.gpu_ns if useful.gpu_ns else None
 
     def _own_or_rent(self, terms: Terms) -> OwnOrRent:
-        """With what these runs pay for a GPU-hour, and the share of their time in a run that was useful."""
+        """Own or rent, with the price of these runs' GPU-hours and the useful share of their time."""
         prices = dict.fromkeys(self._run_price(report) for report in self.reports)
         in_run = (category for category in Category if category not in NOT_SCHEDULED)
         in_run_gpu_ns = self.bill.part(*in_run).gpu_ns
@@ -383,12 +383,12 @@ class _Reader:
         )
 
     def _remarks(self) -> tuple[str, ...]:
-        """What a reader of the numbers must know to read them right."""
+        """Remarks that help readers interpret the numbers correctly."""
         reports, now_ns = self.reports, self.question.now_ns
         remarks = []
         if without := sum(not report.gpus for report in reports):
             remarks.append(
-                f"{many(without, 'run')} without recorded GPUs: nothing is known to have been paid for them."
+                f"{many(without, 'run')} without recorded GPUs: their cost is unknown and counts as nothing."
             )
         if silent := sum(report.paid_gpu_ns > 0 and report.goodput.total is None for report in reports):
             remarks.append(
@@ -401,11 +401,11 @@ class _Reader:
         remarks += self._unheld()
         remarks += self._slower()
         if self.question.window.is_bounded:
-            remarks.append("Incidents count with what they cost in this window.")
+            remarks.append("Incidents count only with their cost in this window.")
         return tuple(remarks)
 
     def _unheld(self) -> Iterator[str]:
-        """Time between attempts in which nothing says who held the GPUs, with its price if they were."""
+        """Time between attempts in which it is unknown who held the GPUs, with its price if the run did."""
         gaps = [(report.run, gap) for report in self.reports for gap in report.gaps if not gap.given_back]
         if not gaps:
             return
@@ -418,13 +418,13 @@ class _Reader:
         )
 
     def _slower(self) -> Iterator[str]:
-        """Runs whose useful time may be slowdown, by what earlier runs or published figures say."""
+        """Runs whose useful time may be slowdown, according to earlier runs or published figures."""
         slow = [(one, report.run) for report in self.reports for one in report.opinions if says_slow(one)]
         for opinion, run in sorted(slow, key=lambda found: -found[0].ratio)[:OPINIONS_SHOWN_MAX]:
             yield f"Run {run}: {opinion.sentence[0].lower()}{opinion.sentence[1:]}"
 
     def _silence(self, report: Report) -> str:
-        """A run that nobody knows to have ended may hold its GPUs still: what that would cost is said."""
+        """A run that is not known to have ended may still hold its GPUs: say what that would cost."""
         usd = self.pricing[report.run].held(report.held_gpus, report.known_ns, report.known_ns + DAY_NS)
         cost = self.prices.currency.said(usd, decimals=0)
         days = (self.question.now_ns - report.known_ns) / DAY_NS
@@ -453,7 +453,7 @@ class _Reader:
 
 
 def _divided(charge: Charge, edges: list[int]) -> Iterator[Charge]:
-    """The charge, cut at these moments, evenly. Accounts that were cut there have none to cut."""
+    """The charge, divided evenly at these moments. Accounts that were cut there need no division."""
     inside = edges[bisect_right(edges, charge.from_ns) : bisect_left(edges, charge.to_ns)]
     if not inside:
         yield charge
@@ -506,7 +506,7 @@ def _balance(bill: Bill, reports: Iterable[Report]) -> dict[str, Any]:
 
 
 def _basis(reports: Iterable[Report]) -> str:
-    """What these runs' useful time rests on, where that of some is estimated: their mean uncertainty."""
+    """The mean uncertainty of these runs' useful time, in words; empty if none is estimated."""
     found = [report for report in reports if report.partition[Category.USEFUL.key]]
     useful = sum(report.partition[Category.USEFUL.key] for report in found)
     unsure = sum(
@@ -518,12 +518,12 @@ def _basis(reports: Iterable[Report]) -> str:
 
 
 def _is_told(bill: Bill) -> bool:
-    """Whether anything recorded says what it was spent on."""
+    """Whether the record says what any of it was spent on."""
     return bill.part(*Category).gpu_ns > bill.part(Category.UNATTRIBUTED).gpu_ns
 
 
 def _mean(prices: Collection[Priced], paid: Amount, source: str) -> Priced | None:
-    """The one price, or the mean of several that came to this; None where nothing was paid."""
+    """The only price, or the mean of several; None if nothing was paid."""
     mean = usd_per_hour(paid.usd, paid.gpu_ns)
     if not mean or len(prices) == 1:
         return next(iter(prices)) if mean else None
@@ -531,12 +531,12 @@ def _mean(prices: Collection[Priced], paid: Amount, source: str) -> Priced | Non
 
 
 def _goodput(bill: Bill) -> float | None:
-    """The useful share of the GPU-time that is accounted for; None where nothing tells of it."""
+    """The useful share of the accounted GPU-time; None if the record does not say."""
     return _share(bill.useful().gpu_ns, bill.part(*Category).gpu_ns) if _is_told(bill) else None
 
 
 def _share_of(part: Amount, whole: Amount) -> float | None:
-    """Of the money; where GPUs cost nothing, of their time."""
+    """The share of the money; if GPUs cost nothing, of their time."""
     return part.usd / whole.usd if whole.usd > 0 else _share(part.gpu_ns, whole.gpu_ns)
 
 

@@ -1,10 +1,9 @@
-"""The invoice: what each run cost in each month, by cause and kind of price, in whole cents that sum to the
-total.
+"""The invoice: the cost of each run in each month, by cause and kind of price, in whole cents that sum up.
 
-A month's total is its exact cost, rounded once. Its lines get that many cents: each its own, rounded down,
-and one more where most was cut off. So lines sum to the month, and months to the invoice, to the cent; and a
-month is the same alone and among others. `focus_csv` writes them with the columns of FOCUS 1.2, the FinOps
-Foundation's billing schema (focus.finops.org), so that they join a cloud's own bill.
+A month's total is its exact cost, rounded once. Its lines share that many cents: each is rounded down, and
+those that lost most by it get one more. So lines sum to the month, and months to the invoice, to the cent;
+and a month is the same alone and among others. `focus_csv` writes them with the columns of FOCUS 1.2, the
+FinOps Foundation's billing schema (focus.finops.org), so that they can be joined with a cloud's own bill.
 """
 
 import csv
@@ -41,7 +40,7 @@ _ORDER = {key: place for place, key in enumerate(LABELS)}
 
 
 class InvoiceLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run cost in one month, for one cause, at one kind of price. cents: of its currency."""
+    """The cost of one run in one month, for one cause, at one kind of price. cents: of its currency."""
 
     month: str
     from_ns: int
@@ -83,7 +82,7 @@ class _Open(msgspec.Struct):
 
 
 def invoice(charged: Iterable[tuple[Report, Month, Charge]], currency: Currency) -> Invoice:
-    """The invoice of these charges, none of which reaches from one month into another."""
+    """The invoice of these charges, each of which must lie within one month."""
     found: dict[tuple[str, str, str, str], _Open] = {}
     for report, month, charge in charged:
         for key, gpu_ns in charge.parts.items():
@@ -116,7 +115,7 @@ def invoice(charged: Iterable[tuple[Report, Month, Charge]], currency: Currency)
 
 
 def in_cents(amounts: Sequence[Fraction]) -> list[int]:
-    """Whole cents that sum to the rounded total: each rounded down, and one more where most was cut off."""
+    """Whole cents that sum to the rounded total: rounded down, plus one for those that lost most by it."""
     exact = [amount * CENTS for amount in amounts]
     whole = [int(amount // 1) for amount in exact]
     missing = round(sum(exact, Fraction())) - sum(whole)
@@ -163,7 +162,7 @@ def focus_csv(found: Invoice, months: Iterable[Month]) -> str:
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A line, the month that it is of, and the invoice."""
+    """A line, its month and its invoice."""
 
     line: InvoiceLine
     month: Month
@@ -197,7 +196,7 @@ def _stamp(at_ns: int) -> str:
 
 
 def _text(value: str) -> str:
-    """A name that a spreadsheet would take for a formula is quoted, as it is text."""
+    """Quote a name that a spreadsheet would read as a formula."""
     return f"'{value}" if value.startswith(_FORMULAS) else value
 
 
@@ -241,4 +240,4 @@ COLUMNS: dict[str, Callable[[_Row], str]] = {
     "x_Cluster": lambda row: _text(row.line.cluster),
     "x_Project": lambda row: _text(row.line.project),
 }
-"""In the order of the specification; its own columns first, then ours, which it wants to begin with `x_`."""
+"""In the order of the specification: first its own columns, then Holdfast's, which must begin with `x_`."""

@@ -1,9 +1,9 @@
-"""Own or rent, with reliability in it: what a useful GPU-hour costs either way, and where the two meet.
+"""Own or rent, including reliability: the cost of a useful GPU-hour either way, and the break-even points.
 
-What counts is not the hour that is paid for but the hour that was useful. Owned machines cost the same
-whether they are used or not, are out of service now and then, and need spares for that; rented ones cost by
-the hour. Both lose hours to restarts, rollbacks and slowness: goodput is in both. Inputs are read from a
-small TOML file; what it does not say is taken from the record or the prices, or assumed, and says so.
+What counts is the useful hour, not the paid one. Owned machines cost the same whether they are used or not,
+are out of service now and then, and need spares for that; rented ones cost by the hour. Both lose hours to
+restarts, rollbacks and slowness, so goodput counts in both. Inputs come from a small TOML file; missing ones
+come from the record or the prices, or are assumed and marked so.
 """
 
 import tomllib
@@ -23,13 +23,13 @@ POINT = 0.01
 GIVEN = "the terms given"
 MEASURED = "measured in these runs"
 _HBD = "InfiniteHBD's trace of 400 nodes over 349 days"
-GUESS = "a guess: no source is at hand"
+GUESS = "a guess, without a source"
 
 Choice = Literal["own", "rent"]
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """On what terms GPUs are owned, and rented; docs/finance.md says what each means."""
+    """The terms of owning and renting GPUs; docs/finance.md says what each means."""
 
     server_usd_per_gpu: Priced = assumed(
         33_750, "DGX H100, about 270,000 USD (SemiAnalysis, May 2023), over 8"
@@ -55,10 +55,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     rent_goodput: Priced = assumed(0.90, "Llama 3: more than 90 % effective training time")
 
     def completed(self, *, rent: Priced | None, labour: Priced, goodput: float | None) -> "Terms":
-        """With what is known from elsewhere wherever these terms do not say otherwise.
+        """The terms with known values in place of assumed ones.
 
-        rent: what a GPU-hour costs now, if it costs anything. labour: an hour of somebody. goodput: what was
-        measured. Rented machines are as good as owned ones unless they are said to be better or worse.
+        rent: the present price of a GPU-hour, if any. labour: an hour of a person's work. goodput: as
+        measured. Rented machines are as good as owned ones unless the terms say otherwise.
         """
         known = {
             "staff_usd_per_year": Priced(
@@ -79,7 +79,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class YearlyCost(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of what a working GPU costs its owner in a year."""
+    """One part of the yearly cost of a working GPU to its owner."""
 
     key: str
     label: str
@@ -87,16 +87,16 @@ class YearlyCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnOrRent(msgspec.Struct, frozen=True, kw_only=True):
-    """The comparison. Costs are of one GPU that works; spares for those that do not are in them.
+    """The comparison. Costs are for one working GPU and include its share of spares.
 
-    spare_share                   GPUs needed besides, so that as many work
+    spare_share                   extra GPUs per working GPU
     own_usd_per_gpu_hour          an hour of an owned GPU, used or not
     cheaper                       at these terms
-    break_even_utilisation        above which owning is cheaper; over 1 where it never is
-    break_even_goodput            of owned machines, below which renting is cheaper; over 1 where it always is
-    break_even_months             until what is not paid as rent has paid for the machines; None: never
-    point_own_usd_per_gpu_year    what one more point of goodput is worth to an owner, a GPU and year
-    point_rent_usd_per_gpu_year   and to whoever rents as many hours
+    break_even_utilisation        above this, owning is cheaper; over 1: it never is
+    break_even_goodput            of owned machines; below this, renting is cheaper; over 1: it always is
+    break_even_months             until the saved rent has paid for the machines; None: never
+    point_own_usd_per_gpu_year    the worth of one more point of goodput to an owner, per GPU and year
+    point_rent_usd_per_gpu_year   the same when as many hours are rented
     curve                         (utilisation, USD per useful GPU-hour owned)
     """
 
@@ -117,7 +117,7 @@ class OwnOrRent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(terms: Terms) -> OwnOrRent:
-    """What a useful GPU-hour costs either way.
+    """The cost of a useful GPU-hour either way.
 
     own  = yearly cost of a working GPU / (hours of a year x utilisation x goodput)
     rent = price of an hour / goodput
@@ -129,7 +129,7 @@ def compare(terms: Terms) -> OwnOrRent:
     goodput, rent_goodput = terms.goodput.value, terms.rent_goodput.value
     own_useful = own_year / (used_hours * goodput)
     rent_useful = terms.rent_usd_per_gpu_hour.value / rent_goodput
-    # What renting the same useful hours would cost in a year.
+    # The yearly cost of renting the same useful hours.
     rent_year = rent_useful * used_hours * goodput
     return OwnOrRent(
         terms=terms,
@@ -152,12 +152,12 @@ def compare(terms: Terms) -> OwnOrRent:
 
 
 def spare_share(terms: Terms) -> float:
-    """GPUs needed besides those that work: for each day at work, so many days out of service."""
+    """Extra GPUs per working GPU: days out of service for each day at work."""
     return terms.node_faults_per_1000_days.value / 1_000 * terms.outage_days.value
 
 
 def _yearly_costs(terms: Terms, spares: float) -> tuple[YearlyCost, ...]:
-    """A spare is bought and stands somewhere; it draws no power to speak of and nobody is hired for it."""
+    """The yearly costs. A spare needs capital and a place, but hardly any power and no staff."""
     capital = _capital_usd_per_year(terms)
     place = terms.power_kw_per_gpu.value * terms.colocation_usd_per_kw_month.value * MONTHS_PER_YEAR
     power = terms.power_kw_per_gpu.value * terms.pue.value * HOURS_PER_YEAR * terms.usd_per_kwh.value
@@ -169,7 +169,7 @@ def _yearly_costs(terms: Terms, spares: float) -> tuple[YearlyCost, ...]:
         "power": ("Power", power),
         "staff": ("Staff", staff),
         "repair": ("Repairs", repair),
-        "spares": ("Spares for what is out of service", spares * (capital + place)),
+        "spares": ("Spares for machines out of service", spares * (capital + place)),
     }
     return tuple(YearlyCost(key=key, label=label, usd=usd) for key, (label, usd) in costs.items())
 
@@ -183,12 +183,12 @@ def _capital_usd_per_year(terms: Terms) -> float:
 
 
 def _annuity(rate: float, years: float) -> float:
-    """What is paid each year for one USD that is paid off in so many years, with interest."""
+    """The yearly payment for a loan of one USD over this many years, with interest."""
     return float(rate / (1 - (1 + rate) ** -years)) if rate else 1 / years
 
 
 def _months(terms: Terms, spares: float, gained_usd_per_year: float) -> float | None:
-    """Until machines and spares are paid for by rent not paid, less what running them costs."""
+    """Months until the saved rent, less running costs, has paid for machines and spares."""
     saved = gained_usd_per_year + _capital_usd_per_year(terms) * (1 + spares)
     return MONTHS_PER_YEAR * _capital_usd(terms) * (1 + spares) / saved if saved > 0 else None
 
@@ -202,7 +202,7 @@ TERM_MAX = 1e9
 
 
 def read(text: str) -> Terms:
-    """The terms in a file. What it does not say is assumed; what it says wrongly is refused."""
+    """The terms in a file. Missing terms are assumed; invalid ones raise `InputError`."""
     try:
         found = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -214,10 +214,10 @@ def read(text: str) -> Terms:
 
 
 def template() -> str:
-    """A file with every term, its default and where that comes from, all commented out."""
+    """A file with every term, its default and its source, all commented out."""
     lines = [
-        "# On what terms GPUs are owned and rented. What is left out is taken from the prices and the",
-        "# record, or assumed, and shown as such. docs/finance.md says what each one means.",
+        "# The terms of owning and renting GPUs. A term that is left out is taken from the prices or the",
+        "# record, or assumed and marked so. docs/finance.md says what each one means.",
     ]
     for key in Terms.__struct_fields__:
         default: Priced = getattr(Terms(), key)
@@ -234,5 +234,5 @@ def _given(key: str, value: object) -> Priced:
     found = number(key, value, where)
     bounds = DIVISOR_MIN if key in _DIVISORS else 0.0, 1.0 if key in _SHARES else TERM_MAX
     if not bounds[0] <= found <= bounds[1]:
-        raise beyond(key, found, where, bounds, hint="Leave it out to have it assumed.")
+        raise beyond(key, found, where, bounds, hint="Leave it out to use the default.")
     return Priced(value=float(found), assumed=False, source=GIVEN)

@@ -1,7 +1,8 @@
-"""What `holdfast finance` states, as data: spend and what came of it, by whatever it is divided.
+"""The statement of `holdfast finance`, as data: spend and its results, by cause, run, team, project and
+month.
 
 The field names are the keys of `holdfast finance --json`; GPU-time is GPU-nanoseconds, times are
-nanoseconds, amounts are USD, shares are between 0 and 1, and None means that nothing recorded tells.
+nanoseconds, amounts are USD, shares are between 0 and 1, and None means that the record does not say.
 """
 
 from typing import Literal
@@ -21,7 +22,7 @@ Standing = Literal["below", "met", "no target", "unknown"]
 
 
 class IncidentShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What one incident cost under one cause. name: as `holdfast cost RUN/NAME` takes it."""
+    """The cost of one incident under one cause. name: as in `holdfast cost RUN/NAME`."""
 
     run: str
     name: str
@@ -33,7 +34,7 @@ class IncidentShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CauseSpend(msgspec.Struct, frozen=True, kw_only=True):
-    """What went to one cause. incidents: the costliest; incidents_gpu_ns: what all of them explain of it."""
+    """The spend on one cause. incidents: the costliest; incidents_gpu_ns: the part that all explain."""
 
     key: str
     label: str
@@ -48,10 +49,10 @@ class CauseSpend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Balance(msgspec.Struct, frozen=True, kw_only=True):
-    """What was spent, and what came of it: useful, waste and accrued sum to spend.
+    """The spend and its parts: useful, waste and accrued sum to spend.
 
-    accrued: of runs that go on, since their last event: what came of it is not known yet. useful_share: of
-    the money that was not accrued. basis: what useful and waste rest on, where that is an estimate.
+    accrued: spend of running runs since their last event, whose result is not known yet. useful_share: of the
+    money that was not accrued. basis: what useful and waste are based on, if that is an estimate.
     """
 
     spend: Amount
@@ -66,8 +67,8 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
 class MonthSpend(Balance, frozen=True, kw_only=True):
     """A month's part of the window.
 
-    goodput: useful of all GPU-time that is accounted for. forecast_usd: at the end of the month, of the one
-    that is not over.
+    goodput: the useful share of the accounted GPU-time. forecast_usd: at the end of the month, if it is not
+    over.
     """
 
     month: str
@@ -79,7 +80,7 @@ class MonthSpend(Balance, frozen=True, kw_only=True):
 
 
 class RunSpend(Balance, frozen=True, kw_only=True):
-    """One run. steps: those it has, that it was seen to do in the window."""
+    """One run. steps: the kept steps that it did in the window."""
 
     run: str
     name: str
@@ -96,8 +97,8 @@ class RunSpend(Balance, frozen=True, kw_only=True):
 class TeamSpend(Balance, frozen=True, kw_only=True):
     """One team's runs against its target.
 
-    utilisation: the useful share of its GPU-time, which is what a target is about. short: what more should
-    have been useful to meet it.
+    utilisation: the useful share of its GPU-time, to which a target applies. short: the useful time missing
+    to the target.
     """
 
     team: str
@@ -109,18 +110,18 @@ class TeamSpend(Balance, frozen=True, kw_only=True):
 
 
 class ProjectSpend(Balance, frozen=True, kw_only=True):
-    """One project's runs; empty: those that name none."""
+    """One project's runs; an empty name: runs without a project."""
 
     project: str
     runs: int
 
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
-    """What was tried again, and what that cost; part of the waste above, not on top of it.
+    """Retries and their cost, which is part of the waste above, not on top of it.
 
-    fruitless_launches  launches that nothing was recorded of before the next one
+    fruitless_launches  launches with nothing recorded before the next one
     starting_again      getting back to where the run was: waiting, starting, recovering after an incident
-    done_again          work that incidents lost, and its being done again
+    done_again          work that incidents lost, and its repetition
     """
 
     restarts: int
@@ -131,10 +132,10 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes moved to one end. sized: how many of the times the size was recorded.
+    """Bytes moved for one purpose. sized: how many of the transfers have a recorded size.
 
-    usd: what was charged, as recorded or by the price; None where neither is known. assumed: by a price that
-    is assumed. A charge comes on top of the spend above.
+    usd: the charge, as recorded or by the price; None if neither is known. assumed: the price is assumed.
+    A charge comes on top of the spend above.
     """
 
     what: MovedFor
@@ -146,7 +147,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataMovement(msgspec.Struct, frozen=True, kw_only=True):
-    """What was moved. stall: GPU-time that stood still for it, which is part of the waste above."""
+    """Data transfers. stall: GPU-time that waited for them, which is part of the waste above."""
 
     transfers: tuple[Transfer, ...]
     charged_usd: float
@@ -154,10 +155,10 @@ class DataMovement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finance(Balance, frozen=True, kw_only=True):
-    """Everything, for the person who answers for the budget.
+    """The whole statement, for the person responsible for the budget.
 
-    point_usd: what one more point of useful share would have brought, at what a useful GPU-hour costs.
-    own_or_rent: None unless it was asked for.
+    point_usd: the worth of one more point of useful share, at the cost of a useful GPU-hour.
+    own_or_rent: None unless requested.
     """
 
     first_ns: int

@@ -1,10 +1,10 @@
-"""Spend against progress over time, and whether spend rises faster than progress does.
+"""Spend against progress over time, and whether spend rises faster than progress.
 
-Progress is counted in useful GPU-hours: steps that count, at the reference rate of their run, so that runs
-of different models can be added. What was spent is cut into four parts of about equal spend; the last is
-compared with the best of the others. How much of a difference chance makes is estimated from how much the
-stretches of time within a part differ from each other. Stretches that one long step fills differ by nothing
-and tell no more than one: no part is worth more samples than its steps were timed.
+Progress is counted in useful GPU-hours: kept steps at the reference rate of their run, so that runs of
+different models can be added. The time is cut into four parts of about equal spend; the last is compared with
+the best of the others. The effect of chance is estimated from how much the stretches of time within a part
+differ from each other. Stretches that one long step fills do not differ and count as one sample: no part has
+more samples than its steps were timed.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from holdfast.wording.units import DAY_S, HOUR_NS, SECOND_NS
 PARTS = 4
 STRETCHES_MAX = 96
 SAMPLES_PER_PART_MIN = 5
-"""From fewer, how much they differ by chance cannot be told."""
+"""With fewer samples, the effect of chance cannot be estimated."""
 RISE_MIN = 0.10
-"""A useful GPU-hour that costs a tenth more than it did is worth a question; any two weeks differ by less."""
+"""A rise by a tenth in the cost of a useful GPU-hour deserves attention; ordinary weeks differ by less."""
 CONFIDENCE = 0.95
 
 _WIDTHS_S = (
@@ -34,9 +34,9 @@ Verdict = Literal["yes", "no", "unknown"]
 
 
 class SpendStretch(msgspec.Struct, frozen=True, kw_only=True):
-    """What was spent from one moment to another, and what of it was useful. timed: as in `Course`.
+    """The spend between two moments, and its useful part. timed: as in `Course`.
 
-    accrued_usd: what of the spend nobody can say yet what it brought; no part of `paid_gpu_ns`.
+    accrued_usd: spend whose result is not known yet; not in `paid_gpu_ns`.
     """
 
     from_ns: int
@@ -54,7 +54,7 @@ class SpendStretch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of stretches, taken together. spend_usd: without what is accrued."""
+    """Several stretches together. spend_usd: without accrued spend."""
 
     from_ns: int
     to_ns: int
@@ -67,9 +67,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class Rise(msgspec.Struct, frozen=True, kw_only=True):
     """Whether spend rises faster than progress.
 
-    ratio              cost of a useful GPU-hour now, over what it was in the best part before
-    ratio_low          the ratio is above this with the confidence given
-    rise_min           from which rise on it is called one
+    ratio              cost of a useful GPU-hour now over the cost in the best part before
+    ratio_low          the ratio is above this with the given confidence
+    rise_min           a smaller rise is not reported
     """
 
     verdict: Verdict
@@ -83,14 +83,14 @@ class Rise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
-    """The stretches in the order of time, without gaps, and what they say."""
+    """The stretches in order of time, without gaps, and the verdict on them."""
 
     stretches: tuple[SpendStretch, ...]
     rise: Rise
 
 
 def edges_ns(from_ns: int, to_ns: int) -> list[int]:
-    """Where the stretches of this time begin and end: at round moments, but for the first and the last."""
+    """Where the stretches of this time begin and end: at round moments, except the first and the last."""
     span_s = max(1, to_ns - from_ns) / SECOND_NS
     width_s = next((width_s for width_s in _WIDTHS_S if span_s <= width_s * (STRETCHES_MAX - 1)), None)
     width_ns = (width_s or _WIDTHS_S[-1] * (int(span_s / _WIDTHS_S[-1] / STRETCHES_MAX) + 1)) * SECOND_NS
@@ -104,7 +104,7 @@ def trend(stretches: Sequence[SpendStretch]) -> Trend:
 
 
 def _cut(stretches: Sequence[SpendStretch]) -> list[list[SpendStretch]]:
-    """Parts of about equal spend; stretches in which nothing was spent say nothing."""
+    """Parts of about equal spend, without stretches in which nothing was spent."""
     spent = [stretch for stretch in stretches if stretch.told_usd > 0]
     whole, before = sum(stretch.told_usd for stretch in spent), 0.0
     parts: list[list[SpendStretch]] = [[] for _ in range(PARTS)]
@@ -121,8 +121,8 @@ def _rise(parts: list[list[SpendStretch]]) -> Rise:
     known = [part for part in enough if _usd_per_useful(part) < inf]
     is_fruitless = len(latest) >= SAMPLES_PER_PART_MIN and _usd_per_useful(latest) == inf
     if not known or not (is_fruitless or _samples(latest) >= SAMPLES_PER_PART_MIN):
-        needed = f"{SAMPLES_PER_PART_MIN} stretches of time and as many steps timed each by itself"
-        return Rise(verdict="unknown", reason=f"it takes {needed} in each quarter of the spend to tell")
+        needed = f"{SAMPLES_PER_PART_MIN} stretches of time and as many separately timed steps"
+        return Rise(verdict="unknown", reason=f"the comparison needs {needed} in each quarter of the spend")
     best = min(known, key=_usd_per_useful)
     if is_fruitless:
         reason = "the latest part of the spend brought no progress at all"
@@ -130,11 +130,11 @@ def _rise(parts: list[list[SpendStretch]]) -> Rise:
     ratio, ratio_low = _ratio(latest, best, comparisons=len(known))
     if ratio <= 1 + RISE_MIN:
         verdict: Verdict = "no"
-        reason = "a useful GPU-hour costs about what it cost at best"
+        reason = "a useful GPU-hour costs about as much as in the best part"
     elif ratio_low <= 1:
-        verdict, reason = "unknown", "it costs more, but the stretches differ so much that it may be chance"
+        verdict, reason = "unknown", "it costs more, but the stretches vary so much that it may be chance"
     else:
-        verdict, reason = "yes", "a useful GPU-hour costs more than it did, and that is not chance"
+        verdict, reason = "yes", "a useful GPU-hour costs more than before, and that is not chance"
     return Rise(
         verdict=verdict,
         reason=reason,
@@ -146,7 +146,7 @@ def _rise(parts: list[list[SpendStretch]]) -> Rise:
 
 
 def _samples(part: list[SpendStretch]) -> int:
-    """How many stretches of a part can differ from each other."""
+    """The number of independent stretches in a part."""
     return min(len(part), sum(stretch.timed for stretch in part))
 
 
@@ -156,8 +156,8 @@ def _usd_per_useful(part: list[SpendStretch]) -> float:
 
 
 def _ratio(latest: list[SpendStretch], best: list[SpendStretch], *, comparisons: int) -> tuple[float, float]:
-    """The ratio of their costs, and what it is above. Being the best of several takes luck: that is allowed
-    for by asking more of each comparison (Bonferroni).
+    """The ratio of the costs, and its lower bound. Being the best of several takes luck, so each comparison
+    must meet a stricter level (Bonferroni).
     """
     ratio = _usd_per_useful(latest) / _usd_per_useful(best)
     error = sqrt(_relative_error(latest) ** 2 + _relative_error(best) ** 2)
@@ -167,9 +167,9 @@ def _ratio(latest: list[SpendStretch], best: list[SpendStretch], *, comparisons:
 
 
 def _relative_error(part: list[SpendStretch]) -> float:
-    """The standard error of a part's cost per useful hour, over that cost: that of a ratio of two sums.
+    """The relative standard error of a part's cost per useful hour, which is a ratio of two sums.
 
-    Where there are fewer samples than stretches, some stretches repeat others, whose errors do not cancel.
+    With fewer samples than stretches, some stretches repeat others, and their errors do not cancel.
     """
     cost, spend = _usd_per_useful(part), sum(stretch.told_usd for stretch in part)
     off = [stretch.told_usd - cost * stretch.useful_gpu_ns / HOUR_NS for stretch in part]

@@ -1,7 +1,7 @@
-"""The costliest wastes, what to do about each, and what that would bring, by a rule that is shown.
+"""The costliest wastes, what to do about each, and the expected gain.
 
-What it would bring is computed from the same accounts by a plain rule, and says so; nothing is promised.
-Where no rule is at hand, the amount is None.
+The gain is computed from the same accounts by a simple rule, which is shown; it is no promise. Without a
+rule, it is None.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ WASTES_MAX = 5
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about a cause. share: what of `categories` that would bring; `basis` says why."""
+    """What to do about a cause. share: the part of `categories` it would gain; `basis` says why."""
 
     todo: str
     basis: str
@@ -32,7 +32,7 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "failures": Remedy(
         todo="Notice and place failures at once: `holdfast watch` with alerts; keep a spare node ready.",
-        basis="the time in which nobody had noticed, or nobody knew where",
+        basis="all time until the failures were noticed and located",
         categories=(Category.DEAD_UNDETECTED, Category.LOCALISING),
     ),
     "repeated": Remedy(
@@ -42,18 +42,18 @@ REMEDIES: dict[str, Remedy] = {
         share=0.5,
     ),
     "slow": Remedy(
-        todo="Find who holds the others up: `holdfast diagnose RUN`; replace or mend it.",
+        todo="Find the member that delays the others: `holdfast diagnose RUN`; replace or repair it.",
         basis="all of it: steps at their reference again",
         categories=(Category.SLOWDOWN,),
     ),
     "waiting": Remedy(
         todo="Save in the background, read data ahead; check the filer with `holdfast diagnose RUN`.",
-        basis="all of it: nobody waits for what happens meanwhile",
+        basis="all of it: work in the background does not delay steps",
         categories=(Category.DATA_STALL, Category.CHECKPOINT_STALL),
     ),
     "idle": Remedy(
         todo="Give GPUs back, or to a team that waits, when a run ends; `holdfast runs` shows which have.",
-        basis="all of it: what is not held is not paid for",
+        basis="all of it: GPUs that are not held are not paid for",
         categories=(Category.IDLE, Category.QUEUED),
     ),
     "reserve": Remedy(
@@ -66,14 +66,14 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "unexplained": Remedy(
         todo="Record what the run does: a line in the training script, see docs/journal.md.",
-        basis="not known before it is recorded",
+        basis="unknown until it is recorded",
     ),
 }
 """By the cause's key, one for each."""
 
 
 class Waste(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the costliest causes. run: where most of it arose. bring_usd: see `basis`."""
+    """One of the costliest causes. run: the run with most of it. bring_usd: see `basis`."""
 
     cause: str
     label: str

@@ -1,1 +1,1 @@
-"""What a record of faults says about a cluster: rates, repairs, bad nodes, independence."""
+"""Statistics of a cluster's recorded faults: rates, repairs, bad nodes, independence."""

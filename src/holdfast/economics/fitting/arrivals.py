@@ -1,8 +1,8 @@
-"""Whether faults come independently of each other and at any time, as models with a constant rate suppose.
+"""Whether faults come independently of each other and at any time, as models with a constant rate assume.
 
-A Poisson process does. Three things keep faults from it: some strike many nodes at once, the rate drifts, and
-people take machines out while they are at work. Trend and time of day are asked of bursts, each counted once:
-what strikes twenty nodes at a time is one event.
+A Poisson process does. Faults may differ from it in three ways: some strike many nodes at once, the rate
+drifts, and people take machines out during working hours. Trend and time of day are tested on bursts, each
+counted once: a fault that strikes twenty nodes at a time is one event.
 """
 
 import msgspec
@@ -16,11 +16,11 @@ from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
 
 FAULTS_MIN = 20
 DAYS_MIN = 14.0
-"""Less than two weeks say nothing about days."""
+"""Less than two weeks are too few for daily counts."""
 
 MINUTES_PER_DAY = 1_440
 SECOND_DAYS = 1 / 86_400
-"""As fine as logs tell time."""
+"""The usual resolution of logs."""
 
 SHIFT_HOURS = 8
 
@@ -33,10 +33,10 @@ Array = NDArray[np.float64]
 
 
 class Regularity(msgspec.Struct, frozen=True, kw_only=True):
-    """How far from Poisson some events are.
+    """How far events are from a Poisson process.
 
-    dispersion     variance over mean of daily counts: 1 for Poisson, more where they come in clusters
-    gaps_p_value   how often gaps of a Poisson process are as far from exponential
+    dispersion     variance over mean of daily counts: 1 for Poisson, more if events come in clusters
+    gaps_p_value   how often the gaps of a Poisson process are as far from exponential
     """
 
     count: int
@@ -50,10 +50,10 @@ class Regularity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
-    """When faults begin: each of them, and bursts counted once.
+    """When faults begin: all faults, and bursts counted once.
 
-    growth   the faults up to a time grow with this power of it: 1 is steady, less means fewer and fewer
-             (infant mortality), more means wear
+    growth   the number of faults up to a time grows with this power of the time: 1 is steady, below 1 means
+             fewer and fewer (infant mortality), above 1 means wear
     """
 
     faults: Regularity
@@ -64,14 +64,14 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def arrivals(seen: Observation, burst_minutes: float, rng: np.random.Generator) -> Arrivals | None:
-    """None where there are too few faults or days. A burst goes on as long as no gap is longer than this."""
+    """None if there are too few faults or days. A burst ends with a gap longer than `burst_minutes`."""
     times = np.array([(fault.at_ns - seen.from_ns) / DAY_NS for fault in seen.faults])
     is_new = np.diff(times, prepend=-np.inf) > burst_minutes / MINUTES_PER_DAY
     bursts = times[is_new]
     if bursts.size < FAULTS_MIN or seen.days < DAYS_MIN:
         return None
     faults, counted_once = (_regularity(moments, seen.days, rng) for moments in (times, bursts))
-    # Events in clusters are worth fewer: the square root of the dispersion is what clusters add to an error.
+    # Clustered events count for less: clusters multiply an error by the square root of the dispersion.
     clustering = max(1.0, counted_once.dispersion)
     growth, growth_interval = _growth(bursts, seen.days, clustering)
     hours = (bursts + seen.from_ns % DAY_NS / DAY_NS) % 1 * HOURS_PER_DAY
@@ -114,7 +114,7 @@ def _judged(faults: Regularity, bursts: Regularity) -> Verdict:
 
 
 def _growth(times: Array, days: float, clustering: float) -> tuple[float, Interval]:
-    """The power law of Crow (1974) by maximum likelihood, with its interval, exact where nothing clusters."""
+    """The power law of Crow (1974) by maximum likelihood, with its interval; exact without clusters."""
     growth = times.size / np.log(days / np.maximum(times, SECOND_DAYS)).sum()
     freedom, tail = 2 * times.size / clustering, (1 - CONFIDENCE) / 2
     low, high = growth * stats.chi2.ppf([tail, 1 - tail], freedom) / freedom
@@ -137,7 +137,7 @@ def _trend(times: Array, days: float, clustering: float) -> Verdict:
 
 
 def _time_of_day(hours: Array, by_hour: NDArray[np.int64]) -> Verdict:
-    """Rayleigh's test: whether the hours, as directions on a dial, cancel out."""
+    """Rayleigh's test: whether the hours, taken as directions on a dial, cancel out."""
     count = hours.size
     length = abs(np.exp(2j * np.pi * hours / HOURS_PER_DAY).sum())
     p_value = min(1.0, float(np.exp(np.sqrt(1 + 4 * count + 4 * (count**2 - length**2)) - 1 - 2 * count)))

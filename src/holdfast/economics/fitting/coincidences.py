@@ -1,8 +1,8 @@
-"""Whether nodes fail together: faults of different nodes at nearly one time, against what chance makes.
+"""Whether nodes fail together: faults of different nodes at nearly the same time, compared with chance.
 
-For chance, all faults of a node are moved by the same whole number of days, another for each node. What one
-node does, the time of day and a slow drift of the rate stay as they were; only what ties nodes together is
-cut. Where it is known which nodes share a rack or a switch, it is asked whether those fail together that do.
+To simulate chance, all faults of a node are moved by the same whole number of days, different for each node.
+That keeps each node's pattern, the time of day and a slow drift of the rate, and breaks only the ties between
+nodes. If racks or switches are known, a second test asks whether the nodes that share one fail together.
 """
 
 import re
@@ -20,11 +20,11 @@ from holdfast.wording.units import DAY_NS
 FAULTS_MIN = 20
 DAYS_MIN = 28.0
 SHIFT_DAYS_MAX = 14
-"""Far enough to part what happened together; near enough that a slow drift of the rate stays."""
+"""Far enough to separate coincident faults; near enough to keep a slow drift of the rate."""
 
 DRAWS = 999
 PAIRS_MAX = 1_000_000
-"""With more pairs than this everything happens together, and what they share would take long to count."""
+"""With more pairs, everything coincides, and counting shared domains would take long."""
 
 MINUTES_PER_DAY = 1_440
 
@@ -33,14 +33,14 @@ DOMAINS = "by shared domain"
 QUESTIONS = (TOGETHER, DOMAINS)
 
 _PLACED = re.compile(r"(.*[A-Za-z]+[-_]?[0-9]+)[-_.]+[A-Za-z]*[-_]?[0-9]+")
-"""A name with two numbers, such as `rack07-node3`, `r7.n03`: the first part is what the node stands in."""
+"""A name with two numbers, such as `rack07-node3`, `r7.n03`: the first part names the node's domain."""
 
 
 class Coincidences(msgspec.Struct, frozen=True, kw_only=True):
     """Pairs of faults of different nodes that begin within `window_minutes` of each other.
 
     largest_nodes        nodes struck by the largest burst
-    same_domain_percent  of the pairs; None where domains are not known
+    same_domain_percent  of the pairs; None if domains are unknown
     """
 
     window_minutes: float
@@ -51,7 +51,7 @@ class Coincidences(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def domains_by_name(nodes: Sequence[str]) -> dict[str, str]:
-    """What each node stands in, where all their names tell and at least two of them share something."""
+    """The domain of each node by its name; empty unless all names have one and some nodes share theirs."""
     found = {node: named[1] for node in nodes if (named := _PLACED.fullmatch(node))}
     shared = 1 < len(set(found.values())) < len(found)
     return found if shared and len(found) == len(set(nodes)) else {}
@@ -60,7 +60,7 @@ def domains_by_name(nodes: Sequence[str]) -> dict[str, str]:
 def coincidences(
     seen: Observation, domains: Mapping[str, str], window_minutes: float, rng: np.random.Generator
 ) -> Coincidences | None:
-    """None where there are too few faults or days. domains: what each node stands in; others are left out."""
+    """None if there are too few faults or days. domains: the domain of each node; others are left out."""
     placed = [fault for fault in seen.faults if fault.node]
     if len(placed) < FAULTS_MIN or seen.days < DAYS_MIN:
         return None
@@ -99,8 +99,8 @@ def _pairs(
     window_days: float,
     rng: np.random.Generator,
 ) -> tuple[int, NDArray[np.int64]]:
-    """How many there are, and how many with each node moved by days of its own; who leaves at one end of the
-    time comes in at the other."""
+    """The number of pairs, and the numbers after each node is moved by its own days; faults moved beyond one
+    end of the time re-enter at the other."""
     whole_days = np.ceil(days)
     of_one_node = sum(_close(np.sort(times[nodes == node]), window_days) for node in np.unique(nodes))
     drawn = np.empty(DRAWS, dtype=np.int64)
@@ -111,7 +111,7 @@ def _pairs(
 
 
 def _close(times: NDArray[np.float64], window_days: float) -> int:
-    """Pairs no further apart than this, of times in order."""
+    """Number of pairs among sorted times that are no further apart than this."""
     behind = np.searchsorted(times, times + window_days, side="right")
     return int((behind - np.arange(1, times.size + 1)).sum())
 
@@ -135,7 +135,7 @@ def _shared(
     window_days: float,
     rng: np.random.Generator,
 ) -> _Shared | None:
-    """How many of the pairs share a domain, and how many would if nodes were dealt to domains at random."""
+    """The share of pairs in one domain, compared with nodes dealt to domains at random."""
     if len(set(domains) - {""}) < 2:
         return None
     behind = np.searchsorted(times, times + window_days, side="right")
@@ -161,7 +161,7 @@ def _shared(
 
 def _by_domain(shared: _Shared | None) -> Verdict:
     if shared is None:
-        return unknown(DOMAINS, "Which nodes share a rack or a switch is not known; say it with `--domains`.")
+        return unknown(DOMAINS, "Racks and switches are unknown; give them with `--domains`.")
     return Verdict(
         question=DOMAINS,
         answer="no" if is_chance(shared.p_value) else "yes",

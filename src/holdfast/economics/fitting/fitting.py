@@ -1,7 +1,7 @@
-"""A cluster's failures as its own record tells them: rates, repairs, bad nodes, and whether Poisson holds.
+"""A cluster's failures from its own record: rates, repairs, bad nodes, and whether they are Poisson.
 
-`fit` puts together what the other modules find; every question gets a verdict. The result holds a `preset`,
-which a simulated cluster takes for its own failures.
+`fit` combines the findings of the other modules; every question gets a verdict. The result holds a `preset`,
+with which a simulated cluster has the same failures.
 """
 
 import re
@@ -21,7 +21,7 @@ from holdfast.economics.fitting.verdict import CONFIDENCE, Interval, Verdict, un
 from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
 
 CLASS_OUTAGES_MIN = 5
-"""A class with fewer faults is given the repair times of all."""
+"""A class with fewer faults gets the repair times of all faults."""
 
 _PARTS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (part, re.compile(pattern, re.IGNORECASE))
@@ -37,7 +37,7 @@ _PARTS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("host", r"\b(cpu|motherboard|raid|riser|bios|host|node|boot|server)\b"),
     )
 )
-"""What a fault's name tells of the part that broke, one of those the twin knows; the first match counts."""
+"""The part that broke, one of those the twin knows, by the name of the fault; the first match counts."""
 
 
 class PresetClass(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,10 +60,10 @@ class PresetLemons(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FittedPreset(msgspec.Struct, frozen=True, kw_only=True):
-    """The record as failures that a simulated cluster can have (`simulate --rates FILE`).
+    """The recorded failures in the form a simulated cluster reads (`simulate --rates FILE`).
 
-    The fields are those of `holdfast.twin.failures.Hazards`, which this room may not import; a test holds
-    them together.
+    The fields are those of `holdfast.twin.failures.Hazards`, which this room may not import; a test keeps
+    them equal.
     """
 
     classes: tuple[PresetClass, ...]
@@ -89,28 +89,28 @@ def preset(seen: Observation, repeats: Lemons | None) -> FittedPreset:
 
 
 def _lemons(seen: Observation, repeats: Lemons | None, source: str) -> PresetLemons | None:
-    """Only lemons that are no chance are worth simulating."""
+    """The lemons to simulate; None unless they are more than chance."""
     if repeats is None or repeats.factor is None or repeats.verdicts[0].answer != "yes":
         return None
     return PresetLemons(share=repeats.faults.nodes / seen.nodes, factor=repeats.factor, source=source)
 
 
 def part_of(kind: str) -> str:
-    """The part that a fault of this name is in, as far as the name tells."""
+    """The part that a fault of this name is in; `unknown` if the name does not say."""
     return next((part for part, pattern in _PARTS if pattern.search(kind)), "unknown")
 
 
 BLOCK_DAYS, BLOCKS_MIN = (1, 7, 28), 5
-"""Days whose faults are counted together, and how many such blocks it takes to tell how they vary."""
+"""Days whose faults are counted together, and how many such blocks are needed to estimate their variance."""
 HARDWARE = "hardware"
 
 
 class FitSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where lines are drawn.
+    """Thresholds.
 
-    lemon_faults   so many faults make a lemon
-    flap_minutes   a node that fails again so soon after it came back flaps: its faults are one episode
-    burst_minutes  faults of different nodes so near to each other belong together
+    lemon_faults   a node with this many faults is a lemon
+    flap_minutes   a node that fails again this soon after its return flaps: its faults are one episode
+    burst_minutes  faults of different nodes this close together belong together
     """
 
     lemon_faults: int = 5
@@ -129,16 +129,16 @@ class ClassRate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailureFit(msgspec.Struct, frozen=True, kw_only=True):
-    """What `holdfast plan fit --json` prints. Rates are per 1000 node-days, intervals hold 95 %.
+    """The content of `holdfast plan fit --json`. Rates are per 1000 node-days, intervals hold 95 %.
 
-    faults_interval            holds for faults that come in clusters, too (`clustered_interval`)
-    faults_interval_poisson    exact, if faults were Poisson; never wider
-    in_service_...             over the time nodes were not away; None where outages are not known
-    hardware_...               None where no fault has a level
-    lemons, lemon_nodes        nodes with as many faults as make a lemon, where the verdict is that there are
-                               lemons; else none
+    faults_interval            valid even if faults come in clusters (`clustered_interval`)
+    faults_interval_poisson    exact if faults are Poisson; never wider
+    in_service_...             over the time nodes were in service; None if outages are unknown
+    hardware_...               None if no fault has a level
+    lemons, lemon_nodes        nodes with enough faults for a lemon, if the verdict is that there are lemons;
+                               else none
     worst_nodes                the same nodes whatever the verdict
-    advice                     what to do about bad nodes; empty where the verdicts do not tell
+    advice                     what to do about bad nodes; empty if the verdicts do not say
     """
 
     faults: int
@@ -174,7 +174,7 @@ class FailureFit(msgspec.Struct, frozen=True, kw_only=True):
 def fit(
     seen: Observation, domains: Mapping[str, str], settings: FitSettings, rng: np.random.Generator
 ) -> FailureFit:
-    """Everything that can be said about these faults. domains: what each node stands in, as far as known."""
+    """Fit everything about these faults. domains: the domain of each node, as far as known."""
     repaired = repairs.repairs(seen.faults, rng)
     repeats = lemons.lemons(seen, settings.lemon_faults, settings.flap_minutes, rng)
     came = arrivals.arrivals(seen, settings.burst_minutes, rng)
@@ -219,7 +219,7 @@ def fit(
 
 
 def interval(count: int, node_days: float) -> Interval:
-    """Of the rate per 1000 node-days: exact for Poisson counts (Garwood 1936)."""
+    """Interval of the rate per 1000 node-days, exact for Poisson counts (Garwood 1936)."""
     tail = (1 - CONFIDENCE) / 2
     low = stats.chi2.ppf(tail, 2 * count) / 2 if count else 0.0
     high = stats.chi2.ppf(1 - tail, 2 * count + 2) / 2
@@ -227,12 +227,12 @@ def interval(count: int, node_days: float) -> Interval:
 
 
 def clustered_interval(seen: Observation) -> Interval:
-    """Of the rate per 1000 node-days, for faults that may come in clusters.
+    """Interval of the rate per 1000 node-days, for faults that may come in clusters.
 
-    The time is cut into blocks of a day, a week and four weeks. How much their counts vary tells the error of
-    their sum, whatever makes them vary: bursts, bad weeks, nodes that flap. The widest interval counts, and
-    never less than Poisson's. The logarithm of the rate is taken to be Student's, with a degree of freedom
-    less than there are blocks.
+    The time is cut into blocks of a day, a week and four weeks. The variance of their counts gives the error
+    of their sum, whatever the cause: bursts, bad weeks, flapping nodes. The widest interval counts, and never
+    less than Poisson's. The logarithm of the rate is taken to follow Student's distribution, with one degree
+    of freedom less than there are blocks.
     """
     count = len(seen.faults)
     low, high = interval(count, seen.node_days)
@@ -254,7 +254,7 @@ def _rate(count: float, node_days: float) -> float:
 
 
 def _in_service(seen: Observation) -> float | None:
-    # A node may have several faults at a time, and is away but once.
+    # A node with several faults at a time is away only once.
     apart = lemons.episodes([fault for fault in seen.faults if fault.node], flap_minutes=0.0)
     away_ns = sum(fault.outage_ns or 0 for fault in apart)
     in_service = seen.node_days - away_ns / DAY_NS
@@ -280,7 +280,7 @@ def _verdicts(
     came: Arrivals | None,
     together: Coincidences | None,
 ) -> tuple[Verdict, ...]:
-    """One for every question; where a test could not be made, that is the answer."""
+    """One for every question; unknown if a test was not possible."""
     few = f"{count:,} faults are too few, or the time too short, to tell."
     parts = (
         (repeats, lemons.QUESTIONS),
@@ -292,9 +292,7 @@ def _verdicts(
         for part, questions in parts
         for verdict in (part.verdicts if part else [unknown(question, few) for question in questions])
     ]
-    no_outages = unknown(
-        repairs.QUESTION, "No outage is recorded to its end: a drain and a restore would tell."
-    )
+    no_outages = unknown(repairs.QUESTION, "No outage has a recorded end; that takes a drain and a restore.")
     return (*told, no_outages if repaired is None else repaired.verdict)
 
 

@@ -1,9 +1,9 @@
-"""Repeat offenders: whether the nodes that fail again and again are worse than chance makes some look.
+"""Repeat offenders: whether nodes that fail again and again are worse than chance would make them look.
 
-If every node were alike, faults would fall on nodes as balls fall into boxes. How many boxes get five or
-more, and how many the fullest gets, is compared with that. A second count takes a node that flaps, failing
-again within the hour after it came back, for one episode. And what nodes did in the first half of the time is
-held against what they did in the second, since only a node that stays bad is worth throwing out.
+If all nodes were alike, faults would fall on nodes as balls fall into boxes. The number of nodes with five or
+more faults, and the faults of the worst node, are compared with that. A second count treats a flapping node,
+which fails again within an hour of its return, as one episode. And the first half of the time is compared
+with the second, since only a node that stays bad is worth removing.
 """
 
 import math
@@ -29,23 +29,23 @@ from holdfast.economics.fitting.verdict import (
 from holdfast.wording.units import DAY_NS, MINUTE_NS
 
 FAULTS_MIN = 10
-"""With fewer nothing can be said about nodes."""
+"""With fewer faults, nothing can be said about nodes."""
 
 DRAWS, DRAWS_MIN = 9_999, 999
 NUMBERS_AT_ONCE = 1_000_000
 NUMBERS_MAX = 20_000_000
-"""How many faults a test may deal out; where there are many, it makes do with fewer draws."""
+"""How many faults a test may deal in all; with many faults it makes fewer draws."""
 
 FALSE_SHARE_MAX = 0.05
-"""Of the nodes called bad, so many may be called so by chance (Benjamini and Hochberg 1995)."""
+"""The share of nodes called bad that may be so by chance (Benjamini and Hochberg 1995)."""
 
 RELAPSE_DAYS = 7
 RELAPSE_DRAWS = 1_999
 PERSISTENT_RATIO_MIN = 2.0
-"""Once bad nodes that fail less than twice as often as the others are not worth throwing out."""
+"""Formerly bad nodes that now fail less than twice as often as the others are not worth removing."""
 
 JOB_NODES = 64
-"""512 GPUs: for jobs of this size and more Meta tells what removing lemons did (Kokolis et al. 2024)."""
+"""512 GPUs: Meta reports what removing lemons does for jobs of this size or more (Kokolis et al. 2024)."""
 
 SHAPE_LOG_MIN, SHAPE_LOG_MAX = -4.0, 12.0
 
@@ -58,12 +58,12 @@ Counts = NDArray[np.int64]
 
 
 class LemonNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node with at least as many faults as make a lemon.
+    """A node with enough faults for a lemon.
 
     episodes        its faults, flapping counted once
-    p_value         how often an average node has so many faults, corrected for having looked at every node
-    is_bad          whether that is too rarely to be chance
-    rate, interval  faults to expect of it per 1000 days: its own, weighed against those of all nodes
+    p_value         how often an average node has this many faults, corrected for testing every node
+    is_bad          whether that is too rare for chance
+    rate, interval  expected faults per 1000 days: its own, weighed against those of all nodes
     """
 
     node: str
@@ -76,12 +76,12 @@ class LemonNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Crowding(msgspec.Struct, frozen=True, kw_only=True):
-    """How unevenly something falls on nodes, and how often it would by chance.
+    """How unevenly faults or episodes fall on nodes, and how often they would by chance.
 
-    nodes       nodes with at least as many as make a lemon
-    most        what the worst node has
-    dispersion  variance over mean of the nodes' counts: about 1 where nodes are alike
-    p_value     of the most telling of the three, trebled for having tried three (Bonferroni)
+    nodes       nodes with enough for a lemon
+    most        the count of the worst node
+    dispersion  variance over mean of the nodes' counts: about 1 if nodes are alike
+    p_value     of the most significant of the three, times three for three tests (Bonferroni)
     """
 
     count: int
@@ -94,9 +94,9 @@ class Crowding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Removal(msgspec.Struct, frozen=True, kw_only=True):
-    """The rate per 1000 node-days with the lemons, and without them: as it was, and as it may be expected.
+    """The rate per 1000 node-days with the lemons and without them: as observed, and as expected.
 
-    job_percent  how often a job of 512 GPUs would have met a fault within a day
+    job_percent  how often a job of 512 GPUs would have had a fault within a day
     """
 
     nodes: int
@@ -111,7 +111,7 @@ class Lemons(msgspec.Struct, frozen=True, kw_only=True):
     """threshold: how many faults make a lemon.
 
     spread  shape of the gamma distribution of the nodes' rates; the larger, the more alike they are
-    factor  what is expected of the lemons over what is expected of the others; None where there are none
+    factor  expected rate of the lemons over that of the others; None without lemons
     """
 
     threshold: int
@@ -125,7 +125,7 @@ class Lemons(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lemons(seen: Observation, threshold: int, flap_minutes: float, rng: np.random.Generator) -> Lemons | None:
-    """None where there are too few faults that name their node, or only one node."""
+    """None if too few faults name their node, or there is only one node."""
     placed = [fault for fault in seen.faults if fault.node]
     if len(placed) < FAULTS_MIN or seen.nodes < 2:
         return None
@@ -154,7 +154,7 @@ def lemons(seen: Observation, threshold: int, flap_minutes: float, rng: np.rando
 
 
 def episodes(faults: Sequence[Fault], flap_minutes: float) -> list[Fault]:
-    """The faults, each joined by those of its node that follow while it is away or soon after it is back."""
+    """The faults, each merged with later ones of its node while it is away or soon after its return."""
     kept: list[Fault] = []
     last_of: dict[str, int] = {}
     for fault in faults:
@@ -179,7 +179,7 @@ def _joined(first: Fault, then: Fault) -> Fault:
 
 
 def _by_node(faults: Sequence[Fault], nodes: int) -> tuple[list[str], Counts]:
-    """The nodes with faults, the worst first, and how many each had; then a zero for each of the others."""
+    """The nodes with faults, the worst first, and the counts of all nodes in that order; the rest are 0."""
     ranked = Counter(fault.node for fault in faults).most_common()
     counts = np.zeros(nodes, dtype=np.int64)
     counts[: len(ranked)] = [count for _, count in ranked]
@@ -187,7 +187,7 @@ def _by_node(faults: Sequence[Fault], nodes: int) -> tuple[list[str], Counts]:
 
 
 def _crowding(counts: Counts, threshold: int, rng: np.random.Generator) -> Crowding:
-    """As many faults are dealt out to nodes at random, many times over, and compared with the record."""
+    """Compare the counts with the same number of faults dealt to nodes at random, many times."""
     total, nodes = int(counts.sum()), counts.size
     draws = max(DRAWS_MIN, min(DRAWS, NUMBERS_MAX // total))
     at_once = max(1, NUMBERS_AT_ONCE // max(total, nodes))
@@ -209,22 +209,22 @@ def _crowding(counts: Counts, threshold: int, rng: np.random.Generator) -> Crowd
 
 
 def _dealt(faults: int, nodes: int, deals: int, rng: np.random.Generator) -> Counts:
-    """What each node gets in each deal; a deal is a row."""
+    """The count of each node in each deal; a deal is a row."""
     places = rng.integers(0, nodes, (deals, faults)) + nodes * np.arange(deals)[:, np.newaxis]
     return np.bincount(places.ravel(), minlength=deals * nodes).reshape(deals, nodes)
 
 
 def _unevenness(counts: Counts, threshold: int) -> NDArray[np.float64]:
-    """Of each row: nodes with as many as make a lemon, the most that one has, and variance over mean."""
+    """For each row: the nodes with enough for a lemon, the largest count, and variance over mean."""
     dispersion = counts.var(axis=1, ddof=1) / counts.mean(axis=1)
     return np.stack([(counts >= threshold).sum(axis=1), counts.max(axis=1), dispersion], axis=1)
 
 
 class _Expectations:
-    """What to expect of each node: a gamma distribution of rates over nodes, and a node's own faults.
+    """The expected rate of each node: a gamma distribution of rates over nodes, and the node's own faults.
 
-    The distribution's mean is the mean of all nodes, its shape the likeliest; a node without faults is not
-    taken to be perfect, nor the worst to be quite as bad as it looked.
+    The distribution has the mean of all nodes and the likeliest shape. So a node without faults is not taken
+    to be perfect, and the worst is not taken to be quite as bad as it looked.
     """
 
     def __init__(self, counts: Counts, days: float) -> None:
@@ -240,11 +240,11 @@ class _Expectations:
 
     @property
     def means(self) -> NDArray[np.float64]:
-        """Of each node, per 1000 days."""
+        """Expected faults of each node, per 1000 days."""
         return (self._counts.astype(np.float64) + self.shape) * self._scale
 
     def interval(self, count: int) -> Interval:
-        """Of a node with so many faults, per 1000 days."""
+        """Interval of the rate of a node with this many faults, per 1000 days."""
         tail = (1 - CONFIDENCE) / 2
         low, high = stats.gamma.ppf([tail, 1 - tail], self.shape + count, scale=self._scale)
         return float(low), float(high)
@@ -290,7 +290,7 @@ def _job_percent(rate_per_1000_node_days: float) -> float:
 
 
 def _judged(faults: Crowding, merged: Crowding, threshold: int) -> Verdict:
-    """Only what holds however flapping is counted is a yes."""
+    """Yes only if it holds both with and without flapping."""
     certain = is_chance(faults.p_value) == is_chance(merged.p_value)
     nodes = (
         f"{faults.nodes} nodes had {threshold} faults or more, by chance {faults.nodes_expected:.1f} would"
@@ -306,7 +306,7 @@ def _judged(faults: Crowding, merged: Crowding, threshold: int) -> Verdict:
 
 
 def _persistence(faults: Sequence[Fault], seen: Observation, threshold: int) -> Verdict:
-    """Whether the nodes that were bad in the first half are so in the second."""
+    """Whether the nodes that were bad in the first half are bad in the second."""
     middle_ns = (seen.from_ns + seen.until_ns) // 2
     early = Counter(fault.node for fault in faults if fault.at_ns < middle_ns)
     late = Counter(fault.node for fault in faults if fault.at_ns >= middle_ns)
@@ -314,9 +314,9 @@ def _persistence(faults: Sequence[Fault], seen: Observation, threshold: int) -> 
     once_bad = [node for node, count in early.items() if count >= enough]
     total, theirs = late.total(), sum(late[node] for node in once_bad)
     if len(once_bad) < 2 or total < FAULTS_MIN:
-        return unknown(PERSISTENCE, "Too few nodes were bad in the first half of the time to follow them.")
+        return unknown(PERSISTENCE, "Too few nodes were bad in the first half of the time.")
     if len(once_bad) == seen.nodes:
-        return unknown(PERSISTENCE, "All nodes were bad in the first half of the time: there are no others.")
+        return unknown(PERSISTENCE, "All nodes were bad in the first half of the time, so none can compare.")
     share = stats.binomtest(theirs, total).proportion_ci(CONFIDENCE)
     low, ratio, high = (
         _ratio(part, len(once_bad), seen.nodes) for part in (share.low, theirs / total, share.high)
@@ -332,17 +332,17 @@ def _persistence(faults: Sequence[Fault], seen: Observation, threshold: int) -> 
 
 
 def _ratio(share: float, theirs: int, nodes: int) -> float:
-    """Their nodes' rate over that of the other nodes, where theirs have this share of all faults."""
+    """The rate of `theirs` nodes over that of the others, if they have this share of all faults."""
     return math.inf if share >= 1 else (share / theirs) / ((1 - share) / (nodes - theirs))
 
 
 def relapses(
     merged: Sequence[Fault], seen: Observation, flap_minutes: float, rng: np.random.Generator
 ) -> Verdict:
-    """Whether nodes fail again within a week of coming back more often than their own rates make them.
+    """Whether nodes fail again within a week of their return more often than by their own rates.
 
-    A node's faults are held against as many that fall anywhere in its own time at work: one that is bad all
-    the time fails often after a repair, and before it as well. Flapping is left out.
+    A node's faults are compared with the same number at random in its own time at work: a node that is always
+    bad fails often after a repair, and before it as well. Flapping is left out.
     """
     week_days, flap_days = float(RELAPSE_DAYS), flap_minutes * MINUTE_NS / DAY_NS
     service = [found for found in _service(merged, seen) if len(found.gaps_days)]
@@ -361,14 +361,14 @@ def relapses(
 
 
 class _Service(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's time at work, and how long it worked from each coming back to its next fault."""
+    """A node's time at work, and how long it worked from each return to its next fault."""
 
     days: float
     gaps_days: NDArray[np.float64]
 
 
 def _service(merged: Sequence[Fault], seen: Observation) -> Iterator[_Service]:
-    """Of every node whose outages are all known; a node that is away does not fail."""
+    """The service of every node whose outages are all known; a node that is away does not fail."""
     by_node: defaultdict[str, list[Fault]] = defaultdict(list)
     for fault in merged:
         by_node[fault.node].append(fault)
@@ -386,13 +386,13 @@ def _service(merged: Sequence[Fault], seen: Observation) -> Iterator[_Service]:
 def _drawn_relapses(
     service: Sequence[_Service], week_days: float, flap_days: float, rng: np.random.Generator
 ) -> Counts:
-    """How many gaps are of a week at most, where each node's faults fall anywhere in its time at work."""
+    """How many gaps are a week at most if each node's faults are random in its time at work."""
     total = sum(len(found.gaps_days) + 1 for found in service)
     draws = max(DRAWS_MIN, min(RELAPSE_DRAWS, NUMBERS_MAX // total))
     again = np.zeros(draws, dtype=np.int64)
     for found in service:
         faults = len(found.gaps_days) + 1
-        # Gaps shorter than flapping are none: what is left of the time is dealt out, and they are added.
+        # No gap is shorter than flapping: deal the remaining time at random, then add that to each gap.
         room_days = max(found.days - flap_days * (faults - 1), 0.0)
         moments = np.sort(rng.uniform(0, room_days, (draws, faults)), axis=1)
         again += (np.diff(moments, axis=1) + flap_days <= week_days).sum(axis=1)

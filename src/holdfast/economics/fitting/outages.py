@@ -1,8 +1,8 @@
-"""What a record says about broken nodes: each fault, how long its node was away, and how many were watched.
+"""Faults in a record: each fault, how long its node was away, and how many nodes were watched.
 
-A fault is a `fault.observed`; its node is away from then until the `restore` that follows its `drain`. How
-many nodes could have had one, and for how long, is told by the user, by the cluster's own rates (`cost.rate`
-of no run), by what the ledger says was paid for, or, failing all that, assumed from the nodes that appear.
+A fault is a `fault.observed`; its node is away from then until the `restore` that follows its `drain`. The
+number of nodes that could have failed, and for how long, comes from the user, from the cluster's own rates
+(`cost.rate` without a run), from what the ledger says was paid for, or else from the nodes that appear.
 """
 
 import math
@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast import wording
 from holdfast.ledger.ledger import retracted
 from holdfast.record.errors import InputError
 from holdfast.record.events import ActionTaken, AnyEvent, Correction, CostRate, FaultObserved, MemberJoined
@@ -22,7 +23,7 @@ KINDS = ("fault.observed", "action.taken", "cost.rate", "member.joined", "correc
 """The kinds of events that `observe` reads; the others need not be fetched."""
 
 GPUS_PER_NODE_USUAL = 8
-"""Of an HGX or DGX server, which is what the published failure rates are of."""
+"""As in HGX and DGX servers, to which the published failure rates refer."""
 
 NOT_OF_THE_CLUSTER = frozenset({"recorder-dropped"})
 """Faults of the record itself, which break no node."""
@@ -31,9 +32,9 @@ Source = Literal["given", "declared", "paid", "seen"]
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One fault. node: empty where the record does not say which.
+    """One fault. node: empty if the record does not name it.
 
-    outage_ns  how long the node was away; where `is_open`, how long so far; None where nothing tells
+    outage_ns  how long the node was away; if `is_open`, how long so far; None if unknown
     """
 
     node: str
@@ -44,13 +45,13 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def level(self) -> str:
-        """`hardware` of `hardware/GPU`; empty where the kind has no level."""
+        """`hardware` of `hardware/GPU`; empty if the kind has no level."""
         level, slash, _ = self.kind.partition("/")
         return level if slash else ""
 
 
 class RunPaid(msgspec.Struct, frozen=True, kw_only=True):
-    """When a run was, and what its ledger says of GPUs and losses, where that was asked."""
+    """The time of a run and, if its ledger was read, its GPUs and losses."""
 
     first_ns: int
     last_ns: int
@@ -60,7 +61,7 @@ class RunPaid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutageFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user knows better than the record."""
+    """Values that the user gives, which override the record."""
 
     nodes: int | None = None
     days: float | None = None
@@ -71,8 +72,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Faults in order of time, the nodes that were watched, and for how long.
 
     node_days    of all nodes together, in service or not
-    source       who says how many nodes there were
-    assumptions  what was taken for granted, each a sentence
+    source       where the number of nodes comes from
+    assumptions  each a sentence
     """
 
     faults: tuple[Fault, ...]
@@ -89,9 +90,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observe(events: Iterable[AnyEvent], runs: Sequence[RunPaid], given: OutageFacts) -> Observation:
-    """What these events say. runs: the ledgers of the runs among them.
+    """The faults in these events. runs: the ledgers of the runs among them.
 
-    Raises `InputError` where nothing tells how many nodes were watched, or for how long.
+    Raises `InputError` if the number of nodes, or the time they were watched, is unknown.
     """
     known = _current(events)
     faults = _faults(known)
@@ -103,13 +104,13 @@ def observe(events: Iterable[AnyEvent], runs: Sequence[RunPaid], given: OutageFa
     seen = {fault.node for fault in faults} - {""}
     if len(seen) > watched.nodes:
         raise InputError(
-            f"{len(seen):,} nodes had faults, and there were only {watched.nodes:,}.",
-            hint="Say with `--nodes` how many there were.",
+            f"{len(seen):,} nodes had faults, but the number of nodes is {watched.nodes:,}.",
+            hint="Give the number of nodes with `--nodes`.",
         )
     days = given.days if given.days is not None else (until_ns - from_ns) / DAY_NS
     node_days = watched.nodes * days if watched.node_days is None else watched.node_days
     if not node_days > 0:
-        raise InputError("Nothing tells for how long the nodes were watched.", hint="Say it with `--days`.")
+        raise InputError("How long the nodes were watched is unknown.", hint="Give it with `--days`.")
     return Observation(
         faults=tuple(_closed(faults, until_ns)),
         nodes=watched.nodes,
@@ -122,24 +123,24 @@ def observe(events: Iterable[AnyEvent], runs: Sequence[RunPaid], given: OutageFa
 
 
 def _check_days(faults: Sequence["_Open"], days: float) -> None:
-    """Faults that lie further apart than the days in which they were watched make a rate that never was."""
+    """Refuse faults that span more days than were watched: their rate would be wrong."""
     begun_ns = [fault.at_ns for fault in faults]
     span_days = (max(begun_ns) - min(begun_ns)) / DAY_NS if begun_ns else 0.0
     if span_days > days:
         span_days = math.ceil(10 * span_days) / 10
         raise InputError(
-            f"The faults lie {span_days:,.1f} days apart, and `--days` says that {days:g} were watched.",
+            f"The faults span {span_days:,.1f} days, but `--days` says that {days:g} were watched.",
             hint=f"Give at least {span_days:.1f}, or leave `--days` out.",
         )
 
 
 def declares_nodes(events: Iterable[AnyEvent]) -> bool:
-    """Whether the cluster's own rates tell its size: then the runs' ledgers need not."""
+    """Whether the cluster's own rates give its size, so that the runs' ledgers are not needed."""
     return any(_declared_gpus(event) for event in events)
 
 
 def _declared_gpus(event: AnyEvent) -> int | None:
-    """How many GPUs the cluster has from now on, by its own rate; None where this is none."""
+    """How many GPUs the cluster has from this event on; None if it is not a rate of the cluster."""
     return event.gpus if isinstance(event, CostRate) and not event.run else None
 
 
@@ -152,14 +153,14 @@ def by_class(faults: Sequence[Fault]) -> list[tuple[str, list[Fault]]]:
 
 
 def _current(events: Iterable[AnyEvent]) -> list[AnyEvent]:
-    """The events that no correction takes back, by time; a fault before what is done about it."""
+    """The events that no correction retracts, by time; a fault before the actions on it."""
     everything = sorted(events, key=lambda event: (event.occurred_ns, _rank(event), event.id))
     gone = retracted(event for event in everything if isinstance(event, Correction))
     return [event for event in everything if event.id not in gone and not isinstance(event, Correction)]
 
 
 def _rank(event: AnyEvent) -> int:
-    """At one moment a fault comes first, and a restore after the drain."""
+    """Order at one moment: faults first, and a restore after the drain."""
     if isinstance(event, ActionTaken):
         return 2 if event.action == "restore" else 1
     return 0
@@ -195,7 +196,7 @@ def _faults(events: Sequence[AnyEvent]) -> list[_Open]:
 
 
 def _restored(away: list[_Open], event: ActionTaken) -> list[_Open]:
-    """What still keeps the node away. A restore ends the oldest fault it names, or all if it names none."""
+    """The faults still open after a restore. It ends the oldest fault it names, or all if it names none."""
     meant = [fault for fault in away if fault.kind == event.reason][:1] or away
     for fault in meant:
         fault.ended_ns = event.occurred_ns
@@ -216,19 +217,19 @@ def _closed(faults: Iterable[_Open], until_ns: int) -> Iterable[Fault]:
 
 
 def _window(events: Sequence[AnyEvent], runs: Sequence[RunPaid]) -> tuple[int, int]:
-    """From the first thing known to the last."""
+    """From the first known moment to the last."""
     moments = [event.occurred_ns for event in events]
     moments += [event.onset_ns for event in events if isinstance(event, FaultObserved) and event.onset_ns]
     moments += [moment for run in runs for moment in (run.first_ns, run.last_ns)]
     if not moments:
         raise InputError(
-            "The record holds neither faults nor runs.", hint="Take something in with `holdfast import FILE`."
+            "The record has neither faults nor runs.", hint="Import some with `holdfast import FILE`."
         )
     return min(moments), max(moments)
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that may tell how many nodes there were."""
+    """All sources for the number of nodes."""
 
     events: Sequence[AnyEvent]
     runs: Sequence[RunPaid]
@@ -237,7 +238,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Watched(msgspec.Struct, frozen=True, kw_only=True):
-    """node_days: None where it is the nodes times the window."""
+    """node_days: None: the nodes times the window."""
 
     nodes: int
     source: Source
@@ -246,17 +247,17 @@ class _Watched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _watched(facts: _Facts, from_ns: int, until_ns: int) -> _Watched:
-    """The first of the four ways to know that knows."""
+    """The number of nodes, from the first of four sources that has it."""
     given = facts.given
     if given.nodes is not None:
         return _Watched(nodes=given.nodes, source="given")
     found = _declared(facts, until_ns) or _paid(facts) or _seen(facts, from_ns, until_ns)
-    # The days that were said hold for however many nodes there turned out to be.
+    # Given days apply to all nodes, wherever their number comes from.
     return found if given.days is None else msgspec.structs.replace(found, node_days=None)
 
 
 def _declared(facts: _Facts, until_ns: int) -> _Watched | None:
-    """The GPUs that the cluster holds, by its own rates; a rate holds until the next."""
+    """From the GPUs of the cluster by its own rates; a rate holds until the next."""
     rates = [(event.occurred_ns, _declared_gpus(event)) for event in facts.events]
     sized = [(at_ns, gpus) for at_ns, gpus in rates if gpus is not None]
     gpus_max = max((gpus for _, gpus in sized), default=0)
@@ -274,7 +275,7 @@ def _declared(facts: _Facts, until_ns: int) -> _Watched | None:
 
 
 def _paid(facts: _Facts) -> _Watched | None:
-    """What the runs paid for, if they paid for GPUs."""
+    """From the GPUs that the runs paid for, if any."""
     gpu_ns = sum(run.paid_gpu_ns for run in facts.runs)
     if not gpu_ns:
         return None
@@ -291,7 +292,7 @@ def _paid(facts: _Facts) -> _Watched | None:
 
 def _gpus_at_once(runs: Sequence[RunPaid]) -> int:
     """The most GPUs that runs had at one time."""
-    # On average: GPUs may be paid for without ever having taken part in the run.
+    # The mean can be more than took part in the run: GPUs may be paid for without taking part.
     averages = (-(-run.paid_gpu_ns // max(1, run.last_ns - run.first_ns)) for run in runs)
     sizes = [(run, max(run.gpus_max, average)) for run, average in zip(runs, averages, strict=True)]
     changes = [change for run, gpus in sizes for change in ((run.first_ns, gpus), (run.last_ns, -gpus))]
@@ -302,8 +303,8 @@ def _seen(facts: _Facts, from_ns: int, until_ns: int) -> _Watched:
     nodes = len({fault.node for fault in facts.faults} - {""})
     if not nodes or from_ns == until_ns:
         raise InputError(
-            "Nothing in the record tells how many nodes were watched.",
-            hint="Say it with `--nodes`, and with `--days` for how long.",
+            "The record does not say how many nodes were watched.",
+            hint="Give their number with `--nodes`, and for how long with `--days`.",
         )
     said = (
         f"Only the {nodes:,} nodes that had faults are known: the rate is too high unless `--nodes` is given."
@@ -312,7 +313,7 @@ def _seen(facts: _Facts, from_ns: int, until_ns: int) -> _Watched:
 
 
 def _gpus_per_node(facts: _Facts) -> tuple[int, tuple[str, ...]]:
-    """What the user says, else what drains take out of service, else what the members on one node have."""
+    """As given, else as drains take out of service, else as the members on one node have."""
     if facts.given.gpus_per_node is not None:
         return facts.given.gpus_per_node, ()
     drained = [event.gpus for event in facts.events if isinstance(event, ActionTaken)]
@@ -323,12 +324,13 @@ def _gpus_per_node(facts: _Facts) -> tuple[int, tuple[str, ...]]:
     on_nodes = [sum(gpus.values()) for gpus in members.values()]
     if gpus := max(drained, default=0) or max(on_nodes, default=0):
         return gpus, ()
-    return GPUS_PER_NODE_USUAL, (f"A node is taken to have {GPUS_PER_NODE_USUAL} GPUs.",)
+    return GPUS_PER_NODE_USUAL, (f"Each node is assumed to have {GPUS_PER_NODE_USUAL} GPUs.",)
 
 
 def _gaps(faults: Sequence[_Open], runs: Sequence[RunPaid]) -> Iterable[str]:
-    """What the record leaves out, as far as that can be seen."""
+    """Known omissions of the record, each a sentence."""
     if unplaced := sum(not fault.node for fault in faults):
         yield f"{unplaced:,} of the faults name no node; they count in rates only."
     if (lost := sum(run.members_lost for run in runs)) > len(faults):
-        yield f"{lost:,} members were lost; only a recorded fault counts as one, and {len(faults):,} were."
+        recorded = wording.many(len(faults), "fault")
+        yield f"{lost:,} members were lost, but the record has only {recorded}, and only faults count."

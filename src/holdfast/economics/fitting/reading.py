@@ -1,4 +1,4 @@
-"""What a record says of faults, read for a fit: from a store, or from a file by way of a passing one."""
+"""Read faults for a fit: from a store, or from a file through a temporary store."""
 
 import csv
 import tempfile
@@ -29,7 +29,7 @@ DOMAIN_FILE_BYTES_MAX = 1 << 26
 
 @contextmanager
 def passing_store(file: Path, options: Options) -> Iterator[tuple[Store, int]]:
-    """A store of what the file says, for as long as it is read; and how many lines are of no use."""
+    """A temporary store with the file's events, and the number of skipped lines."""
     with tempfile.TemporaryDirectory() as folder, SqliteStore(Path(folder) / "fit.sqlite") as store:
         with import_file(file, options) as reading:
             store.ingest(reading)
@@ -39,7 +39,7 @@ def passing_store(file: Path, options: Options) -> Iterator[tuple[Store, int]]:
 def observed(
     store: Store, known: OutageFacts, reading: Progress, *, run: str | None, is_whole: bool
 ) -> Observation:
-    """What the store says of faults; of one run if it is named. is_whole: what was simulated counts, too."""
+    """The faults in the store, or of one run if it is named. is_whole: simulated runs count, too."""
     run = None if run is None else find_run(store, run)
     simulated = frozenset() if run is not None or is_whole else simulated_runs(store)
     events = [event for event in store.select(Selection(run=run, kinds=KINDS)) if event.run not in simulated]
@@ -48,7 +48,7 @@ def observed(
     ]
     if simulated and not events and not summaries:
         raise InputError(
-            "The store has only simulated runs, in which nothing broke.", hint="Name one with --run."
+            "The store has only simulated runs, which have no real faults.", hint="Name one with --run."
         )
     seen = observe(events, _paid(store, summaries, events, known, reading), known)
     if not simulated:
@@ -59,7 +59,7 @@ def observed(
 def _paid(
     store: Store, summaries: list[RunSummary], events: list[AnyEvent], given: OutageFacts, reading: Progress
 ) -> list[RunPaid]:
-    """What each run paid for; where the nodes are told otherwise, only when it was, which is quick."""
+    """What each run paid for; if the nodes are known otherwise, only its time, which is quick."""
     if given.nodes is not None or declares_nodes(events):
         return [RunPaid(first_ns=summary.first_ns, last_ns=summary.last_ns) for summary in summaries]
     with reading(summaries) as shown:
@@ -78,7 +78,7 @@ def _accounts(store: Store, summary: RunSummary) -> RunPaid:
 
 
 def read_domains(path: Path) -> dict[str, str]:
-    """What each node stands in."""
+    """The domain of each node, from a CSV file."""
     try:
         with path.open(encoding="utf-8") as stream:
             text = stream.read(DOMAIN_FILE_BYTES_MAX)
@@ -92,7 +92,7 @@ def read_domains(path: Path) -> dict[str, str]:
             continue
         if len(cells) != 2 or not all(cells):
             raise InputError(
-                f"Line {number} of {path} is not a node and its domain.",
+                f"Line {number} of {path} does not have the form NODE,DOMAIN.",
                 hint="Write lines such as `node3,rack07`.",
             )
         domains[cells[0]] = cells[1]

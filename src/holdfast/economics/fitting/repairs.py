@@ -1,7 +1,7 @@
-"""How long nodes are away: quantiles, and the lognormal and Weibull distributions that come nearest.
+"""How long nodes are away: quantiles, and the best lognormal and Weibull distributions.
 
 Outages that are not over count for as long as they have lasted: quantiles are the product-limit estimate
-(Kaplan and Meier 1958), and likelihoods are censored. To leave them out would make repairs look short.
+(Kaplan and Meier 1958), and likelihoods are censored. Leaving them out would make repairs look short.
 """
 
 import math
@@ -27,13 +27,13 @@ from holdfast.economics.fitting.verdict import (
 from holdfast.wording.units import HOUR_NS
 
 SHORTEST_H = 1 / 60
-"""What is over sooner is fitted as a minute: the logarithm of next to nothing would outweigh all the rest."""
+"""Shorter outages are fitted as a minute: the logarithm of almost 0 would outweigh all the rest."""
 
 OUTAGES_MIN = 20
-"""With fewer, no distribution can be told from another."""
+"""With fewer outages, distributions cannot be told apart."""
 
 SHAPE_MIN, SHAPE_MAX = 0.02, 50.0
-"""Where a Weibull shape is looked for; what is measured lies between 0.3 and 3."""
+"""Bounds of the search for a Weibull shape; measured ones lie between 0.3 and 3."""
 
 QUESTION = "repair times lognormal"
 
@@ -41,7 +41,7 @@ Array = NDArray[np.float64]
 
 
 class Lognormal(msgspec.Struct, frozen=True, kw_only=True):
-    """Half are over by `median_h`; sigma is that of the logarithm."""
+    """Half of the outages are over by `median_h`; sigma is that of the logarithm."""
 
     median_h: float
     sigma: float
@@ -49,7 +49,7 @@ class Lognormal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Weibull(msgspec.Struct, frozen=True, kw_only=True):
-    """shape below 1: the longer it has lasted, the less likely it is to end soon. The interval holds 95 %."""
+    """shape below 1: the longer an outage lasts, the less likely it ends soon. The interval holds 95 %."""
 
     shape: float
     shape_interval: Interval
@@ -58,7 +58,7 @@ class Weibull(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repairs(msgspec.Struct, frozen=True, kw_only=True):
-    """Outages in hours; None where too many are not over to tell. open: how many of them are not."""
+    """Outages in hours; None if too many are not over. open: how many are not over."""
 
     outages: int
     open: int
@@ -73,14 +73,14 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Durations:
-    """How long things lasted, and which of them still did when they were last seen."""
+    """Durations, and which of them were not over when last seen."""
 
     def __init__(self, lengths: Array, is_open: NDArray[np.bool_] | None = None) -> None:
         self.lengths = lengths
         self.is_open = np.zeros(lengths.size, dtype=bool) if is_open is None else is_open
 
     def censored(self) -> Any:
-        """As scipy wants it."""
+        """The durations in scipy's form."""
         return stats.CensoredData(uncensored=self.lengths[~self.is_open], right=self.lengths[self.is_open])
 
     def at_least(self, shortest: float) -> "Durations":
@@ -97,7 +97,7 @@ def outages(faults: Sequence[Fault]) -> Durations:
 class Usual(msgspec.Struct, frozen=True, kw_only=True):
     """The lognormal distribution with the outages' own median and mean, on which downtime depends.
 
-    The likeliest one fits their logarithms, and its mean can be several times theirs.
+    The maximum-likelihood one fits their logarithms, and its mean can be several times theirs.
     """
 
     median_h: float
@@ -105,7 +105,7 @@ class Usual(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usual(faults: Sequence[Fault]) -> Usual | None:
-    """None where no median is known."""
+    """None if the median is unknown."""
     seen = outages(faults)
     if seen.is_open.all():
         return None
@@ -118,7 +118,7 @@ def usual(faults: Sequence[Fault]) -> Usual | None:
 
 
 def repairs(faults: Sequence[Fault], rng: np.random.Generator) -> Repairs | None:
-    """None where no outage is known to be over."""
+    """None if no outage is known to be over."""
     seen = outages(faults)
     if seen.is_open.all():
         return None
@@ -149,33 +149,33 @@ def _fitted(told: Repairs, seen: Durations, rng: np.random.Generator) -> Repairs
 
 
 def _quantile(sf: Any, share: float) -> float | None:
-    """When this share of them is over; None where they never were."""
+    """When this share of outages is over; None if that was never reached."""
     reached = np.flatnonzero(sf.probabilities <= 1 - share)
     return float(sf.quantiles[reached[0]]) if reached.size else None
 
 
 def _mean(sf: Any) -> float:
-    """The area below the curve, as far as it was seen."""
+    """The area below the observed part of the curve."""
     steps = np.diff(sf.quantiles, prepend=0.0)
     return float(np.sum(steps * np.concatenate(([1.0], sf.probabilities[:-1]))))
 
 
 def _band(estimate: Any) -> tuple[float | None, float | None]:
-    """Between which two times the median lies."""
+    """The interval of the median."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # where the curve reaches zero there is no band
+        warnings.simplefilter("ignore", RuntimeWarning)  # at zero the curve has no band
         band = estimate.sf.confidence_interval(confidence_level=CONFIDENCE)
     return _quantile(band.low, 0.5), _quantile(band.high, 0.5)
 
 
 def fit_lognormal(seen: Durations) -> Lognormal | None:
-    """By maximum likelihood; None where all are of one length."""
+    """By maximum likelihood; None if all outages have the same length."""
     logs = Durations(np.log(seen.lengths), seen.is_open)
     over = logs.lengths[~logs.is_open]
     if np.ptp(over) == 0:
         return None
     mean, sigma = stats.norm.fit(logs.censored()) if logs.is_open.any() else (over.mean(), over.std())
-    ended = stats.norm.logpdf(over, mean, sigma) - over  # the density of the length, not of its logarithm
+    ended = stats.norm.logpdf(over, mean, sigma) - over  # density of the length, not of its logarithm
     likelihood = ended.sum() + stats.norm.logsf(logs.lengths[logs.is_open], mean, sigma).sum()
     return Lognormal(
         median_h=float(np.exp(mean)),
@@ -185,11 +185,11 @@ def fit_lognormal(seen: Durations) -> Lognormal | None:
 
 
 def fit_weibull(seen: Durations) -> Weibull | None:
-    """By maximum likelihood, the shape with its profile interval; None where all are of one length."""
+    """By maximum likelihood, the shape with its profile interval; None if all have the same length."""
     over = seen.lengths[~seen.is_open]
     if over.size < 2 or np.ptp(over) == 0:
         return None
-    unit = float(seen.lengths.max())  # powers of small numbers do not overflow
+    unit = float(seen.lengths.max())  # powers of numbers up to 1 do not overflow
     scaled, logs = seen.lengths / unit, np.log(over / unit).sum()
 
     def loss(shape: float) -> float:
@@ -209,7 +209,7 @@ def fit_weibull(seen: Durations) -> Weibull | None:
 
 
 def _crossing(loss: Any, limit: float, inside: float, end: float) -> float:
-    """Where between these two the loss passes the limit; the end itself where it does not."""
+    """Where the loss crosses the limit between `inside` and `end`; `end` if it does not."""
     if loss(end) <= limit:
         return end
     return float(optimize.brentq(lambda shape: loss(shape) - limit, min(inside, end), max(inside, end)))

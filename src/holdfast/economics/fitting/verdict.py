@@ -1,4 +1,4 @@
-"""A question about a record, answered yes, no or unknown, with the number behind it and a sentence."""
+"""A question about a record, answered yes, no or unknown, with its p-value and a sentence."""
 
 from typing import Any, Literal
 
@@ -15,14 +15,14 @@ CONFIDENCE = 0.95
 """Of every interval of a fit."""
 DRAWS, DRAWS_MIN = 999, 99
 NUMBERS_MAX = 20_000_000
-"""How many numbers a test may draw; for a large sample it makes do with fewer draws."""
+"""How many numbers a test may draw; with a large sample it makes fewer draws."""
 NUMBERS_AT_ONCE_MAX = 1_000_000
 CHANCE_MAX = 0.01
-"""What chance brings about less often than this is not taken for chance: one fit asks about ten questions."""
+"""A result with a smaller p-value is not called chance. The limit is low because a fit asks ten questions."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """p_value: how often chance alone would look at least like this; None where no test was made."""
+    """p_value: how often chance alone would look at least like this; None without a test."""
 
     question: str
     answer: Answer
@@ -39,7 +39,7 @@ def is_chance(p_value: float) -> bool:
 
 
 def chance(p_value: float) -> str:
-    """`p = 0.23`, or `p ≤ 0.001`: no more digits than anybody weighs, nor than simulations give."""
+    """`p = 0.23`, or `p ≤ 0.001`: more digits would be useless, and simulations do not give them."""
     return "p ≤ 0.001" if p_value <= 0.001 else f"p = {p_value:.2g}"
 
 
@@ -53,11 +53,11 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
 def closeness(
     distribution: Any, sample: NDArray[np.float64], rng: np.random.Generator, **known: float
 ) -> Closeness:
-    """Whether a sample could be of this distribution of scipy's, whose parameters are fitted to it but for
-    what is known: by the distance of samples which do come from one (Lilliefors 1967, 1969).
+    """How well a sample fits a scipy distribution whose parameters, except the known ones, are fitted to it:
+    compare its distance with that of samples from the distribution (Lilliefors 1967, 1969).
     """
     draws = max(DRAWS_MIN, min(DRAWS, NUMBERS_MAX // sample.size))
-    at_once = max(1, NUMBERS_AT_ONCE_MAX // sample.size)  # scipy has all of them in memory
+    at_once = max(1, NUMBERS_AT_ONCE_MAX // sample.size)  # scipy keeps all draws in memory
     distance, further = 0.0, 0
     for first in range(0, draws, at_once):
         found = stats.goodness_of_fit(

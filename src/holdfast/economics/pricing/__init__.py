@@ -1,1 +1,1 @@
-"""What things cost: prices and their time lines, and incidents and runs priced with them."""
+"""Prices and their time lines, and the cost of incidents and runs."""

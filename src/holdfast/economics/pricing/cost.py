@@ -1,11 +1,11 @@
-"""What an incident or a run cost: five layers side by side, and the same loss as training progress.
+"""The cost of an incident or a run: five layers side by side, and the same loss as training progress.
 
-The ledger says how much GPU-time was lost to what; here it is priced. A layer shows its formula and every
-input with its source, so that nobody has to believe a number. The layers answer different questions and are
-not one bill: direct compute, rollback and labour share nothing and add up; reserved capacity counts only what
-lies beyond the price paid; schedule slip looks at the same GPU-hours as time. Hence a sum is given as a
+The ledger says how much GPU-time was lost to which cause; this module prices it. A layer shows its formula
+and every input with its source, so that readers can check each number. The layers answer different questions
+and are not one bill: direct compute, rollback and labour do not overlap and add up; reserved capacity counts
+only the value beyond the price paid; schedule slip sees the same GPU-hours as time. So a sum is given as a
 range, with what it leaves out. Everything is linear in the ledger's amounts: a run's layers are the sums of
-its incidents' and of what no incident explains.
+its incidents' and of the losses that no incident explains.
 """
 
 from collections import defaultdict
@@ -25,21 +25,21 @@ from holdfast.wording.units import DAY_NS, HOUR_NS, HOURS_PER_DAY, MINUTE_NS
 LEDGER = "the ledger"
 
 ROLLBACK = frozenset({Category.RECOMPUTED.key, Category.DISCARDED.key})
-"""Work that was done and thrown away, and work that is done again for it. The rest of a loss is direct."""
+"""Work that was thrown away, and its repetition. The rest of a loss is direct."""
 
 NO_LOSS = frozenset({Category.USEFUL.key, Category.UNATTRIBUTED.key})
-"""Useful time is none, and of what nothing explains nobody can say that it was."""
+"""Useful time is not lost, and unexplained time may not be."""
 
 NO_DELAY = frozenset({Category.IDLE.key, Category.SPARE.key, Category.DRAINED.key})
-"""GPUs outside a run cost money, but the run is no slower for what they do not do."""
+"""GPUs outside a run cost money, but do not delay it."""
 
 _STEPPING = tuple(category for category in Category if Category.USEFUL <= category < Category.UNATTRIBUTED)
 
 
 class _Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """What is priced: lost GPU-ns by category, what those cost at each hour's own price, and people's work.
+    """A loss to price: GPU-ns by category, their cost at each hour's own price, and people's work.
 
-    calls: incidents that somebody was called for; response_ns: how long those took together
+    calls: incidents for which people were called; response_ns: how long those took together
     """
 
     gpu_ns: Mapping[str, int]
@@ -126,9 +126,9 @@ class _Pricing:
         )
 
     def loss(self, incident: IncidentReport) -> _Loss:
-        """An incident's loss. Nobody works on what nobody noticed, or on what is over before they come.
+        """An incident's loss. People do not work on unnoticed incidents, or on those over before they come.
 
-        People's work counts in the window as far as it was done in it, and a call where it came.
+        The part of people's work within the window counts; a call counts if it came in the window.
         """
         report = self.report
         over_ns = report.known_ns if incident.recovered_ns is None else incident.recovered_ns
@@ -147,7 +147,7 @@ class _Pricing:
         )
 
     def elsewhere(self, within: _Loss) -> _Loss:
-        """What was lost and no incident explains."""
+        """The losses that no incident explains."""
         whole = _priced_parts((charge, charge.parts) for charge in self.charges)
         return _Loss(
             gpu_ns={
@@ -182,7 +182,7 @@ class _Pricing:
         )
 
     def _basis(self, keys: Iterable[str]) -> str:
-        """What GPU-hours of these categories rest on, where that is an estimate."""
+        """What GPU-hours of these categories are based on, if that is an estimate."""
         return self.report.basis if set(keys) & set(self.report.estimated) else ""
 
     # -- the layers ----------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class _Pricing:
         return tuple(msgspec.structs.replace(layer, basis=self._basis(keys)) for keys, layer in rests_on)
 
     def _paid_for(self, key: layers.LayerKey, formula: str, loss: _Loss, keys: Set[str]) -> layers.Layer:
-        """What was paid for the GPU-hours that were lost under these categories."""
+        """The price paid for the GPU-hours lost under these categories."""
         parts = [
             _measured(Category[name.upper()].label, gpu_ns / HOUR_NS, "GPU-h")
             for name, gpu_ns in loss.gpu_ns.items()
@@ -218,7 +218,7 @@ class _Pricing:
         )
 
     def _price(self, loss: _Loss) -> Priced:
-        """What an hour of the loss cost: its price, or their mean where it had several."""
+        """The price of an hour of the loss, or the mean of several prices."""
         prices = {charge.usd_per_gpu_hour: charge.price for charge in self.charges if charge.gpu_ns}
         if len(prices) < 2:
             return next(iter(prices.values()), self.prices.usd_per_gpu_hour)
@@ -275,7 +275,7 @@ class _Pricing:
         hours = self._run_hours(loss.of(loss.delay))
         day, usd = self.day, None if hours is None else hours / HOURS_PER_DAY * self.day.value
         if day.assumed and hours:
-            # A day of the run's GPUs at their price: of each hour's own, so that months sum to the whole.
+            # A day of the run's GPUs, each hour at its own price, so that months sum to the whole.
             usd = loss.usd_of(loss.delay)
             day = Priced(value=usd / (hours / HOURS_PER_DAY), assumed=True, source=day.source)
         return layers.Layer(
@@ -297,7 +297,7 @@ class _Pricing:
         bill = known["direct_compute"] + known["rollback"] + known["response_labour"]
         most = bill + known["reserved_capacity"]
         caveat = (
-            "The least is direct compute, rollback and labour, which share nothing. The most adds what "
+            "The least is direct compute, rollback and labour, which do not overlap. The most adds what "
             "others would have paid for the capacity beyond its price"
         )
         if self.day.assumed:
@@ -311,7 +311,7 @@ class _Pricing:
         return layers.Together(usd_min=bill, usd_max=most, caveat=caveat)
 
     def _if_known(self, usd: float) -> float | None:
-        """Without a number of GPUs there are no GPU-hours: then an amount is not 0, but unknown."""
+        """The amount; None if the number of GPUs is unknown, and so are the GPU-hours."""
         return usd if self.report.gpus else None
 
     # -- progress ------------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ def _summed(losses: Iterable[_Loss]) -> _Loss:
 
 
 def _priced_parts(parts: Iterable[tuple[Charge, Mapping[str, int]]]) -> dict[str, Fraction]:
-    """What these parts of charges cost, by category."""
+    """The cost of these parts of charges, by category."""
     usd: defaultdict[str, Fraction] = defaultdict(Fraction)
     for charge, gpu_ns in parts:
         for key, part in gpu_ns.items():
@@ -415,7 +415,7 @@ def _priced(name: str, price: Priced, unit: str) -> layers.Input:
 
 
 def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
-    """What a reader of the amounts must know to read them right."""
+    """Remarks that help readers interpret the amounts correctly."""
     price, said = prices.usd_per_gpu_hour, prices.currency.said
     if not report.gpus:
         yield "No GPUs are recorded for this run, so only labour can be priced; import it with --gpus."
@@ -427,12 +427,12 @@ def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
     if overruled:
         yield overruled
     if report.window != (None, None):
-        yield "Only this window is priced; the incidents count with what they cost in it."
+        yield "Only this window is priced; incidents count only with their cost in it."
     if report.accrued is not None:
         hours = report.accrued.gpu_ns / HOUR_NS
         yield (
             f"{hours:,.1f} GPU-hours since the last event are accrued and in no layer: the run goes on, and "
-            "nothing says yet what they brought."
+            "their result is not known yet."
         )
     unattributed = report.partition.get(Category.UNATTRIBUTED.key, 0)
     if unattributed:
@@ -441,7 +441,7 @@ def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
 
 
 def _estimates(report: Report, pricing: Pricing) -> Iterable[str]:
-    """What would cost more, or less, if what nothing recorded tells were otherwise."""
+    """Remarks on costs that depend on facts missing from the record."""
     said = pricing.prices.currency.said
     doubt_gpu_ns = (
         0 if report.reference is None else sum(one.doubt_gpu_ns for one in report.reference.stretches)
@@ -467,4 +467,4 @@ def _no_incident(report: Report, name: str) -> InputError:
     sentence = f"Run {report.run!r} has no incident {name!r}."
     if not report.incidents:
         return InputError(sentence, hint=f"It has none. `holdfast cost {report.run}` prices the whole run.")
-    return InputError(sentence, hint=f"`holdfast report {report.run}` shows what they are called.")
+    return InputError(sentence, hint=f"`holdfast report {report.run}` lists its incidents.")

@@ -1,4 +1,4 @@
-"""What the time between attempts of a run costs, if its GPUs were held."""
+"""The cost of the time between attempts of a run, if its GPUs were held."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ from holdfast.ledger.report import Report
 
 
 def with_priced_gaps(told: Report, prices: Prices) -> Report:
-    """Time between attempts in which nothing says who held the GPUs, with its price if they were held."""
+    """The report with prices in its remarks on time between attempts, in case the GPUs were held."""
     pricing = Pricing(told, prices)
     is_assumed = any(charge.price.assumed for charge in pricing.charges())
 

@@ -1,4 +1,4 @@
-"""What a cost is told as: layers with their inputs, incidents and runs in them, and what checkpoints cost.
+"""A cost as data: layers with their inputs, incidents and runs in them, and the cost of checkpoints.
 
 The field names are the keys of `holdfast cost --json`.
 """
@@ -29,9 +29,9 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """One way in which a loss costs. usd: None where it cannot be known, as without a number of GPUs.
+    """One kind of cost of a loss. usd: None if unknown, as without a number of GPUs.
 
-    basis: what the GPU-hours rest on, where that is an estimate: "estimated ± 0.4 %".
+    basis: what the GPU-hours are based on, if that is an estimate: "estimated ± 0.4 %".
     """
 
     key: LayerKey
@@ -44,7 +44,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Together(msgspec.Struct, frozen=True, kw_only=True):
-    """The layers' sum as a range, and what it does and does not contain."""
+    """The layers' sum as a range, and a sentence on what it contains."""
 
     usd_min: float
     usd_max: float
@@ -52,9 +52,9 @@ class Together(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LostProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A loss as training progress: hours of the whole run, and what a healthy run does in them.
+    """A loss as training progress: hours of the whole run, and the steps of a healthy run in them.
 
-    day_share: of what the run, with nothing lost, gets done in a day.
+    day_share: as a share of a day's progress without losses.
     """
 
     run_hours: float | None
@@ -64,7 +64,7 @@ class LostProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
-    """A loss in five layers and as progress. together: None where not every layer is known."""
+    """A loss in five layers and as progress. together: None unless every layer is known."""
 
     lost_gpu_hours: float
     layers: tuple[Layer, ...]
@@ -74,7 +74,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncidentCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What one incident cost; so far, if it is not over."""
+    """The cost of one incident; so far, if it is not over."""
 
     run: str
     name: str
@@ -89,7 +89,7 @@ class IncidentCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
-    """An incident among a run's: what each layer of it amounts to."""
+    """One of a run's incidents, with the amount of each layer."""
 
     name: str
     what: str
@@ -101,14 +101,14 @@ class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PerDay(msgspec.Struct, frozen=True, kw_only=True):
-    """A throughput. tokens: None where the run did not declare how many are in a step."""
+    """A throughput. tokens: None if the run did not declare how many are in a step."""
 
     steps: float
     tokens: float | None
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
-    """What a failure would roll back if only checkpoints survived it."""
+    """The work that a failure would roll back if only checkpoints survived it."""
 
     steps: float
     tokens: float | None
@@ -121,17 +121,17 @@ class CheckpointThroughput(msgspec.Struct, frozen=True, kw_only=True):
     """Saving and recovering in terms of throughput.
 
     efficiency          the share of the time in steps that was not spent waiting for checkpoints; None
-                        where none is recorded
-    healthy, actual     what a day brings with nothing lost, and what it brought
-    lost_to_saving      what waiting for checkpoints took from a day
-    lost_to_recovery    what fatal incidents took from a day
-    recoveries          how many there were
-    recovery_gpu_hours  what each of them took, on average
+                        if none is recorded
+    healthy, actual     progress a day without losses, and as it was
+    lost_to_saving      progress a day lost to waiting for checkpoints
+    lost_to_recovery    progress a day lost to fatal incidents
+    recoveries          the number of fatal incidents
+    recovery_gpu_hours  their mean loss
     exposure_now        what a failure at the end of the record would roll back, since the last checkpoint;
-                        nothing of a completed run, None where no checkpoint is recorded
-    exposure_mean       half of what lies between two checkpoints: a failure may come at any time
-    exposure_worst      the most that ever lay between two, or lies there now; None where none is recorded
-    basis               what a healthy step is, where that is an estimate
+                        nothing for a completed run, None if no checkpoint is recorded
+    exposure_mean       half of the work between two checkpoints: a failure may come at any time
+    exposure_worst      the most work ever between two checkpoints, or since the last; None without one
+    basis               what a healthy step is based on, if that is an estimate
     """
 
     efficiency: float | None
@@ -148,7 +148,7 @@ class CheckpointThroughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run lost: altogether, in its incidents, and where no incident explains it."""
+    """The losses of a run: in total, in its incidents, and outside of incidents."""
 
     run: str
     first_ns: int

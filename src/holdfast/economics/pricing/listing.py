@@ -1,4 +1,4 @@
-"""A run in a row: what was paid for, what of it was useful, what it cost, and how it ended."""
+"""A run as one row: the GPU-hours paid for, their useful share, their cost, and how the run ended."""
 
 from fractions import Fraction
 
@@ -15,11 +15,11 @@ from holdfast.wording.units import HOUR_NS
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in the list. ended: its last end; None where none is recorded since it was started last.
+    """A run in the list. ended: its last end; None if none is recorded since its last start.
 
-    gpu_hours: paid for, with what a run that goes on accrued since its last event. useful_share: of what is
-    accounted for; None where nothing tells. useful_basis: how good that is, where it is an estimate.
-    cost_usd: None of a simulated run, which nobody paid for, and of one without recorded GPUs.
+    gpu_hours: paid for, including those accrued since the last event of a running run. useful_share: of the
+    accounted time; None if unknown. useful_basis: its accuracy, if it is an estimate. cost_usd: None for a
+    simulated run, which costs nothing, and for one without recorded GPUs.
     """
 
     run: str

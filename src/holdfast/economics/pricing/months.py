@@ -1,4 +1,4 @@
-"""Calendar months in UTC: where they begin, and which ones a stretch of time has."""
+"""Calendar months in UTC: when they begin, and which ones a stretch of time touches."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ def month_at(at_ns: int) -> Month:
 
 
 def months_between(from_ns: int, to_ns: int) -> Iterator[Month]:
-    """The months that this time has a part of, at least one."""
+    """The months that this time touches, at least one."""
     month = month_at(from_ns)
     yield month
     while month.to_ns < to_ns:

@@ -1,8 +1,8 @@
-"""What things cost: read from a small policy file, with a sourced default for what it does not say.
+"""Prices, read from a small policy file, with a sourced default for each missing one.
 
-Every price says where it comes from and whether it is assumed, so that whoever computes with it can show it.
-The file is TOML, its keys are the fields of `Prices`; docs/cost.md describes it, and the tables of its
-template are prices.toml beside this module, which does no other I/O.
+Every price has its source and says whether it is assumed, so that results can show both. The file is TOML,
+its keys are the fields of `Prices`; docs/cost.md describes it, and the tables of its template are in
+prices.toml beside this module, which does no other I/O.
 """
 
 import tomllib
@@ -26,17 +26,17 @@ PROJECT_BUDGETS = "project_budgets"
 PLANNED_STEPS = "planned_steps"
 FACTORS = "factors"
 FACTOR_MIN, FACTOR_MAX = 0.3, 100.0
-"""A tax of 19 % is the factor 1.19: who writes 0.19 would cut every price to a fifth, unseen."""
+"""A tax of 19 % is the factor 1.19; 0.19 by mistake would silently cut every price to a fifth."""
 RETIRED = "storage_usd_per_gb_month"
 CURRENCY = "currency"
 USD_PER = "usd_per"
 KEY_LIKENESS_MIN = 0.5
-"""How alike a mistyped key and a known one are for the known one to be suggested."""
+"""A known key at least this similar to a mistyped one is suggested."""
 
 WORTH_MIN, WORTH_MAX = 1e-6, 1e6
-"""Of one of a currency, in USD: the Lebanese pound is worth 1e-5, a bitcoin 1e5."""
+"""Worth of one unit of a currency, in USD: a Lebanese pound is 1e-5, a bitcoin 1e5."""
 PRICE_MAX = 1e15
-"""More than anything costs, and little enough that no product of prices and GPU-hours overflows."""
+"""Larger than any real price, and small enough that no product with GPU-hours overflows."""
 
 _A_DAY_OF_THE_RUN = "a day of the run's GPUs at their price"
 _LIST_PRICES = "list prices of August 2026"
@@ -44,12 +44,12 @@ _SRE_BOOK = "Google's SRE book (2016), chapter 11"
 
 
 def exactly(value: float) -> Fraction:
-    """The decimal number that was written, not the nearest binary one."""
+    """The decimal number as written, not the nearest binary one."""
     return Fraction(repr(value))
 
 
 class Priced(msgspec.Struct, frozen=True, kw_only=True):
-    """A price, where it comes from, and whether it is assumed: neither given by the user nor recorded."""
+    """A price, its source, and whether it is assumed: neither given by the user nor recorded."""
 
     value: float
     assumed: bool
@@ -57,7 +57,7 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Currency(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report is in, and what one of it is worth in USD, as given."""
+    """The currency of a report, and the given worth of one unit in USD."""
 
     code: str = USD
     usd_per: float = 1.0
@@ -67,9 +67,9 @@ class Currency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """What things cost an organisation.
+    """An organisation's prices.
 
-    What `_MEANINGS` has not:
+    Fields that are not in `_MEANINGS`:
 
     usd_per_day_of_delay      None: see `day_of_delay`
     team_targets              team to the share of its GPU-time that should be useful, 0 to 1
@@ -77,10 +77,10 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     budget                    USD a month for everything
     team_budgets              team to USD a month
     project_budgets           project to USD a month
-    planned_steps             run to the number of steps that it is to do
+    planned_steps             run to its planned number of steps
     rates                     prices of a GPU-hour over time, see `rates`
-    factors                   what every price of a GPU-hour is multiplied by: tax, overhead
-    currency                  what a report is in
+    factors                   multiply every price of a GPU-hour: tax, overhead
+    currency                  the currency of reports
     """
 
     usd_per_gpu_hour: Priced
@@ -106,22 +106,18 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         return prod((exactly(factor.value) for factor in self.factors.values()), start=Fraction(1))
 
     def for_chip(self, chip: str | None) -> "Prices":
-        """With the list price of this chip, unless the price of a GPU-hour is known."""
+        """The prices with the list price of this chip, unless the price of a GPU-hour is known."""
         if chip is None or not self.usd_per_gpu_hour.assumed:
             return self
         return msgspec.structs.replace(self, usd_per_gpu_hour=list_price(chip))
 
     def at(self, usd_per_gpu_hour: float) -> "Prices":
-        """With this price of a GPU-hour, which was recorded: it is what was paid, whatever the file says."""
+        """The prices with this recorded price of a GPU-hour: it was paid, whatever the file says."""
         recorded = Priced(value=usd_per_gpu_hour, assumed=False, source=RECORDED)
         return msgspec.structs.replace(self, usd_per_gpu_hour=recorded)
 
-    def for_run(self, usd_per_gpu_hour: float | None, chip: str | None) -> "Prices":
-        """With what a GPU-hour of a run costs: as recorded, else as given, else its chip's list price."""
-        return self.for_chip(chip) if usd_per_gpu_hour is None else self.at(usd_per_gpu_hour)
-
     def holding(self, at_ns: int) -> "Prices":
-        """With those of the rates alone that hold at this moment, for good: what a plan reckons with."""
+        """The prices for a plan: only the rates that hold at this moment, without an end."""
         rates = tuple(
             msgspec.structs.replace(rate, from_ns=None, to_ns=None)
             for rate in self.rates
@@ -130,19 +126,20 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, rates=rates)
 
     def planned(self, chip: str | None, recorded: float | None = None) -> Priced:
-        """A GPU-hour of a run to come, with the factors, of prices that are `holding`.
+        """The price of a GPU-hour for a plan, with the factors; call it on prices from `holding`.
 
-        As recorded, else by a rate for any run or this chip, else the one price of the file or the chip's.
+        As recorded, else by a rate for any run or this chip, else the file's single price or the chip's.
         """
-        rate = RateLine.of(self.rates, PricedSubject(chip=chip or "")).rates[0]
-        if recorded is not None or rate is None:
-            price = self.for_run(recorded, chip).usd_per_gpu_hour
-        else:
+        if recorded is not None:
+            price = self.at(recorded).usd_per_gpu_hour
+        elif (rate := RateLine.of(self.rates, PricedSubject(chip=chip or "")).rates[0]) is not None:
             price = Priced(value=rate.usd_per_gpu_hour, assumed=False, source=rate.source)
+        else:
+            price = self.for_chip(chip).usd_per_gpu_hour
         return self.with_factors(price)
 
     def with_factors(self, price: Priced) -> Priced:
-        """What is paid where this is the price."""
+        """The price with all factors applied."""
         if not self.factors:
             return price
         said = " ".join(f"× {factor.value:g} {name}" for name, factor in self.factors.items())
@@ -150,9 +147,9 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         return Priced(value=value, assumed=price.assumed, source=f"{price.source}; {said}")
 
     def day_of_delay(self, gpus: float) -> Priced:
-        """A day later, in USD. If not given: a day of these GPUs, held that much longer; the least it can be.
+        """The cost of a day of delay in USD. If not given: a day of these GPUs, which is the least it can be.
 
-        What a delay is worth beyond that (a release, a customer, a competitor) only its owner can say.
+        Only the owner can say what a delay costs beyond that (a release, a customer, a competitor).
         """
         if self.usd_per_day_of_delay is not None:
             return self.usd_per_day_of_delay
@@ -174,7 +171,7 @@ _USD_PER_GPU_HOUR: dict[Chip, Priced] = {
     "b200": assumed(6.69, f"B200, the lowest of the {_LIST_PRICES} (6.69 to 19.33)"),
 }
 _LISTED_AS: dict[Chip, Chip] = {"h800": "h100", "b300": "b200", "gb200": "b200", "gb300": "b200"}
-"""Chips of which no list price is at hand, and the nearest of which there is one."""
+"""Chips without a known list price, and the nearest chip with one."""
 
 DEFAULTS = Prices(
     usd_per_gpu_hour=_USD_PER_GPU_HOUR["h100"],
@@ -185,49 +182,49 @@ DEFAULTS = Prices(
         "as 70.4 % of the cost, the share of wages in all private industry",
     ),
     responders=assumed(2.0, f"{_SRE_BOOK}: a primary and a secondary on call"),
-    follow_up_hours=assumed(6.0, f"{_SRE_BOOK}: six hours to find, mend and write up"),
+    follow_up_hours=assumed(6.0, f"{_SRE_BOOK}: six hours to find, fix and write up"),
     paged_after_minutes=assumed(5.0, f"{_SRE_BOOK}: five minutes to respond if urgent"),
     usd_per_day_of_delay=None,
     egress_usd_per_gb=assumed(0.09, "Amazon S3, us-east-1, to the internet, the first 10 TB of a month"),
     team_targets={},
 )
-"""What holds where nobody says otherwise."""
+"""The prices without a prices file."""
 
 _MEANINGS = {
-    "usd_per_gpu_hour": "USD paid for a GPU-hour, used or not. By chip where a run declares its chip.",
+    "usd_per_gpu_hour": "USD paid for a GPU-hour, used or not. By chip if a run declares its chip.",
     "opportunity_multiplier": "What others would pay for the same GPU-hour, over its price (at least 1).",
-    "labour_usd_per_hour": "USD for an hour of somebody who responds to incidents, all costs included.",
+    "labour_usd_per_hour": "USD for an hour of a person who responds to incidents, all costs included.",
     "responders": "People who work on an incident until it is over.",
-    "follow_up_hours": "Hours of one person after it: finding the cause, mending, writing it up.",
-    "paged_after_minutes": "An incident that is over within so many minutes calls no one.",
+    "follow_up_hours": "Hours of one person after it: finding the cause, fixing it, writing it up.",
+    "paged_after_minutes": "People are not called for an incident that is over within this many minutes.",
     "usd_per_day_of_delay": "USD lost by being done a day later. Only you can know it.",
     "egress_usd_per_gb": "USD for moving a GB out of the cloud or region it is in.",
 }
-"""Every key that is a number and has a default, in the order of the template."""
+"""The keys with a number and a default, in the order of the template."""
 
 _WISHES = ("goodput_target", "budget")
 _TABLES = (TEAM_TARGETS, TEAM_BUDGETS, PROJECT_BUDGETS, PLANNED_STEPS, FACTORS)
 _KEYS = (*_MEANINGS, *_WISHES, *_TABLES, RATES, CURRENCY, USD_PER)
 
 _LEAST = {"opportunity_multiplier": 1.0}
-"""The least a key may be, where that is not 0."""
+"""The least value of a key, if it is not 0."""
 
 
 def list_price(chip: str) -> Priced:
-    """The list price of a GPU-hour of this chip; of an unknown one, the default's."""
+    """The list price of a GPU-hour of this chip; the default for an unknown chip."""
     try:
         known = chip_named(chip)
     except InputError:
         default = DEFAULTS.usd_per_gpu_hour
-        return assumed(default.value, f"no list price is at hand for {chip}; {default.source}")
+        return assumed(default.value, f"no known list price for {chip}; {default.source}")
     if known in _USD_PER_GPU_HOUR:
         return _USD_PER_GPU_HOUR[known]
     nearest = _USD_PER_GPU_HOUR[_LISTED_AS[known]]
-    return assumed(nearest.value, f"no list price is at hand for the {known.upper()}; {nearest.source}")
+    return assumed(nearest.value, f"no known list price for the {known.upper()}; {nearest.source}")
 
 
 def read(text: str) -> Prices:
-    """The prices in a policy file. What it does not say is assumed; what it says wrongly is refused."""
+    """The prices in a policy file. Missing prices are assumed; invalid ones raise `InputError`."""
     try:
         found = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -263,10 +260,12 @@ def _currency(code: object, usd_per: Mapping[str, float]) -> Currency:
 
 
 def _usd_per(value: object) -> dict[str, float]:
-    """What one of each currency is worth."""
+    """The worth of one unit of each currency in USD."""
     found = _table(USD_PER, value, least=WORTH_MIN, most=WORTH_MAX)
     if USD in found and found[USD].value != 1:
-        raise InputError(f"`{USD_PER}.{USD}` in the prices is not 1.", hint="All others are told in USD.")
+        raise InputError(
+            f"`{USD_PER}.{USD}` in the prices is not 1.", hint="All other currencies are given in USD."
+        )
     return {code: priced.value for code, priced in found.items()}
 
 
@@ -276,13 +275,13 @@ def _budgets(key: str, value: object, currency: Currency) -> dict[str, Priced]:
 
 
 def _in_usd(amount: Priced, currency: Currency) -> Priced:
-    """A budget is written in the currency of the report."""
+    """Convert a budget, which is written in the currency of the report."""
     return msgspec.structs.replace(amount, value=amount.value * currency.usd_per)
 
 
 def template() -> str:
     """A policy file with every key, its meaning and its default, all commented out."""
-    lines = ["# What things cost. What is left out is assumed, and shown as such."]
+    lines = ["# Prices. A price that is left out is assumed, and marked so."]
     for key, meaning in _MEANINGS.items():
         default: Priced | None = getattr(DEFAULTS, key)
         if default is None:
@@ -321,7 +320,7 @@ def _given(key: str, value: object, *, least: float, most: float) -> Priced:
 
 
 def number(key: str, value: object, where: str) -> float:
-    """What a file says under this key, if it is a number. where: which file."""
+    """The number under this key in a file; `InputError` if it is not a number. where: which file."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         kinds = {bool: "true or false", str: "text", list: "a list", dict: "a table"}
         raise InputError(
@@ -337,11 +336,11 @@ def beyond(key: str, value: float, where: str, bounds: tuple[float, float], *, h
 
 
 def _within_hint(key: str, value: float, most: float) -> str:
-    """Nobody assumes a team's target; who writes one as a percentage is told the share."""
+    """How to fix a value out of bounds. Targets have no default; a percentage is shown as a share."""
     if key.startswith(FACTORS):
         return "A factor multiplies the price: 19 % more is 1.19, 60 % off is 0.4."
     if not key.startswith((TEAM_TARGETS, "goodput_target")):
-        return "Leave it out to have it assumed." if key in _MEANINGS else "Write a number that is."
+        return "Leave it out to use the default." if key in _MEANINGS else "Write a number within the bounds."
     share = value / 100 if most < value <= 100 else 0.9
     return f"Write the share, as in `{key.rpartition('.')[2]} = {share:g}`."
 
@@ -349,7 +348,7 @@ def _within_hint(key: str, value: float, most: float) -> str:
 def _unknown(key: str) -> InputError:
     if key == RETIRED:
         return InputError(
-            f"`{key}` in the prices never had an effect, and is gone.", hint="Delete its line from the file."
+            f"`{key}` in the prices had no effect and was removed.", hint="Delete its line from the file."
         )
     hint = nearest(key, _KEYS, f"Known are {', '.join(_KEYS)}.", likeness=KEY_LIKENESS_MIN, quote="`")
     return InputError(f"The prices have no key `{key}`.", hint=hint)

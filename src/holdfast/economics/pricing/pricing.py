@@ -1,8 +1,8 @@
-"""Each hour of a run at its own price: the segments of its report, and what it accrued, with what they cost.
+"""Each hour of a run at its own price: the cost of the segments of its report, and of its accrued time.
 
-A price that was recorded in the run is what was paid. Else the prices file's `[[rates]]` count, then its one
-price for all, and then the list price of the chip, which is assumed. Declared factors (tax, overhead)
-multiply all of them. Money is kept as exact fractions and rounded when it is shown.
+A price recorded in the run is the one that was paid. Otherwise the prices file's `[[rates]]` count, then its
+single price, and then the list price of the chip, which is assumed. Declared factors (tax, overhead) multiply
+all of them. Money is kept as exact fractions and rounded when it is shown.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,19 +21,19 @@ from holdfast.ledger.report import Report, Segment
 from holdfast.wording.units import HOUR_NS
 
 ACCRUED = "accrued"
-"""The key of what is still running and not accounted for yet; no category of the ledger."""
+"""The key of time that is not accounted for yet because the run goes on; no category of the ledger."""
 
 CHANGES_SHOWN_MAX = 5
-"""So many changes of the price are told one by one."""
+"""How many changes of the price are listed one by one."""
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of a run's time at one price.
 
-    usd_per_gpu_hour  exactly, with the declared factors
-    price             the same, with where it comes from
+    usd_per_gpu_hour  exact, with the declared factors
+    price             the same, with its source
     parts             GPU-ns by category
-    incidents         what of that each incident lost
+    incidents         the part of it that each incident lost
     """
 
     from_ns: int
@@ -53,7 +53,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pricing:
-    """What the hours of one run cost."""
+    """The prices of one run's hours."""
 
     def __init__(self, report: Report, prices: Prices) -> None:
         self.report = report
@@ -65,7 +65,7 @@ class Pricing:
         self._recorded = report.recorded_prices
 
     def at(self, at_ns: int, recorded: float | None) -> tuple[Fraction, Priced, Kind | None]:
-        """What a GPU-hour costs at this moment, with the factors; and what kind of price it is."""
+        """The price of a GPU-hour at this moment, with the factors, and its kind."""
         kind: Kind | None = None
         if recorded is not None:
             price = self.prices.at(recorded).usd_per_gpu_hour
@@ -73,13 +73,13 @@ class Pricing:
             kind = rate.kind
             price = Priced(value=rate.usd_per_gpu_hour, assumed=False, source=rate.source)
         elif self._recorded and self.prices.usd_per_gpu_hour.assumed:
-            price = self.prices.at(self._recorded[0][1]).usd_per_gpu_hour  # the first that is known
+            price = self.prices.at(self._recorded[0][1]).usd_per_gpu_hour  # the first recorded price
         else:
             price = self.prices.for_chip(self.report.chip).usd_per_gpu_hour
         return exactly(price.value) * self.prices.factor, self.prices.with_factors(price), kind
 
     def charges(self, cuts_ns: Iterable[int] = ()) -> list[Charge]:
-        """All that the report has, in the order of time, then what was accrued, cut at these moments."""
+        """All segments of the report in order of time, then the accrued time, cut at these moments."""
         segments, accrued = list(self.report.segments), self.report.accrued
         if accrued is not None:
             segments += (
@@ -96,7 +96,7 @@ class Pricing:
         return [self._charge(segment) for segment in segments]
 
     def held(self, gpus: int, from_ns: int, to_ns: int) -> Fraction:
-        """What so many GPUs of this run cost if they are held from one moment to the other."""
+        """The cost of holding this many GPUs of the run from one moment to the other."""
         usd = Fraction()
         for begin_ns, end_ns in self._stretches(from_ns, to_ns):
             price = self.at(begin_ns, self._recorded_at(begin_ns))[0]
@@ -104,7 +104,7 @@ class Pricing:
         return usd
 
     def _stretches(self, from_ns: int, to_ns: int, cuts_ns: Iterable[int] = ()) -> Iterator[tuple[int, int]]:
-        """This time, cut where a price may change and at these moments."""
+        """This time, cut at these moments and where a price may change."""
         edges = self.line.edges_ns
         rates = edges[bisect_right(edges, from_ns) : bisect_left(edges, to_ns)]
         others = (*cuts_ns, *(since_ns for since_ns, _ in self._recorded))
@@ -112,12 +112,12 @@ class Pricing:
         return pairwise([from_ns, *sorted(within), to_ns])
 
     def _recorded_at(self, at_ns: int) -> float | None:
-        """The price that was recorded for this moment, whether or not the run was up."""
+        """The price recorded for this moment, whether or not the run was up."""
         known = bisect_right(self._recorded, at_ns, key=itemgetter(0))
         return self._recorded[known - 1][1] if known else None
 
     def overruled(self) -> str:
-        """The sentence that says so where a recorded price stands in the way of the file's."""
+        """A sentence if a recorded price overrules one of the file; else empty."""
         for segment in self.report.segments:
             rate = self.line.at(segment.from_ns)
             recorded = segment.usd_per_gpu_hour
@@ -142,7 +142,7 @@ class Pricing:
 
 
 def price_changes(priced: Iterable[Sequence[Charge]], currency: Currency) -> Iterator[str]:
-    """Where the price of a GPU-hour changed in the course of runs, with these charges each: a sentence."""
+    """A sentence for each change of the price of a GPU-hour within runs, given the charges of each run."""
     runs: Counter[tuple[int, Fraction, Fraction]] = Counter()
     for charges in priced:
         paid = [charge for charge in charges if charge.gpu_ns]

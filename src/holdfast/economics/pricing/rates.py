@@ -1,8 +1,8 @@
-"""Prices as a time line: what a GPU-hour costs from when to when, for which run, team, cluster and GPU type.
+"""Prices as a time line: the price of a GPU-hour in a period, for a run, team, cluster or GPU type.
 
-They stand in the prices file as `[[rates]]`; docs/cost.md describes them. Of those that hold at a moment the
-one that names most counts: a run before a team, a team before a cluster, that before a GPU type, and that
-before a rate for all; of equals, the last in the file. Nothing here does I/O.
+They are the `[[rates]]` of the prices file; docs/cost.md describes them. Of the rates that hold at a moment
+the most specific counts: one for a run before one for a team, then a cluster, then a GPU type, then a rate
+for all; among equals, the last in the file. This module does no I/O.
 """
 
 from bisect import bisect_right
@@ -26,7 +26,7 @@ NAME_LIKENESS_MIN = 0.6
 Kind = Literal["reserved", "on-demand", "spot", "owned"]
 KINDS: tuple[str, ...] = get_args(Kind)
 SUBJECTS = ("run", "team", "cluster", "chip")
-"""What a rate may be for, the most telling first."""
+"""What a rate may be for, the most specific first."""
 USD = "USD"
 _KEYS = ("per_gpu_hour", "currency", "kind", "from", "to", *SUBJECTS)
 _EXAMPLE = "`[[rates]]`, and below it `per_gpu_hour = 2.5` and `from = 2026-10-01`"
@@ -35,8 +35,7 @@ _EXAMPLE = "`[[rates]]`, and below it `per_gpu_hour = 2.5` and `from = 2026-10-0
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
     """One price. usd_per_gpu_hour: converted; number: its place in the file, from 1 on.
 
-    from_ns, to_ns: None where it has no beginning, or no end. run, team, cluster, chip: empty where it is
-    for all.
+    from_ns, to_ns: None: no beginning, or no end. run, team, cluster, chip: empty: for all.
     """
 
     number: int
@@ -73,14 +72,14 @@ class PricedSubject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RateLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The rates that concern one subject: before the first of `edges_ns`, between two, and after the last."""
+    """The rates of one subject: before the first of `edges_ns`, between two, and after the last."""
 
     edges_ns: tuple[int, ...]
     rates: tuple[Rate | None, ...]
 
     @classmethod
     def of(cls, rates: Iterable[Rate], subject: PricedSubject) -> "RateLine":
-        # Those that win come first: then one that begins is on top of the heap if nothing beats it.
+        # The strongest rate comes first, so that the heap has the strongest current rate on top.
         own = sorted(
             (rate for rate in rates if _concerns(rate, subject)),
             key=lambda rate: (rate.rank, rate.number),
@@ -99,12 +98,12 @@ class RateLine(msgspec.Struct, frozen=True, kw_only=True):
         return cls(edges_ns=edges, rates=tuple(line))
 
     def at(self, at_ns: int) -> Rate | None:
-        """The one that holds at this moment."""
+        """The rate at this moment."""
         return self.rates[bisect_right(self.edges_ns, at_ns)]
 
 
 def _winner(own: Sequence[Rate], held: list[int], at_ns: int | None) -> Rate | None:
-    """The first of those that are held, without those that are over."""
+    """The strongest of the held rates, after dropping those that are over."""
     while held:
         to_ns = own[held[0]].to_ns
         if to_ns is None or at_ns is None or at_ns < to_ns:
@@ -126,7 +125,7 @@ def _concerns(rate: Rate, subject: PricedSubject) -> bool:
 
 
 def _chip(name: str) -> str:
-    """As the ledger calls it; of one that it does not know, the name itself."""
+    """The ledger's name for the chip; for an unknown chip, the name itself."""
     try:
         return chip_named(name) if name else ""
     except InputError:
@@ -134,9 +133,9 @@ def _chip(name: str) -> str:
 
 
 def unmatched(named: Iterable[tuple[str, str, str]], known: Mapping[str, Sequence[str]]) -> list[str]:
-    """A sentence for each name that nothing in the record has: a misspelt one must not go unseen.
+    """A sentence for each name that is not in the record, to reveal misspelt ones.
 
-    named: where it stands, what kind of name it is, the name. known: the names in the record by kind.
+    named: where it stands, the kind of name, the name. known: the names in the record by kind.
     """
     sentences = []
     for where, kind, name in dict.fromkeys(named):
@@ -154,7 +153,7 @@ def unmatched(named: Iterable[tuple[str, str, str]], known: Mapping[str, Sequenc
 
 
 def read_rates(value: object, usd_per: Mapping[str, float]) -> tuple[Rate, ...]:
-    """The `[[rates]]` of a prices file. usd_per: what one of each currency is worth."""
+    """The `[[rates]]` of a prices file. usd_per: the worth of one unit of each currency."""
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         raise InputError(f"`{RATES}` in the prices is not a list of tables.", hint=f"Write {_EXAMPLE}.")
     if len(value) > RATES_MAX:
@@ -194,13 +193,13 @@ def _rate(number: int, found: dict[str, object], usd_per: Mapping[str, float]) -
 
 
 def worth_usd(currency: str, usd_per: Mapping[str, float], where: str) -> float:
-    """What one of this currency is worth in USD, as given."""
+    """The given worth of one unit of this currency in USD."""
     if currency == USD:
         return 1.0
     if currency not in usd_per:
         raise InputError(
-            f"{where} is in {currency!r:.20}, and nothing says what that is worth.",
-            hint=f"Write `[usd_per]`, and below it what one is in USD, as in `{currency:.20} = 1.08`.",
+            f"{where} is in {currency!r:.20}, whose worth in USD is not given.",
+            hint=f"Write `[usd_per]`, and below it its worth, as in `{currency:.20} = 1.08`.",
         )
     return usd_per[currency]
 

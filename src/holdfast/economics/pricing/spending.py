@@ -1,7 +1,7 @@
-"""What GPU-time costs and what it went to, in the words of whoever answers for the budget.
+"""The cost of GPU-time by cause, in the words of people responsible for a budget.
 
-GPU-nanoseconds are counted as integers, by price and category, and turned into money at the very end:
-whatever is added up, by cause, by team or by day, adds up to the same total, exactly.
+GPU-nanoseconds are counted as integers, by price and category, and turned into money only at the end: sums by
+cause, by team or by day all give exactly the same total.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from holdfast.wording.units import HOUR_NS
 
 
 class WasteCause(msgspec.Struct, frozen=True, kw_only=True):
-    """Why GPU-time was paid for and brought nothing: some of the ledger's categories under one name."""
+    """A reason why paid GPU-time was not useful: some of the ledger's categories under one name."""
 
     key: str
     label: str
@@ -25,7 +25,7 @@ class WasteCause(msgspec.Struct, frozen=True, kw_only=True):
 
 _WORDS = {
     "starting": ("Starting and restarting", "launching, connecting, loading, a slow first step"),
-    "failures": ("Failures", "standing still until noticed, located and mended"),
+    "failures": ("Failures", "standing still until noticed, located and repaired"),
     "repeated": ("Work lost or done twice", "cut off by a failure, rolled back, or computed again"),
     "slow": ("Running slowly", "steps that took longer than they should"),
     "waiting": ("Waiting for data and storage", "standing still for input or a checkpoint"),
@@ -56,20 +56,20 @@ CAUSES = tuple(
 
 
 class Amount(msgspec.Struct, frozen=True, kw_only=True):
-    """GPU-time, and what it costs."""
+    """GPU-time and its cost."""
 
     gpu_ns: int
     usd: float
 
 
 class Bill:
-    """GPU-nanoseconds by price (USD per GPU-hour) and category, to be added to and summed up."""
+    """GPU-nanoseconds by price (USD per GPU-hour) and category."""
 
     def __init__(self) -> None:
         self._gpu_ns: Counter[tuple[Fraction, str]] = Counter()
 
     def add(self, usd_per_gpu_hour: Fraction, parts: Iterable[tuple[str, int]]) -> None:
-        """Put GPU-nanoseconds by the key of their category on the bill."""
+        """Add GPU-nanoseconds by the key of their category."""
         for key, gpu_ns in parts:
             self._gpu_ns[usd_per_gpu_hour, key] += gpu_ns
 
@@ -100,5 +100,5 @@ class Bill:
 
 
 def usd_per_hour(spend_usd: float, gpu_ns: int) -> float | None:
-    """What one GPU-hour of these cost if all that was spent was spent for them."""
+    """The cost of one of these GPU-hours if the whole spend is divided among them."""
     return spend_usd / (gpu_ns / HOUR_NS) if gpu_ns > 0 else None

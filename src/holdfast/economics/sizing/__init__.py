@@ -1,1 +1,1 @@
-"""Which layout fits a model and a cluster: memory, pace, loaders, what survives the loss of a node."""
+"""Which layouts fit a model and a cluster: memory, pace, loaders, survival of a lost node."""

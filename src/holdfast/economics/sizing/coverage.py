@@ -1,8 +1,8 @@
-"""What replicas of several GPUs survive under `holdfast run --shard`: the loss of a rank, a node or a rack.
+"""How replicas of several GPUs survive the loss of a rank, a node or a rack under `holdfast run --shard`.
 
-As docs/sharded.md has it: a lost rank's part is in every other replica; a replica that lacks a rank is
-shelved; where there is one replica only, ranks mirror each other. Replicas take their GPUs in the order of
-nodes, and nodes stand in racks in that order.
+docs/sharded.md has the rules: every other replica has a lost rank's part; a replica that lacks a rank is
+shelved; with only one replica, ranks mirror each other. Replicas take their GPUs in the order of nodes, and
+nodes stand in racks in that order.
 """
 
 from typing import Literal
@@ -11,17 +11,17 @@ import msgspec
 
 REFILL_S = 2.0
 """From the loss of a rank to the next step of all, with a warm process: 2 replicas of 2 ranks on an H200,
-`holdfast bench sharded` (docs/benchmarks.md). Taken for a refill from a mirror, too."""
+`holdfast bench sharded` (docs/benchmarks.md). Also assumed for a refill from a mirror."""
 SHELVE_S = 2.9
-"""The same without one: the other replica goes on."""
+"""The same without a warm process: the other replica goes on."""
 
 LostThing = Literal["rank", "node", "rack"]
 ReplicaOutcome = Literal["refilled", "shelved", "mirrored", "checkpoint"]
 
 
 class ReplicaGrid(msgspec.Struct, frozen=True, kw_only=True):
-    """Replicas on a cluster. lanes: for all of them, counted in what a replica computes at a time; None: not
-    known, and taken to be shared out evenly.
+    """Replicas on a cluster. lanes: of all replicas, each lane being what a replica computes at a time; None:
+    unknown, and assumed to be dealt evenly.
     """
 
     replicas: int
@@ -37,15 +37,16 @@ class ReplicaGrid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing lost, and what then happens.
+    """The loss of a rank, node or rack, and its consequences.
 
-    outcome   refilled: somebody takes the place and gets its part from another replica. shelved: the other
-              replicas go on without. mirrored: the part is in another rank's memory. checkpoint: it is not
-    goes_on   whether training does, without a repair
-    replicas  that step meanwhile
-    after_s   from the loss to the next step that all have committed, beyond that step's own time; None where
-              that depends on a repair or a checkpoint
-    slowdown  a step's time after that over what it was; None where none is made
+    outcome   refilled: a new process takes the place and gets its part from another replica. shelved: the
+              other replicas go on without it. mirrored: another rank's memory has the part. checkpoint: no
+              memory has it
+    goes_on   whether training goes on without a repair
+    replicas  how many step meanwhile
+    after_s   from the loss to the next step that all have committed, without that step's own time; None if
+              it depends on a repair or a checkpoint
+    slowdown  a step's time afterwards over the time before; None if there are no steps
     """
 
     lost: LostThing
@@ -58,7 +59,7 @@ class ReplicaLoss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def losses(grid: ReplicaGrid) -> tuple[ReplicaLoss, ...]:
-    """Of a rank, of a node and of a rack, where the run has more than one."""
+    """The losses of a rank, of a node and, if the run has several nodes, of a rack."""
     found = [_rank_lost(grid), _nodes_lost(grid, "node", 1)]
     if grid.nodes > 1 and grid.nodes_per_rack > 1:
         found.append(_nodes_lost(grid, "rack", min(grid.nodes_per_rack, grid.nodes)))
@@ -66,7 +67,7 @@ def losses(grid: ReplicaGrid) -> tuple[ReplicaLoss, ...]:
 
 
 def mirror_distance(ranks: int, gpus_per_node: int) -> int:
-    """How many ranks behind a rank of the only replica its mirror is: on the next node, if there is one."""
+    """How many ranks after a rank of the only replica its mirror is: on the next node, if there is one."""
     return gpus_per_node if ranks > gpus_per_node else 1
 
 
@@ -118,7 +119,7 @@ def _nodes_lost(grid: ReplicaGrid, lost: LostThing, nodes: int) -> ReplicaLoss:
 
 
 def _has_mirrors(grid: ReplicaGrid, lost_gpus: int) -> bool:
-    """Whether what the first of its nodes had is on the others."""
+    """Whether the remaining GPUs mirror all parts on the first `lost_gpus` GPUs."""
     distance = mirror_distance(grid.ranks, grid.gpus_per_node)
     lost = range(min(lost_gpus, grid.ranks))
     return all((rank + distance) % grid.ranks not in lost for rank in lost)

@@ -1,10 +1,10 @@
 """The memory that a layout takes on a GPU: by formula, and as a range.
 
-Activations are counted as Korthikanti et al. 2022 do ("Reducing Activation Recomputation in Large Transformer
+Activations are counted as in Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer
 Models", Table 2), tensor by tensor, so that gated feed-forward layers, fewer key and value heads, experts and
-models without dropout are counted as well; for a GPT it is their 34 s b h. Frameworks differ in what they
-keep, so the formula is told which one is meant. What others measured lies around the formula; `memory_range`
-says how far, and docs/sizing.md holds both against every published row. Norms and biases are left out.
+models without dropout are covered; for a GPT the result is their 34 s b h. Frameworks keep different tensors,
+so the formula depends on the framework. Published measurements lie around the formula; `memory_range` says
+how far, and docs/sizing.md compares both with every published row. Norms and biases are left out.
 """
 
 import math
@@ -22,7 +22,7 @@ from holdfast.economics.sizing.parallelism import (
 from holdfast.ledger.flops import Shape
 
 WEIGHT_BYTES = 2
-"""bfloat16; with FP8 arithmetic, too, the weights are kept so."""
+"""bfloat16; weights are kept in it with FP8 arithmetic, too."""
 OPTIMIZER_BYTES = 12
 """Adam in mixed precision: a weight and two moments in float32 (Rajbhandari et al. 2020, section 3.1)."""
 ELEMENT_BYTES = 2
@@ -30,29 +30,29 @@ ELEMENT_BYTES = 2
 MASK_BYTES = 1
 """Of one element of a dropout mask."""
 LOGIT_BYTES = 12
-"""Of one logit: itself and its gradient in bfloat16, both again in float32 for the loss. The memory that
-torchtitan published in 2024 is met with 12."""
+"""Of one logit: itself and its gradient in bfloat16, and both in float32 for the loss. 12 reproduces the
+memory that torchtitan published in 2024."""
 LOGIT_BYTES_FUSED = 4
-"""The same where the loss is fused: what Korthikanti et al. count, and what torchtitan's loss takes since it
-is compiled (its H200 rows of June 2025)."""
+"""The same with a fused loss: as Korthikanti et al. count, and as torchtitan's compiled loss takes (its H200
+rows of June 2025)."""
 GATHERED_LAYERS = 2
-"""Layers whose weights a GPU has in full with ZeRO 3: the one that it computes, and the next on its way."""
+"""Layers whose full weights a GPU has with ZeRO 3: the one it computes, and the next one in transfer."""
 TENSOR_GATHERED = 4
-"""With tensor parallelism, sequences that a GPU has in full for a moment: the inputs of attention and of the
+"""With tensor parallelism, full sequences that a GPU has for a moment: the inputs of attention and of the
 feed-forward layer, and their gradients (Korthikanti et al. 2022, section 4.2.2)."""
 
 LOW_SHARE = 0.9
 HIGH_SHARE, HIGH_SHARE_PIPELINE = 1.2, 1.35
-"""The range, over the formula: every memory that torchtitan published lies within (docs/sizing.md lists the
-rows). Below: fused kernels, tensors freed early. Above: fragmentation, buffers, and with a pipeline what its
-schedule keeps."""
+"""The range as multiples of the formula: every memory that torchtitan published lies within (docs/sizing.md
+lists the rows). Below 1: fused kernels, tensors freed early. Above 1: fragmentation, buffers, and tensors
+that a pipeline's schedule keeps."""
 
 
 class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the fullest GPU.
+    """Memory use of the fullest GPU.
 
-    gathered  what ZeRO and tensor parallelism put together for a moment
-    logits    what the loss needs, on the last stage
+    gathered  tensors that ZeRO and tensor parallelism gather for a moment
+    logits    memory of the loss, on the last stage
     """
 
     weights_bytes: int
@@ -68,7 +68,7 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryRange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU may need: no published run took less than `low` or more than `high`. basis: whence."""
+    """The range of memory a GPU may need; all published runs are within it. basis: where it comes from."""
 
     low_bytes: int
     high_bytes: int
@@ -76,12 +76,12 @@ class MemoryRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory(case: SizingCase, layout: Parallelism) -> MemoryUse:
-    """By formula, of the GPU that has most: on the first stage, the second, or the last of the pipeline."""
+    """By formula, for the fullest GPU: on the first stage, the second, or the last of the pipeline."""
     return _fullest(case, layout, _Count(framework=framework_of(case, layout)))
 
 
 def memory_range(case: SizingCase, layout: Parallelism) -> MemoryRange:
-    """From the leanest framework that may be meant to the most lavish; one, where it was named."""
+    """The range over all frameworks, or for the named one."""
     named = case.training.framework
     frameworks: tuple[Framework, ...] = (named,) if named else ("torchtitan", "megatron")
     high_share = HIGH_SHARE_PIPELINE if layout.pp > 1 else HIGH_SHARE
@@ -92,23 +92,23 @@ def memory_range(case: SizingCase, layout: Parallelism) -> MemoryRange:
         high_bytes=round(high_share * max(found.total_bytes for found in full)),
         basis=(
             f"the formula for {' and '.join(frameworks)}, from {LOW_SHARE:g} times it with fused loss and "
-            f"attention to {high_share:g} times it: so the published figures of torchtitan lie around it"
+            f"attention to {high_share:g} times it: torchtitan's published figures are within that range"
         ),
     )
 
 
 def framework_of(case: SizingCase, layout: Parallelism) -> Framework:
-    """Whose way of counting the formula follows. Where none was named: ZeRO 3 is FSDP, as in torchtitan."""
+    """The framework that the formula follows. If none was named, ZeRO 3 means FSDP, as in torchtitan."""
     return case.training.framework or ("torchtitan" if layout.zero == 3 else "megatron")
 
 
 def selective_bytes(shape: Shape, framework: Framework, kept: float) -> float:
-    """Kept for one token in one layer with selective recomputation; `kept`: all but the attention core.
+    """Bytes kept per token and layer with selective recomputation. kept: all but the attention core.
 
-    Megatron-LM computes the attention core again, and keeps the rest. torchtitan keeps the layer's input,
-    what attention puts out and the result of every second matrix, and computes the rest again
-    (`selective_ac_option = "op"`): of query, key, value, output, gate, up, down those of query, value, gate
-    and down; of a layer without a gate those of query, value and up.
+    Megatron-LM recomputes the attention core and keeps the rest. torchtitan keeps the layer's input, the
+    output of attention and the result of every second matrix, and recomputes the rest (`selective_ac_option =
+    "op"`): of query, key, value, output, gate, up and down it keeps query, value, gate and down; of a layer
+    without a gate query, value and up.
     """
     if framework == "megatron":
         return kept
@@ -119,10 +119,10 @@ def selective_bytes(shape: Shape, framework: Framework, kept: float) -> float:
 
 
 def layer_activation_bytes(shape: Shape, *, sequence_tokens: int, dropout: bool) -> tuple[float, float]:
-    """Kept for one token in one layer, on all GPUs together: besides the attention core, and by it.
+    """Bytes kept per token and layer, on all GPUs together: outside the attention core, and in it.
 
-    Two norms keep their inputs, every matrix its input, the activation function what it is applied to, and
-    attention its queries, keys and values. A token that is sent to several experts is copied for each.
+    Two norms, every matrix and the activation function keep their inputs, and attention its queries, keys and
+    values. A token that is sent to several experts is copied for each.
     """
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     attention = 2 * shape.hidden + 2 * queries + 2 * keys
@@ -130,13 +130,13 @@ def layer_activation_bytes(shape: Shape, *, sequence_tokens: int, dropout: bool)
     copies = 2 * shape.active_experts * shape.hidden if shape.experts > 1 else 0
     ffn = 2 * shape.hidden + inner * (shape.active_experts * shape.ffn + shape.shared_ffn) + copies
     masks = 2 * shape.hidden * MASK_BYTES if dropout else 0
-    # Of each pair of tokens the softmax's output is kept, with dropout also the mask and what passed it.
+    # For each pair of tokens the softmax's output is kept; with dropout also its mask and its output.
     pair = 2 * ELEMENT_BYTES + MASK_BYTES if dropout else ELEMENT_BYTES
     return ELEMENT_BYTES * (attention + ffn) + masks, float(pair * shape.heads * sequence_tokens)
 
 
 def stage_params(shape: Shape, layout: Parallelism, stage: int) -> tuple[float, float]:
-    """Parameters that a GPU of this stage has to do with: those that all have, and those of its experts."""
+    """Parameters that a GPU of this stage computes with: those outside the experts, and its experts'."""
     layers = _layers(shape, layout, stage)
     dense_layers = min(layers, shape.dense_layers) if stage == 0 else 0
     dense = layers * (shape.attention_params + shape.shared_params)
@@ -156,7 +156,7 @@ def least_state_bytes(shape: Shape, training: Training, gpus: int) -> float:
 
 
 def lane_sheets(lanes: int) -> int:
-    """Copies of the gradients that a member needs to add this many lanes along the tree (docs/lanes.md)."""
+    """Copies of the gradients that a member needs to sum this many lanes along the tree (docs/lanes.md)."""
     return max(2, (lanes - 1).bit_length() + 1)
 
 
@@ -178,7 +178,7 @@ def _stage(case: SizingCase, layout: Parallelism, stage: int, count: _Count) -> 
     shared = dense / sharers + experts * layout.expert_ways / (layout.tp * sharers)
     whole = dense + experts
     gradients = (shared if layout.zero >= 2 else whole) * case.training.gradient_bytes
-    # FSDP keeps no weights besides those in float32, which are the optimizer's.
+    # FSDP keeps only the weights in float32, which belong to the optimizer.
     weights = 0.0 if count.framework == "torchtitan" and layout.zero == 3 else shared
     if case.training.lanes is not None:
         gradients *= lane_sheets(math.ceil(case.training.lanes / layout.dp))
@@ -200,7 +200,7 @@ def _sequences_bytes(case: SizingCase, layout: Parallelism) -> float:
 
 
 def _gathered_bytes(case: SizingCase, layout: Parallelism, stage: int, count: _Count) -> float:
-    """Weights and gradients that ZeRO puts together; FSDP has table and head with theirs for a whole step."""
+    """Weights and gradients that ZeRO gathers; FSDP keeps those of table and head for a whole step."""
     shape = case.shape
     if layout.sharers == 1:
         return 0.0
@@ -215,7 +215,7 @@ def _gathered_bytes(case: SizingCase, layout: Parallelism, stage: int, count: _C
 
 
 def _activations_bytes(case: SizingCase, layout: Parallelism, stage: int, count: _Count) -> float:
-    """Of all micro-batches that are under way on this stage, whose backward pass is still to come."""
+    """Activations of all micro-batches on this stage whose backward pass is still to come."""
     training = case.training
     kept, core = layer_activation_bytes(
         case.shape, sequence_tokens=training.sequence_tokens, dropout=training.dropout
@@ -223,7 +223,7 @@ def _activations_bytes(case: SizingCase, layout: Parallelism, stage: int, count:
     layers_held = _layers(case.shape, layout, stage) / layout.interleave * _chunks_held(case, layout, stage)
     tokens = _tokens(case, layout)
     if layout.recompute == "full":
-        # The inputs of all layers, and all of the one that is being computed again.
+        # The inputs of all layers, and all activations of the layer that is being recomputed.
         return tokens * (layers_held * ELEMENT_BYTES * case.shape.hidden + kept)
     if layout.recompute == "selective":
         return tokens * layers_held * selective_bytes(case.shape, count.framework, kept)
@@ -232,7 +232,7 @@ def _activations_bytes(case: SizingCase, layout: Parallelism, stage: int, count:
 
 
 def _chunks_held(case: SizingCase, layout: Parallelism, stage: int) -> int:
-    """Micro-batches under way at once, times the stages that this GPU has of each.
+    """Micro-batches in flight at once, times the stages of each on this GPU.
 
     The schedule is one forward, one backward, plain or interleaved (Narayanan et al. 2021, section 2.2).
     """
@@ -249,7 +249,7 @@ def _logits_bytes(case: SizingCase, layout: Parallelism, count: _Count) -> float
 
 
 def _tokens(case: SizingCase, layout: Parallelism) -> float:
-    """Of a micro-batch, on one GPU: tensor parallel ranks share them out too (sequence parallelism)."""
+    """Tokens of a micro-batch on one GPU; tensor parallel ranks share them, too (sequence parallelism)."""
     return layout.micro_batch * case.training.sequence_tokens / (layout.cp * layout.tp)
 
 

@@ -1,10 +1,10 @@
-"""How long a step takes in a layout: FLOPs at a published rate, and what the layout adds.
+"""The time of a step in a layout: FLOPs at a published rate, plus the overhead of the layout.
 
-The rate comes from the median of the published MFU near the run (`ledger.references`). That MFU already has
-its own run's bubble, communication and recomputation in it, and its layout is rarely published with it. So
-what Llama 3's own layout costs by this module's arithmetic, REFERENCE_OVERHEAD, is taken for what every
-published run lost: the busy rate is the published MFU times that, and a layout is never credited with more
-than the published MFU. Between layouts the ratio counts; the level is no better than the reference.
+The rate comes from the median of the published MFU near the run (`ledger.references`). That MFU already
+includes its own run's bubble, communication and recomputation, and its layout is rarely published. So every
+published run is assumed to have lost what Llama 3's own layout costs by this module's arithmetic,
+REFERENCE_OVERHEAD: the busy rate is the published MFU times that, and a layout is never credited with more
+than the published MFU. Ratios between layouts are meaningful; the level is only as good as the reference.
 """
 
 from functools import cache
@@ -26,8 +26,9 @@ from holdfast.ledger.references import MfuReference, ReferenceSetup, reference_b
 from holdfast.record.events import Collective
 
 REFERENCE_OVERHEAD = 1.23
-"""Llama 3 405B on 8,192 H100 (TP8 PP16 DP64, 32 sequences a replica; Table 4): a step by this module over its
-FLOPs at the busy rate, with the eight interleaved stages that its 126 layers and two ends allow."""
+"""Llama 3 405B on 8,192 H100 (TP8 PP16 DP64, 32 sequences a replica; Table 4): the time of a step by this
+module over its FLOPs at the busy rate, with the eight interleaved stages that its 126 layers and two ends
+allow."""
 
 _NETWORK_GBIT_PER_S: dict[Chip, int] = {"a100": 200, "b300": 800, "gb300": 800}
 _NETWORK_GBIT_PER_S_USUAL = 400
@@ -37,33 +38,33 @@ NETWORK_SHARE = 0.92
 _SAME_NVLINK: dict[Chip, Chip] = {"b300": "b200", "gb300": "gb200"}
 """Chips without a published bandwidth, and those with NVLink of the same generation."""
 _NVLINK_GB_PER_S: dict[Chip, float] = {"h800": 160}
-"""As DeepSeek measures it (README of github.com/deepseek-ai/DeepEP): an H100 with a slower NVLink."""
+"""Measured by DeepSeek (README of github.com/deepseek-ai/DeepEP): an H100 with a slower NVLink."""
 
 FORWARD_SHARE = 1 / 3
 """Of a step's FLOPs: the backward pass has twice as many as the forward one."""
 LAYER_EXCHANGES: dict[Recompute, int] = {"none": 4, "selective": 4, "full": 6}
 """All-reduces of tensor parallelism in a layer, or pairs of gather and scatter: two forward, two backward,
-and the forward ones again where it is computed again (Shoeybi et al. 2019)."""
+and two more if the forward pass is recomputed (Shoeybi et al. 2019)."""
 KEY_VALUE_EXCHANGES = 3
-"""Of context parallelism in a layer: keys and values forward, again backward, and their gradients."""
+"""Exchanges of context parallelism in a layer: keys and values forward and backward, and their gradients."""
 EXPERT_EXCHANGES = 4
 """All-to-alls in a layer: tokens to their experts and back, forward and backward."""
 
 ROUNDING_SHARE = 1e-9
-"""Of a step: so little is how the sum of its parts is rounded."""
+"""The rounding error of the sum of a step's parts, as a share of the step."""
 
 
 class StepPace(msgspec.Struct, frozen=True, kw_only=True):
-    """A step, and what it is made of, in seconds of the fullest stage.
+    """The time of a step and its parts, in seconds of the fullest stage.
 
     compute_s    the model's FLOPs at the busy rate
-    recompute_s  what is computed a second time
-    tensor_s, context_s, pipeline_s  exchanges within a replica, taken to be hidden by nothing
-    expert_s     the experts' exchange as far as computing does not hide it, as in DeepSeek-V3's pipeline
+    recompute_s  recomputation
+    tensor_s, context_s, pipeline_s  exchanges within a replica, assumed not to overlap with computing
+    expert_s     the part of the experts' exchange that computing does not hide, as in DeepSeek-V3's pipeline
     imbalance_s  waiting for the fullest stage
     bubble_s     waiting for the pipeline to fill and to drain
-    data_s       the exchange of gradients and weights between replicas, as far as computing does not hide it
-    expert_hidden_s, data_hidden_s  of both, what computing does hide: not part of the step
+    data_s       the part of the exchange between replicas (gradients, weights) that computing does not hide
+    expert_hidden_s, data_hidden_s  the hidden parts of both, which do not count in the step
     """
 
     step_s: float
@@ -82,24 +83,24 @@ class StepPace(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def busy_s(self) -> float:
-        """All of it together; less than a step where the published rate is what bounds it."""
+        """The sum of all parts; less than a step if the published rate limits it."""
         return float(sum(msgspec.structs.astuple(self)[2:-2]))
 
     @property
     def unexplained_s(self) -> float:
-        """What the published run lost to more than the parts here; 0 where they are slower than it was."""
+        """Time that the published run took beyond these parts; 0 if the parts take longer than it did."""
         left_s = self.step_s - self.busy_s
         return left_s if left_s > ROUNDING_SHARE * self.step_s else 0.0
 
 
 def pace(case: SizingCase, layout: Parallelism, reference: MfuReference) -> StepPace:
-    """The step of a layout, with the reference's MFU for the rate."""
+    """The step of a layout, at a rate from the reference's MFU."""
     count, micro = micro_batches(case, layout), _micro_batch(case, layout, reference)
     busy_s = count * micro.total_s
     imbalance_s = (imbalance(case.shape.layers, layout.pp) - 1) * busy_s
     bubble_s = bubble_share(layout, count) * (busy_s + imbalance_s)
     expert_hidden_s = _expert_s(case, layout, _tokens(case, layout)) - micro.expert_s
-    # Both exchanges share one network: what hides the experts' cannot hide the other as well.
+    # Both exchanges share one network: computing that hides the experts' exchange cannot hide the other.
     shared_s = expert_hidden_s if layout.tp * layout.ep > case.cluster.domain_gpus else 0.0
     data_s, data_hidden_s = _data_s(case, layout, count, micro.total_s - shared_s)
     flops = case.training.tokens_per_step * _flops_per_token(case, reference)
@@ -119,7 +120,7 @@ def pace(case: SizingCase, layout: Parallelism, reference: MfuReference) -> Step
 
 
 def setup_of(case: SizingCase) -> ReferenceSetup:
-    """What a published run is compared with."""
+    """The case in the terms of the published references."""
     model = case.shape.transformer()
     return ReferenceSetup(
         params=model.params,
@@ -191,7 +192,7 @@ def _expert_s(case: SizingCase, layout: Parallelism, tokens: int) -> float:
 
 
 def _pipeline_s(case: SizingCase, layout: Parallelism, tokens: int) -> float:
-    """To the next stage and back again, once for each stage that a GPU has."""
+    """Exchanges with the next stage, forward and backward, for each stage on a GPU."""
     if layout.pp == 1:
         return 0.0
     size = tokens / (layout.cp * layout.tp) * case.shape.hidden * ELEMENT_BYTES
@@ -199,11 +200,12 @@ def _pipeline_s(case: SizingCase, layout: Parallelism, tokens: int) -> float:
 
 
 def _data_s(case: SizingCase, layout: Parallelism, count: int, micro_s: float) -> tuple[float, float]:
-    """The exchange between replicas beyond what a micro-batch beside it hides, in `micro_s`; and the rest.
+    """The exchange between replicas: the part that computing a micro-batch (`micro_s`) does not hide, and
+    the hidden part.
 
-    With ZeRO 2 gradients are exchanged in every micro-batch, with ZeRO 3 weights too, and twice; else once a
-    step. Where a copy of the model is on some of the ranks, its own exchange their parts of the gradients
-    with those of the other copies once a step.
+    With ZeRO 2 gradients are exchanged in every micro-batch, with ZeRO 3 also weights, twice; otherwise once
+    a step. If some of the ranks hold a copy of the model together, they exchange their parts of the gradients
+    with the other copies once a step.
     """
     ranks = layout.sharers
     if layout.dp * layout.cp == 1:
@@ -238,7 +240,7 @@ def _rail_s(case: SizingCase, layout: Parallelism, params: float) -> float:
 
 
 def _others(ranks: int) -> float:
-    """The part of a group that is not oneself: what has to travel."""
+    """The share of data that comes from the other ranks of a group."""
     return (ranks - 1) / ranks
 
 

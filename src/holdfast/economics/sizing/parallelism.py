@@ -1,8 +1,8 @@
-"""How a training run is spread over GPUs: what is asked, one answer to it, and the arithmetic both share.
+"""How a training run is spread over GPUs: the case, one layout for it, and the arithmetic both share.
 
 A world of GPUs is split as data x tensor x pipeline x context parallel (DP x TP x PP x CP); expert parallel
-(EP) is carved out of DP x CP. What is right is in `rules`, what it takes in `memory` and `pace`, what to
-choose in `sizing`. Pure arithmetic.
+(EP) is carved out of DP x CP. `rules` checks layouts, `memory` and `pace` compute their needs, and `sizing`
+chooses among them. Pure arithmetic.
 """
 
 import math
@@ -16,31 +16,31 @@ from holdfast.ledger.references import nvlink_domain_gpus
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 Recompute = Literal["none", "selective", "full"]
-"""What of the forward pass is computed a second time to save memory.
+"""The part of the forward pass that is computed a second time to save memory.
 
-none: nothing, so the attention matrices are kept unless a kernel fuses them. selective: what the framework
-means by it (`Framework`). full: whole layers, of which only the input is kept.
+none: nothing, so the attention matrices are kept unless a kernel fuses them. selective: depends on the
+`Framework`. full: whole layers, of which only the input is kept.
 """
 
 Framework = Literal["megatron", "torchtitan"]
-"""Whose selective recomputation and sharding is meant. megatron: the attention core is computed again, as
-Korthikanti et al. 2022 do. torchtitan: every second matrix, too, and FSDP has no weights besides those in
-float32."""
+"""The framework whose selective recomputation and sharding is meant. megatron: the attention core is
+recomputed, as in Korthikanti et al. 2022. torchtitan: every second matrix, too, and FSDP keeps only weights
+in float32."""
 
 Zero = Literal[0, 1, 2, 3]
-"""What the data parallel ranks share out among them (ZeRO, Rajbhandari et al. 2020): 1 the optimizer's state,
-2 the gradients too, 3 the weights too, which is FSDP."""
+"""What is sharded over the data parallel ranks (ZeRO, Rajbhandari et al. 2020): 1 the optimizer's state, 2
+also the gradients, 3 also the weights, which is FSDP."""
 
 NODES_PER_RACK = 4
-"""Of eight GPUs each, with liquid cooling; what NVLink joins is in one rack, too."""
+"""For nodes of eight GPUs with liquid cooling; an NVLink domain is always in one rack."""
 HEADROOM_SHARE = 0.05
-"""Of a GPU's memory, for what no formula has: the CUDA context, buffers of NCCL, fragmentation. Assumed: in
-the benchmarks that nanotron publishes (huggingface.co/nanotron) the allocator holds 1 to 7 % more than is in
-use."""
+"""Share of a GPU's memory for uses that no formula covers: the CUDA context, buffers of NCCL, fragmentation.
+Assumed: in the benchmarks that nanotron publishes (huggingface.co/nanotron) the allocator holds 1 to 7 % more
+than is in use."""
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs of a run. spare_nodes: those that stand by, beyond `gpus`."""
+    """The GPUs of a run. spare_nodes: nodes that stand by, beyond `gpus`."""
 
     chip: Chip
     gpus: int
@@ -73,14 +73,14 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Training(msgspec.Struct, frozen=True, kw_only=True):
-    """What the layout may not change: the training itself.
+    """The training itself, which the layout may not change.
 
     global_batch    sequences of a step, all GPUs together
-    tokens          to be trained on, in all
-    lanes           of a script that joins Holdfast; None: any other
-    gradient_bytes  of one gradient: 4 where they are summed in float32, as Megatron-LM and Llama 3 do
+    tokens          to train on, in all
+    lanes           of a script that uses Holdfast; None: any other script
+    gradient_bytes  of one gradient: 4 if gradients are summed in float32, as in Megatron-LM and Llama 3
     dropout         whether there is dropout, whose masks are kept
-    framework       whose memory is meant; None: any
+    framework       the framework whose memory is meant; None: any
     """
 
     sequence_tokens: int
@@ -108,10 +108,10 @@ class SizingCase(msgspec.Struct, frozen=True, kw_only=True):
 class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
     """One layout.
 
-    interleave   stages of the pipeline that a GPU has; with several the bubble is smaller, and memory larger
+    interleave   stages of the pipeline on each GPU; more make the bubble smaller and use more memory
     micro_batch  sequences that a replica computes at a time
-    shard        of the data parallel ranks, how many hold a copy of the model together, as with `holdfast run
-                 --shard`; None: the model is not shared out like that, but over all of them, if at all
+    shard        how many of the data parallel ranks hold a copy of the model together, as with `holdfast run
+                 --shard`; None: the model is sharded over all of them, if at all
     """
 
     tp: int = 1
@@ -127,17 +127,17 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def copy_gpus(self) -> int:
-        """GPUs that go together: of a replica and, under `shard`, of those that it shares the model with."""
+        """GPUs of one copy of the model: of a replica or, under `shard`, of all ranks that share it."""
         return self.replica_gpus * (self.shard or 1)
 
     @property
     def copies(self) -> int:
-        """How many of these there are."""
+        """How many copies of the model there are."""
         return self.dp // (self.shard or 1)
 
     @property
     def sharers(self) -> int:
-        """Ranks over which ZeRO shares state out."""
+        """Ranks over which ZeRO shards state."""
         return (self.shard or self.dp) * self.cp
 
     @property
@@ -151,7 +151,7 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expert_ways(self) -> int:
-        """Ranks that an expert layer is split over: EP and TP, or EP alone where it takes TP's ranks too."""
+        """Ranks that an expert layer is split over: EP x TP, or EP alone if it uses TP's ranks too."""
         return self.ep * self.tp if self.dp * self.cp % self.ep == 0 else self.ep
 
     def __str__(self) -> str:
@@ -163,9 +163,9 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def micro_batches(case: SizingCase, layout: Parallelism) -> int:
-    """That the busiest replica computes in a step, one after the other: gradient accumulation.
+    """Micro-batches that the busiest replica computes in a step (gradient accumulation).
 
-    Where they cannot be dealt out evenly, some replicas have one less, and wait.
+    If they cannot be dealt evenly, some replicas have one less, and wait.
     """
     training = case.training
     if training.lanes is None:
@@ -175,15 +175,15 @@ def micro_batches(case: SizingCase, layout: Parallelism) -> int:
 
 
 def balance(parts: int, holders: int) -> float:
-    """The share of their time that holders of equal parts are busy: 1 where all have as many."""
+    """The share of time that holders of equal parts are busy: 1 if all hold the same number."""
     return parts / holders / math.ceil(parts / holders)
 
 
 def stage_layers(layers: int, pp: int) -> tuple[int, int, int]:
     """Layers of the first, of the fullest and of the last stage of a pipeline.
 
-    Where two are missing for an even split, the first and the last stage have one less: the input table and
-    the output head stand in their place, as in Llama 3. What is left over otherwise goes to the stages
+    If two layers are missing for an even split, the first and the last stage have one less: the input table
+    and the output head take their place, as in Llama 3. Otherwise the remainder goes to the stages in
     between.
     """
     least, extra = divmod(layers, pp)
@@ -195,7 +195,7 @@ def stage_layers(layers: int, pp: int) -> tuple[int, int, int]:
 
 
 def fills_with_ends(layers: int, stages: int) -> bool:
-    """Whether table and head, each in the place of a layer, make the stages equal."""
+    """Whether the stages are equal if table and head each count as a layer."""
     return stages > 1 and (layers + 2) % stages == 0
 
 

@@ -1,7 +1,7 @@
-"""What makes a layout right or wrong, each rule with its reason as a sentence.
+"""Rules that a layout must follow, each with its reason as a sentence.
 
-`refusals` are what cannot work; `warnings` what works, but not well; data loaders have both, too. Memory is
-in `memory`, time in `pace`.
+`refusals` say why a layout cannot work; `warnings` say why it works, but not well. Data loaders have both,
+too. Memory is in `memory`, time in `pace`.
 """
 
 import math
@@ -22,13 +22,13 @@ from holdfast.economics.sizing.parallelism import (
 from holdfast.wording.lanes import few_lanes
 
 BALANCE_MIN = 0.9
-"""A deal of lanes that leaves members idle for more than a tenth of the step is warned of."""
+"""Warn if the deal of lanes leaves members idle for more than a tenth of the step."""
 BUBBLE_MAX = 0.25
-"""So much waiting in the pipeline, over the time it computes, is warned of."""
+"""Warn if the wait in the pipeline exceeds this share of the time it computes."""
 
 
 def refusals(case: SizingCase, layout: Parallelism) -> Iterator[str]:
-    """Why it cannot work; nothing where it can."""
+    """Reasons why the layout cannot work; none if it can."""
     yield from _nodes(case)
     yield from _tensor(case, layout)
     yield from _pipeline(case, layout)
@@ -40,7 +40,7 @@ def refusals(case: SizingCase, layout: Parallelism) -> Iterator[str]:
 
 
 def warnings(case: SizingCase, layout: Parallelism) -> Iterator[str]:
-    """What will cost time, in a layout that works."""
+    """Reasons why a working layout loses time."""
     excess = imbalance(case.shape.layers, layout.pp) - 1
     if excess:
         yield (
@@ -55,7 +55,7 @@ def warnings(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     ):
         yield (
             f"{case.shape.layers} layers do not divide into {stages} interleaved stages (PP {layout.pp} x "
-            f"{layout.interleave}): it takes a framework that is told which stage has which layers."
+            f"{layout.interleave}): the framework must let you assign layers to stages."
         )
     count = micro_batches(case, layout)
     bubble = bubble_share(layout, count)
@@ -82,7 +82,7 @@ def warnings(case: SizingCase, layout: Parallelism) -> Iterator[str]:
 
 
 def _few_parts(case: SizingCase, layout: Parallelism) -> str:
-    """Whether a lost replica's share is hard to share out. A pipeline's micro-batches count as lanes."""
+    """A warning if a lost replica's share is hard to deal evenly. Here micro-batches count as lanes."""
     if case.training.lanes is not None:
         return few_lanes(case.training.lanes, layout.copies, layout.shard or 1)
     parts = case.training.global_batch // layout.micro_batch
@@ -90,12 +90,12 @@ def _few_parts(case: SizingCase, layout: Parallelism) -> str:
 
 
 def bubble_share(layout: Parallelism, count: int) -> float:
-    """Waiting in the pipeline over the time it computes (Narayanan et al. 2021, section 2.2)."""
+    """The wait in the pipeline over the time it computes (Narayanan et al. 2021, section 2.2)."""
     return (layout.pp - 1) / (layout.interleave * count)
 
 
 def lane_balance_sentence(lanes: int, members: int) -> str:
-    """What an uneven deal costs."""
+    """The cost of an uneven deal, in a sentence."""
     most = -(-lanes // members)
     return (
         f"{members} members share {lanes} lanes unevenly: a step takes the time of {most} lanes where "
@@ -171,7 +171,7 @@ def _world(case: SizingCase, layout: Parallelism) -> Iterator[str]:
 
 
 def _copies(case: SizingCase, layout: Parallelism) -> Iterator[str]:
-    """Of replicas of several members."""
+    """Refusals for replicas of several members."""
     if layout.shard is None:
         return
     if layout.shard & (layout.shard - 1):
@@ -214,20 +214,20 @@ def _lanes(case: SizingCase, layout: Parallelism) -> Iterator[str]:
 
 
 PREFETCH_USUAL = 2
-"""Batches that a worker has ready: prefetch_factor of torch.utils.data.DataLoader."""
+"""Batches that a worker prefetches: prefetch_factor of torch.utils.data.DataLoader."""
 MEMORY_SHARE_MAX = 0.8
-"""Of a node's memory, for what is fetched ahead; the rest is for everything else."""
+"""Share of a node's memory for prefetched data; the rest is for everything else."""
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The data loader's settings, and what they run on; None for what is not known, and not checked.
+    """The data loader's settings and its hardware; None: unknown, and not checked.
 
-    One rank of each group that sees the same data (TP x CP) loads it, with worker processes of its own, as
-    PyTorch's DataLoader has them.
+    One rank of each group that sees the same data (TP x CP) loads it, with its own worker processes, as in
+    PyTorch's DataLoader.
 
     workers        of each rank that loads
-    samples_per_s  that one worker prepares, as measured; a sample is a sequence
-    shards         files that the data come in
+    samples_per_s  measured rate of one worker; a sample is a sequence
+    shards         number of data files
     sample_bytes   of one sample in memory
     """
 
@@ -241,7 +241,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def loader_refusals(case: SizingCase, layout: Parallelism, loader: Loader) -> Iterator[str]:
-    """Why the settings cannot work."""
+    """Reasons why the settings cannot work."""
     readers = layout.dp * max(1, loader.workers)
     if loader.shards is not None and loader.shards < readers:
         shards = "1 shard is" if loader.shards == 1 else f"{loader.shards:,} shards are"
@@ -262,7 +262,7 @@ def loader_refusals(case: SizingCase, layout: Parallelism, loader: Loader) -> It
 
 
 def loader_warnings(case: SizingCase, layout: Parallelism, loader: Loader, step_s: float) -> Iterator[str]:
-    """What will hold the GPUs up."""
+    """Reasons why the loader will delay the GPUs."""
     busy = _loading_ranks_per_node(case, layout) * loader.workers + case.cluster.gpus_per_node
     if loader.cpus_per_node is not None and busy > loader.cpus_per_node:
         yield (

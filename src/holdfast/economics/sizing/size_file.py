@@ -1,8 +1,8 @@
-"""What a user says about a run's size, in a small file or by flags, made into a question.
+"""Turn a user's description of a run's size, from a small file or flags, into a sizing question.
 
 The file is TOML with the tables [model], [cluster], [training], [layout] and [loader]; docs/sizing.md
-describes it. What it does not say is assumed where there is a usual value, and named in words. Nothing here
-does I/O.
+describes it. Missing values are replaced by usual ones, and each assumption is named in words. This module
+does no I/O.
 """
 
 import tomllib
@@ -33,9 +33,9 @@ GPUS_PER_NODE: dict[Chip, int] = {"gb200": 4, "gb300": 4}
 GPUS_PER_NODE_USUAL = 8
 """NVIDIA's DGX and HGX boards; a compute tray of the NVL72 racks has 4."""
 LAYERS_MAX = 10_000
-"""Every way to cut them into stages is tried."""
+"""A limit, because every way to cut layers into stages is tried."""
 LANES_MAX = 1 << 16
-"""As `holdfast.train` has it."""
+"""The same as in `holdfast.train`."""
 
 SPARE_NODES_MAX = 10**6
 GRADIENT_BYTES_MAX = 8
@@ -43,11 +43,11 @@ GRADIENT_BYTES_MAX = 8
 Amount = Annotated[float, msgspec.Meta(gt=0)]
 
 _DIMENSIONS = ("layers", "hidden", "heads", "ffn", "vocab")
-"""What a model that is not known by name must say of itself."""
+"""Dimensions that must be given for a model that is not known by name."""
 
 
 class ModelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model by name, or by its dimensions. None, here and below: not said."""
+    """A model by name, or by its dimensions. None, here and below: not given."""
 
     name: str | None = None
     layers: Annotated[int, msgspec.Meta(ge=1, le=LAYERS_MAX)] | None = None
@@ -91,14 +91,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Understood(msgspec.Struct, frozen=True, kw_only=True):
-    """The question that a request amounts to, and what was assumed for it, in words."""
+    """The question from a request, and the assumptions made for it, in words."""
 
     question: SizingQuestion
     assumed: tuple[str, ...]
 
 
 def read(text: str) -> Request:
-    """The request in a file; what it says wrongly is refused."""
+    """The request in a file; `InputError` if it is not valid."""
     try:
         return msgspec.convert(tomllib.loads(text), Request)
     except msgspec.ValidationError as error:
@@ -112,7 +112,7 @@ def read(text: str) -> Request:
 
 
 def merged(said: Request, over: Request) -> Request:
-    """What `said` says, where `over` does not say otherwise."""
+    """The request `said`, overridden by the values of `over`."""
     return Request(
         model=over.model if over.model != ModelTable() else said.model,
         cluster=_merged(said.cluster, over.cluster),
@@ -123,7 +123,7 @@ def merged(said: Request, over: Request) -> Request:
 
 
 def understood(request: Request, prices: Prices, *, must_survive: bool = False) -> Understood:
-    """The question, with what is usual in place of what was not said."""
+    """The question, with usual values in place of missing ones."""
     assumed: list[str] = []
     name, model = _model(request.model)
     shape = model.shape
@@ -133,7 +133,7 @@ def understood(request: Request, prices: Prices, *, must_survive: bool = False) 
     if price.assumed:
         assumed.append(f"{prices.currency.said(price.value)} a GPU-hour ({price.source})")
     assumed.append(
-        f"{100 * HEADROOM_SHARE:.0f} % of a GPU's memory kept free for what no formula has, if it can be"
+        f"{100 * HEADROOM_SHARE:.0f} % of a GPU's memory kept free, if possible, for uses no formula covers"
     )
     question = SizingQuestion(
         case=SizingCase(name=name, shape=shape, cluster=cluster, training=training),
@@ -155,7 +155,7 @@ def _merged(said: _Said, over: _Said) -> _Said:
 
 
 def _model(said: ModelTable) -> tuple[str, KnownModel]:
-    """Its name, and all that is known of it; of a model by its dimensions, those."""
+    """The model's name, and its known data or given dimensions."""
     if said.name is not None and said == ModelTable(name=said.name):
         known = published().models
         if said.name.lower() not in known:
@@ -171,13 +171,16 @@ def _model(said: ModelTable) -> tuple[str, KnownModel]:
 
 
 def _shape(said: ModelTable) -> Shape:
-    """Of a model whose dimensions are there."""
+    """The shape of a model whose dimensions are complete."""
     dimensions = msgspec.structs.asdict(said)
     heads, hidden = dimensions["heads"], dimensions["hidden"]
     if said.head_dim is None and hidden % heads:
         raise InputError(f"{heads} heads do not divide a hidden size of {hidden}.", hint="Give head_dim.")
     if said.active_experts > said.experts:
-        raise InputError("More experts are active than there are.", hint="Check experts and active_experts.")
+        raise InputError(
+            f"{said.active_experts} experts are active, but the model has only {said.experts}.",
+            hint="Check experts and active_experts.",
+        )
     del dimensions["name"]
     implied = {"kv_heads": said.kv_heads or heads, "head_dim": said.head_dim or hidden // heads}
     return Shape(**{**dimensions, **implied})
@@ -249,8 +252,8 @@ def _check_lanes(lanes: int | None) -> None:
 
 
 def _wanted(said: Wanted, training: Training) -> Wanted:
-    """With lanes every member holds the whole model, or those of a replica together; what a layout does not
-    name is not split.
+    """The settled parts of a layout. With lanes, every member holds the whole model, or the members of a
+    replica do together; dimensions that a layout does not name are not split.
     """
     if training.lanes is not None or said.shard is not None:
         zero: Zero = 3 if (said.shard or 1) > 1 else 0

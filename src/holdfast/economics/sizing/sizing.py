@@ -1,8 +1,8 @@
-"""Right-sizing: which layouts fit a model and a cluster, what each costs, and the nearest right ones to a
-wrong one.
+"""Right-sizing: which layouts fit a model and a cluster, their costs, and the nearest fit for one that does
+not.
 
-Everything that is possible is tried: there are some thousands of layouts at most. Pure arithmetic, without
-numpy, so that `holdfast run` can ask before it starts anything.
+All possible layouts are tried: there are a few thousand at most. Pure arithmetic, without numpy, so that
+`holdfast run` can ask before it starts anything.
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,25 +40,25 @@ from holdfast.wording.units import DAY_S
 GIB = 2**30
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 CP_TOKENS_MIN = 8192
-"""Context parallelism is for sequences too long for one GPU: it is not proposed where it would leave a GPU
-fewer tokens than in Llama 3's longest (131,072 tokens, CP 16; Table 4)."""
+"""Context parallelism is for sequences too long for one GPU: it is not proposed if a GPU would get fewer
+tokens than with Llama 3's longest sequences (131,072 tokens, CP 16; Table 4)."""
 BATCH_TOKENS_USUAL = 4_000_000
-"""Of a step, where nothing else is said: what Llama 3 405B begins with (section 3.4.1)."""
+"""Tokens of a step if not given: what Llama 3 405B begins with (section 3.4.1)."""
 RANKED_BY = (
-    "time a step takes, which is also cost; of equals by whether memory may run out, then by a lost node, "
-    "then by what the layout adds to computing, then by memory"
+    "time of a step, which is also the cost; ties by whether memory may run out, then by a lost node, "
+    "then by the overhead of the layout, then by memory"
 )
 NEAREST_SHOWN = 3
 SHARD_OCTAVES = 4
-"""So many times the ranks that were asked for are doubled, for the nearest right number."""
+"""How many times the requested ranks are doubled in the search for the nearest number that fits."""
 TRIES_MAX = 256
-"""Numbers of GPUs that are tried in each direction, for the nearest right ones."""
+"""How many numbers of GPUs are tried in each direction, in the search for the nearest that fit."""
 
 _Choice = TypeVar("_Choice")
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What of the layout is settled; None: to be chosen."""
+    """The settled parts of a layout; None: to be chosen."""
 
     tp: Count | None = None
     pp: Count | None = None
@@ -73,20 +73,20 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def is_split(self) -> bool:
-        """Whether it says something of how the GPUs are divided."""
+        """Whether any division of the GPUs is settled."""
         return any(ways is not None for ways in (self.tp, self.pp, self.cp, self.dp, self.ep))
 
     @property
     def is_layout(self) -> bool:
-        """Whether it says how the model is split, and so is to be checked rather than completed."""
+        """Whether the split of the model is settled, so that it is checked rather than chosen."""
         return self.tp is not None and self.pp is not None
 
 
 class SizingQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A case, what of its layout is settled, and the price of a GPU-hour.
+    """A case, the settled parts of its layout, and the price of a GPU-hour.
 
     has_free_batch  whether the global batch was chosen to suit the GPUs, and may be chosen again
-    must_survive    whether only layouts count that survive the loss of a node
+    must_survive    whether a layout must survive the loss of a node
     """
 
     case: SizingCase
@@ -98,12 +98,12 @@ class SizingQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sized(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout that works, what it takes and what it costs.
+    """A layout that works, its needs and its cost.
 
     micro_batches  one after the other in a step
-    memory_bytes   by formula; memory: its parts; memory_range: what published runs make of it
-    may_run_out    whether the range reaches beyond the GPU's memory
-    losses         what is done about a lost rank, node and rack, with the replicas of `holdfast run --shard`
+    memory_bytes   by formula; memory: its parts; memory_range: from published runs
+    may_run_out    whether the range exceeds the GPU's memory
+    losses         the effect of a lost rank, node and rack on the replicas of `holdfast run --shard`
     """
 
     layout: Parallelism
@@ -121,14 +121,14 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SizingAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The layouts that fit, best first; rate: the published runs that their pace is taken from."""
+    """The layouts that fit, best first. rate: the published runs behind their pace."""
 
     sized: tuple[Sized, ...]
     rate: PublishedRate
 
 
 def answer(question: SizingQuestion) -> SizingAnswer:
-    """The layouts that fit, the quickest first; `InputError` with the nearest right ones where none does."""
+    """The layouts that fit, the quickest first; if none does, `InputError` with the nearest that would."""
     rate = published_rate(setup_of(question.case))
     best: dict[tuple[int, ...], Sized] = {}
     for layout in fitting(question):
@@ -144,9 +144,10 @@ def answer(question: SizingQuestion) -> SizingAnswer:
 
 
 def fitting(question: SizingQuestion) -> Iterator[Parallelism]:
-    """The layouts that break no rule and fit into memory by formula; where none does, those that may fit.
+    """The layouts that break no rule and fit into memory by formula; if none does, those that may fit.
 
-    Only what is beyond the whole range does not fit: what the formula refuses, others have run.
+    Only a layout whose whole range is beyond the memory does not fit: some published runs fit although the
+    formula says otherwise.
     """
     case, found = question.case, False
     for layout in _lawful(question):
@@ -161,7 +162,7 @@ def fitting(question: SizingQuestion) -> Iterator[Parallelism]:
 
 
 def _lawful(question: SizingQuestion) -> Iterator[Parallelism]:
-    """All layouts that break no rule, of parallelism or of the loader."""
+    """All layouts that break no rule of parallelism or of the loader."""
     case, loader = question.case, question.loader
     for layout in _layouts(question):
         if next(refusals(case, layout), None) is not None:
@@ -171,7 +172,7 @@ def _lawful(question: SizingQuestion) -> Iterator[Parallelism]:
 
 
 def nearest_gpus(question: SizingQuestion) -> tuple[int, ...]:
-    """The next smaller and the next larger number of GPUs for which there is a layout at all."""
+    """The next smaller and the next larger number of GPUs for which a layout exists."""
     gpus, node = question.case.cluster.gpus, question.case.cluster.gpus_per_node
     whole_above = range(gpus - gpus % node + node, gpus + TRIES_MAX * node, node)
     counts_above = chain(range(gpus + 1, node), whole_above)
@@ -184,16 +185,16 @@ def nearest_gpus(question: SizingQuestion) -> tuple[int, ...]:
 
 
 def suitable_batch(gpus: int, sequence_tokens: int) -> int:
-    """Sequences that make about BATCH_TOKENS_USUAL tokens, and that so many GPUs can share out evenly.
+    """A batch of about BATCH_TOKENS_USUAL tokens, in sequences, that this many GPUs can share evenly.
 
-    That is the odd part of their number times a power of two.
+    It is the odd part of the number of GPUs times a power of two.
     """
     odd = gpus // (gpus & -gpus)
     return odd << max(0, round(log2(BATCH_TOKENS_USUAL / sequence_tokens / odd)))
 
 
 def memory_sentence(case: SizingCase, layout: Parallelism) -> str:
-    """What the layout takes, part by part, against what there is."""
+    """The memory that the layout needs, part by part, and the memory of the GPU."""
     taken = memory(case, layout)
     parts = ", ".join(
         f"{name.removesuffix('_bytes')} {getattr(taken, name) / GIB:,.1f}"
@@ -208,12 +209,12 @@ def memory_sentence(case: SizingCase, layout: Parallelism) -> str:
 
 
 def range_gib(span: MemoryRange) -> str:
-    """`53.6 to 90.2`."""
+    """In words, as in `53.6 to 90.2`."""
     return f"{span.low_bytes / GIB:,.1f} to {span.high_bytes / GIB:,.1f}"
 
 
 def _has_layout(question: SizingQuestion, gpus: int) -> bool:
-    """Whether there is one on so many GPUs, with what else is settled as it is."""
+    """Whether a layout exists on this many GPUs, with the other settings unchanged."""
     case = question.case
     training = case.training
     if question.has_free_batch:
@@ -266,14 +267,14 @@ def _sized(question: SizingQuestion, layout: Parallelism, reference: MfuReferenc
 def _memory_warnings(case: SizingCase, span: MemoryRange) -> Iterator[str]:
     if span.high_bytes > case.cluster.memory_bytes:
         yield (
-            f"It may run out of memory: published runs take {range_gib(span)} GiB where the formula is the "
-            f"same, and the {case.cluster.chip.upper()} has {case.cluster.memory_bytes / GIB:,.1f} GiB. "
-            "Measure one step first."
+            "It may run out of memory: published runs with the same result by formula take "
+            f"{range_gib(span)} GiB, and the {case.cluster.chip.upper()} has "
+            f"{case.cluster.memory_bytes / GIB:,.1f} GiB. Measure one step first."
         )
 
 
 def _survival_warnings(case: SizingCase, found: Survival) -> Iterator[str]:
-    """On one node alone nobody expects to."""
+    """A run on a single node is not expected to survive, so there is no warning."""
     if not found.survives and case.cluster.gpus > case.cluster.gpus_per_node:
         yield f"It does not survive the loss of a node: {found.sentence}."
 
@@ -282,7 +283,7 @@ def _survival_warnings(case: SizingCase, found: Survival) -> Iterator[str]:
 
 
 def _layouts(question: SizingQuestion) -> Iterator[Parallelism]:
-    """All layouts that could be meant, right or wrong; what is settled is not varied."""
+    """All layouts to consider, right or wrong; settled parts are not varied."""
     case, wanted = question.case, question.wanted
     gpus = case.cluster.gpus
     for tp in _choices(wanted.tp, _powers_of_two(case.cluster.domain_gpus)):
@@ -295,7 +296,7 @@ def _layouts(question: SizingQuestion) -> Iterator[Parallelism]:
 
 
 def _variants(question: SizingQuestion, split: Parallelism) -> Iterator[Parallelism]:
-    """The layout with all experts', micro-batches', pipelines' and memory's settings."""
+    """The layout with all settings for experts, micro-batches, interleaving and memory."""
     case, wanted = question.case, question.wanted
     for ep in _choices(wanted.ep, _powers_of_two(case.shape.experts)):
         for interleave in _choices(wanted.interleave, _interleaves(case, split.pp)):
@@ -318,12 +319,12 @@ def _choices(settled: _Choice | None, possible: Iterable[_Choice]) -> tuple[_Cho
 
 
 def _powers_of_two(most: int) -> tuple[int, ...]:
-    """Up to this; 1 always."""
+    """Powers of two up to `most`, and always 1."""
     return tuple(1 << exponent for exponent in range(max(1, most.bit_length())))
 
 
 def _pipelines(case: SizingCase) -> Iterator[int]:
-    """Stages that divide the layers, or do so with the two ends."""
+    """Numbers of stages that divide the layers, or the layers and the two ends."""
     layers = case.shape.layers
     most = min(layers, case.cluster.gpus)
     return (pp for pp in range(1, most + 1) if layers % pp == 0 or fills_with_ends(layers, pp))
@@ -340,17 +341,17 @@ def _interleaves(case: SizingCase, pp: int) -> Iterator[int]:
 
 
 def _zeros(split: Parallelism) -> tuple[Zero, ...]:
-    """With a pipeline ZeRO 3 would gather every weight again for each micro-batch."""
+    """Stages of ZeRO to try. With a pipeline, ZeRO 3 would gather every weight again for each micro-batch."""
     if split.dp * split.cp == 1:
         return (0,)
     return (1, 2) if split.pp > 1 else (1, 2, 3)
 
 
-# ---- where nothing fits ----------------------------------------------------------------------------------
+# ---- if nothing fits -------------------------------------------------------------------------------------
 
 
 def _refusal(question: SizingQuestion) -> InputError:
-    """Why there is no answer, and the nearest questions to which there is one."""
+    """Why no layout fits, and the nearest question with an answer."""
     case = question.case
     if question.must_survive and next(fitting(question), None) is not None:
         return InputError(
@@ -375,13 +376,11 @@ def _refusal(question: SizingQuestion) -> InputError:
             sentence,
             hint="With lanes every member, or replica of --shard, holds the whole model and needs a lane.",
         )
-    return InputError(
-        sentence, hint="It takes a smaller model, shorter sequences, or a chip with more memory."
-    )
+    return InputError(sentence, hint="Use a smaller model, shorter sequences, or a chip with more memory.")
 
 
 def _reason(question: SizingQuestion) -> str:
-    """Of the layout that comes nearest to being right."""
+    """The reason for the layout that comes closest to fitting."""
     case, loader = question.case, question.loader
     lawful: list[Parallelism] = []
     broken: list[tuple[str, ...]] = []
@@ -397,7 +396,7 @@ def _reason(question: SizingQuestion) -> str:
 
 
 def _nearest_batches(question: SizingQuestion) -> list[int]:
-    """The next smaller and the next larger global batch; none where the batch is not what is wrong."""
+    """The next smaller and the next larger global batch that fit; none if the batch is not the problem."""
     batch = question.case.training.global_batch
     if question.has_free_batch or not all(any(refusals(question.case, one)) for one in _layouts(question)):
         return []
@@ -419,7 +418,7 @@ def _fits_batch(question: SizingQuestion, batch: int) -> bool:
 
 
 def _nearest_layouts(question: SizingQuestion) -> list[str]:
-    """On the same GPUs, by distance in octaves; with ZeRO where that was settled too."""
+    """The nearest layouts on the same GPUs, by distance in octaves; with ZeRO if that was settled too."""
     wanted = question.wanted
     splits: dict[str, Parallelism] = {}
     for layout in fitting(msgspec.structs.replace(question, wanted=Wanted())):
@@ -435,7 +434,7 @@ def _nearest_layouts(question: SizingQuestion) -> list[str]:
 
 
 def _nearest_shards(question: SizingQuestion) -> list[str]:
-    """The same, as `--shard` says it."""
+    """The nearest layouts, written as `--shard`."""
     wanted = question.wanted
     assert wanted.shard is not None
     splits: dict[str, Parallelism] = {}

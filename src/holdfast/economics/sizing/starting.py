@@ -1,4 +1,4 @@
-"""A run's size on the command line: the file that says it, and what is printed of the answer."""
+"""A run's size on the command line: its file, the output, and doubts before `holdfast run` starts."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +16,12 @@ from holdfast.record.files import parsed
 
 
 class Printed(msgspec.Struct, frozen=True, kw_only=True):
-    """What `plan size --json` prints: the layouts, best first, and what they are reckoned with.
+    """The content of `plan size --json`: the layouts, best first, and the inputs.
 
     memory_bytes  memory of a GPU; usable_bytes: the same after headroom
-    ranked_by     in what order the layouts are
-    rate          the published runs that the pace is taken from
-    assumed       what the user did not say, in words
+    ranked_by     the order of the layouts
+    rate          the published runs behind the pace
+    assumed       values that the user did not give, in words
     """
 
     case: SizingCase
@@ -35,13 +35,13 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_request(path: Path) -> Request:
-    """What the file says; a mistake in it is told with its name."""
+    """The request in the file; error messages name the file."""
     return parsed(path, read, what="size file", hint="docs/sizing.md shows such a file.")
 
 
 class Dimensions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `holdfast run` is about to start. cpus_per_node: of this machine, shared by its nodes. layout: as
-    far as its flags say it.
+    """The size of the run that `holdfast run` is about to start. cpus_per_node: of this machine, shared by
+    its nodes. layout: the parts that its flags settle.
     """
 
     nodes_min: int
@@ -56,9 +56,9 @@ class Dimensions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_doubts(path: Path, planned: Dimensions) -> Iterator[str]:
-    """What speaks against starting such a run, by its size file; `InputError` where it cannot work.
+    """Doubts about starting such a run, by its size file; `InputError` if it cannot work.
 
-    The sentences are those of `holdfast plan size` for the same file. Prices play no part.
+    The sentences are the same as in `holdfast plan size` for the same file. Prices play no part.
     """
     request = _as_planned(load_request(path), path, planned)
     question = understood(request, DEFAULTS).question
@@ -82,7 +82,7 @@ def run_doubts(path: Path, planned: Dimensions) -> Iterator[str]:
 
 
 def _as_planned(request: Request, path: Path, planned: Dimensions) -> Request:
-    """The file's request for the GPUs that the run brings; it may not name others."""
+    """The file's request with the GPUs of the run; the file must not name other numbers."""
     brought = {"gpus": planned.members, "gpus_per_node": planned.slots}
     for name, number in brought.items():
         said = getattr(request.cluster, name)
@@ -102,7 +102,7 @@ def _as_planned(request: Request, path: Path, planned: Dimensions) -> Request:
 
 
 def _doubts_of_fewer(request: Request, planned: Dimensions) -> Iterator[str]:
-    """Whether what is said also holds with the fewest nodes that the run may go on with."""
+    """A doubt if the layout does not work with the fewest nodes that the run may continue with."""
     cluster = msgspec.structs.replace(request.cluster, gpus=planned.nodes_min * planned.slots)
     layout = msgspec.structs.replace(request.layout, dp=None)
     try:

@@ -1,7 +1,7 @@
-"""What the loss of a node does to a layout: whether the run goes on, with what, and how fast.
+"""The effect of a lost node on a layout: whether the run goes on, with what, and how fast.
 
-A run goes on with the replicas that are left: they take over the micro-batches, or lanes, of those that are
-gone, so the global batch and with it the training stay what they were.
+A run goes on with the remaining replicas: they take over the micro-batches, or lanes, of the lost ones, so
+the global batch and the training stay the same.
 """
 
 import math
@@ -16,14 +16,14 @@ from holdfast.ledger.references import MfuReference
 
 
 class Survival(msgspec.Struct, frozen=True, kw_only=True):
-    """After the loss of one node.
+    """The state after the loss of one node.
 
     survives     whether training goes on without waiting for a repair
     sentence     how, or why not
     dp           replicas that go on
-    idle_gpus    GPUs that are well, but whose replica is not complete
-    slowdown     a step's time over what it was; None: there is none
-    needs_saved  whether state is lost that no other GPU has, and comes from a snapshot or a checkpoint
+    idle_gpus    healthy GPUs whose replica is incomplete
+    slowdown     a step's time over the time before; None: no steps
+    needs_saved  whether state is lost that no other GPU has and that must come from a snapshot or checkpoint
     """
 
     survives: bool
@@ -35,7 +35,7 @@ class Survival(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survival(case: SizingCase, layout: Parallelism, reference: MfuReference) -> Survival:
-    """Replicas are taken to be placed so that a node holds parts of as few as can be."""
+    """The effect of a lost node. Each node is assumed to hold parts of as few replicas as possible."""
     if layout.shard is not None:
         return _copies_left(case, layout, reference)
     lost = _replicas_lost(case, layout)
@@ -69,9 +69,7 @@ def survival(case: SizingCase, layout: Parallelism, reference: MfuReference) -> 
 
 
 def replica_losses(case: SizingCase, layout: Parallelism) -> tuple[ReplicaLoss, ...]:
-    """What is done about a lost rank, node and rack; nothing unless the members of `holdfast run --shard` are
-    meant.
-    """
+    """The effect of a lost rank, node and rack; empty unless the layout is one of `holdfast run --shard`."""
     if layout.shard is None:
         return ()
     lanes = case.training.lanes
@@ -88,7 +86,7 @@ def replica_losses(case: SizingCase, layout: Parallelism) -> tuple[ReplicaLoss, 
 
 
 def _copies_left(case: SizingCase, layout: Parallelism, reference: MfuReference) -> Survival:
-    """The same of replicas of several members, whose parts have copies: nothing but the pace changes."""
+    """The same for replicas of several members, whose parts have copies: only the pace changes."""
     found = replica_losses(case, layout)[1]
     slowdown = found.slowdown
     if found.outcome == "shelved":
@@ -107,7 +105,7 @@ def _copies_left(case: SizingCase, layout: Parallelism, reference: MfuReference)
 
 
 def _replicas_lost(case: SizingCase, layout: Parallelism) -> int:
-    """With experts shared out, all replicas that hold a part of the same ones go together."""
+    """Replicas lost with a node. Replicas that hold parts of the same experts are lost together."""
     touched = math.ceil(case.cluster.gpus_per_node / layout.replica_gpus)
     together = layout.ep // math.gcd(layout.ep, layout.cp)
     return math.ceil(touched / together) * together
