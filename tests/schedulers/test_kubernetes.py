@@ -3,7 +3,9 @@ tried on a real server, by tests/schedulers/test_contract.py and test_kubernetes
 """
 
 import base64
+import os
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import yaml
 
 from holdfast.control.policy import read_policy
 from holdfast.record.errors import InputError
+from holdfast.record.secret_files import SECRET_BYTES_MAX
 from holdfast.schedulers import kubernetes_api
 from holdfast.schedulers.kubernetes_api import KubeAccess, KubernetesApi, find_access, read_kubeconfig
 from holdfast.schedulers.kubernetes_objects import KubeNode, KubePod, time_ns
@@ -82,7 +85,7 @@ def test_a_pod_finds_the_server_by_its_own_account(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("KUBECONFIG", f"{config}:/other")
     assert find_access().token == "secret"
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    with pytest.raises(InputError, match="kubeconfig cannot be read"):
+    with pytest.raises(InputError, match="Cannot read the kubeconfig"):
         find_access()
 
 
@@ -95,8 +98,22 @@ def test_a_token_that_is_none_is_refused_and_not_quoted(token: str) -> None:
     api.close()
 
 
+def test_a_fifo_is_refused_as_kubeconfig_key_or_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    monkeypatch.setenv("KUBECONFIG", str(pipe))
+    with pytest.raises(InputError, match=r"the kubeconfig: .* is not a regular file"):
+        find_access()
+    with pytest.raises(InputError, match="is not a regular file"):
+        read_kubeconfig(kubeconfig(user={"client-certificate": "pipe"}), tmp_path)
+    api = KubernetesApi(KubeAccess(server="http://127.0.0.1:1", token_path=pipe), patience_s=0.0)
+    with closing(api), pytest.raises(InputError, match="is not a regular file"):
+        list(api.items("/api/v1/nodes", KubeNode))
+
+
 def test_a_file_that_is_too_large_is_refused_rather_than_cut(tmp_path: Path) -> None:
-    (tmp_path / "chain.pem").write_bytes(b"x" * (kubernetes_api.TEXT_BYTES_MAX + 1))
+    (tmp_path / "chain.pem").write_bytes(b"x" * (SECRET_BYTES_MAX + 1))
     with pytest.raises(InputError, match="more than 1 MiB"):
         read_kubeconfig(kubeconfig(user={"client-certificate": "chain.pem"}), tmp_path)
 

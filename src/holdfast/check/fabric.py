@@ -14,6 +14,7 @@ from statistics import median, quantiles
 
 from holdfast.check.figures import CheckedFigure, figure, unmeasured
 from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.secret_files import read_secret
 from holdfast.run.handshake import Unreachable
 from holdfast.run.link import shake_hands
 from holdfast.run.seeking import Address
@@ -46,7 +47,6 @@ _RETRANSMITTED, _SENT, _NEEDLESS = struct.Struct("=100xI"), struct.Struct("=136x
 """tcpi_total_retrans, tcpi_segs_out and tcpi_dsack_dups, of linux/tcp.h. The last: what was sent again though
 it had arrived, as happens where a machine is busy.
 """
-TOKEN_BYTES_MAX = 4_096
 PORT_MAX = 65_535
 _PORT = re.compile(r"[0-9]{1,5}")
 NAMES = {
@@ -78,19 +78,11 @@ def _is_name(host: str) -> bool:
 
 
 def read_token(path: Path | None) -> str:
-    """Raises `InputError` where it is no secret, or none that is worth the name."""
+    """Raises `InputError` if the file cannot be read, is not private, or has too short a token."""
     if path is None:
         raise InputError("--peer and --answer need a token.", hint="Name its file with --token-file.")
     hint = "Make one: (umask 077; openssl rand -hex 16 > FILE); all nodes need the same."
-    try:
-        with path.open("rb") as file:
-            is_open = path.stat().st_mode & 0o007
-            token = file.read(TOKEN_BYTES_MAX).decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise InputError(f"Cannot read the token in {path}: {reason}.", hint=hint) from None
-    if is_open:
-        raise InputError(f"Every user can read the token in {path}.", hint=f"chmod o= {path}")
+    token = read_secret(path, what="the token", hint=hint, is_private=True).strip()
     if len(token) < TOKEN_CHARS_MIN:
         raise InputError(f"The token in {path} has fewer than {TOKEN_CHARS_MIN} characters.", hint=hint)
     return token

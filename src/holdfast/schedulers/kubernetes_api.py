@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.record.errors import HoldfastError, InputError
-from holdfast.record.files import parsed
+from holdfast.record.secret_files import read_secret
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.schedulers.kubernetes_objects import KubePage, KubeStatus
 from holdfast.signals.http_client import Failed, HttpAnswer, HttpClient, Limits, Manners, decoded, shown
@@ -33,8 +33,6 @@ PAGE_ITEMS, PAGES_MAX = 500, 4_000
 PATIENCE_S = 60.0
 """For which what belongs to an action is tried again."""
 PAUSE_S, PAUSE_S_MAX = 0.25, 4.0
-TEXT_BYTES_MAX = 1 << 20
-"""Of a token, a key or a bundle of authorities: a system's own has about 200 KiB."""
 _TOKEN = re.compile(r"[!-~]+")
 _AWAY = frozenset({429, 500, 502, 503, 504})
 """It may answer the next time. An eviction that a disruption budget forbids is 429, too: it is not one of
@@ -109,7 +107,11 @@ def find_access() -> KubeAccess:
         return KubeAccess(server=f"https://{host}:{port}", token_path=ACCOUNT / "token", ca=ca)
     path = Path(named.split(os.pathsep)[0]) if named else Path.home() / ".kube" / "config"
     hint = "Name one by $KUBECONFIG, or run control in a pod with a service account."
-    return parsed(path, lambda text: read_kubeconfig(text, path.parent), what="kubeconfig", hint=hint)
+    text = read_secret(path, what="the kubeconfig", hint=hint, is_private=False, encoding="utf-8")
+    try:
+        return read_kubeconfig(text, path.parent)
+    except InputError as error:
+        raise InputError(f"{path}: {error.sentence}", hint=error.hint) from None
 
 
 def read_kubeconfig(text: str, folder: Path) -> KubeAccess:
@@ -159,18 +161,8 @@ def _material(folder: Path, path: str, data: str) -> str:
 
 
 def _text(path: Path, *, what: str) -> str:
-    try:
-        with path.open("rb") as file:
-            text = file.read(TEXT_BYTES_MAX + 1).decode("ascii")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise InputError(f"Cannot read {what}: {path}: {reason}.", hint=_HINT) from None
-    if len(text) > TEXT_BYTES_MAX:
-        raise InputError(
-            f"Cannot use {what}: {path} has more than {TEXT_BYTES_MAX >> 20} MiB.",
-            hint="Name a smaller file.",
-        )
-    return text
+    # Kubernetes mounts these files so that every user of the container can read them.
+    return read_secret(path, what=what, hint=_HINT, is_private=False)
 
 
 def _verify(access: KubeAccess) -> ssl.SSLContext | bool:

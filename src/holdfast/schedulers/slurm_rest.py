@@ -16,6 +16,7 @@ from holdfast.control.cluster import NodeView
 from holdfast.control.policy import SlurmPolicy
 from holdfast.control.seeing import PlacedJob
 from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.secret_files import read_secret
 from holdfast.schedulers.scheduler import require_name
 from holdfast.schedulers.slurm_documents import (
     SlurmDocument,
@@ -31,7 +32,6 @@ LIMITS = Limits(total_s=30.0, body_bytes_max=256 << 20)
 UNIX = "unix:"
 LOCAL = "http://localhost"
 """What HTTP calls the other end of a unix socket."""
-TOKEN_BYTES_MAX = 1 << 16
 UNAUTHORISED = (401, 403)
 _TOKEN = re.compile(r"[!-~]+")
 _NODES = re.compile(r"/slurm/(v0\.0\.(\d{1,6}))/nodes/?")
@@ -186,15 +186,9 @@ def _own_name() -> str:
 
 
 def _token_in(path: Path) -> str:
-    """As it is, or as `scontrol token` prints it."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(TOKEN_BYTES_MAX).decode("ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise HoldfastError(
-            f"Cannot read the token for slurmrestd: {path}: {reason}.", hint="See slurm.token_file."
-        ) from None
+    """The token in this file, which holds it alone or as `scontrol token` prints it."""
+    what, hint = "the token for slurmrestd", "See slurm.token_file in the policy."
+    text = read_secret(path, what=what, hint=hint, is_private=True)
     if token := text.strip().removeprefix("SLURM_JWT="):
         return token
     raise HoldfastError(f"The token for slurmrestd is missing: {path} is empty.", hint="`scontrol token`.")
