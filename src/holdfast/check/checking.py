@@ -1,4 +1,4 @@
-"""One node, from end to end, within a bound: schedulers kill a health check that takes longer."""
+"""The whole check of a node, within a time limit: schedulers kill a health check that takes longer."""
 
 import re
 import time
@@ -38,14 +38,15 @@ HOST_SHARE, FABRIC_SHARE, GPU_SHARE = 0.5, 0.3, 0.5
 """
 
 KINDS = ("gpu", "fabric", "port", "disk", "memory", "clock", "kernel")
-"""How the names of checks begin."""
+"""The beginnings of the checks' names."""
 
 
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """gpus: so many must be there; None: as many as are plugged in. folder: on the disk that is tried.
-    most_s: for all. since_s: so far back the kernel log counts. skipped: names, or how they begin. part: what
-    the node was drained for, which is tried longer and must be proven good. peers: known to be good; the way
-    to the first that answers is tried, with this token. ports: the kernel's tree of adapters.
+    """gpus: the number that must be present; None: as many as are plugged in. folder: on the disk to try.
+    most_s: time limit of the whole check. since_s: how far back the kernel log counts. skipped: names of
+    checks, or their beginnings. part: the part that the node was drained for; it is tried longer and must be
+    proven good. peers: nodes that are known to be good; the link to the first one that answers is tried, with
+    this token. ports: the kernel's tree of adapters. log: the kernel log.
     """
 
     gpus: int | None
@@ -61,7 +62,7 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found. took_s: the whole."""
+    """The result. took_s: of the whole check."""
 
     ok: bool
     took_s: float
@@ -104,8 +105,8 @@ def fabric_until_s(plan: CheckPlan, begun_s: float, now_s: float, *, gpus: int) 
 
 
 def require_known(skipped: Sequence[str], part: SuspectPart | None = None) -> None:
-    """Raises `InputError` where one of them is the beginning of no check's name, or leaves out what has to
-    clear this part.
+    """Raises `InputError` if no check's name begins with one of these, or if one of them leaves out a check
+    that has to clear this part.
     """
     for one in skipped:
         if not one or not any(one.startswith(kind) or kind.startswith(one) for kind in KINDS):
@@ -120,12 +121,12 @@ def require_known(skipped: Sequence[str], part: SuspectPart | None = None) -> No
 
 
 def _is_of_a_gpu(name: str, skipped: str) -> bool:
-    """Whether `gpu*.product` is left out for one of them."""
+    """Whether `skipped` leaves out a figure such as `gpu*.product` for one GPU."""
     return name.startswith(EACH_GPU) and bool(re.match(r"gpu\d", skipped))
 
 
 def _is_asked(name: str, plan: CheckPlan) -> bool:
-    """Whether this check measures it: some figures are only measured on request."""
+    """Whether this check measures the figure: some are only measured on request."""
     if name.startswith("fabric."):
         return bool(plan.peers)
     return name.rpartition(".")[2] not in SUSTAINED or plan.part in SUSTAINING
@@ -145,7 +146,7 @@ def _kernel(plan: CheckPlan, clock: Clock) -> Iterator[CheckedFigure]:
 
 
 def _recent(plan: CheckPlan, clock: Clock) -> Iterator[KernelEvent]:
-    """Of lines that do not say when, all."""
+    """The events since `plan.since_s`, and all that have no time."""
     since_ns = clock.now_ns() - round(plan.since_s * SECOND_NS)
     with closing(KernelLogCollector(plan.log, clock=clock, host="", gpus=dict)) as collector:
         collector.collect()

@@ -1,8 +1,8 @@
-"""The way to a Kubernetes API server: by a pod's service account or a kubeconfig, within bounds.
+"""A client of the Kubernetes API server, by a pod's service account or a kubeconfig, within bounds.
 
-A list is asked for once: whoever wants it asks again. What belongs to an action is tried again for a while
-when the server is away; an answer that was lost says nothing about what was done, so callers write what a
-second time does not change.
+A list is requested once: the caller asks again if it fails. Requests of an action are retried for a while
+when the server does not answer. A lost answer does not show whether the write was done, so callers make
+idempotent writes.
 """
 
 import copy
@@ -27,23 +27,23 @@ from holdfast.signals.http_client import Failed, HttpAnswer, HttpClient, Limits,
 from holdfast.topology import document
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds who it is."""
+"""The files of a pod's service account."""
 LIMITS = Limits(total_s=30.0, body_bytes_max=256 << 20)
 PAGE_ITEMS, PAGES_MAX = 500, 4_000
 PATIENCE_S = 60.0
-"""For which what belongs to an action is tried again."""
+"""How long requests of an action are retried."""
 PAUSE_S, PAUSE_S_MAX = 0.25, 4.0
 _TOKEN = re.compile(r"[!-~]+")
 _AWAY = frozenset({429, 500, 502, 503, 504})
-"""It may answer the next time. An eviction that a disruption budget forbids is 429, too: it is not one of
-these where the caller says so.
+"""Statuses that a retry may change. An eviction that a disruption budget forbids is 429, too: the caller then
+excludes it.
 """
 _HINT = "See `kubectl config view` for what this user may reach."
 T = TypeVar("T")
 
 
 class KubeRefusal(HoldfastError):
-    """The server answered no. status: HTTP's."""
+    """The server refused. status: of HTTP."""
 
     def __init__(self, status: int, sentence: str, *, hint: str = "") -> None:
         super().__init__(sentence, hint=hint)
@@ -51,7 +51,9 @@ class KubeRefusal(HoldfastError):
 
 
 class KubeAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """token_path: read at every request, as it is renewed. ca: PEM; certificate: chain and key, PEM."""
+    """token_path: read at every request, because the token is renewed. ca: PEM; certificate: chain and key,
+    PEM.
+    """
 
     server: str
     token: str = ""
@@ -98,7 +100,7 @@ class _KubeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_access() -> KubeAccess:
-    """As `kubectl` finds it: $KUBECONFIG, else a pod's own account, else ~/.kube/config."""
+    """Find the server as `kubectl` does: by $KUBECONFIG, else a pod's own account, else ~/.kube/config."""
     named = os.environ.get("KUBECONFIG", "")
     if not named and (host := os.environ.get("KUBERNETES_SERVICE_HOST")):
         port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -115,7 +117,7 @@ def find_access() -> KubeAccess:
 
 
 def read_kubeconfig(text: str, folder: Path) -> KubeAccess:
-    """Of its current context. folder: which its paths are relative to."""
+    """The access of the current context. folder: the one that the file's paths are relative to."""
     try:
         config = msgspec.convert(document.read(text).data, _KubeConfig)
     except (InputError, msgspec.ValidationError):
@@ -177,7 +179,7 @@ def _verify(access: KubeAccess) -> ssl.SSLContext | bool:
             with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:  # ssl reads files only
                 file.write(access.certificate)
                 file.flush()
-                # Without a password that is wrong, ssl would ask for one on the terminal.
+                # Without any password, ssl would ask for one on the terminal; this one is wrong.
                 context.load_cert_chain(file.name, password="")
     except (ssl.SSLError, ValueError) as error:
         raise InputError(f"The kubeconfig's certificates cannot be used: {error}.", hint=_HINT) from None
@@ -199,7 +201,7 @@ class KubernetesApi:
         return _decoded(self._ask_patiently("GET", path), kind)
 
     def items(self, path: str, kind: type[T], *, is_patient: bool = False, **query: str) -> Iterator[T]:
-        """All of a list, a page at a time."""
+        """All items of a list, read a page at a time."""
         ask, more = self._ask_patiently if is_patient else self._ask, ""
         for _ in range(PAGES_MAX):
             asked = {"limit": str(PAGE_ITEMS), **query} | ({"continue": more} if more else {})
@@ -212,7 +214,7 @@ class KubernetesApi:
         )
 
     def patch(self, path: str, change: object, *, manager: str, form: str = "merge") -> None:
-        """form: `strategic-merge` knows which lists are merged by a key."""
+        """form: `strategic-merge` merges some lists by a key."""
         self._ask_patiently(
             "PATCH",
             path,
@@ -222,7 +224,7 @@ class KubernetesApi:
         )
 
     def create(self, path: str, made: object, *, is_final: frozenset[int] = frozenset()) -> None:
-        """is_final: refusals that waiting does not change."""
+        """is_final: refusals that are not retried."""
         self._ask_patiently(
             "POST",
             path,
@@ -232,7 +234,7 @@ class KubernetesApi:
         )
 
     def replace(self, path: str, made: object) -> None:
-        """The server refuses it (409) where its version is not the one that `made` names."""
+        """The server refuses it (409) if the object has another version than `made`."""
         self._ask_patiently(
             "PUT", path, content=msgspec.json.encode(made), headers={"Content-Type": "application/json"}
         )
@@ -241,7 +243,7 @@ class KubernetesApi:
         self._ask_patiently("DELETE", path)
 
     def impatient(self) -> "KubernetesApi":
-        """The same way to the server, by which everything is asked once."""
+        """The same client without retries."""
         found = copy.copy(self)
         found._patience_s = 0.0
         return found
@@ -302,7 +304,7 @@ class KubernetesApi:
             return {}
         if not _TOKEN.fullmatch(token):
             raise InputError(
-                "The token for the Kubernetes API server has characters that no token has.",
+                "The token for the Kubernetes API server has invalid characters.",
                 hint="It is one line of printable ASCII without spaces.",
             )
         return {"Authorization": f"Bearer {token}"}
