@@ -178,5 +178,5 @@ def test_times_that_cannot_be_read_are_long_ago() -> None:
 
 @pytest.mark.parametrize("taint", ["x", "a b=c:NoSchedule", "a=b:Maybe"])
 def test_a_taint_that_is_none_is_refused(taint: str) -> None:
-    with pytest.raises(InputError, match="does not have its form"):
+    with pytest.raises(InputError, match="has a wrong format"):
         read_policy(f'[kubernetes]\ntaint = "{taint}"\n')
