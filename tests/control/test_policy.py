@@ -55,8 +55,8 @@ def test_what_is_said_holds() -> None:
             "must be one of call-a-person, checkpoint, drain-now",
             "--example-policy",
         ),
-        ("treadmill = 1", "The policy has the key `treadmill`, which is not known", "Known are mode,"),
-        ("[out]\nnode = 1", "`[out]` in the policy has the key `node`", "Did you mean `nodes`?"),
+        ("treadmill = 1", "The policy has the unknown key `treadmill`", "Known are mode,"),
+        ("[out]\nnode = 1", "`[out]` in the policy has the unknown key `node`", "Did you mean `nodes`?"),
         ("confidence = 80", "`confidence` in the policy must be a number, at most 1", "--example-policy"),
         (
             "gpus_per_node = 0",
