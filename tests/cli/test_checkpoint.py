@@ -342,7 +342,7 @@ def test_weights_are_imported_into_another_checkpoint(tmp_path: Path) -> None:
     keep(tmp_path / "here", 1, 2)
     weights = tmp_path / "model.safetensors"
     run(export.command, tmp_path / "here", "--to", weights, "--step", 1)
-    with pytest.raises(InputError, match="does not have all that a run needs"):
+    with pytest.raises(InputError, match="lacks parts that a run needs"):
         run(import_.command, weights, "--to", tmp_path / "there")
     run(import_.command, weights, "--to", tmp_path / "there", "--like", tmp_path / "here")
     back = load_checkpoint(tmp_path / "there")

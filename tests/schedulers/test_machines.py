@@ -307,7 +307,7 @@ def test_a_name_that_is_an_option_reaches_no_command_that_does_something(tmp_pat
     )
     done = machines(Written(), reboot=f"touch {tmp_path}/done {{node}}").do(strange)
     assert not done.ok
-    assert "'-rf {run}' is not a name" in done.outcome
+    assert "'-rf {run}' is not a safe name" in done.outcome
     assert not (tmp_path / "done").exists()
 
 

@@ -1,4 +1,4 @@
-"""`holdfast drill play`: a scenario as an operator would see it, in the terminal, as data and as files."""
+"""`holdfast drill play`: show a scenario as an operator would see it, as text, as data or as files."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ GPUS_MAX = 131_072
 
 
 class ScenarioFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """What `play` and `reveal` are told about a scenario."""
+    """The flags of `play` and `reveal`."""
 
     scenario: str = argument()
     seed: int = option(
@@ -36,7 +36,7 @@ class ScenarioFlags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("play")
 @takes(ScenarioFlags)
 def command(asked: ScenarioFlags) -> None:
-    """Play SCENARIO and show what an operator would see. `holdfast drill list` names the scenarios."""
+    """Play SCENARIO and show what an operator would see. `holdfast drill list` lists the scenarios."""
     put_on_the_table(asked, reveal=False)
 
 

@@ -1,4 +1,4 @@
-"""`holdfast drill sheet`: a tabletop as a page: roles, injects over time, questions and a score sheet."""
+"""`holdfast drill sheet`: write a tabletop as a page: roles, injects over time, questions, a score sheet."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def command(given: _Flags) -> None:
     usd = load_prices(given.prices_path).usd_per_gpu_hour.value
     if given.html_path is None and not given.as_json:
         raise InputError(
-            "There is no place for the page.", hint="Name a file with --html, or take the data with --json."
+            "No output is named for the page.", hint="Name a file with --html, or get the data with --json."
         )
     made = sheet(played, usd_per_gpu_hour=usd, reveal=given.reveal)
     if given.as_json:
