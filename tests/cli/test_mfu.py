@@ -182,7 +182,7 @@ def test_an_absurd_result_names_the_input_likely_wrong(capsys: Captured, argumen
         ),
         (
             "--layers 2 --hidden 8 --heads 2 --ffn 9 --vocab 9 --experts 2 --active-experts 4 --gpus 8",
-            "More experts are active than there are",
+            "--active-experts is larger than --experts",
             "--experts",
         ),
     ],

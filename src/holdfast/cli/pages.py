@@ -1,4 +1,4 @@
-"""How the verbs write web pages: one self-contained file, or stdout."""
+"""Writes web pages for the verbs: as one self-contained file, or to stdout."""
 
 import os
 from pathlib import Path
@@ -25,7 +25,7 @@ def require_one_output(html_path: Path | None, as_json: bool) -> None:
 
 
 def require_writable(path: Path | None, what: str = "page") -> None:
-    """For verbs that do something before they write: what cannot be written is refused first."""
+    """Raise `InputError` if the file cannot be written, before a verb starts its work."""
     if path is None or path == STDOUT:
         return
     if not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -36,7 +36,7 @@ def require_writable(path: Path | None, what: str = "page") -> None:
 
 
 def write_page(page: str, path: Path, what: str = "page") -> None:
-    """Write the page, or what else it is, where it is wanted, and say on stderr where that is."""
+    """Write the page, or another text, to the file or stdout, and name the file on stderr."""
     if path == STDOUT:
         click.echo(page.encode(), nl=False)
         return
