@@ -185,7 +185,7 @@ def test_doctor_says_when_the_last_step_of_a_log_was(
     logs = [word for name in ("llama.jsonl", "empty.csv") for word in ("--step-log", str(tmp_path / name))]
     told = " ".join(holdfast("doctor", "--signals", str(signals), *logs).out.split())
     last = f"its last step was at {stamp(round(last_s * 1e9))}."
-    assert f"known by its step log, but no pace can be told now: {last}" in told
+    assert f"known by its step log, but its pace now is unknown: {last}" in told
     assert "empty: on unknown nodes, known by its step log, but it has no step so far." in told
     assert "None is known" not in told
 

@@ -86,8 +86,8 @@ def _pass_on(reading: int, console: "Console") -> None:
 def _print_above(lines: list[bytes], console: "Console") -> None:
     from rich.text import Text
 
-    # Of a line that was meant to be overwritten (progress bars) the last state is kept, and of escape
-    # sequences the colours: the board would suffer from the rest.
+    # Of a line that overwrites itself (progress bars) only the last state is kept, and of escape sequences
+    # only the colours: others would damage the board.
     shown = (line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace") for line in lines)
     console.print(Text("\n").join(map(Text.from_ansi, shown)), soft_wrap=True)
 

@@ -32,7 +32,7 @@ _DIMENSIONS = (
     "plain_ffn",
     "tied",
 )
-"""The flags that describe a model by its dimensions; with --params only those that attention needs count."""
+"""The flags that describe a model by its dimensions; with --params only those for attention count."""
 
 
 _RATE = number_between(RATE_MIN, RATE_MAX)
@@ -210,7 +210,7 @@ def _refuse(flags: _Flags, chosen: str, *names: str) -> None:
     """Raise `InputError` if any of these is given, too: it would have no effect."""
     for name in names:
         if getattr(flags, name):
-            raise InputError(f"With {chosen}, {_spelt(name)} does not count.", hint="Leave one of them out.")
+            raise InputError(f"With {chosen}, {_spelt(name)} has no effect.", hint="Leave one of them out.")
 
 
 def _spelt(name: str) -> str:

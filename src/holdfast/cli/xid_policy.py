@@ -1,4 +1,6 @@
-"""What a site thinks of XIDs, where that differs from what is published: a named file, or the one at home."""
+"""A site's own severities of XIDs, if they differ from the published ones: a named file, or the
+one at home.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -11,7 +13,7 @@ XIDS_FILE = "xids.toml"
 
 
 def load_xids(path: Path | None = None) -> Overrides:
-    """Those of this file; without one, of `xids.toml` at home; else none."""
+    """The severities in this file, else in `xids.toml` at home, else none."""
     if path is None:
         path = home() / XIDS_FILE
         if not is_there(path):
@@ -21,5 +23,5 @@ def load_xids(path: Path | None = None) -> Overrides:
 
 @cache
 def _read(path: Path) -> Overrides:
-    """Once a process: a watch looks every few seconds."""
+    """Read the file once per process: a watch looks every few seconds."""
     return parsed(path, parse_overrides, what="XID policy", hint="docs/collectors.md shows one.")
