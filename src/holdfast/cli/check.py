@@ -13,7 +13,7 @@ from holdfast.check.checking import CheckPlan, NodeCheck, check_node, require_kn
 from holdfast.check.fabric import place_named, read_token
 from holdfast.check.figures import CheckedFigure, read_reference, reference_text
 from holdfast.cli.flags import FiniteRange, option, shared, takes
-from holdfast.cli.pages import require_writable
+from holdfast.cli.pages import require_writable, write_file
 from holdfast.cli.record import json_option
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import print_json, printable
@@ -103,7 +103,7 @@ def command(given: _Flags) -> int:
         raise InputError("Every check is skipped.", hint="Give --skip fewer times.")
     if given.write_reference is not None:
         if found.ok:
-            given.write_reference.write_text(reference_text(found.checks), encoding="ascii")
+            write_file(reference_text(found.checks).encode(), given.write_reference, "reference")
         else:
             click.echo("holdfast: no reference is written: not all checks are good", err=True)
     if given.as_json:

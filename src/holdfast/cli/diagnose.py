@@ -149,9 +149,7 @@ def _answered(given: _Flags, ranks: RanksStanding | None) -> DiagnoseAnswer:
 
 
 def _again(given: _Flags, run: str) -> tuple[str, ...]:
-    """The command that was given, with --record. Values from the environment are left out: they will hold
-    again.
-    """
+    """The command that was given, with --record but without values from the environment."""
     from holdfast.signals.prometheus import place
 
     signals = given.signals

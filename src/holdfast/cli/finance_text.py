@@ -271,9 +271,7 @@ def _assumptions(console: Console, told: Finance) -> None:
 
 
 def _table(*headings: str, left: tuple[str, ...] = ()) -> Table:
-    """Columns of figures under these headings. The first one, and those in `left`, hold words, which may
-    wrap.
-    """
+    """A table of figures. The first column, and those in `left`, hold words, which may wrap."""
     words = (headings[0], *left)
     return table(*(Column(heading) if heading in words else figure(heading) for heading in headings))
 

@@ -41,7 +41,7 @@ def option(*words: str, **settings: Any) -> Any:
     told = " ".join(word for word in words if not word.startswith("-")) or None
 
     def declared(field: FieldInfo) -> Decorator:
-        flags = names or [flag_of(field)]
+        flags = names or [flag_of(field.name)]
         return click.option(*flags, field.name, help=told, **{**_implied(field, flags), **settings})
 
     return declared
@@ -56,8 +56,8 @@ def _implied(field: FieldInfo, flags: Sequence[str]) -> dict[str, Any]:
     return {**path, "multiple": True} if get_origin(field.type) is tuple else path
 
 
-def flag_of(field: FieldInfo) -> str:
-    return "--" + field.name.replace("_", "-")
+def flag_of(field: str) -> str:
+    return "--" + field.replace("_", "-")
 
 
 def is_typed(field: str) -> bool:

@@ -179,9 +179,7 @@ def _loss(status: Status, width: int, sparks: str) -> Text:
 
 
 def sparkline(values: Sequence[float], cells: int, sparks: str) -> str:
-    """The course of the values: each cell is the mean of its share of them, or `!` if that is
-    not a number.
-    """
+    """The course of the values: each cell is the mean of some of them, or `!` if that is no number."""
     cells = min(cells, len(values))
     bounds = [cell * len(values) // cells for cell in range(cells + 1)]
     means = [sum(values[start:end]) / (end - start) for start, end in pairwise(bounds)]

@@ -1,11 +1,9 @@
-"""`holdfast mfu`: compute the share of the chips' peak that a run reaches, and compare it with published
-ones.
-"""
+"""`holdfast mfu`: compute a run's share of the chips' peak, and compare it with published ones."""
 
 import click
 import msgspec
 
-from holdfast.cli.flags import option, takes
+from holdfast.cli.flags import flag_of, option, takes
 from holdfast.cli.terminal import print_json, say
 from holdfast.cli.values import count, number_between
 from holdfast.ledger import flops, references
@@ -197,7 +195,7 @@ def _tokens_per_s(flags: _Flags) -> float:
 
 def _require(flags: _Flags, *names: str) -> list[int]:
     """The values of these flags. Raises `InputError` that names all missing ones."""
-    missing = [_spelt(name) for name in names if getattr(flags, name) is None]
+    missing = [flag_of(name) for name in names if getattr(flags, name) is None]
     if missing:
         raise InputError(
             f"The model is not fully described: {', '.join(missing)} missing.",
@@ -210,11 +208,7 @@ def _refuse(flags: _Flags, chosen: str, *names: str) -> None:
     """Raise `InputError` if any of these is given, too: it would have no effect."""
     for name in names:
         if getattr(flags, name):
-            raise InputError(f"With {chosen}, {_spelt(name)} has no effect.", hint="Leave one of them out.")
-
-
-def _spelt(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+            raise InputError(f"With {chosen}, {flag_of(name)} has no effect.", hint="Leave one of them out.")
 
 
 def _doubt(flags: _Flags, answer: ComparedThroughput) -> str | None:

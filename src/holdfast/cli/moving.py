@@ -1,6 +1,4 @@
-"""The common part of `holdfast migrate`, `drain` and `restore`: ask a live run for a move, and
-wait for it.
-"""
+"""Asks a live run for a move, and waits for it: for `holdfast migrate`, `drain` and `restore`."""
 
 import asyncio
 import os

@@ -301,7 +301,7 @@ def _doubts(given: _Flags, policy: RunPolicy) -> Iterator[str]:
         total = members * int(threads)
         yield f"OMP_NUM_THREADS={threads} makes {total} threads of {members} members on {cpus} CPUs."
     if given.size is not None:
-        from holdfast.cli.mesh import layout_of
+        from holdfast.cli.plan.size import layout_of
         from holdfast.economics.sizing.starting import Dimensions, run_doubts
 
         planned = Dimensions(
@@ -452,9 +452,7 @@ def _wait_s(given: _Flags) -> float:
 
 
 def _proof_words(given: _Flags) -> tuple[str, ...]:
-    """The script and its arguments, as `checkpoint prove` takes them. Raises `InputError` if it cannot prove
-    them.
-    """
+    """The script and its arguments for `checkpoint prove`. Raises `InputError` if it cannot prove them."""
     if gpus_seen(os.environ):
         raise InputError(
             "--prove-every needs a GPU that no member uses, and this machine's are the members'.",

@@ -15,7 +15,7 @@ from holdfast.record.clock import SystemClock
 def command(incident: str | None, store_url: str | None, as_json: bool) -> None:
     """Print the runbook of INCIDENT (RUN/s1, say) in Markdown, filled in with its own subjects.
 
-    With RUN: of its newest open incident. Without either: of the newest open incident of all.
+    With RUN: of its newest open incident, or its newest. Without either: the same, of all runs.
     """
     from holdfast.diagnose.runbooks import runbook, seam_runbook
 

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from holdfast.cli.flags import option, shared, takes
-from holdfast.cli.pages import html_option, require_one_output, write_page
+from holdfast.cli.pages import html_option, require_one_output, write_file, write_page
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
@@ -140,20 +140,12 @@ def _write_record(task: Task, path: Path) -> None:
     from holdfast.twin.simulation import simulate
 
     events = simulate(task.study, task.policy, task.seed).events
-    try:
-        path.write_bytes(b"".join(encode(event) + b"\n" for event in events))
-    except OSError as error:
-        raise InputError(
-            f"The events cannot be written to {path}: {error.strerror}.",
-            hint="Name a file in a directory that exists and that you may write to.",
-        ) from None
+    write_file(b"".join(encode(event) + b"\n" for event in events), path, "events")
     click.echo(f"{len(events):,} events are in {printable(str(path))}", err=True)
 
 
 def _as_json(compared: Comparison) -> dict[str, Any]:
-    """The result as JSON, with the first policy's figures at the top level for programs that
-    asked for one.
-    """
+    """The result as JSON. The first policy's figures are also at the top level."""
     shown = msgspec.to_builtins(compared)
     if compared.runs == 1:
         shown["policies"] = [_plain(one) for one in shown["policies"]]

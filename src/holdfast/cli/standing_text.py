@@ -1,6 +1,4 @@
-"""Flight recorder dumps in the terminal: which ranks wait in which collective, which are
-missing, and where.
-"""
+"""Flight recorder dumps in the terminal: which ranks wait in which collective, and which are missing."""
 
 from rich.console import Console
 from rich.table import Table
@@ -25,9 +23,7 @@ RANKS_COLUMN_MIN = 10
 
 
 def show_standing(told: RanksStanding, *, remark: str = "") -> None:
-    """Print the ranks to stdout, as wide as the terminal. remark: why the dumps do not belong to the run's
-    incident; empty if they do.
-    """
+    """Print the ranks to stdout. remark: why the dumps do not belong to the run's incident, if so."""
     console = Console(highlight=False, markup=False)
     dumped = told.ranks - len(told.undumped)
     console.print(

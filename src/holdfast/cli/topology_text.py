@@ -17,6 +17,7 @@ from holdfast.topology.hostlist import fold
 NAMES_SHOWN_MAX = 48
 """The most characters of a list of names in a tree; the rest is cut."""
 OWNERS_SHOWN_MAX = 3
+UNOWNED = "no owner"
 DEPTH_SHOWN_MAX = 20
 """The most levels of a tree. A cluster has a dozen; a chain of thousands could not be shown."""
 
@@ -30,7 +31,7 @@ def show_all(topology: Topology, console: Console) -> None:
         listed = Table("seam", "from", "to", box=None, pad_edge=False, header_style="dim")
         listed.add_column("dependencies", justify="right")
         for seam in seams:
-            owners = (seam.cause_owner or "nobody", seam.symptom_owner or "nobody")
+            owners = (seam.cause_owner or UNOWNED, seam.symptom_owner or UNOWNED)
             listed.add_row(
                 f"{seam.cause_kind} → {seam.symptom_kind}", *map(printable, owners), f"{seam.count:,}"
             )
@@ -56,11 +57,11 @@ def show_path(topology: Topology, path: Sequence[str], console: Console) -> None
     for index, name in enumerate(path):
         before = path[index - 1] if index else None
         if before is not None and (before, name) in seams:
-            owners = f"{topology.owner(before) or 'nobody'} │ {topology.owner(name) or 'nobody'}"
+            owners = f"{topology.owner(before) or UNOWNED} │ {topology.owner(name) or UNOWNED}"
             console.print(Text(f"  ── seam: {printable(owners)} ──", style="bold yellow"))
         line = Text("→ " if index else "  ", style="dim")
         line.append(f"{printable(name):{width}}", style="bold")
-        line.append(f"  {topology.kind(name):9}  {printable(topology.owner(name)) or 'nobody'}")
+        line.append(f"  {topology.kind(name):9}  {printable(topology.owner(name)) or UNOWNED}")
         if before is not None and (why := topology.why(name, before)):
             line.append(f"  ({printable(why)})", style="dim")
         console.print(line)
@@ -95,7 +96,7 @@ def _label(topology: Topology, kind: Kind, names: Sequence[str]) -> Text:
 
 
 def _owners(topology: Topology, names: Sequence[str]) -> str:
-    counts = Counter(topology.owner(name) or "nobody" for name in names)
+    counts = Counter(topology.owner(name) or UNOWNED for name in names)
     if len(counts) == 1:
         return printable(next(iter(counts)))
     shown = [f"{printable(owner)} {count:,}" for owner, count in counts.most_common(OWNERS_SHOWN_MAX)]

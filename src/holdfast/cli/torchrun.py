@@ -30,7 +30,7 @@ def option(*words: str, by: str = "", **settings: Any) -> Any:
     """
     others = settings.pop("variables", ())
     return lambda field: flags.option(
-        *words, envvar=_variables(by or flags.flag_of(field), *others), **settings
+        *words, envvar=_variables(by or flags.flag_of(field.name), *others), **settings
     )(field)
 
 

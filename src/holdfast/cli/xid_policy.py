@@ -1,6 +1,4 @@
-"""A site's own severities of XIDs, if they differ from the published ones: a named file, or the
-one at home.
-"""
+"""Loads a site's own severities of XIDs from the named file, or from the one at home."""
 
 from functools import cache
 from pathlib import Path

@@ -6,7 +6,6 @@ import click
 import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
-from holdfast.cli.mesh import layout_of
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
@@ -126,3 +125,10 @@ def _layout(given: _Flags) -> Wanted:
         sharded = layout_of(MeshShape.parse(given.shard))
         settled |= {"tp": sharded.tp, "pp": sharded.pp, "shard": sharded.shard}
     return msgspec.convert({**settled, "zero": zero}, Wanted)
+
+
+def layout_of(mesh: MeshShape) -> Wanted:
+    """The layout of `--shard`; an empty one if the model is not sharded."""
+    if not mesh.sizes:
+        return Wanted()
+    return Wanted(tp=mesh.size("tp"), pp=mesh.size("pp"), shard=mesh.slices)
