@@ -140,7 +140,7 @@ def _memory() -> CheckedFigure:
 
 
 def _memory_errors(edac: Path) -> Iterator[CheckedFigure]:
-    """The uncorrected errors that the memory controllers counted since boot; nothing if they report none."""
+    """The uncorrected errors that the memory controllers counted since boot; nothing without counters."""
     counts = []
     for file in sorted(edac.glob("mc*/ue_count")):
         try:

@@ -27,10 +27,9 @@ LEAVES: frozenset[ControlAction] = frozenset({"migrate", "shrink"})
 LESS: frozenset[ControlAction] = TAKES_OUT | {"shrink"}
 """Afterwards there are fewer GPUs to compute with: `[out]` of the policy bounds all of these together."""
 HARMLESS: frozenset[ControlAction] = frozenset({"watch", "rebalance", "checkpoint", "call-a-person"})
-"""No machine leaves and no process ends: neither confidence nor a cool-down is required."""
+"""No machine leaves and no process ends: confidence is not required, nor a cool-down after other actions."""
 TRIALS: frozenset[ControlAction] = frozenset({"replace", "migrate"})
-"""Afterwards the run is as large as before and has lost seconds: prices decide, even if the cause is unsure.
-"""
+"""Afterwards the run is as large as before and has lost seconds: prices decide, not confidence."""
 DRASTIC: frozenset[ControlAction] = frozenset({"shrink", "drain-now", "reboot", "requeue"})
 """They cost a run time that it cannot get back, so they need high confidence. The rest is easily undone."""
 

@@ -1,6 +1,6 @@
 """The price of each action until the horizon, in GPU-hours and in money.
 
-price = own + (1 - right x mends) x in vain + right x mends x left
+    price = own + (1 - right x mends) x in vain + right x mends x left
 
 own: the cost of the action itself, whether the cause is right or wrong. right: the chance that the named
 cause is right. mends: the share of the loss that ends if it is. in vain: the loss if the action did not help;

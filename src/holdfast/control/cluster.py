@@ -143,9 +143,7 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_named(incident: Incident, nodes: Mapping[str, NodeView]) -> NodeView | None:
-    """The node that the incident's cause belongs to; None if several share the cause, or the
-    node is unknown.
-    """
+    """The node that the incident's cause belongs to; None if several share it, or it is unknown."""
     cause = incident.cause
     if incident.verdict != "cause" or cause.kind not in NODE_KINDS:
         return None
@@ -161,9 +159,7 @@ def node_named(incident: Incident, nodes: Mapping[str, NodeView]) -> NodeView | 
 
 
 def cases(cluster: ClusterView) -> Iterator[Case]:
-    """One case for each target, the dearest first. Incidents from before the node's last boot
-    do not count.
-    """
+    """One case for each target, the dearest first, without incidents from before the node's last boot."""
     found: dict[str, list[Incident]] = {}
     for incident in cluster.incidents:
         node = node_named(incident, cluster.nodes)

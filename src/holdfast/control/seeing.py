@@ -59,9 +59,7 @@ class ActionOrder(msgspec.Struct, frozen=True, kw_only=True):
     part: SuspectPart = "node"
 
     def unproven(self, is_good: Mapping[str, bool]) -> tuple[str, ...]:
-        """The required figures that are missing or bad. is_good: by name, whether one was measured and is
-        good.
-        """
+        """The required figures that are missing or bad. is_good: by name, whether a figure is known good."""
         return unproven(self.part, is_good)
 
 
@@ -204,9 +202,7 @@ class _RunFold:
 
     @property
     def spare_nodes(self) -> set[str]:
-        """Nodes with GPUs but no active member. A node that is about to leave is reported again
-        without GPUs.
-        """
+        """Nodes with GPUs but no active member. One that is about to leave is reported without GPUs."""
         return {one.node for one in self._members.values() if one.node and one.gpus} - self.nodes
 
 

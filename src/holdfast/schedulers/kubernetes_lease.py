@@ -21,8 +21,7 @@ from holdfast.schedulers.kubernetes_objects import KubeLease
 
 RENEW_S = 30.0
 LEASE_S = RENEW_S + PATIENCE_S + LIMITS.total_s
-"""A write begun in the last moment is retried for `PATIENCE_S`, and the last try takes up to its own limit.
-"""
+"""A write begun in the last moment is retried for `PATIENCE_S`; its last try takes `total_s` at most."""
 EVERY_S = 10.0
 MISSING = 404
 NEVER = frozenset({401, 403, MISSING})

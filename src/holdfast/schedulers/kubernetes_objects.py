@@ -99,7 +99,7 @@ class KubeNode(_KubeStruct, frozen=True, kw_only=True):
 
     @property
     def gpus(self) -> int:
-        """The GPUs that the driver counted; the capacity falls when a GPU is taken out of service."""
+        """The GPUs that the driver counted, else the capacity: allocatable GPUs fall if one is broken."""
         counted = (self.metadata.labels or {}).get(GPU_COUNT_LABEL, "")
         return _count(counted) or _gpus(self.status.capacity)
 
