@@ -21,9 +21,7 @@ from holdfast.run.wire import Stage
 COLUMNS_MAX = 110
 """The most columns: wider lines are hard to read."""
 ROWS_BESIDE_MAX = 8
-"""All lines except members and happenings: empty lines, head, progress, loss, lanes, a free
-line at the end.
-"""
+"""All lines but members and happenings: empty lines, head, progress, loss, lanes, one free at the end."""
 HAPPENED_ROWS_MAX = 6
 MEMBER_ROWS_MIN = 3
 LABEL_CHARS = 7
@@ -179,7 +177,7 @@ def _loss(status: Status, width: int, sparks: str) -> Text:
 
 
 def sparkline(values: Sequence[float], cells: int, sparks: str) -> str:
-    """The course of the values: each cell is the mean of some of them, or `!` if that is no number."""
+    """The course of the values: each cell is the mean of some of them, or `!` if it is not a number."""
     cells = min(cells, len(values))
     bounds = [cell * len(values) // cells for cell in range(cells + 1)]
     means = [sum(values[start:end]) / (end - start) for start, end in pairwise(bounds)]
