@@ -218,7 +218,7 @@ def test_a_fault_that_nvsentinel_finds_on_a_node_that_we_drained_keeps_it_out(
 ) -> None:
     node = drained(nodes)
     nodes.change(node, {"metadata": {"labels": {marks.STATE_LABEL: "quarantined"}}})
-    with pytest.raises(NotOurs, match="NVSentinel is at it"):
+    with pytest.raises(NotOurs, match="NVSentinel works on it"):
         nodes.scheduler.resume(node, REASON)
     assert nodes.node(node)["spec"]["unschedulable"]
 
