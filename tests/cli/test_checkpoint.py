@@ -120,7 +120,7 @@ def test_a_run_is_exported_from_its_newest_sound_one(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("small", "--to", "weights"), "does not say which format"),
+        (("small", "--to", "weights"), "does not name a format"),
         (("nobody", "--to", "m.pt"), "'nobody' is neither a path nor a run with checkpoints"),
         (("small", "--to", "m.pt", "--step", "11"), "There is no checkpoint of step 11"),
         (("small", "--to", "m.pt", "--step", "30"), "bytes instead of"),
@@ -148,7 +148,7 @@ def test_a_mistake_is_told_on_standard_error(holdfast: Callable[..., Any]) -> No
     refused = holdfast("checkpoint", "export", "small", "--to", "weights")
     assert (refused.code, refused.out) == (2, "")
     told, hint = refused.err.splitlines()
-    assert "does not say which format" in told
+    assert "does not name a format" in told
     assert hint.startswith("  hint: ")
 
 
@@ -342,7 +342,7 @@ def test_weights_are_imported_into_another_checkpoint(tmp_path: Path) -> None:
     keep(tmp_path / "here", 1, 2)
     weights = tmp_path / "model.safetensors"
     run(export.command, tmp_path / "here", "--to", weights, "--step", 1)
-    with pytest.raises(InputError, match="does not have all that a run needs"):
+    with pytest.raises(InputError, match="lacks parts that a run needs"):
         run(import_.command, weights, "--to", tmp_path / "there")
     run(import_.command, weights, "--to", tmp_path / "there", "--like", tmp_path / "here")
     back = load_checkpoint(tmp_path / "there")
@@ -367,7 +367,7 @@ def test_what_cannot_be_imported_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds a list"):
         run(import_.command, tmp_path / "x.pt", "--to", tmp_path / "there")
     (tmp_path / "x.bad").write_bytes(b"no")
-    with pytest.raises(InputError, match="does not say which format"):
+    with pytest.raises(InputError, match="does not name a format"):
         run(import_.command, tmp_path / "x.bad", "--to", tmp_path / "there")
     (tmp_path / "empty").mkdir()
     keep(tmp_path / "like", 9)

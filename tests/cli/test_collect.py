@@ -119,7 +119,7 @@ def test_sources_that_all_fail_are_a_failure(holdfast: Callable[..., Any], tmp_p
         (["--redfish", "https://[", "--once"], "Invalid --redfish URL."),
         (["--redfish", "http://10.0.0.7", "--redfish", "http://10.0.0.7/"], "10.0.0.7 occurs twice."),
         (["--slurm", "--every", "0"], "'0' must be above 0"),
-        (["--slurm", "--keep", "1d"], "--keep is about stored readings."),
+        (["--slurm", "--keep", "1d"], "--keep needs stored readings."),
         (["--slurm", "--listen", "a..b:80"], "Metrics cannot be served at a..b:80"),
         (
             ["--slurm", "--record", "--xid-policy", "gone.toml"],

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 from holdfast.record.errors import InputError
+from holdfast.record.secret_files import read_secret
 from holdfast.signals.http_client import Access
 
 FILE_MARK = "@"
-FILE_BYTES_MAX = 64 << 10
 
 
 def access(server: str) -> Access:
@@ -34,14 +34,8 @@ def spelled_out(url: str, *, what: str) -> str:
 
 
 def _contents(path: str, *, what: str) -> str:
-    try:
-        with Path(path).open("rb") as file:
-            text = file.read(FILE_BYTES_MAX).decode().rstrip("\r\n")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise InputError(
-            f"{what}: Cannot read {path}: {reason}.", hint="Name a file with the secret on its only line."
-        ) from None
+    hint = "Name a file with the secret on its only line."
+    text = read_secret(Path(path), what=what, hint=hint, is_private=False, encoding="utf-8").rstrip("\r\n")
     if not text or not text.isprintable():
         raise InputError(f"{what}: {path} does not hold a single line.", hint="Write the secret alone.")
     return text
