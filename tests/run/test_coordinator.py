@@ -75,7 +75,7 @@ pytestmark = pytest.mark.slow
 TOKEN = "a-token-for-tests"
 PATIENCE_S = 60.0
 STEPS = 3
-REACTION_S_MAX = LEASE_S_MIN / 2
+REACTION_S_MAX = LEASE_S_MIN
 """What the coordinator adds to a recovery is about a millisecond. A busy machine may hold it up, but not for
 as long as a lease, by which a loss is noticed otherwise.
 """
