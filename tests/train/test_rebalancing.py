@@ -100,6 +100,7 @@ def test_a_loss_in_the_middle_of_it_leaves_no_trace(cluster: Any, digest: str) -
     assert sum("lanes of n0.1 from 4 to " in line for line in run.said) >= 2, run.story
 
 
+@pytest.mark.soak
 def test_a_member_that_is_much_too_slow_is_replaced(cluster: Any) -> None:
     steps = 60
     run = cluster.train("plain", members=2, steps=steps, lanes=8, does=f"slow n0.1 8 1 {steps}")
