@@ -1,5 +1,6 @@
-"""How much a tier tries: of a property's examples `make quick` takes a fifth, `make test` a third, `make
-soak` ten times as many; of the cases of a test `make test` may take some, and `make soak` has the others.
+"""How much a tier tries: of a property's examples `make quick` takes a fifth, `make test` a quarter,
+`make soak` ten times as many; of the cases of a test `make test` may take some, and `make soak` has the
+others.
 """
 
 from collections.abc import Collection, Iterable
@@ -10,7 +11,7 @@ from hypothesis import settings
 
 QUICK, USUAL, SOAK = "quick", "unhurried", "soak"
 """Profiles of Hypothesis, one for each of those three."""
-TIMES = {QUICK: 0.2, USUAL: 1 / 3, SOAK: 10.0}
+TIMES = {QUICK: 0.2, USUAL: 1 / 4, SOAK: 10.0}
 
 
 def examples(count: int, profile: str | None = None) -> int:
