@@ -88,6 +88,7 @@ def test_a_run_that_is_not_to_be_rebalanced_is_not(cluster: Any, digest: str) ->
     assert watch.shares == [EVEN]
 
 
+@pytest.mark.soak
 def test_a_loss_in_the_middle_of_it_leaves_no_trace(cluster: Any, digest: str) -> None:
     """The others finish its step, and then find out anew who is slow."""
     fault = PlannedFault(id=1, step=40, moment="reduce", rank=2)

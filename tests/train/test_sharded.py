@@ -64,7 +64,6 @@ def test_a_rank_may_die_at_any_moment(cluster: Any, moment: str, rank: int) -> N
     assert disturbed.steps_lost == 0
 
 
-OFTEN = ("sharded_tied", [(1, "1"), (4, "2")])
 OF_BOTH_KINDS = ("sharded_and_tensor_parallel", [(2, "shard=1,tp=2"), (4, "shard=2,tp=2")])
 
 
@@ -72,7 +71,7 @@ OF_BOTH_KINDS = ("sharded_and_tensor_parallel", [(2, "shard=1,tp=2"), (4, "shard
     ("build", "layouts"),
     sampled(
         [
-            OFTEN,
+            ("sharded_tied", [(1, "1"), (4, "2")]),
             ("sharded_tied", [(2, "2"), (4, "2")]),
             ("sharded_accumulating", [(2, "2"), (4, "2")]),
             ("sharded_compiled", [(1, "1"), (4, "2")]),
@@ -81,7 +80,7 @@ OF_BOTH_KINDS = ("sharded_and_tensor_parallel", [(2, "shard=1,tp=2"), (4, "shard
             ("tensor_parallel", [(2, "tp=2"), (4, "tp=2")]),
             OF_BOTH_KINDS,
         ],
-        [OFTEN, OF_BOTH_KINDS],
+        [OF_BOTH_KINDS],
     ),
 )
 def test_what_users_do_with_their_models(cluster: Any, build: str, layouts: list[tuple[int, str]]) -> None:
