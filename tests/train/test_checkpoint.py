@@ -19,7 +19,7 @@ import torch
 from formats import numbered, of_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantity import examples
+from quantity import examples, sampled
 from waiting import WAIT_S, until
 
 from holdfast.record.clock import ManualClock
@@ -45,7 +45,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 
-KILLS = 40
 KILL_AFTER_SAVES_MAX = 2
 """In so many times what one takes: some are done before the kill, and every part of one is hit."""
 ELEMENTS = 1 << 18
@@ -411,14 +410,15 @@ def save_on(directory: Path, durable: ctypes.c_longlong, stride: int = 1) -> Non
         durable.value = step
 
 
-def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", sampled([15, 100], [15]))
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path, kills: int) -> None:
     told = Listener()
     checkpoints = DirectoryCheckpoints(tmp_path, told=told)
     durable = fork.RawValue(ctypes.c_longlong, 0)  # without a lock, which a kill would leave locked
     moments = random.Random(1)
     save_s = 0.0
     steps_seen = set()
-    for _ in range(KILLS):
+    for _ in range(kills):
         writer = fork.Process(target=save_on, args=(tmp_path, durable))
         began_s = time.monotonic()
         writer.start()
@@ -435,7 +435,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
         assert_whole(loaded)
         assert loaded.step in (durable.value, durable.value + 1)
         steps_seen.add(loaded.step)
-    assert len(steps_seen) > KILLS // 10
+    assert len(steps_seen) > kills // 10
     # Nothing but what died half written was ever passed over, and it did happen.
     assert told
     assert {heard.reason for heard in told} == {"its writer died before it was complete"}
