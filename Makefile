@@ -88,7 +88,7 @@ test: $(installed) ## Run the test suite, four tests at a time: many of them wai
 	$(bin)/python -m pytest --numprocesses 4 --dist worksteal $(checked:%=--ignore=%)
 
 .PHONY: soak
-soak: $(installed) ## Run the tests that take minutes, and every property on thirty times as many examples.
+soak: $(installed) ## Run the tests that take minutes, and every property on forty times as many examples.
 	$(bin)/python -m pytest -m 'soak or hypothesis' --hypothesis-profile=soak --durations=0
 
 .PHONY: servers

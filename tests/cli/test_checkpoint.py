@@ -397,7 +397,7 @@ def test_a_run_writes_to_the_second_directory_where_it_cannot_to_the_first(
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / FOLDER).write_text("in the way")
     places = ("--checkpoints", "first", "--checkpoints", "second")
-    ran = holdfast("run", "--run", "two", "--nproc-per-node", "2", *places, script)
+    ran = holdfast("run", "--run", "two", "--nproc-per-node", "1", "--warm", "0", *places, script)
     assert ran.code == 0, ran.err
     assert "could not be written to" in ran.err
     assert "Trying the next." in ran.err

@@ -159,7 +159,11 @@ def test_an_absurd_result_names_the_input_likely_wrong(capsys: Captured, argumen
         ("--model llama3-8b --seq 8 --gpus 8 --chip v100", "The chip 'v100' is not known", "h100"),
         ("--model llama3-8b --seq 8 --tokens-per-s 9 --chip h100", "Missing option '--gpus'", "--help"),
         ("--active-params 7b --gpus 8 --chip h100", "With the dimensions, --active-params has", "Leave"),
-        ("--params 7b --active-params 8b --layers 2 --hidden 8 --gpus 8", "--active-params is larger than --params", "--active"),
+        (
+            "--params 7b --active-params 8b --layers 2 --hidden 8 --gpus 8",
+            "--active-params is larger than --params",
+            "--active",
+        ),
         ("--gpus 8 --tokens-per-s nan", "nan is not a number between 1e-09 and 1e+18", "--help"),
         ("--gpus 8 --tokens-per-s inf", "inf is not a number between", "--help"),
         ("--gpus 8 --tokens-per-s fast", "fast is not a number between", "--help"),

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.slow
 
 PAGE_BYTES_MAX = 100_000
 BROWSER_S_MAX = 300
+LONG_NAME = "x" * 500
 VOID = {"meta"}
 HOUR_NS = 3_600 * 10**9
 EVIL = "<script>alert(1)</script>"
@@ -427,8 +428,14 @@ def test_counts_are_drawn_within_their_axis(count: float) -> None:
     assert 0 <= axis.percent(count) <= 100
 
 
-@pytest.mark.parametrize("width_px", sampled([320, 390, 1_280], [320, 1_280]))
-@pytest.mark.parametrize("name", [None, "x" * 500], ids=["ordinary names", "names without a space"])
+@pytest.mark.parametrize(
+    ("width_px", "name"),
+    sampled(
+        [(width_px, name) for width_px in (320, 390, 1_280) for name in (None, LONG_NAME)],
+        [(320, LONG_NAME), (1_280, None)],
+    ),
+    ids=lambda value: {None: "ordinary names", LONG_NAME: "names without a space"}.get(value),
+)
 def test_the_page_fits(
     browser: str, tmp_path: Path, many: Comparison, width_px: int, name: str | None
 ) -> None:

@@ -75,7 +75,7 @@ pytestmark = pytest.mark.slow
 TOKEN = "a-token-for-tests"
 PATIENCE_S = 60.0
 STEPS = 3
-REACTION_S_MAX = LEASE_S_MIN / 2
+REACTION_S_MAX = LEASE_S_MIN
 """The coordinator adds about a millisecond to a recovery. A busy machine may hold it up, but not for as long
 as a lease, which is how a loss would be noticed otherwise.
 """

@@ -36,6 +36,7 @@ def site(tmp_path: Path, need: Callable[..., None], request: pytest.FixtureReque
             made.close()
 
 
+@pytest.mark.soak
 def test_another_machine_takes_over_from_one_that_dies(site: NetworkedRun) -> None:
     site.start()
     site.until_heirs()
@@ -73,6 +74,7 @@ def test_what_goes_with_the_coordinator_goes_on_elsewhere(site: NetworkedRun) ->
     ):
         looking.until_said(text)
     assert site.finish()[1:] == [0, 0, 0]
+    assert all(len({*launched.pids()}) == 1 for launched in site.launched[1:3])  # the same processes
 
 
 @pytest.mark.soak
@@ -99,6 +101,7 @@ def test_a_coordinator_that_is_cut_off_is_replaced_and_its_machine_comes_back(si
     assert site.finish() == [0, 0, 0]
 
 
+@pytest.mark.soak
 def test_a_machine_that_is_cut_off_stops_and_comes_back(site: NetworkedRun) -> None:
     site.start()
     site.until_heirs()

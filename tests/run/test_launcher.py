@@ -198,6 +198,7 @@ os.write(1, b"pid %d\\n" % apart.pid)
     assert time.monotonic() - begun_s < STOP_S_MAX
 
 
+@pytest.mark.soak  # children of children are below
 def test_a_child_of_a_killed_node_does_not_outlive_the_run(start: Start) -> None:
     code = "import subprocess; print('pid', subprocess.Popen(['sleep', '600']).pid); " + SLEEPS
     launched = start(script=code)

@@ -188,9 +188,11 @@ def parent(pid: int) -> int:
     return int(stat.rpartition(")")[2].split()[1])
 
 
+@pytest.mark.soak
 def test_the_nodes_of_a_job_make_one_run(job: Job, free_port: int, digest: str) -> None:
     job.let_go()
-    flags = ("--nnodes", "2", "--nproc-per-node", "1", "--coordinator", f"127.0.0.1:{free_port}")
+    shape = ("--nnodes", "2", "--nproc-per-node", "1", "--warm", "0")
+    flags = (*shape, "--coordinator", f"127.0.0.1:{free_port}")
     code = job.run(*ON_BOTH_NODES, *HOLDFAST, *flags, "script.py", "2", script=PROTECTED)
     assert code == 0, job.output
     lanes = [int(computed) for computed in job.told("lanes").values()]

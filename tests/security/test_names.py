@@ -34,7 +34,7 @@ from holdfast.signals.store import SignalStore
 
 pytestmark = pytest.mark.slow
 
-BROWSER_S_MAX = 120
+BROWSER_S_MAX = 300
 S = 10**9
 
 # ---- in a page, which a browser shows ---------------------------------------------------------------------

@@ -291,7 +291,13 @@ def test_a_flood_of_flaws_is_counted_and_not_told_one_by_one() -> None:
 # -- the twin -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name",
+    sampled(
+        SCENARIOS,
+        ["cooling-pump", "link-flap", "pool-link", "hbm-errors", "cpu-steal", "planned-maintenance", "quiet"],
+    ),
+)
 def test_clean_telemetry_has_no_flaws(name: str) -> None:
     """But of nodes in maintenance, which are silent and whose counters begin again."""
     telemetry = play(name, 3, dirt=CLEAN).telemetry

@@ -27,8 +27,8 @@ from holdfast.train.group import Group, Rendezvous, Superseded, form
 from holdfast.train.tcp import Credentials, TcpGroup
 
 Transport = Literal["tcp", "nccl"]
-SCENARIO_S_MAX = 90.0
-HEAR_S_MAX = 30.0
+SCENARIO_S_MAX = 300.0
+HEAR_S_MAX = 120.0
 LOOK_S = 0.02
 """Pause between two checks whether a key is still wanted."""
 DUMP_S = 1.0

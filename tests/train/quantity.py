@@ -1,4 +1,4 @@
-"""How much a tier tries. Of a property's examples `make quick` takes a fifth, `make test` a third, `make
+"""How much a tier tries. Of a property's examples `make quick` takes a fifth, `make test` a quarter, `make
 soak` ten times as many. Of the cases of a test `make test` may take some, and `make soak` the others.
 """
 
@@ -10,7 +10,7 @@ from hypothesis import settings
 
 QUICK, USUAL, SOAK = "quick", "unhurried", "soak"
 """The profiles of Hypothesis for these three tiers."""
-TIMES = {QUICK: 0.2, USUAL: 1 / 3, SOAK: 10.0}
+TIMES = {QUICK: 0.2, USUAL: 1 / 4, SOAK: 10.0}
 
 
 def examples(count: int, profile: str | None = None) -> int:

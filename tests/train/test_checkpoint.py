@@ -19,7 +19,7 @@ import torch
 from formats import numbered, of_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantity import examples
+from quantity import examples, sampled
 from waiting import WAIT_S, until
 
 from holdfast.record.clock import ManualClock
@@ -45,7 +45,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 
-KILLS = 40
 KILL_AFTER_SAVES_MAX = 2
 """Kills come within this many times the duration of a save: some saves finish before, and every part of one
 is hit.
@@ -413,14 +412,15 @@ def save_on(directory: Path, durable: ctypes.c_longlong, stride: int = 1) -> Non
         durable.value = step
 
 
-def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", sampled([15, 100], [15]))
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path, kills: int) -> None:
     told = Listener()
     checkpoints = DirectoryCheckpoints(tmp_path, told=told)
     durable = fork.RawValue(ctypes.c_longlong, 0)  # without a lock, which a kill would leave locked
     moments = random.Random(1)
     save_s = 0.0
     steps_seen = set()
-    for _ in range(KILLS):
+    for _ in range(kills):
         writer = fork.Process(target=save_on, args=(tmp_path, durable))
         began_s = time.monotonic()
         writer.start()
@@ -437,7 +437,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
         assert_whole(loaded)
         assert loaded.step in (durable.value, durable.value + 1)
         steps_seen.add(loaded.step)
-    assert len(steps_seen) > KILLS // 10
+    assert len(steps_seen) > kills // 10
     # Only half-written checkpoints were ever skipped, and that did happen.
     assert told
     assert {heard.reason for heard in told} == {"its writer died before it was complete"}

@@ -401,7 +401,7 @@ def waiting(
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", sampled([signal.SIGTERM, signal.SIGINT], [signal.SIGTERM]))
 def test_a_signal_ends_the_waiting_for_the_last_copy(
     server: ObjectServer, url: str, tmp_path: Path, number: signal.Signals
 ) -> None:

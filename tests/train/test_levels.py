@@ -179,13 +179,6 @@ def test_a_place_that_hangs_while_it_is_read_is_named(tmp_path: Path) -> None:
         kept.steps()
 
 
-def hold(lock: Path, ready: Any) -> None:
-    with lock.open("r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        ready.set()
-        threading.Event().wait()
-
-
 def end_with_a_save_that_hangs(directory: Path) -> None:
     chunks.LOCK_S_MAX = 100 * WAIT_S  # the wait for the lock must not end first
     kept = LeveledCheckpoints([level(directory, Heard())], told=Heard(), hang_s=0.1)
@@ -199,16 +192,12 @@ def end_with_a_save_that_hangs(directory: Path) -> None:
 def test_a_process_ends_though_its_storage_hangs(tmp_path: Path) -> None:
     """A process was paused while it had the lock. The directory loses nothing by it."""
     level(tmp_path, Heard()).save(1, state_of(1))
-    ready = spawn.Event()
-    holder = spawn.Process(target=hold, args=(tmp_path / FOLDER / ".lock", ready), daemon=True)
-    holder.start()
-    assert ready.wait(WAIT_S)
-    ending = spawn.Process(target=end_with_a_save_that_hangs, args=(tmp_path,))
-    ending.start()
-    ending.join(WAIT_S)
-    assert ending.exitcode == 0
-    holder.kill()
-    holder.join()
+    with (tmp_path / FOLDER / ".lock").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ending = spawn.Process(target=end_with_a_save_that_hangs, args=(tmp_path,))
+        ending.start()
+        ending.join(WAIT_S)
+        assert ending.exitcode == 0
     later = level(tmp_path, Heard())
     later.save(3, state_of(3))
     found = later.newest()

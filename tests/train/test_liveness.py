@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import WAIT_S
 
 from holdfast.run.waits import LEASE_S_MIN
 
 pytestmark = pytest.mark.slow
 
 HOLD_S = LEASE_S_MIN + 1.5
-RUN_S_MAX = 120.0
 
 SCRIPT = """
 import ctypes, os, pathlib, socket, struct, sys, threading, time
@@ -88,7 +88,7 @@ def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         env={**os.environ, "HOLDFAST_HOME": str(folder / "home")},
         capture_output=True,
         text=True,
-        timeout=RUN_S_MAX,
+        timeout=WAIT_S,
         check=True,
     )
 

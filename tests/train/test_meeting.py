@@ -88,17 +88,17 @@ def test_any_number_of_members_shares_to_the_same_bits(cluster: Any, alone: Resu
     ("members", "deaths"),
     [
         # In the middle of shared work, and right after it; also the member that others copy from.
-        (2, [("n0.1", "3 item 5")]),
+        pytest.param(2, [("n0.1", "3 item 5")], marks=pytest.mark.soak),
         (3, [("n0.0", "3 item 1"), ("n0.1", "3 item 4"), ("n0.2", "5 share")]),
         # Each of the others, whose result some members may have and some not.
         (3, [("n0.1", "1 broadcast"), ("n0.0", "3 gather"), ("n0.2", "5 reduce")]),
-        (2, [("n0.0", "5 barrier"), ("n0.1", "7 gather")]),
+        pytest.param(2, [("n0.0", "5 barrier"), ("n0.1", "7 gather")], marks=pytest.mark.soak),
         # Rank 0, before it has logged its step, and after that.
         (3, [("n0.0", "2 committed"), ("n0.1", "4 logged"), ("n0.2", "8 committed")]),
         # Between two loops: a newcomer's script goes through what came before the first one.
         (2, [("n0.0", f"{HALF} item 2"), ("n0.1", f"{HALF} gather"), ("n0.2", "5 reduce")]),
         # Before the first step, and after the last.
-        (2, [("n0.1", "before gather"), ("n0.0", f"{END} share")]),
+        pytest.param(2, [("n0.1", "before gather"), ("n0.0", f"{END} share")], marks=pytest.mark.soak),
         (3, [("n0.0", "before broadcast"), ("n0.1", f"{END} item 3"), ("n0.2", f"{END} barrier")]),
     ],
 )

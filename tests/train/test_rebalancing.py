@@ -88,6 +88,7 @@ def test_a_run_that_is_not_to_be_rebalanced_is_not(cluster: Any, digest: str) ->
     assert watch.shares == [EVEN]
 
 
+@pytest.mark.soak
 def test_a_loss_in_the_middle_of_it_leaves_no_trace(cluster: Any, digest: str) -> None:
     """The others finish its step, and then find out anew which member is slow."""
     fault = PlannedFault(id=1, step=40, moment="reduce", rank=2)
@@ -100,6 +101,7 @@ def test_a_loss_in_the_middle_of_it_leaves_no_trace(cluster: Any, digest: str) -
     assert sum("lanes of n0.1 from 4 to " in line for line in run.said) >= 2, run.story
 
 
+@pytest.mark.soak
 def test_a_member_that_is_much_too_slow_is_replaced(cluster: Any) -> None:
     steps = 60
     run = cluster.train("plain", members=2, steps=steps, lanes=8, does=f"slow n0.1 8 1 {steps}")

@@ -11,8 +11,8 @@ from holdfast.run.wire import PlannedFault
 pytestmark = pytest.mark.slow
 
 
-# Each is also trained by several members below, which are killed.
-@pytest.mark.parametrize("build", sampled(SAME_BITS, ["half", "noisy_milestones"]))
+# Most are also trained by several members below, which are killed.
+@pytest.mark.parametrize("build", sampled(SAME_BITS, ["half", "overflowing"]))
 def test_three_members_give_the_same_bits_as_one(cluster: Any, build: str) -> None:
     check_same_bits(cluster, build, 3)
 
@@ -33,7 +33,10 @@ def check_same_bits(cluster: Any, build: str, members: int) -> None:
     assert together.digest == alone.digest
 
 
-@pytest.mark.parametrize("build", SAME_BITS)
+@pytest.mark.parametrize(
+    "build",
+    sampled(SAME_BITS, [*SAME_BITS.keys() - {"batch_norm", "tied_and_unused", "half", "overflowing"}]),
+)
 def test_members_that_are_lost_replaced_and_return_leave_no_trace(cluster: Any, build: str) -> None:
     """Killed in a lane, between two members' commits, and with a whole node, which comes back."""
     alone = cluster.undisturbed(build)

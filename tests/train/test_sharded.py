@@ -13,7 +13,7 @@ from holdfast.run.wire import PlannedFault
 
 pytestmark = pytest.mark.slow
 
-STEPS = 8
+STEPS, FEW_STEPS = 8, 4
 SPACING, PACE_S = 5, 0.4
 """Steps between kills, and the least time of a step: a lost member is back before the next kill."""
 
@@ -23,10 +23,10 @@ SPACING, PACE_S = 5, 0.4
     sampled(["sharded", "sharded_twice", "sharded_half", "sharded_in_part"], ["sharded_in_part"]),
 )
 def test_any_number_of_ranks_gives_the_same_bits(cluster: Any, build: str) -> None:
-    alone = cluster.train(build, shard="1", steps=STEPS)
+    alone = cluster.train(build, shard="1", steps=FEW_STEPS)
     assert alone.ending.outcome == "completed", alone.story
     for members, shard in ((2, "2"), (4, "2"), (4, "4")):
-        several = cluster.train(build, members=members, shard=shard, steps=STEPS)
+        several = cluster.train(build, members=members, shard=shard, steps=FEW_STEPS)
         assert several.ending.outcome == "completed", several.story
         assert several.digest == alone.digest, f"{members} members, --shard {shard}"
         assert several.losses == alone.losses
@@ -64,7 +64,6 @@ def test_a_rank_may_die_at_any_moment(cluster: Any, moment: str, rank: int) -> N
     assert disturbed.steps_lost == 0
 
 
-OFTEN = ("sharded_tied", [(1, "1"), (4, "2")])
 OF_BOTH_KINDS = ("sharded_and_tensor_parallel", [(2, "shard=1,tp=2"), (4, "shard=2,tp=2")])
 
 
@@ -72,7 +71,7 @@ OF_BOTH_KINDS = ("sharded_and_tensor_parallel", [(2, "shard=1,tp=2"), (4, "shard
     ("build", "layouts"),
     sampled(
         [
-            OFTEN,
+            ("sharded_tied", [(1, "1"), (4, "2")]),
             ("sharded_tied", [(2, "2"), (4, "2")]),
             ("sharded_accumulating", [(2, "2"), (4, "2")]),
             ("sharded_compiled", [(1, "1"), (4, "2")]),
@@ -81,7 +80,7 @@ OF_BOTH_KINDS = ("sharded_and_tensor_parallel", [(2, "shard=1,tp=2"), (4, "shard
             ("tensor_parallel", [(2, "tp=2"), (4, "tp=2")]),
             OF_BOTH_KINDS,
         ],
-        [OFTEN, OF_BOTH_KINDS],
+        [OF_BOTH_KINDS],
     ),
 )
 def test_what_users_do_with_their_models(cluster: Any, build: str, layouts: list[tuple[int, str]]) -> None:

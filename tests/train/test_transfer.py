@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from quantity import sampled
 from torch import nn
 
 from holdfast.train import transfer
@@ -101,7 +102,7 @@ def test_everything_arrives(together: Together, loss: float | None) -> None:
     assert states[1].digest() == states[0].digest() == before
 
 
-@pytest.mark.parametrize("sources", [1, 2, 3])
+@pytest.mark.parametrize("sources", sampled([1, 2, 3], [2]))
 def test_several_serve_several_at_once_each_its_share(together: Together, sources: int) -> None:
     states = [large(filled=True)]
     states += [copy.deepcopy(states[0]) for _ in range(sources - 1)]
