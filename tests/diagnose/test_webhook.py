@@ -48,7 +48,7 @@ def test_a_dead_receiver_holds_nobody_up_and_is_told_of(free_port: int, incident
         webhook.changed(IncidentChange(state="open", at_ns=1, incident=incident()))
     assert time.monotonic() - begun < sum(map(backoff_s, range(1, ATTEMPTS_MAX))) / 2  # nobody sits that out
     (sentence,) = told
-    assert f"http://127.0.0.1:{free_port} did not take a message" in sentence
+    assert f"http://127.0.0.1:{free_port} did not accept a message" in sentence
     assert "/hook" not in sentence
     assert "secret" not in sentence
     assert "token" not in sentence

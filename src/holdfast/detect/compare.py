@@ -38,9 +38,7 @@ ONSET_SHARE = 0.4
 
 
 class FindingStretch(msgspec.Struct, frozen=True, order=True, gc=False):
-    """Rows of one series in which a finding holds. last: inclusive; noticed: where it had lasted long
-    enough.
-    """
+    """Rows of one series in which a finding holds. last: inclusive; noticed: where it was long enough."""
 
     series: int
     first: int

@@ -46,9 +46,7 @@ class FaultRecord:
         self.dropped = 0
 
     def add(self, events: list[KernelEvent], names: Names, *, now_ns: int) -> None:
-        """Record what the policy calls a fault. Raises `StoreError` if the store refuses; the next call
-        retries.
-        """
+        """Record what the policy calls a fault. On `StoreError` the faults are kept for the next call."""
         for event in events:
             judged = verdict(event, source=self._source, overrides=self._overrides)
             if judged is not None and judged.severity != "none":

@@ -63,9 +63,7 @@ RECENT_S = 600.0
 CREEPING_S_MIN, CREEPING_PLATEAUS_MIN = 900.0, 4
 GONE_SCRAPES = 3
 SURE_ERRORS = 4.0
-"""For a mean against healthy steps: if single steps vary by 5 to 10 %, three long ones in a row say
-little.
-"""
+"""For a mean against healthy steps: if single steps vary by 5 to 10 %, three long ones say little."""
 ALIKE_MAX = 0.9
 SETTLING_S, SETTLED_S = 90.0, 390.0
 """Steps become longer within the first time, and show by how much until the second."""
@@ -351,9 +349,7 @@ class _Noise(NamedTuple):
 
 
 def _noise_of(known: Floats) -> _Noise:
-    """The noise of healthy steps. Similar neighbours count as fewer: a busy machine slows several in a
-    row.
-    """
+    """The noise of healthy steps. Similar neighbours count as fewer: a busy machine slows several."""
     if len(known) < KEPT_STEPS_MIN:
         return _Noise(0.0, 1)
     away = known.astype(np.float64) - float(known.mean())

@@ -61,9 +61,7 @@ INLETS = ("inlet", "ambient", "intake")
 
 
 class _Criterion(msgspec.Struct, frozen=True):
-    """How a sign shows in a metric, in terms of `Rule`: against a limit if one is given, else against the
-    past.
-    """
+    """How a sign shows in a metric, in terms of `Rule`: against a limit if one is given, else the past."""
 
     sign: Sign
     note: str

@@ -133,9 +133,7 @@ def scene(
 
 
 def _healthy(known: Healthy | None, declared: Healthy | None, now_ns: int) -> Healthy | None:
-    """known: the ledger's figure, which accounts for the number of GPUs but is refreshed only now and
-    then.
-    """
+    """known: the ledger's figure, which accounts for the number of GPUs but is not always fresh."""
     if declared is None or known is None:
         return known or declared
     if not known.is_declared or now_ns - declared.since_ns < NEWLY_NS:

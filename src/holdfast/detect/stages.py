@@ -34,9 +34,7 @@ class StagePart(NamedTuple):
 
 
 def late_stage(late: Iterable[Finding], panels: Panels, run: str) -> Iterator[Finding]:
-    """The one stage whose members are late, if labels tell the stage of each member. late: members that
-    compute longer than before.
-    """
+    """The one stage whose members are late, if labels tell stages. late: members that compute longer."""
     lasting = {one.subject: one for one in late if one.until_ns is None}
     if len(lasting) < 2:
         return

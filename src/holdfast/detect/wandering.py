@@ -14,9 +14,7 @@ from holdfast.signals.frame import Floats
 
 METRIC = "holdfast_member_compute_seconds"
 ROWS, LATE, WHO = 5, 4, 4
-"""Of `ROWS` steps in a row at least `LATE` have a late member, and at least `WHO` different members are
-late.
-"""
+"""Of `ROWS` steps in a row at least `LATE` have a late member, and at least `WHO` members are late."""
 SHARE = 0.25
 """Share of the members late at once; a cause beneath them would always hit the same ones."""
 RECENT_S = 900.0
