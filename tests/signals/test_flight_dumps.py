@@ -186,7 +186,7 @@ def test_a_dump_that_an_earlier_hang_has_left_is_not_used(tmp_path: Path) -> Non
     )
     found = read_dumps(folder)
     assert [one.rank for one in found.dumps] == [0, 1, 3, 4]
-    assert found.unreadable == {2: "it is of another time"}
+    assert found.unreadable == {2: "it is from another time"}
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
