@@ -1,4 +1,4 @@
-"""What a trace does not say of its job: its name, and how many of everything there should be."""
+"""What a trace does not say about its job: its name, and the sizes of its groups."""
 
 from pathlib import Path
 
@@ -32,13 +32,13 @@ def _meta(text: str) -> Meta:
     try:
         if said := document.read(text).data:
             return msgspec.convert(said, Meta)
-        raise InputError("It says nothing.")
+        raise InputError("It is empty.")
     except (InputError, msgspec.ValidationError) as error:
         raise InputError(f"It does not describe a job: {str(error).rstrip('.')}.", hint=_HINT) from None
 
 
 def gaps(meta: Meta, trace: Trace) -> list[str]:
-    """Sentences on what the trace lacks of the job, so that nobody takes a part for the whole."""
+    """Sentences on what the trace lacks of the job, so that a part is not taken for the whole."""
     found = []
     for there, wanted, noun in (
         (len(trace.dp_ranks), meta.dp_size, "data-parallel ranks"),
