@@ -142,7 +142,7 @@ def answering(answer: Callable[[int], Answer]) -> Iterator[tuple[str, Seen]]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Nobody reads it."""
+            """Not needed."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -26,9 +26,7 @@ from holdfast.wording.units import SECOND_NS
 RESEND_S = 60.0
 """The interval of Prometheus."""
 EXPIRY_RESENDS = 4
-"""An alert stays valid for this many sendings: it survives a few failures, and expires soon after the
-watch.
-"""
+"""An alert stays valid for this many sendings: it survives a few failures, and expires soon after a watch."""
 RESOLVED_KEPT_MAX = 1_000
 """Resolved alerts that could not be delivered yet; beyond this the oldest are dropped."""
 CLOSE_WAIT_S = 6.0
@@ -114,8 +112,8 @@ class Alertmanager(Closable):
             self._lock.notify()
 
     def close(self) -> None:
-        """Send unsent alerts once, and end. Open alerts are left to expire: no watch does not mean
-        resolved.
+        """Send unsent alerts once, and end. Open alerts are left to expire, since nothing has resolved
+        them.
         """
         self.stop()
         self._thread.join(max(0.0, self._leave_s - time.monotonic()))

@@ -24,9 +24,7 @@ _GRAVITY = {"info": 0, "warning": 1, "critical": 2}
 
 
 class SeverityRule(msgspec.Struct, frozen=True, kw_only=True):
-    """An incident has this severity if it slows the run by this factor, costs this much per hour, or has one
-    of these mechanisms.
-    """
+    """An incident has this severity at this slowdown or hourly cost, or with one of these mechanisms."""
 
     severity: Severity
     slowdown_min: float

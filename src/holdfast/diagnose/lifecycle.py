@@ -313,9 +313,7 @@ def _told(case: _Case, state: IncidentState, at_ns: int) -> IncidentChange:
 
 
 def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
-    """The assessed cost; if the window no longer reaches the beginning, the known cost plus what came
-    since.
-    """
+    """The assessed cost; if the window misses the beginning, the known cost plus what came since."""
     known, assessed = case.incident.cost, incident.cost
     if known is None or assessed is None or incident.began_ns <= case.incident.began_ns:
         return assessed or known

@@ -203,8 +203,8 @@ class RunFindings:
 
     @cached_property
     def has_grown(self) -> bool:
-        """Whether all members compute longer by the same factor while their GPUs run as before: then a step
-        may have more work.
+        """Whether all members compute longer by the same factor, at normal clocks: steps may have more
+        work.
         """
         if not self.is_everywhere("late-compute") or not set(self.measured) >= GPU_SIGNS:
             return False
@@ -256,9 +256,7 @@ class RunFindings:
         return POOL_SIGN in self.measured or not any(self.topology.kind(name) == "pool" for name in needs)
 
     def is_own(self, sign: str, subject: str) -> bool:
-        """Whether a sign at the subject may be its own. If many show it at once, the cause is beneath
-        them.
-        """
+        """Whether a sign at the subject may be its own. If many show it, the cause is beneath them."""
         at = self.by_sign[sign]
         return subject in at and (len(at) <= OWN_MAX or at[subject].grave)
 

@@ -14,9 +14,7 @@ METRIC = "flight recorder"
 WEIGHT = 1.0
 """In bans: ranks that stand in a collective are not a run that evaluates or saves."""
 EARLIER_NS_MAX = 120 * 10**9
-"""Ranks may have entered the collective this long before the last visible step: scrapes lag, clocks
-differ.
-"""
+"""Ranks may enter the collective this long before the last visible step: scrapes lag, clocks differ."""
 RANKS_CHARS_MAX = 60
 LINES_SHOWN_MAX = 4
 

@@ -175,7 +175,7 @@ def _kinds(found: list[tuple[Any, ...]]) -> list[str]:
     if len(kinds) > TYPES_MAX:
         raise InputError(
             f"The trace has {len(kinds):,} types of operations.",
-            hint="A type says what is done, as forward-compute; the number of the operation belongs in seq_id.",
+            hint="A type says what is done, as forward-compute; which one it is belongs in seq_id.",
         )
     return kinds
 
