@@ -361,7 +361,7 @@ LOOPS = "loops:\n  cdu-[0-1]: 2 each\ncircuits:\n  water-0: all\n"
 
 @pytest.mark.parametrize("by_chance", [(), ("gpu-012.3",)])
 def test_one_hot_loop_of_two_is_not_the_water_of_both(by_chance: tuple[str, ...]) -> None:
-    """Nothing measures whether its coolant is too warm or too little; another GPU's clock is low by chance."""
+    """Nothing measures whether its coolant is too warm or too little; another clock is low by chance."""
     field = warmed(LOOPS, HOSTS[:8], 45, 30)
     field.change("DCGM_FI_DEV_SM_CLOCK", 30, by_chance, by=0.9)
     one = the(field.look(DEFAULT_ON))

@@ -147,7 +147,7 @@ def test_values_that_refer_to_each_other_are_not_walked_through() -> None:
         (b'{"version": "2.10", "entries": [', "JSON is damaged"),
         (b'{"entries": []}', "no version"),
         (b'{"version": "3.0"}', "version is '3.0'"),
-        (b'{"version": "2.1", "entries": 5}', "not built as a dump"),
+        (b'{"version": "2.1", "entries": 5}', "not have the structure of a dump"),
         (b'{"version": "2.1", "entries": [{"process_group": ["0", 1]}]}', "where a name should be"),
         (pickle.dumps({"version": "2.10", "entries": [os.getcwd]}), "more than plain values"),
     ],
