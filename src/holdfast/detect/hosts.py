@@ -32,7 +32,7 @@ TCP_AGAIN, TCP_SENT = "node_netstat_Tcp_RetransSegs", "node_netstat_Tcp_OutSegs"
 SEGMENTS_PER_S_MIN, RESENT_TIMES, RESENT_SHARE = 200.0, 4.0, 0.01
 CLOCKS = ("chrony_tracking_last_offset_seconds", "node_timex_offset_seconds")
 CLOCK_OFF_S = 0.1
-"""As for the flaw `clock-off`: with a larger offset, events of different hosts come out of order."""
+"""As for the flaw `clock`: with a larger offset, events of different hosts come out of order."""
 REQUESTS_PER_S_MIN = 1.0
 SLOWER_TIMES, SLOWER_S = 3.0, 0.015
 NOT_LOCAL = frozenset(

@@ -126,7 +126,7 @@ def _before_s(asked: Panel, waited: Panel, columns: list[int]) -> Floats:
 
 
 def _at_times_of(other: Panel, panel: Panel) -> Panel:
-    """The panel at the times of the other one: metrics are read separately and may begin apart."""
+    """The panel at the times of the other one: each metric is read separately, from its own beginning."""
     if len(panel.times_ns) == len(other.times_ns) and (panel.times_ns == other.times_ns).all():
         return panel
     middles_ns = (panel.times_ns[1:] + panel.times_ns[:-1]) // 2

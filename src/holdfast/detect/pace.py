@@ -35,7 +35,7 @@ PAUSE_ROW_MAX = 2
 """Up to this many long steps in a row are a pause; more of them are slow steps."""
 CROWD_STEPS, CROWD_PAUSES, CROWD_TIMES, CROWD_RATE = 40, 4, 2.0, 0.04
 """Within `CROWD_STEPS` steps, at least `CROWD_PAUSES` long ones that make up `CROWD_RATE` of all steps,
-`CROWD_TIMES` as often as before, are slow steps and not pauses.
+`CROWD_TIMES` times as often as before, are slow steps and not pauses.
 """
 CROWD_KNOWN_S, CROWD_EVEN_S = 1_800.0, 3_600.0
 EVEN_SHARE = 0.2
@@ -66,7 +66,7 @@ SURE_ERRORS = 4.0
 """For a mean against healthy steps: if single steps vary by 5 to 10 %, three long ones say little."""
 ALIKE_MAX = 0.9
 SETTLING_S, SETTLED_S = 90.0, 390.0
-"""Steps become longer within the first time, and show by how much until the second."""
+"""Steps become longer within the first of these times, and show by how much until the second."""
 SEEN_S_MIN = 120.0
 """A run that was quick for a shorter time was slow from its beginning."""
 
