@@ -112,9 +112,7 @@ class Alertmanager(Closable):
             self._lock.notify()
 
     def close(self) -> None:
-        """Send unsent alerts once, and end. Open alerts are left to expire, since nothing has resolved
-        them.
-        """
+        """Send unsent alerts once, and end. Open alerts are left to expire: nothing has resolved them."""
         self.stop()
         self._thread.join(max(0.0, self._leave_s - time.monotonic()))
         self._http.close()

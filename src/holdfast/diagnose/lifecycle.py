@@ -62,7 +62,7 @@ class _Case(msgspec.Struct):
     """One incident over time.
 
     told       as last recorded
-    seen_ns    the last assessment that showed it, or that could not have
+    seen_ns    the last assessment that showed it, or could not have shown it
     shown_ns   the last assessment that showed it: its cost is known up to then
     """
 
@@ -300,7 +300,7 @@ def _over_with(incident: Incident, run_ended_ns: int | None) -> Incident:
 
 
 def _end(case: _Case, at_ns: int, run_ended_ns: int | None = None) -> IncidentChange:
-    """End a case with its run, or at the time at which it was last shown."""
+    """End a case with its run, or when it was last shown, however late the next look was."""
     case.is_open = False
     ended_ns = max(case.shown_ns, case.incident.noticed_ns) if run_ended_ns is None else run_ended_ns
     case.incident = msgspec.structs.replace(case.incident, ended_ns=ended_ns)

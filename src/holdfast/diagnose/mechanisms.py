@@ -1,5 +1,4 @@
-"""The known ways in which a run gets slow, as data: the signs at the cause, the consequences, and who is
-late.
+"""The known ways in which a run gets slow, as data: signs at the cause, consequences, late members.
 
 They are in mechanisms.toml. A mechanism is what an experienced engineer would look for. Weights are in bans:
 an observation of weight 1 makes the cause ten times as likely as it was before, compared with any other.
@@ -54,7 +53,7 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     leads_s   how long before the slowdown it may begin, for example because of a restart in between
     grows     it develops bit by bit: its own signs may stand out only long after steps became longer
     rivals    signs of causes that otherwise look the same: if they are not measured, confidence is lower; for
-              a cause in a part of the run, only if that part is the whole run
+              a mechanism that may hit a part of the run, only if it hits all of it
     """
 
     name: str

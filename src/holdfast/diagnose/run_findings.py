@@ -203,9 +203,7 @@ class RunFindings:
 
     @cached_property
     def has_grown(self) -> bool:
-        """Whether all members compute longer by the same factor, at normal clocks: steps may have more
-        work.
-        """
+        """Whether all members compute longer by the same factor at normal clocks: steps may do more work."""
         if not self.is_everywhere("late-compute") or not set(self.measured) >= GPU_SIGNS:
             return False
         if any(self.has(sign) for sign in GPU_SIGNS):
@@ -313,7 +311,7 @@ class RunFindings:
             among = self.members if kind == "member" and self.members else None
             found = self.topology.common_causes(of_kind, among)
             if kind == "node" and (on_them := self._members_on(of_kind)):
-                # Mounts depend on members in the graph, not on nodes; but here nodes show the sign.
+                # In the graph members depend on mounts, nodes do not; but here nodes show the sign.
                 over = self.topology.common_causes(on_them, self.members)
                 found = (*found, *(shared for shared in over if shared.kind == "mount"))
             for shared in found:

@@ -73,7 +73,7 @@ def _missing(one: Standstill) -> list[str]:
 
 
 def _without(undumped: Sequence[int], unreadable: Collection[int]) -> list[str]:
-    """The ranks without a dump, apart from those whose file cannot be used."""
+    """Clauses on the ranks without a dump and, separately, on those whose file cannot be used."""
     none = [rank for rank in undumped if rank not in unreadable]
     parts = [f"there is no dump of {ranks_text(none)}"] if none else []
     if damaged := [rank for rank in undumped if rank in unreadable]:

@@ -68,7 +68,7 @@ SIGNLESS = -0.7
 NOTHING_SHOWS = -0.2
 """A late member with no sign beneath it: either sensors are missing, or it is not the machine."""
 OWN_WORK, OWN_WORK_DATA = -1.0, -1.2
-"""If all hosts are short of processors: due to the run's own work, and if members wait for their data."""
+"""If all hosts are short of processors, it may be the run's own work; more so if members wait for data."""
 ALL_SEEN, SINCE_WEIGHT = 0.2, 0.3
 ALIKE_LATE_SHARE, ALIKE_WEIGHT = 0.15, 0.4
 """Deviation as a share of the members' lateness: more work of one kind delays all of them equally."""
