@@ -301,7 +301,7 @@ def _leave_out_the_stuck(work: _Inspection) -> None:
     if len(work.values) <= STUCK_SCRAPES_MIN:
         return
     moves = _shares_of_change(work)
-    # The first of two passes is quick and covers all: who stands still longer than even the liveliest may.
+    # The first of two passes is quick: it finds sensors that stand still longer than the liveliest may.
     length = _scrapes_needed(float(np.quantile(moves, LIVELY_QUANTILE)))
     tail = work.values[-length:]
     still = _highest(tail) == _lowest(tail)
