@@ -8,7 +8,7 @@ import numpy as np
 
 from holdfast.detect import compare
 from holdfast.detect.detector import FunctionDetector, Look, Sense
-from holdfast.detect.finding import Finding, Method
+from holdfast.detect.finding import Finding
 from holdfast.detect.pace import LANES, STEP, creeping, once, slow_steps
 from holdfast.detect.panel import Panel, Panels
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
@@ -96,7 +96,7 @@ def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Findi
     middle = float(known[(len(known) - 1) // 2]) if len(known) else 0.0
     usual = np.fmin(past, middle + PEERS_SHARE * step_s).astype(np.float32)
     least = max(LATE_SHARE * step_s, SIGMAS * members.scatter)
-    single = tuple(_found(LATE[part], metric, "past", members, usual, least))
+    single = tuple(_found(LATE[part], metric, members, usual, least))
     on_average = tuple(_late_on_average(part, members, usual, step_s))
     since_ns = {one.subject: one.since_ns - EARLIER_NS for one in single if one.until_ns is None}
     besides = {
@@ -166,7 +166,7 @@ def _late_on_average(part: Part, members: Panel, usual: Floats, step_s: float) -
         members, values=compare.rolling(members.values, rows), single=members.values
     )
     metric = f"holdfast_member_{part}_seconds"
-    found = _found(LATE[part], metric, "past", means, usual.astype(np.float32), least)
+    found = _found(LATE[part], metric, means, usual.astype(np.float32), least)
     lasting = _mostly_late([one for one in found if one.until_ns is None], members)
     if len(lasting) <= LATE_MEAN_SHARE * len(members.subjects):
         yield from lasting
@@ -188,10 +188,8 @@ def _mostly_late(found: Sequence[Finding], members: Panel) -> list[Finding]:
     return [one for one, is_late in zip(found, least > np.array(enough), strict=True) if is_late]
 
 
-def _found(
-    sign: Sign, metric: str, method: Method, members: Panel, usual: Floats, least: float, scrapes: int = 3
-) -> Iterator[Finding]:
-    rule = Rule(sign=sign, metric=metric, unit="s", note=SIGNS[sign], against=method, scrapes=scrapes)
+def _found(sign: Sign, metric: str, members: Panel, usual: Floats, least: float) -> Iterator[Finding]:
+    rule = Rule(sign=sign, metric=metric, unit="s", note=SIGNS[sign])
     with np.errstate(invalid="ignore"):
         wrong = members.values - usual > least
     enough = np.full(len(usual), least, np.float32)
@@ -230,7 +228,7 @@ def _collecting(panels: Panels, scene: Scene) -> Iterator[Finding]:
     means = msgspec.structs.replace(
         longest, values=compare.rolling(longest.values, rows), single=longest.values
     )
-    for finding in _found("collecting", COLLECTOR, "past", means, usual, least):
+    for finding in _found("collecting", COLLECTOR, means, usual, least):
         rows_of_it = members.times_ns >= finding.since_ns
         if finding.until_ns is not None:
             rows_of_it &= members.times_ns <= finding.until_ns
