@@ -8,7 +8,6 @@ import msgspec
 
 from holdfast.detect.xids import NO_OVERRIDES, KernelVerdict, Overrides, Source, verdict
 from holdfast.record.events import NAME_CHARS_MAX, FaultObserved
-from holdfast.record.store import Store
 from holdfast.record.stores import open_store
 from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.frame import Labels
@@ -55,11 +54,8 @@ class FaultRecord:
         del self._pending[:-PENDING_MAX]
         if self._pending:
             with open_store(self._url, self._home) as store:
-                self._keep(store)
-
-    def _keep(self, store: Store) -> None:
-        store.ingest(self._pending)
-        self._pending.clear()
+                store.ingest(self._pending)
+                self._pending.clear()
 
 
 def observed(event: KernelEvent, judged: KernelVerdict, names: Names, *, now_ns: int) -> FaultObserved:

@@ -184,7 +184,9 @@ def _collective(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Stan
     seq = min(unfinished)
     entered = {rank: at for rank, made in calls.items() if (at := [call for call in made if call.seq == seq])}
     waiting = {rank: at for rank, at in entered.items() if any(call.state != "finished" for call in at)}
-    shapes = {rank: tuple(map(_shape, sorted(at, key=_order))) for rank, at in entered.items()}
+    shapes = {
+        rank: tuple(map(_shape, sorted(at, key=lambda call: call.order))) for rank, at in entered.items()
+    }
     shape = Counter(shapes[rank] for rank in waiting).most_common(1)[0][0]
     inside = [rank for rank in waiting if shapes[rank] == shape]
     other = [rank for rank in entered if shapes[rank] != shape]
@@ -246,10 +248,6 @@ def _transfers(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Stand
             since_ns=min(call.created_ns for call in calls.values()),
             timed_out=any(call.timed_out for call in calls.values()),
         )
-
-
-def _order(call: RecordedCall) -> int:
-    return call.order
 
 
 def _shape(call: RecordedCall) -> _Shape:
