@@ -10,16 +10,11 @@ from holdfast.stragglers.trace import Trace
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of a job's groups: data parallel, data-sequence parallel, pipeline, tensor, virtual pipeline."""
+    """A job's name, and the sizes of its data-parallel and pipeline groups; other keys are ignored."""
 
     trial_name: str = ""
-    run_id: int = 0
     dp_size: int | None = None
-    dsp_size: int = 1
     pp_size: int | None = None
-    tp_size: int = 1
-    vpp_size: int = 1
-    world_size: int | None = None
 
 
 def read_meta(path: Path) -> Meta:
