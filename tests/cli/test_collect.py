@@ -111,7 +111,7 @@ def test_sources_that_all_fail_are_a_failure(holdfast: Callable[..., Any], tmp_p
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "Nothing was asked for."),
+        ([], "No collector was requested."),
         (["--slurm", "--once", "--listen", "127.0.0.1:0"], "--listen serves nothing with --once."),
         (["--slurm", "--listen", "9470"], "'9470' is not in the form HOST:PORT."),
         (["--slurm", "--listen", "127.0.0.1:99999"], "'127.0.0.1:99999' is not in the form HOST:PORT."),

@@ -81,7 +81,7 @@ def test_an_incident_is_over_only_for_a_look_that_could_have_seen_its_run(
     assert "open" in watch(tmp_path / "llama.jsonl").out
     beyond = watch(tmp_path / "other.jsonl")
     assert (beyond.code, beyond.out) == (0, "")
-    assert "These signals do not tell of llama: llama/s1 stays open." in beyond.err
+    assert "These signals have no data about llama: llama/s1 stays open." in beyond.err
     assert [one["state"] for one in holdfast("incidents", "--json").json] == ["open"]
     # Its own log can say that it goes on: a hundred steps later it is over.
     with (tmp_path / "llama.jsonl").open("a") as log:

@@ -26,7 +26,7 @@ HOURS = 3.0
 
 def by_turns(pauses_per_s: float, pause_s: float, *, grows: bool = True) -> Field:
     """Members pause at moments of their own, for 45 minutes, more and more often where it grows; the others
-    wait for them. Nobody collects garbage, and no allocator has to try again.
+    wait for them. No member collects garbage, and no allocator has to try again.
     """
     field = Field(HOURS)
     compute, exchange = field.members("compute", 4.6), field.members("exchange", 1.2, 0.02)
@@ -105,7 +105,7 @@ def test_retries_that_stand_out_long_after_steps_became_longer_are_fragmentation
 
 @pytest.mark.parametrize("ago_min", sampled(range(20, 44, 4), [20, 40]))
 def test_the_first_to_stand_out_is_not_a_slow_node_where_all_become_slower(ago_min: float) -> None:
-    """All by the same and more and more; nobody's allocator tells of it."""
+    """All by the same and more and more; no allocator reports it."""
     field = slowly(0.12, 60, ago_min, 0.8, 1.0, 0.0)
     field.values[RETRIES][:] = 0.0
     assert "slow-node" not in [mechanism for mechanism, _ in answers(field.look())]
@@ -129,7 +129,7 @@ def test_retries_of_one_moment_do_not_tell_why_steps_are_longer(ago_min: float, 
 
 
 def filled(ago_min: float, grows_min: float) -> Field:
-    """Steps become longer by a fifth within so much time, and a tenth more memory is used; nobody counts
+    """Steps become longer by a fifth within so much time, and a tenth more memory is used; nothing counts
     retries.
     """
     field = slowly(0.2, grows_min, ago_min, 0.8, 1.0, 0.0)
@@ -363,7 +363,7 @@ LOOPS = "loops:\n  cdu-[0-1]: 2 each\ncircuits:\n  water-0: all\n"
 
 @pytest.mark.parametrize("by_chance", [(), ("gpu-012.3",)])
 def test_one_hot_loop_of_two_is_not_the_water_of_both(by_chance: tuple[str, ...]) -> None:
-    """Whether its coolant is too warm or too little nobody measures; another GPU's clock is low by chance."""
+    """Nothing measures whether its coolant is too warm or too little; another clock is low by chance."""
     field = warmed(LOOPS, HOSTS[:8], 45, 30)
     field.change("DCGM_FI_DEV_SM_CLOCK", 30, by_chance, by=0.9)
     one = the(field.look(DEFAULT_ON))
@@ -538,7 +538,7 @@ def narrow_bus() -> Field:
 def test_a_broken_nvlink_is_named_though_all_wait_for_a_narrow_bus_elsewhere(
     metric: str, by: float, plus: float, where: str
 ) -> None:
-    """What it would cost nobody sees: its members wait for the other one."""
+    """Its own cost does not show: its members wait for the other one."""
     field = narrow_bus()
     field.change(metric, 45, [where], by=by, plus=plus)
     look = field.look()

@@ -155,7 +155,7 @@ def test_watch_looks_while_its_store_is_down_and_writes_the_backlog(
         with stopped(postgres_process):
             with Recorder(tmp_path / JOURNAL_DIRECTORY) as recorder:
                 recorder.record(RunStarted, run="r", identity="while-down")
-            told.await_line("Looking goes on")
+            told.await_line("The watch continues")
             while not asked.empty():
                 asked.get()
             for _ in range(4):  # more than the requests of a look that is under way
@@ -175,7 +175,7 @@ def test_watch_begins_though_its_store_is_down(
         with stopped(postgres_process):
             process = stack.enter_context(verb(tmp_path, *words, "--prometheus", server))
             told = Lines(process.stderr)
-            told.await_line("Looking goes on without the record; the store is tried again.")
+            told.await_line("The watch continues without the record; it will retry the store.")
             told.await_line("Nothing can be said")  # a look
             with Recorder(tmp_path / JOURNAL_DIRECTORY) as recorder:
                 recorder.record(RunStarted, run="r", identity="while-down")
@@ -185,7 +185,7 @@ def test_watch_begins_though_its_store_is_down(
         told.await_line("can be read and written again")
         with open_store(url, tmp_path) as store:
             assert len(ids(store)) == 1
-    assert sum("Looking goes on" in line for line in told.seen) == 1
+    assert sum("The watch continues" in line for line in told.seen) == 1
 
 
 def test_a_single_look_needs_its_store(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_a_gpu_at_900_degrees_is_not() -> None:
     values[:, 6] = -500
     inspected = inspect(framed(TEMPERATURE, values))
     assert kinds(inspected) == [("implausible", "h0.5"), ("implausible", "h0.6")]
-    assert inspected.flaws[0].text == "DCGM_FI_DEV_GPU_TEMP of h0.5 showed 900 C, which cannot be."
+    assert inspected.flaws[0].text == "DCGM_FI_DEV_GPU_TEMP of h0.5 showed 900 C, which is impossible."
     assert np.isnan(inspected.frame.values[20:22, 5]).all()
     assert np.isfinite(inspected.frame.values[:20, 5]).all()
     assert np.isnan(inspected.frame.values[:, 6]).all()

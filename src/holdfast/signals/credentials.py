@@ -1,6 +1,6 @@
-"""Credentials for the servers that are asked and told: from the environment or files, not the command line.
+"""Credentials for servers, from the environment or from files, never from the command line.
 
-On a command line every user of the machine could read them. Which variables there are: docs/collectors.md.
+On a command line every user of the machine could read them. docs/collectors.md lists the variables.
 """
 
 import os
@@ -14,7 +14,7 @@ FILE_MARK = "@"
 
 
 def access(server: str) -> Access:
-    """How to be let in by `server`, one of PROMETHEUS, ALERTMANAGER, WEBHOOK, SCRAPE."""
+    """The credentials for `server`, one of PROMETHEUS, ALERTMANAGER, WEBHOOK, SCRAPE."""
     return Access(
         bearer=secret(f"HOLDFAST_{server}_TOKEN"),
         user=secret(f"HOLDFAST_{server}_USER"),
@@ -23,13 +23,13 @@ def access(server: str) -> Access:
 
 
 def secret(name: str) -> str:
-    """The environment variable, or the contents of the file that the one with _FILE at its end names."""
+    """The environment variable NAME, or the contents of the file that NAME_FILE names."""
     path = os.environ.get(f"{name}_FILE")
     return _contents(path, what=f"${name}_FILE") if path else os.environ.get(name, "")
 
 
 def spelled_out(url: str, *, what: str) -> str:
-    """The URL itself, where `@FILE` was written for one that holds a secret."""
+    """The URL itself, read from the file if the URL was given as `@FILE` to hide a secret."""
     return _contents(url.removeprefix(FILE_MARK), what=what) if url.startswith(FILE_MARK) else url
 
 
