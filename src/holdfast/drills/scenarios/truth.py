@@ -7,7 +7,7 @@ import msgspec
 from holdfast.signals.domains import Domain, Seam
 
 Owner = Literal[
-    "facilities", "network", "hardware", "platform", "storage", "serving", "training", "scheduling", "nobody"
+    "facilities", "network", "hardware", "platform", "storage", "serving", "training", "scheduling", "none"
 ]
 """The team that can mend it."""
 Where = Literal["slowdown", "data_stall", "checkpoint_stall", "none"]
