@@ -1,9 +1,9 @@
-"""The cluster as one graph: what depends on what, whose it is, and what follows from that.
+"""The cluster as one graph: dependencies, owners, and queries over them.
 
-A `Builder` collects subjects and dependencies by name; `build` makes a `Topology` of them, which never
-changes and keeps everything in flat arrays, so that 100,000 GPUs (about 250,000 subjects) answer in
-milliseconds. Wherever several subjects are returned, they are in one order that does not depend on how the
-graph was built: by kind as in `KINDS`, and within a kind by name, numbers by their value.
+A `Builder` collects subjects and dependencies by name; `build` makes an immutable `Topology` of them, which
+keeps everything in flat arrays, so that queries over 100,000 GPUs (about 250,000 subjects) take milliseconds.
+All results with several subjects have one order that does not depend on how the graph was built: by kind as
+in `KINDS`, and within a kind by name, numbers by their value.
 
 Nothing here reads a file or asks a system; `file` and `discovery` do, and fill a Builder.
 """
@@ -46,9 +46,9 @@ UNKNOWN_SHOWN_MAX = 3
 LIKENESS_MIN = 0.6
 LIKENESS_LENGTHS_MAX = 2
 LIKENESS_NAMES_MAX = 20_000
-"""A mistyped name is held against those of about its length, and no more of them than take a moment."""
+"""A mistyped name is compared with those of about its length, and at most this many."""
 REACHES_KEPT_MAX = 8
-"""How many sets of peers keep what they depend on; a diagnosis asks about the same few again and again."""
+"""How many sets of peers keep their dependencies; a diagnosis asks about the same few again and again."""
 
 _KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
 _DIGITS = re.compile(r"[0-9]+")
@@ -58,12 +58,12 @@ _DIGITS_PADDED = 20
 class Shared(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A subject that several symptoms depend on.
 
-    reached   how many of the subjects that were looked at depend on it
+    reached   how many of the examined subjects depend on it
     hit       how many of the symptoms do
-    symptoms  how many there are
-    bans      how much better it says who is ill and who is not than chance does, as a power of ten: two
-              shares of ill, beneath it and elsewhere, against one share for all. Below 0: fewer are ill
-              beneath it than elsewhere
+    symptoms  how many symptoms there are
+    bans      how much better it separates symptoms from healthy subjects than chance, as a power of ten:
+              two shares of symptoms, beneath it and elsewhere, against one share for all. Below 0: fewer
+              symptoms are beneath it than elsewhere
     """
 
     subject: str
@@ -76,7 +76,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def likeness(self) -> float:
-        """Of what it reaches to the symptoms: those both have, over those either has. 1: exactly the same."""
+        """The overlap of the reached subjects and the symptoms: intersection over union. 1: the same."""
         return self.hit / (self.reached + self.symptoms - self.hit)
 
 
@@ -91,10 +91,8 @@ class SeamCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Builder:
-    """Collects subjects and dependencies in any order. Saying the same again changes nothing.
-
-    owners: who answers for a kind, in place of `DEFAULT_OWNERS` where it says so.
-    """
+    """Collects subjects and dependencies in any order. Adding the same again changes nothing. owners: by
+    kind, in place of `DEFAULT_OWNERS`."""
 
     def __init__(self, owners: Mapping[Kind, str] | None = None) -> None:
         self._kind_owners = {**DEFAULT_OWNERS, **(owners or {})}
@@ -106,11 +104,11 @@ class Builder:
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
-        """The subjects so far, and what they are."""
+        """The subjects so far, and their kinds."""
         return self._kinds
 
     def add(self, name: str, kind: Kind, *, owner: str = "") -> None:
-        """A subject. owner: who answers for this one; of several that are given, the last."""
+        """Add a subject. owner: of this subject; if given several times, the last counts."""
         known = self._kinds.setdefault(name, kind)
         if known != kind:
             raise InputError(
@@ -121,7 +119,7 @@ class Builder:
             self._owners[name] = owner
 
     def depends(self, name: str, on: str, *, why: str = "") -> None:
-        """Say that `name` suffers when `on` does; either may be added later. why: a clause for people."""
+        """Add a dependency of `name` on `on`; either may be added later. why: a clause for people."""
         self._dependents.append(name)
         self._dependencies.append(on)
         if why:
@@ -176,7 +174,7 @@ class Builder:
 
 
 class _Graph(NamedTuple):
-    """What each depends on, what depends on each, and the longest way from each to the bottom."""
+    """Dependencies and dependents of each subject, and the longest path from each to the bottom."""
 
     dependencies: arrays.Rows
     dependents: arrays.Rows
@@ -184,14 +182,15 @@ class _Graph(NamedTuple):
 
 
 class _Reach(NamedTuple):
-    """Of some peers: for each, by its place among them, all it depends on; and by subject, how many do."""
+    """For some peers: all dependencies of each, by its place among them; and by subject, how many depend on
+    it."""
 
     rows: arrays.Rows
     reached: arrays.Counts
 
 
 class Topology:
-    """Made by `Builder.build`; questions about names it does not have are an InputError, but for `in`."""
+    """Made by `Builder.build`. Queries about unknown names raise InputError, except `in`."""
 
     def __init__(
         self,
@@ -206,7 +205,7 @@ class Topology:
         self._names = names
         self._index = index
         self._kinds = kinds
-        # Asked for hundreds of thousands of times in one look: numpy would take five times as long.
+        # Read hundreds of thousands of times in one look: numpy would take five times as long.
         self._kind_of: list[Kind] = [KINDS[number] for number in kinds.tolist()]
         self._owners = owners
         numbers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
@@ -232,7 +231,7 @@ class Topology:
         return self._owners[self._number(name)]
 
     def why(self, name: str, on: str) -> str:
-        """The clause that was given for a dependency; empty where none was."""
+        """The clause given for a dependency; empty if there is none."""
         return self._reasons.get((name, on), "")
 
     def names(self, kind: Kind | None = None) -> tuple[str, ...]:

@@ -308,7 +308,7 @@ def _gpus(alloc_tres: str, alloc_gres: str, req_tres: str, nodes: str, options: 
         gpus = (_count(nodes) or 0) * options.gpus_per_node
     gpus = gpus or options.gpus or 0
     if gpus > intake.GPUS_MAX:
-        raise ValueError(f"{gpus} GPUs are more than anybody has")
+        raise ValueError(f"{gpus} GPUs exceed the limit of {intake.GPUS_MAX}")
     return gpus
 
 
