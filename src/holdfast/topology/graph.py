@@ -241,23 +241,23 @@ class Topology:
         return self._names[begin:end]
 
     def dependencies(self, name: str) -> tuple[str, ...]:
-        """What it depends on directly."""
+        """The direct dependencies."""
         return self._named(self._graph.dependencies.of(self._number(name)))
 
     def dependents(self, name: str) -> tuple[str, ...]:
-        """What depends on it directly."""
+        """The direct dependents."""
         return self._named(self._graph.dependents.of(self._number(name)))
 
     def blast_radius(self, cause: str, kind: Kind | None = None) -> tuple[str, ...]:
-        """All that depend on it, through others too."""
+        """All subjects that depend on it, directly or through others."""
         return self._named(arrays.reachable(self._graph.dependents, self._number(cause)), kind)
 
     def causes(self, symptom: str, kind: Kind | None = None) -> tuple[str, ...]:
-        """All that it depends on, through others too."""
+        """All subjects that it depends on, directly or through others."""
         return self._named(arrays.reachable(self._graph.dependencies, self._number(symptom)), kind)
 
     def causes_of_each(self, symptoms: Collection[str], kind: Kind) -> dict[str, tuple[str, ...]]:
-        """Of each of these, all of one kind that it depends on: as `causes` has it, for many at once."""
+        """For each of these, all causes of one kind: like `causes`, for many at once."""
         peers = self._numbers(symptoms)
         rows = self._reach(peers).rows
         wanted = self._kinds[rows.targets] == _KIND_NUMBER[kind]
@@ -269,7 +269,7 @@ class Topology:
         }
 
     def by_kind(self, names: Iterable[str]) -> dict[Kind | None, list[str]]:
-        """These names by their kind; None: what the graph does not know."""
+        """These names by their kind; None for unknown names."""
         found: dict[Kind | None, list[str]] = {}
         for name in names:
             number = self._index.get(name)
@@ -279,13 +279,13 @@ class Topology:
     def common_causes(
         self, symptoms: Collection[str], among: Collection[str] | None = None
     ) -> tuple[Shared, ...]:
-        """What the symptoms have in common and the rest of `among` has not, the best explanation first.
+        """The subjects that the symptoms have in common and the rest of `among` does not, the best first.
         Without `among`: the rest of their kinds.
 
-        Each is a subject that at least two of the symptoms depend on (or one, where there is but one). They
-        are ranked by `Shared.bans`, so that healthy subjects in a cause's blast radius count against it as
-        symptoms outside of it do; where all are ill and that tells nothing, by `Shared.likeness`; of equals,
-        the nearest to the symptoms comes first.
+        Each is a subject that at least two of the symptoms depend on (or one, if there is only one). They are
+        ranked by `Shared.bans`, so that healthy subjects in a cause's blast radius count against it as
+        symptoms outside of it do; if all are symptoms and bans decide nothing, by `Shared.likeness`; among
+        equals, the nearest to the symptoms comes first.
         """
         ill = self._numbers(symptoms)
         if among is None:
@@ -316,14 +316,12 @@ class Topology:
         )
 
     def path(self, cause: str, symptom: str) -> tuple[str, ...]:
-        """The shortest way along which the cause reaches the symptom, both included; () where there is none.
-
-        Of several as short, one with the fewest seams, and always the same.
-        """
+        """The shortest path from the cause to the symptom, both included; () if there is none. Among several
+        of the same length, one with the fewest seams, and always the same."""
         begin, end = self._number(cause), self._number(symptom)
         down = arrays.Search(self._graph.dependents, begin, end, self._owner_numbers)
         up = arrays.Search(self._graph.dependencies, end, begin, self._owner_numbers)
-        # From one end there may be much to look at and from the other little: whoever has less goes on.
+        # One end may have a much larger front than the other: the smaller front advances.
         while len(down.front) and len(up.front) and not (down.found or up.found):
             min(down, up, key=lambda search: len(search.front)).advance()
         way = down.way() if down.found else up.way()[::-1]
@@ -334,7 +332,7 @@ class Topology:
         return tuple((one, other) for one, other in pairwise(path) if self.owner(one) != self.owner(other))
 
     def seam_counts(self) -> tuple[SeamCount, ...]:
-        """All seams, by what is on either side of them, in the order of the causes' kinds."""
+        """All seams, by the kinds and owners on both sides, in the order of the causes' kinds."""
         causes = self._graph.dependencies.targets
         symptoms = np.repeat(np.arange(len(self)), np.diff(self._graph.dependencies.starts))
         crossing = self._owner_numbers[causes] != self._owner_numbers[symptoms]
@@ -379,7 +377,7 @@ class Topology:
         return tuple(map(self._names.__getitem__, numbers.tolist()))
 
     def _reach(self, peers: arrays.Counts) -> _Reach:
-        """What these depend on; kept for the next question."""
+        """The dependencies of these peers; kept for the next query."""
         key = peers.tobytes()
         if key not in self._reaches:
             if len(self._reaches) >= REACHES_KEPT_MAX:
@@ -398,7 +396,7 @@ def _ordered(kinds: Mapping[str, Kind]) -> tuple[str, ...]:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """As people would order them: n2 before n10."""
+    """The names in natural order: n2 before n10."""
 
     def natural(name: str) -> tuple[str, str]:
         return _DIGITS.sub(lambda digits: digits[0].zfill(_DIGITS_PADDED), name), name
@@ -407,7 +405,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def _cyclic(names: Sequence[str], dependencies: arrays.Rows, depths: arrays.Indices) -> InputError:
-    """A walk among those that are CYCLIC comes around some time."""
+    """The error that names a cycle: a walk among CYCLIC subjects returns at some point."""
     number, met = int(np.flatnonzero(depths == arrays.CYCLIC)[0]), dict[int, int]()
     while number not in met:
         met[number] = len(met)
@@ -422,11 +420,9 @@ def _cyclic(names: Sequence[str], dependencies: arrays.Rows, depths: arrays.Indi
 
 
 def _bans(hit: arrays.Counts, reached: arrays.Counts, ill: int, peers: int) -> NDArray[np.float64]:
-    """How much likelier who is ill becomes by letting the share of ill beneath a cause be its own.
-
-    A likelihood ratio of two binomials against one, each at its likeliest share, in powers of ten; negative
-    where the share beneath is the smaller one.
-    """
+    """How much likelier the symptoms are if the share beneath a cause differs from the rest. A likelihood
+    ratio of two binomials against one, each at its likeliest share, in powers of ten; negative if the share
+    beneath is the smaller one."""
     missed, elsewhere = ill - hit, peers - reached
     apart = _likelihood(hit, reached) + _likelihood(missed, elsewhere)
     together = _likelihood(np.array([ill]), np.array([peers]))
@@ -435,7 +431,7 @@ def _bans(hit: arrays.Counts, reached: arrays.Counts, ill: int, peers: int) -> N
 
 
 def _likelihood(ill: arrays.Counts, all_of_them: arrays.Counts) -> NDArray[np.float64]:
-    """The logarithm to base 10 of that of so many ill among so many, at the likeliest share."""
+    """The log10 likelihood of `ill` symptoms among all, at the likeliest share."""
     well = all_of_them - ill
     return _times_log(ill, ill / np.maximum(all_of_them, 1)) + _times_log(
         well, well / np.maximum(all_of_them, 1)
@@ -448,7 +444,7 @@ def _times_log(times: arrays.Counts, share: NDArray[np.float64]) -> NDArray[np.f
 
 
 def _likely(name: str, known: Collection[str]) -> str:
-    """A hint where a known name looks like this one; empty where none does."""
+    """A hint with a similar known name; empty if there is none."""
     alike = (other for other in known if abs(len(other) - len(name)) <= LIKENESS_LENGTHS_MAX)
     candidates = list(islice(alike, LIKENESS_NAMES_MAX))
     return nearest(name, candidates, "", likeness=LIKENESS_MIN, quote="'")
