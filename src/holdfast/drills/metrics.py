@@ -1,5 +1,8 @@
-"""Every metric of the twin: what it reads and how its sensor behaves. Sensors that are not exact are in
-sensors.toml. All names are from `signals.catalogue`, which has kind, scope and meaning."""
+"""Every metric of the twin: what it reads and how its sensor behaves.
+
+Sensors that are not exact are in sensors.toml. All names are from `signals.catalogue`, which has kind, scope
+and meaning.
+"""
 
 from importlib.resources import files
 

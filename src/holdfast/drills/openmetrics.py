@@ -1,5 +1,7 @@
-"""Frames as OpenMetrics text with timestamps, for `promtool tsdb create-blocks-from openmetrics`. Redfish's
-readings are left out: the format allows neither their names nor their words."""
+"""Frames as OpenMetrics text with timestamps, for `promtool tsdb create-blocks-from openmetrics`.
+
+Redfish's readings are left out: the format allows neither their names nor their words.
+"""
 
 from collections.abc import Iterable, Iterator
 

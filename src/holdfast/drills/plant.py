@@ -1,7 +1,9 @@
-"""Cooling loops, power shelves and the GPUs on them: clocks fall if heat cannot be removed. One step of time
-is a handful of array operations over all GPUs. Published figures are marked as such; the other constants are
-plausible for a liquid-cooled eight-GPU node, chosen so that a loop at its rated flow stays 16 K below the
-temperature at which clocks fall, and one at 58 % of it just reaches that temperature."""
+"""Cooling loops, power shelves and the GPUs on them: clocks fall if heat cannot be removed.
+
+One step of time is a handful of array operations over all GPUs. Published figures are marked as such; the
+other constants are plausible for a liquid-cooled eight-GPU node, chosen so that a loop at its rated flow
+stays 16 K below the temperature at which clocks fall, and one at 58 % of it just reaches that temperature.
+"""
 
 import msgspec
 import numpy as np

@@ -1,5 +1,7 @@
-"""The twin's state as perfect sensors would show it, metric by metric: scrape by series. A reader takes the
-history and, for random events, a generator. `READS` has the readers by metric name."""
+"""The twin's state as perfect sensors would show it, metric by metric: scrape by series.
+
+A reader takes the history and, for random events, a generator. `READS` has the readers by metric name.
+"""
 
 from collections.abc import Callable
 from typing import Any

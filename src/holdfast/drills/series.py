@@ -1,5 +1,7 @@
-"""The series of each scope: their subjects, their labels, and the machine that is scraped for them. Labels
-are the exporters' own, and the `instance` that Prometheus adds. Nothing here changes with time."""
+"""The series of each scope: their subjects, their labels, and the machine that is scraped for them.
+
+Labels are the exporters' own, and the `instance` that Prometheus adds. Nothing here changes with time.
+"""
 
 from collections.abc import Callable, Iterator
 from itertools import product

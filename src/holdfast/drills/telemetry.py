@@ -1,8 +1,9 @@
-"""The monitoring data of a history: samples under the real metric names, with realistic flaws. Truth becomes
-readings through noise and rounding, then through flaws seen in the field: scrapes that are missed, gauges
-that stick, exporters that lag, units that contradict the name, counters that begin again after a reboot or
-stop at their width, words where a number should be. Each metric has a generator of its own, from the run's
-name and its own, so a metric does not depend on which others are read.
+"""The monitoring data of a history: samples under the real metric names, with realistic flaws.
+
+Truth becomes readings through noise and rounding, then through flaws seen in the field: scrapes that are
+missed, gauges that stick, exporters that lag, units that contradict the name, counters that begin again after
+a reboot or stop at their width, words where a number should be. Each metric has a generator of its own, from
+the run's name and its own, so a metric does not depend on which others are read.
 """
 
 import zlib

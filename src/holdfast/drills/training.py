@@ -95,8 +95,9 @@ class LostTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The figures of the last step that run and members export from `since_ns` on; by node, NaN without a
-    member. checkpoint_s: the time of the last checkpoint. collected_s: time in the garbage collector so far.
+    """The exported figures of the last step, valid from `since_ns` on; by node, NaN without a member.
+
+    checkpoint_s: the time of the last checkpoint. collected_s: time in the garbage collector so far.
     """
 
     since_ns: int

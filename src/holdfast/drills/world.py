@@ -1,6 +1,8 @@
-"""Simulates everything a scenario needs together: plant, fabric, storage, pools, run, scrape by scrape. It
-keeps the state from which every metric can be read afterwards (`History`), not the metrics: for 16,384 GPUs
-over half an hour that is some 60 MB, and a metric that is not read costs nothing."""
+"""Simulates everything a scenario needs together: plant, fabric, storage, pools, run, scrape by scrape.
+
+It keeps the state from which every metric can be read afterwards (`History`), not the metrics: for 16,384
+GPUs over half an hour that is some 60 MB, and a metric that is not read costs nothing.
+"""
 
 from typing import Any
 

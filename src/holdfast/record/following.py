@@ -17,9 +17,11 @@ POLL_INTERVAL_S = 0.5
 def following(
     store: Store, journal: HomeJournal, selection: Selection, say: Callable[[str], None]
 ) -> Iterator[AnyEvent]:
-    """Yield the stored events by time, and then new ones as they arrive. Ends with an interrupt. If the store
-    cannot be used for a while, for example because its server restarts, this is reported once, and reading
-    goes on when it is back."""
+    """Yield the stored events by time, and then new ones as they arrive.
+
+    Ends with an interrupt. If the store cannot be used for a while, for example because its server restarts,
+    this is reported once, and reading goes on when it is back.
+    """
     cursor = store.end()
     shown: set[str] = set()
     last: AnyEvent | None = None

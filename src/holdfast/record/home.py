@@ -11,8 +11,10 @@ from holdfast.record.store import Ingested, Store
 
 
 class HomeJournal:
-    """The journal in this machine's home, which is taken into the store. tell: called with new damage, each
-    place once."""
+    """The journal in this machine's home, which is taken into the store.
+
+    tell: called with new damage, each place once.
+    """
 
     def __init__(self, store: Store, home: Path, tell: Callable[[Sequence[Damage]], None]) -> None:
         self._store = store
@@ -21,8 +23,10 @@ class HomeJournal:
         self._told: set[Damage] = set()
 
     def take_in(self) -> None:
-        """Take in new events and report new damage; the next reading begins after them. An unfinished line is
-        not reported: its writer is about to finish it, or died while writing."""
+        """Take in new events and report new damage; the next reading begins after them.
+
+        An unfinished line is not reported: its writer is about to finish it, or died while writing.
+        """
         damages: list[Damage] = []
         try:
             ingest_directory(self._store, self._directory, damages)

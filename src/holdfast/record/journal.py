@@ -190,9 +190,11 @@ def events_of(home: Path) -> list[AnyEvent]:
 
 
 def salvage(directory: Path, spool_directory: Path = SHARED_MEMORY) -> int:
-    """Write the spools of dead processes of this machine into the journal they recorded in. A spool that is
-    in use, not trusted, or cannot be written out at the moment is left alone. Returns the number of the
-    journal's spools, of living and dead processes."""
+    """Write the spools of dead processes of this machine into the journal they recorded in.
+
+    A spool that is in use, not trusted, or cannot be written out at the moment is left alone. Returns the
+    number of the journal's spools, of living and dead processes.
+    """
     spools = _spools(directory, spool_directory)
     for path in spools:
         with contextlib.suppress(OSError):
@@ -260,8 +262,10 @@ def _inherit(path: Path, directory: Path) -> bool:
 
 
 def _trusted_uids(directory: Path) -> Collection[int]:
-    """The users whose spools are trusted: our own and, if we are root, the owner of the journal. Any user may
-    make a file in shared memory, with any name and content."""
+    """The users whose spools are trusted: our own and, if we are root, the owner of the journal.
+
+    Any user may make a file in shared memory, with any name and content.
+    """
     uid = os.geteuid()
     if uid == 0:
         with contextlib.suppress(FileNotFoundError):

@@ -1,6 +1,8 @@
-"""Parsers of the kernel log that a run and its signals share: a GPU's Xid, and a record of /dev/kmsg. Pure
-functions of one line. signals/collectors/kernel_log.py has the other forms of lines, and the other faults in
-them."""
+"""Parsers of the kernel log that a run and its signals share: a GPU's Xid, and a record of /dev/kmsg.
+
+Pure functions of one line. signals/collectors/kernel_log.py has the other forms of lines, and the other
+faults in them.
+"""
 
 import re
 

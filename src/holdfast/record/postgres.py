@@ -1,6 +1,8 @@
-"""The store in a PostgreSQL database, for several machines: in the schema `holdfast` of that database. Ingest
-uses COPY into a temporary table, reads use a cursor on the server. Messages name the server and the database,
-never the password."""
+"""The store in a PostgreSQL database, for several machines: in the schema `holdfast` of that database.
+
+Ingest uses COPY into a temporary table, reads use a cursor on the server. Messages name the server and the
+database, never the password.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

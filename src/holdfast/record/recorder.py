@@ -303,8 +303,10 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Thread:
-    """The thread that waits for storage instead of the caller: it makes the spool, and then drains it. No
-    signal handler runs in it, so every exception caught there is its own."""
+    """The thread that waits for storage instead of the caller: it makes the spool, and then drains it.
+
+    No signal handler runs in it, so every exception caught there is its own.
+    """
 
     def __init__(self, place: _Place, owner: Owner, recorder: Recorder, listener: Listener) -> None:
         self._place = place

@@ -155,9 +155,11 @@ class Spool:
 
     @classmethod
     def adopt(cls, path: Path, trusted_uids: Collection[int]) -> Self | None:
-        """Take over the spool of a dead process; None if its owner lives or another process was quicker. None
-        also for a spool of another machine, whose lock may not be visible here. A spool that its process did
-        not finish making is empty, and is removed."""
+        """Take over the spool of a dead process; None if its owner lives or another process was quicker.
+
+        None also for a spool of another machine, whose lock may not be visible here. A spool that its process
+        did not finish making is empty, and is removed.
+        """
         with _opened(path, trusted_uids) as descriptor:
             unfinished = _is_unfinished(descriptor)
             if unfinished and time.time() - os.fstat(descriptor).st_mtime < UNFINISHED_S_MAX:

@@ -1,6 +1,7 @@
-"""Shared parts of the two SQL stores: batches, the shape of a query, and decoding rows into events. A row
-keeps the event's bytes unchanged; the other columns are only for searching. Connections, transactions and
-errors differ by database and live in `sqlite` and `postgres`.
+"""Shared parts of the two SQL stores: batches, the shape of a query, and decoding rows into events.
+
+A row keeps the event's bytes unchanged; the other columns are only for searching. Connections, transactions
+and errors differ by database and live in `sqlite` and `postgres`.
 """
 
 from abc import ABC, abstractmethod

@@ -1,5 +1,7 @@
-"""The store: every event once, queried by run, subject, kind and time. The rest of Holdfast only uses
-`Store`. docs/store.md says what is kept and how."""
+"""The store: every event once, queried by run, subject, kind and time.
+
+The rest of Holdfast only uses `Store`. docs/store.md says what is kept and how.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -79,12 +81,16 @@ class Store(Protocol):
 
     def since(self, cursor: int, selection: Selection = EVERYTHING) -> Iterator[tuple[int, AnyEvent]]:
         """The events that arrived after `cursor` (0: all), in that order, each with the cursor to go on from.
-        No event ever arrives before a cursor that was handed out, even while other processes write."""
+
+        No event ever arrives before a cursor that was handed out, even while other processes write.
+        """
 
     def end(self) -> int:
-        """The newest cursor: all events so far are at or before it (0: there are none). A reader that follows
-        rare events takes it before `since` and then goes on from it, or from the last event it got if that
-        came later; so events that do not match are not read again."""
+        """The newest cursor: all events so far are at or before it (0: there are none).
+
+        A reader that follows rare events takes it before `since` and then goes on from it, or from the last
+        event it got if that came later; so events that do not match are not read again.
+        """
 
     def runs(self) -> list[RunSummary]:
         """Every run, the one with the newest event first, those without any last; quick for many events."""

@@ -20,8 +20,10 @@ _URL_HINT = "Give a file ending in .sqlite or .db, sqlite:///PATH, or postgresql
 
 def open_store(url: str | None, home: Path, *, must_answer: bool = True) -> Store:
     """Open the store at `url`, made if it does not exist; without a URL, the SQLite file in `home`.
+
     must_answer: raise `StoreError` if its server is down; otherwise each use raises it until the server is
-    up."""
+    up.
+    """
     if url is None:
         _make_directory(home)
         return _open_sqlite(home / DEFAULT_FILE)

@@ -53,9 +53,10 @@ def decoded(decoder: msgspec.json.Decoder[T], line: bytes) -> T:
 
 
 def printable(text: str) -> str:
-    """The text on one line, with control characters escaped as Python writes them. Names, faults and reasons
-    are foreign data: an escape sequence in one could rewrite the screen or set the clipboard, and a newline
-    could pass for an event.
+    """The text on one line, with control characters escaped as Python writes them.
+
+    Names, faults and reasons are foreign data: an escape sequence in one could rewrite the screen or set the
+    clipboard, and a newline could pass for an event.
     """
     if text.isprintable():
         return text

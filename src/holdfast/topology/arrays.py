@@ -1,6 +1,8 @@
-"""Flat arrays for the edges of a graph, and walks along many of them at once. Subjects are numbers here;
-`graph` knows their names. Every walk moves a whole front of subjects in one step, so that the loop runs in
-numpy and not in Python."""
+"""Flat arrays for the edges of a graph, and walks along many of them at once.
+
+Subjects are numbers here; `graph` knows their names. Every walk moves a whole front of subjects in one step,
+so that the loop runs in numpy and not in Python.
+"""
 
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,8 +41,10 @@ def rows_of(sources: Indices, targets: Indices, size: int) -> Rows:
 
 
 def depths_of(dependencies: Rows, dependents: Rows) -> Indices:
-    """The longest path from each subject to one that depends on nothing. CYCLIC for subjects on a cycle, or
-    that depend on one."""
+    """The longest path from each subject to one that depends on nothing.
+
+    CYCLIC for subjects on a cycle, or that depend on one.
+    """
     waiting = np.diff(dependencies.starts)
     depths = np.full(len(waiting), CYCLIC, np.int32)
     ready = np.flatnonzero(waiting == 0)
@@ -79,8 +83,10 @@ def reachable(rows: Rows, start: int) -> Indices:
 
 class Search:
     """A search for the shortest path from a start to a goal, level by level; `found` once it gets there.
+
     Among several shortest paths it takes one with the fewest changes of owner, then the one whose last
-    subject but one comes first in order."""
+    subject but one comes first in order.
+    """
 
     def __init__(self, rows: Rows, start: int, goal: int, owners: Indices) -> None:
         self._rows = rows

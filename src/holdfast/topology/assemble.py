@@ -125,8 +125,10 @@ def _add_link(builder: Builder, survey: Survey, pool: str, source: str, target: 
 
 
 def _gpus_of(survey: Survey, member: str, node: str) -> Sequence[str]:
-    """The GPUs of a member: one if its name is its node's with a GPU's number, such as `n17.3`, else all. The
-    number may be followed by the count of restarts: `n17.3+1`."""
+    """The GPUs of a member: one if its name is its node's with a GPU's number, such as `n17.3`, else all.
+
+    The number may be followed by the count of restarts: `n17.3+1`.
+    """
     gpus = survey.gpus.get(node, ())
     for own in (node, node.partition(".")[0]):
         slot = _SLOT.fullmatch(member[len(own) :]) if member.startswith(own) else None

@@ -1,6 +1,7 @@
-"""A YAML text as plain data with line numbers, so that mistakes can be reported with their line. Numbers and
-truth values are read as such; dates stay text, as does everything else. A key that occurs twice is refused:
-YAML would silently take the last.
+"""A YAML text as plain data with line numbers, so that mistakes can be reported with their line.
+
+Numbers and truth values are read as such; dates stay text, as does everything else. A key that occurs twice
+is refused: YAML would silently take the last.
 """
 
 from typing import Any

@@ -1,6 +1,8 @@
-"""The topology file: a cluster in a page of YAML, made into facts and a graph. `read` takes text and returns
-a page of facts, so that surveys of live systems can be merged with them before the graph is made.
-`file_format` has the format."""
+"""The topology file: a cluster in a page of YAML, made into facts and a graph.
+
+`read` takes text and returns a page of facts, so that surveys of live systems can be merged with them before
+the graph is made. `file_format` has the format.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property

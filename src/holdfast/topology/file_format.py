@@ -1,5 +1,8 @@
-"""The format of a topology file as types, and error messages for files that break it. docs/topology.md
-explains each field to people, and schema.json to editors; a test compares the latter with these types."""
+"""The format of a topology file as types, and error messages for files that break it.
+
+docs/topology.md explains each field to people, and schema.json to editors; a test compares the latter with
+these types.
+"""
 
 import re
 from collections.abc import Iterator

@@ -91,8 +91,10 @@ class SeamCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Builder:
-    """Collects subjects and dependencies in any order. Adding the same again changes nothing. owners: by
-    kind, in place of `DEFAULT_OWNERS`."""
+    """Collects subjects and dependencies in any order.
+
+    Adding the same again changes nothing. owners: by kind, in place of `DEFAULT_OWNERS`.
+    """
 
     def __init__(self, owners: Mapping[Kind, str] | None = None) -> None:
         self._kind_owners = {**DEFAULT_OWNERS, **(owners or {})}
@@ -316,8 +318,10 @@ class Topology:
         )
 
     def path(self, cause: str, symptom: str) -> tuple[str, ...]:
-        """The shortest path from the cause to the symptom, both included; () if there is none. Among several
-        of the same length, one with the fewest seams, and always the same."""
+        """The shortest path from the cause to the symptom, both included; () if there is none.
+
+        Among several of the same length, one with the fewest seams, and always the same.
+        """
         begin, end = self._number(cause), self._number(symptom)
         down = arrays.Search(self._graph.dependents, begin, end, self._owner_numbers)
         up = arrays.Search(self._graph.dependencies, end, begin, self._owner_numbers)
@@ -420,9 +424,11 @@ def _cyclic(names: Sequence[str], dependencies: arrays.Rows, depths: arrays.Indi
 
 
 def _bans(hit: arrays.Counts, reached: arrays.Counts, ill: int, peers: int) -> NDArray[np.float64]:
-    """How much likelier the symptoms are if the share beneath a cause differs from the rest. A likelihood
-    ratio of two binomials against one, each at its likeliest share, in powers of ten; negative if the share
-    beneath is the smaller one."""
+    """How much likelier the symptoms are if the share beneath a cause differs from the rest.
+
+    A likelihood ratio of two binomials against one, each at its likeliest share, in powers of ten; negative
+    if the share beneath is the smaller one.
+    """
     missed, elsewhere = ill - hit, peers - reached
     apart = _likelihood(hit, reached) + _likelihood(missed, elsewhere)
     together = _likelihood(np.array([ill]), np.array([peers]))

@@ -1,7 +1,9 @@
-"""Groups in the topology file: the nodes of each rack, loop, leaf or mount. An entry is `4 each` (this many
-each, in order, of those that no other entry has), `16 each by rail` (the same for nodes, with a leaf for each
-port), `all`, or a host list of exactly these. The first three may be followed by `of LIST` to choose from
-that list alone."""
+"""Groups in the topology file: the nodes of each rack, loop, leaf or mount.
+
+An entry is `4 each` (this many each, in order, of those that no other entry has), `16 each by rail` (the same
+for nodes, with a leaf for each port), `all`, or a host list of exactly these. The first three may be followed
+by `of LIST` to choose from that list alone.
+"""
 
 import re
 from collections import Counter
@@ -38,9 +40,11 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 def deal(
     groups: Sequence[HostGroup], below: Sequence[str], ports: Mapping[str, Sequence[str]], doubts: list[Doubt]
 ) -> Iterator[Placed]:
-    """Place the names on the heads. below: all names that may be dealt out, in order; ports: of each node. A
-    name in a host list is not dealt out by an entry such as `4 each`. Groups that do not come out even are
-    added to `doubts`."""
+    """Place the names on the heads.
+
+    below: all names that may be dealt out, in order; ports: of each node. A name in a host list is not dealt
+    out by an entry such as `4 each`. Groups that do not come out even are added to `doubts`.
+    """
     named = {name for group in groups if not _dealing(group.who) for name in _named(group)}
     left = [name for name in below if name not in named]
     for group in groups:

@@ -34,8 +34,10 @@ class Hosts:
             self._add(node)
 
     def grow(self, names: Iterable[str]) -> None:
-        """Add a node under the first of these names, unless one of them is known. The name `localhost` does
-        not make two machines the same."""
+        """Add a node under the first of these names, unless one of them is known.
+
+        The name `localhost` does not make two machines the same.
+        """
         called = tuple(names)
         if called and not any(self.node(name) for name in called if not _is_everybodys(name)):
             self._add(called[0])

@@ -1,5 +1,7 @@
-"""Names of subjects that have none of their own in the cluster, and names from labels. The one place for it:
-discovery and signals must use the same names, or findings do not match the topology."""
+"""Names of subjects that have none of their own in the cluster, and names from labels.
+
+The one place for it: discovery and signals must use the same names, or findings do not match the topology.
+"""
 
 import re
 from collections.abc import Mapping
@@ -44,7 +46,9 @@ def unit_name(given: str, identity: str, *, is_only: bool) -> str:
 
 def host_names_of(labels: Mapping[str, str]) -> tuple[str, ...]:
     """The names of a series' host, the most reliable first: its own name, Kubernetes' node, address, pod.
-    `node` may also be the number of a NUMA node, which does not name a host."""
+
+    `node` may also be the number of a NUMA node, which does not name a host.
+    """
     instance = _INSTANCE.fullmatch(labels.get("instance", ""))
     names = [name for label in _HOST_LABELS if (name := labels.get(label))]
     if (node := labels.get("node", "")) and not node.isdecimal():

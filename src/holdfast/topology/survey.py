@@ -1,6 +1,9 @@
-"""Facts about a cluster from one source, and the merge of several sources. A survey holds facts about nodes
-and their places, not yet a graph: a hundred thousand GPUs are a few thousand facts. `merged` combines
-surveys; the first one wins, and differences become doubts. `assemble` makes the graph."""
+"""Facts about a cluster from one source, and the merge of several sources.
+
+A survey holds facts about nodes and their places, not yet a graph: a hundred thousand GPUs are a few thousand
+facts. `merged` combines surveys; the first one wins, and differences become doubts. `assemble` makes the
+graph.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy

@@ -1,5 +1,7 @@
-"""Judges a drill from the record: pure, so that the same record always gets the same verdict. None means not
-judged: nothing could have noticed the fault, or there was nothing to compare with."""
+"""Judges a drill from the record: pure, so that the same record always gets the same verdict.
+
+None means not judged: nothing could have noticed the fault, or there was nothing to compare with.
+"""
 
 from collections.abc import Sequence
 from typing import Literal

@@ -1,6 +1,8 @@
-"""How a drill's changes are undone, and the note of them that outlives the drill. The note is written before
-the fault is made. A separate process, the keeper, undoes everything when the time is up, even if the drill
-dies; `--abort` does it at once. Undoing something twice does no harm."""
+"""How a drill's changes are undone, and the note of them that outlives the drill.
+
+The note is written before the fault is made. A separate process, the keeper, undoes everything when the time
+is up, even if the drill dies; `--abort` does it at once. Undoing something twice does no harm.
+"""
 
 import os
 import select

@@ -1,6 +1,8 @@
-"""Unannounced drills: times and scenarios drawn from a seed. Pure: nothing here waits or strikes. A day's
-drills are the same for the same seed and day, whenever the monkey is started. Drills that were due while it
-did not run are not made up for."""
+"""Unannounced drills: times and scenarios drawn from a seed.
+
+Pure: nothing here waits or strikes. A day's drills are the same for the same seed and day, whenever the
+monkey is started. Drills that were due while it did not run are not made up for.
+"""
 
 import random
 import re

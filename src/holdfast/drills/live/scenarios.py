@@ -1,5 +1,8 @@
-"""The scenarios of `holdfast drill live`: the fault, the hypothesis, and how far it may reach. Nothing here
-strikes. The required record stands beside the fault, so that the hypothesis exists before the fault does."""
+"""The scenarios of `holdfast drill live`: the fault, the hypothesis, and how far it may reach.
+
+Nothing here strikes. The required record stands beside the fault, so that the hypothesis exists before the
+fault does.
+"""
 
 from typing import Literal
 

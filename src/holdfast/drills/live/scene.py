@@ -99,8 +99,10 @@ def usual_step_s(commits_ns: list[int]) -> float | None:
 
 
 def _processes(token: str) -> Iterator[tuple[str, tuple[int, int, str]]]:
-    """Each member's process, its agent's, and its address, on this machine and of this user. The run is
-    identified by its token: another home may have a run of the same name."""
+    """Each member's process, its agent's, and its address, on this machine and of this user.
+
+    The run is identified by its token: another home may have a run of the same name.
+    """
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue

@@ -1,6 +1,8 @@
-"""Makes the fault of each scenario, or refuses it: everything that touches machines. A scenario touches only
-what it declares. If that cannot be guaranteed, or if root or a namespace is missing, nothing is struck and
-one sentence says why."""
+"""Makes the fault of each scenario, or refuses it: everything that touches machines.
+
+A scenario touches only what it declares. If that cannot be guaranteed, or if root or a namespace is missing,
+nothing is struck and one sentence says why.
+"""
 
 import asyncio
 import errno

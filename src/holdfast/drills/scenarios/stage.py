@@ -82,8 +82,10 @@ class Stage:
         over_s: float = 0.0,
         each: Floats | None = None,
     ) -> Turned:
-        """Turn the lever to this level from beginning to end, reached evenly over `over_s` seconds. level may
-        differ from scrape to scrape; each: the share of it for each subject, by default 1."""
+        """Turn the lever to this level from beginning to end, reached evenly over `over_s` seconds.
+
+        level may differ from scrape to scrape; each: the share of it for each subject, by default 1.
+        """
         before = nominal(lever)
         reached = np.clip(self._since_s / over_s, 0.0, 1.0) if over_s else 1.0
         # A scrape shows the time before it, so the first to show the cause is the one after the beginning.

@@ -1,6 +1,8 @@
-"""Turns logs into events: detects the format of a file and reads it. `import_file` is the entry point. It
-takes Google's resiliency tracker, Slurm's accounting, the fault trace of InfiniteHBD and plain tables, and
-Holdfast's own journals. docs/import.md says what each format becomes."""
+"""Turns logs into events: detects the format of a file and reads it.
+
+`import_file` is the entry point. It takes Google's resiliency tracker, Slurm's accounting, the fault trace of
+InfiniteHBD and plain tables, and Holdfast's own journals. docs/import.md says what each format becomes.
+"""
 
 import re
 import tempfile
@@ -43,9 +45,11 @@ _READERS = {
 
 
 def detect(head: bytes) -> Format | None:
-    """The format of a file that begins with these lines; None if it is unknown. A log may have been cut or
-    damaged at the front, so a single journal line makes a file a journal, and unreadable lines of JSON are
-    skipped."""
+    """The format of a file that begins with these lines; None if it is unknown.
+
+    A log may have been cut or damaged at the front, so a single journal line makes a file a journal, and
+    unreadable lines of JSON are skipped.
+    """
     if _JOURNAL.search(head):
         return "journal"
     if infinitehbd.is_head(head):
@@ -80,7 +84,9 @@ def _keys(line: bytes) -> set[str] | None:
 @contextmanager
 def import_file(path: Path, options: Options, watch: Watch | None = None) -> Iterator[FileReading]:
     """Read the events of this file, which stays open meanwhile; `InputError` if nothing in it can be used.
-    watch: called now and then with the number of bytes read."""
+
+    watch: called now and then with the number of bytes read.
+    """
     with readable(str(path)):
         stream = path.open("rb")
     with stream:

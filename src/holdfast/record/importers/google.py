@@ -105,9 +105,12 @@ def _events(run: str, facts: list[_Fact], options: intake.Options) -> Iterator[e
 
 
 class _Story:
-    """Builds the events of one run from its facts in order of time. A launch begins with a `job_started`
-    after any other event, or of a node that this launch has started already. It is over when one of its own
-    nodes terminates; a node that terminates late does not affect the next launch."""
+    """Builds the events of one run from its facts in order of time.
+
+    A launch begins with a `job_started` after any other event, or of a node that this launch has started
+    already. It is over when one of its own nodes terminates; a node that terminates late does not affect the
+    next launch.
+    """
 
     def __init__(self, run: str, gpus: int, gpus_per_node: int) -> None:
         self._run = run

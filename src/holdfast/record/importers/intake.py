@@ -1,7 +1,9 @@
-"""Shared by all importers: lines and options in; events, their ids and an account of the lines out. An
-importer is a function from `Lines` and `Options` to a `FileReading`: events to be drawn once, and then an
+"""Shared by all importers: lines and options in; events, their ids and an account of the lines out.
+
+An importer is a function from `Lines` and `Options` to a `FileReading`: events to be drawn once, and then an
 account of the lines. It never fails on a line: an unusable line is skipped with a reason. Only a file that
-cannot be used at all raises an `InputError`."""
+cannot be used at all raises an `InputError`.
+"""
 
 import hashlib
 import re
@@ -125,8 +127,11 @@ def readable(name: str) -> Iterator[None]:
 
 
 class Lines:
-    """The lines of one file, read one at a time and numbered from 1, and counts of skipped ones. Blank lines
-    are ignored, and so is a repeated header: that happens when several outputs are put into one file."""
+    """The lines of one file, read one at a time and numbered from 1, and counts of skipped ones.
+
+    Blank lines are ignored, and so is a repeated header: that happens when several outputs are put into one
+    file.
+    """
 
     def __init__(self, stream: BinaryIO, name: str, watch: Watch | None = None) -> None:
         self.name = name
@@ -252,10 +257,12 @@ def require_name(field: str, name: str) -> None:
 
 
 def event_id(source: str, at_ns: int, said: bytes, *, rank: int = 0, step: int = 0) -> str:
-    """An id that is the same at every import of an event. It depends on the event's content, not on the
-    file's name or its other lines: a file may be imported again after it has grown, or in parts. Of two
-    events at the same moment the one with the lower rank (0 to 15), and then the lower step, comes first. The
-    time leads, because growing ids are appended to a store's index, which is twice as fast as random inserts.
+    """An id that is the same at every import of an event.
+
+    It depends on the event's content, not on the file's name or its other lines: a file may be imported again
+    after it has grown, or in parts. Of two events at the same moment the one with the lower rank (0 to 15),
+    and then the lower step, comes first. The time leads, because growing ids are appended to a store's index,
+    which is twice as fast as random inserts.
     """
     return f"{source}-{at_ns:016x}-{rank:x}{step:014x}-{hashlib.blake2b(said, digest_size=8).hexdigest()}"
 
@@ -276,9 +283,11 @@ def made(
 def declarations(
     run: str, at_ns: int, options: Options, source: str, *, gpus: int | None, held: bool = False
 ) -> Iterator[CostRate | ReferenceDeclared]:
-    """The options' facts about a run, at its first event. held: its GPUs are paid for until its last. The ids
-    leave out the values, so another value at the next import shows as a conflict; with two rates at the same
-    moment, chance would decide which of them counts."""
+    """The options' facts about a run, at its first event.
+
+    held: its GPUs are paid for until its last. The ids leave out the values, so another value at the next
+    import shows as a conflict; with two rates at the same moment, chance would decide which of them counts.
+    """
     if held and gpus:
         yield made(CostRate, source, run, at_ns, said(run, "cost.rate", "gpus"), gpus=gpus)
     if options.usd_per_gpu_hour is not None:
@@ -302,8 +311,10 @@ unambiguous."""
 
 def time_ns(text: str) -> int:
     """Exact nanoseconds since the Unix epoch; raises `ValueError` with the reason if the text is not a time.
+
     It may be ISO 8601 with date and time of day, in UTC if it names no zone; or a number, in s, ms, us or ns
-    by its size."""
+    by its size.
+    """
     if written := _ISO.fullmatch(text):
         when_ns = _iso_ns(written, text)
     elif written := _NUMBER.fullmatch(text):

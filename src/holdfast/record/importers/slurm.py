@@ -53,10 +53,12 @@ then its step (`7.batch`)."""
 
 
 class _Rank(IntEnum):
-    """The order of events within one second, the resolution of Slurm's clock. The next submission follows an
-    end; only an attempt that began in the same second ends after it. The ids give this order and not causes,
-    because an attempt must read the same whatever other lines the file has, and because the ledger puts an
-    effect after all events of that moment that have no cause."""
+    """The order of events within one second, the resolution of Slurm's clock.
+
+    The next submission follows an end; only an attempt that began in the same second ends after it. The ids
+    give this order and not causes, because an attempt must read the same whatever other lines the file has,
+    and because the ledger puts an effect after all events of that moment that have no cause.
+    """
 
     FAULT = 0
     END = 1
@@ -336,8 +338,10 @@ _Key = tuple[int, int | None]
 
 
 def _take(attempts: dict[_Key, _Row], row: _Row) -> None:
-    """Keep the latest line of an attempt. Several outputs in one file show an attempt more than once: then a
-    known end stays known."""
+    """Keep the latest line of an attempt.
+
+    Several outputs in one file show an attempt more than once: then a known end stays known.
+    """
     key = (row.first_ns if row.submit_ns is None else row.submit_ns, row.start_ns)
     if key not in attempts or OUTCOMES[attempts[key].state] is None or OUTCOMES[row.state] is not None:
         attempts[key] = row
@@ -364,8 +368,10 @@ def _goes_on(previous: _Row, row: _Row) -> bool:
 
 
 def _joined(job: _Row | None, step: _Row) -> _Row:
-    """A job built from its steps: it lasts as long as they do, and ends like the one that ends last. Its
-    submission time is unknown: a step's own Submit is when the step began."""
+    """A job built from its steps: it lasts as long as they do, and ends like the one that ends last.
+
+    Its submission time is unknown: a step's own Submit is when the step began.
+    """
     step = msgspec.structs.replace(step, submit_ns=None, start_ns=step.start_ns or step.submit_ns)
     if job is None:
         return step

@@ -1,7 +1,9 @@
-"""Tables for all other logs: CSV with a header, or one JSON object a line. docs/import.md describes them. The
-columns are the fields of events under their own names; other columns are ignored, so a trainer's log of
-`step,time,loss` is a table already. Lines that are events as Holdfast prints them are kept unchanged. Tables
-may be large, so each event is yielded as its line is read."""
+"""Tables for all other logs: CSV with a header, or one JSON object a line.
+
+docs/import.md describes them. The columns are the fields of events under their own names; other columns are
+ignored, so a trainer's log of `step,time,loss` is a table already. Lines that are events as Holdfast prints
+them are kept unchanged. Tables may be large, so each event is yielded as its line is read.
+"""
 
 import csv
 from collections.abc import Callable, Iterator

@@ -1,6 +1,9 @@
-"""Prometheus: the topology from the labels of exporters' series. dcgm-exporter has a node's GPUs and the job
-that holds them; node_exporter its name, ports and mounts; infiniband_exporter the cables between ports and
-switches; densewatch the rack of a node, and the unit that cools it."""
+"""Prometheus: the topology from the labels of exporters' series.
+
+dcgm-exporter has a node's GPUs and the job that holds them; node_exporter its name, ports and mounts;
+infiniband_exporter the cables between ports and switches; densewatch the rack of a node, and the unit that
+cools it.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

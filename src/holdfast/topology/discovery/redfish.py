@@ -1,5 +1,7 @@
-"""Redfish: the racks connected to each cooling unit, and the water that cools the unit itself. The caller's
-`Fetch` sets the bounds: how many resources, how long, and that nothing is fetched twice."""
+"""Redfish: the racks connected to each cooling unit, and the water that cools the unit itself.
+
+The caller's `Fetch` sets the bounds: how many resources, how long, and that nothing is fetched twice.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -39,8 +41,11 @@ class _Resource(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
 
 
 def survey(fetch: Fetch, *, name: str = "") -> Survey:
-    """The units of one service. A connected chassis is a rack, named as in its path. name: the name of the
-    service's unit, as for the collector that reads it."""
+    """The units of one service.
+
+    A connected chassis is a rack, named as in its path. name: the name of the service's unit, as for the
+    collector that reads it.
+    """
     found = Survey(SOURCE)
     units = [*_members(fetch, _Link(path=CDUS_PATH))]
     for unit in units:

@@ -38,7 +38,9 @@ class _Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 def survey(*, nodes: str, switches: str, jobs: bytes) -> Survey:
     """nodes, switches, jobs: output of `scontrol show node`, `scontrol show topology` and `squeue --json`.
-    The switches may also be a topology.conf. A running job is a run with the job's name."""
+
+    The switches may also be a topology.conf. A running job is a run with the job's name.
+    """
     found = Survey(SOURCE)
     if count(switches) > NAMES_MAX:
         raise _too_many("topology")
