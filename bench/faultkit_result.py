@@ -185,13 +185,7 @@ def judged(case: Case, system: str, seen: Seen, undisturbed: str, members: int) 
     """The result of a run with a fault. undisturbed: the digest of a run without one."""
     after = [report for report in seen.reports if report.at_ns >= seen.injected_ns]
     first = next((report for report in after if report.ranks), after[0] if after else None)
-    localization = Localization(
-        occurrence_id=f"{case.fault}@{STRIKES_AT}",
-        detected=first is not None,
-        failed_ranks=first.ranks if first else (),
-        kind=first.kind if first else None,
-        latency_ms=(first.at_ns - seen.injected_ns) / 1e6 if first else None,
-    )
+    ranks = first.ranks if first else ()
     bits_equal = seen.digests == {undisturbed} if seen.digests else None
     found_ns = first.at_ns if first else seen.injected_ns
     resumed = went_on(seen.commits, members, found_ns)
@@ -200,8 +194,8 @@ def judged(case: Case, system: str, seen: Seen, undisturbed: str, members: int) 
     return Trial(
         fault=case.fault,
         system=system,
-        localization=localization,
-        localised=localization.failed_ranks == (TARGET,),
+        localization=_localization(case, seen, first, ranks=ranks),
+        localised=ranks == (TARGET,),
         false_alarms=false_alarms(seen),
         detect_s=(found_ns - seen.injected_ns) / 1e9 if first else None,
         recover_s=(resumed.at_ns - seen.injected_ns) / 1e9 if resumed else None,
@@ -230,13 +224,7 @@ def judged_restart(case: Case, system: str, seen: Seen, undisturbed: str, member
     return Trial(
         fault=case.fault,
         system=system,
-        localization=Localization(
-            occurrence_id=f"{case.fault}@{STRIKES_AT}",
-            detected=first is not None,
-            failed_resources=first.resources if first else (),
-            kind=first.kind if first else None,
-            latency_ms=(first.at_ns - seen.injected_ns) / 1e6 if first else None,
-        ),
+        localization=_localization(case, seen, first, resources=first.resources if first else ()),
         localised=first is not None,
         false_alarms=sum(not is_damaged or bool({*each.resources, *each.ranks} - expected) for each in said),
         detect_s=(first.at_ns - seen.injected_ns) / 1e9 if first else None,
@@ -245,6 +233,25 @@ def judged_restart(case: Case, system: str, seen: Seen, undisturbed: str, member
         workers_restarted=max(0, len({commit.process for commit in seen.commits}) - members),
         bits_equal=seen.digests == {undisturbed} if seen.digests else None,
         said=[*with_file, *right][0].detail if right else "",
+    )
+
+
+def _localization(
+    case: Case,
+    seen: Seen,
+    first: Report | None,
+    *,
+    ranks: tuple[int, ...] = (),
+    resources: tuple[str, ...] = (),
+) -> Localization:
+    """The kit's result. first: the first report that counts, if there is one."""
+    return Localization(
+        occurrence_id=f"{case.fault}@{STRIKES_AT}",
+        detected=first is not None,
+        failed_ranks=ranks,
+        failed_resources=resources,
+        kind=first.kind if first else None,
+        latency_ms=(first.at_ns - seen.injected_ns) / 1e6 if first else None,
     )
 
 
