@@ -21,8 +21,10 @@ _MAKE = (
     )
     """,
 )
-_MAKE_LOCK = 0x484F4C45
-"""Key of the advisory lock under which the table is made, so that two processes do not both try."""
+_MAKE_LOCK = 0x484F4C46
+"""Key of the advisory lock under which the table is made, so that two processes do not both try. It is not one
+of the keys in `postgres.py`: the arbiter may be the database of the record, on which a process leads.
+"""
 _SET = """
     INSERT INTO holdfast.terms AS known (run, term, machine) VALUES (%(run)s, %(term)s, %(machine)s)
     ON CONFLICT (run) DO UPDATE SET term = excluded.term, machine = excluded.machine
