@@ -1,4 +1,4 @@
-"""The verdict of a live drill: what the record says, and no verdict where nobody could have known."""
+"""The verdict of a live drill: from the record, and none if nothing could have noticed the fault."""
 
 from collections.abc import Sequence
 from pathlib import Path

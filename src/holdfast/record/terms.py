@@ -22,7 +22,7 @@ _MAKE = (
     """,
 )
 _MAKE_LOCK = 0x484F4C46
-"""Key of the advisory lock under which the table is made, so that two processes do not both try. It is not one
+"""Key of the advisory lock under which the table is made, so that two processes do not both try. It is none
 of the keys in `postgres.py`: the arbiter may be the database of the record, on which a process leads.
 """
 _SET = """
