@@ -265,6 +265,24 @@ def test_who_has_the_only_copy_of_a_part_is_not_replaced(cluster: MakeCluster) -
     made.until_generation(3)
 
 
+def test_a_shelved_member_brings_a_part_that_the_others_lack(cluster: MakeCluster) -> None:
+    """It may have made steps that the coordinator has not heard of yet."""
+    made = up(cluster, 2)
+    made.stall_steps = True
+    lose(made, "n1.1")
+    made.run(lambda: made.state.generations.number == 2)
+    assert members(made) == ("n0.0", "n0.1")
+    made.from_worker(made.processes["n0.1"], PartLost(member="n0.1", generation=2, rail=0))
+    made.deliver_all("worker")
+    assert [(lost.subject, lost.reason) for lost in made.recorded(MemberLost)] == [
+        ("n1.1", "SIGKILL"),
+        ("n0.0", "left behind by the others"),
+    ]
+    made.run(lambda: made.state.generations.number == 3)
+    assert members(made)[:2] == ("n1.0", "n0.1")
+    assert not any("begin again" in line for line in made.said)
+
+
 def test_all_members_may_say_that_only_who_leaves_has_a_part(cluster: MakeCluster) -> None:
     """The next generation waits for a node, so that the second of them is heard as well."""
     made = cluster(nodes_max=2, nodes_min=2, slots=2, warm=1, mesh=TWO, steps=10**6)

@@ -126,6 +126,12 @@ def test_a_run_that_was_alone_has_no_mirrors_to_spare() -> None:
     assert failure is None, str(failure)
 
 
+def test_a_shelved_member_is_asked_for_a_part_before_all_members_begin_again() -> None:
+    """It had made steps in a generation that the coordinator never heard was formed: see `part_lost`."""
+    _, failure = run_one(58174992)
+    assert failure is None, str(failure)
+
+
 def test_who_was_to_have_the_last_step_goes_on_if_it_never_comes() -> None:
     """The only member that had left the loop was cut off while it gave its state to the others."""
     _, failure = run_one(55513773)

@@ -14,6 +14,8 @@ from holdfast.run.mesh import mirror_offset
 from holdfast.run.state import Generation, Member, RunState
 from holdfast.run.wire import PartLost
 
+LEFT_BEHIND = "left behind by the others"
+
 
 def arrange(state: RunState, holders: Sequence[str], newcomers: Sequence[str], main: str) -> tuple[str, ...]:
     """Whole replicas of these members, one after the other, each in the order of its rails.
@@ -189,8 +191,12 @@ def fence_ahead(state: RunState) -> None:
 
 
 def part_lost(state: RunState, message: PartLost) -> None:
-    """Members have looked for a part of the state in vain. Whoever was to leave with this generation may have
-    it, and stays: a replica by itself need not have mirrors. All members say so, and the first one counts.
+    """Begin again, because the members of a generation do not have a part of the state between them, unless
+    another living member may have it. Every member sends this message; the first one counts.
+
+    A member that was to leave with this generation stays, because it may have the part: a single replica need
+    not have mirrors. A shelved member may have it, too, if it was not heard of for a while and made steps
+    meanwhile. It comes in instead of the members with an older copy, which are replaced.
     """
     generation = state.generations.announced
     if generation is None or generation.number != message.generation or generation.formed_ns is not None:
@@ -201,12 +207,17 @@ def part_lost(state: RunState, message: PartLost) -> None:
         replacing.revert(state, generation, f"no other member has part {message.rail + 1} of the state")
         return
     state.progress.setbacks += 1
-    begin_again(state, message.rail)
+    outside = [name for name in state.roster.members if name not in generation.names]
+    if message.rail in _held(state, _having(state), outside):
+        members = [state.roster.members[name] for name in generation.living]
+        _end(state, [one for one in members if one.rail == message.rail], LEFT_BEHIND)
+    else:
+        begin_again(state, message.rail)
 
 
 def left_behind(state: RunState, member: Member) -> None:
     """It was away, and cannot go on from where it is."""
-    _end(state, [member], "left behind by the others")
+    _end(state, [member], LEFT_BEHIND)
 
 
 def can_spare(state: RunState, names: Sequence[str]) -> bool:
