@@ -15,19 +15,19 @@ demo_home := build/demo
 peers := build/peers
 # Both are set: a store that the caller has exported is not the demo's.
 demo := HOLDFAST_HOME=$(demo_home) HOLDFAST_STORE=$(demo_home)/record.sqlite $(bin)/holdfast
-# Tests of the code's order and the documentation, which `make check` runs, and the tiers do not again.
+# Tests of the architecture and the documentation: `make check` runs them, the other tiers do not.
 checked := tests/test_architecture.py tests/test_docs.py
 demo_log := tests/data/google-70b-112-nodes-events.jsonl
 
-# On a machine without network: make test-gpu PYTHON=python3 DEPENDENCIES=build/gpu-dependencies, where that folder
-# was made elsewhere by `make gpu-dependencies`, for the Python that is there.
+# On a machine without network: make test-gpu PYTHON=python3 DEPENDENCIES=build/gpu-dependencies, with a folder that
+# `make gpu-dependencies` made on another machine for the same version of Python.
 DEPENDENCIES ?=
 GPU_PYTHON_VERSION ?= 3.12
 # Tests that train at once on the one GPU. Those that measure times run alone, before the others.
 GPU_WORKERS ?= 4
 gpu_dependencies := build/gpu-dependencies
 gpu_python = $(if $(DEPENDENCIES),PYTHONPATH=$(CURDIR)/src:$(abspath $(DEPENDENCIES)) $(or $(PYTHON),python3),$(bin)/python)
-# Plugins of others that happen to be installed there stay out of it.
+# Ignore other pytest plugins that happen to be installed there.
 gpu_pytest = PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(gpu_python) -m pytest -p xdist -p no:cacheprovider \
   --confcutdir=tests/gpu --durations=15
 gpu_alone := tests/gpu/test_transport.py tests/gpu/test_profile.py
@@ -88,7 +88,7 @@ test: $(installed) ## Run the test suite, four tests at a time: many of them wai
 	$(bin)/python -m pytest --numprocesses 4 --dist worksteal $(checked:%=--ignore=%)
 
 .PHONY: soak
-soak: $(installed) ## Run the tests that take minutes, and every property on thirty times as many examples.
+soak: $(installed) ## Run the tests that take minutes, and every property on forty times as many examples.
 	$(bin)/python -m pytest -m 'soak or hypothesis' --hypothesis-profile=soak --durations=0
 
 .PHONY: servers

@@ -1,4 +1,4 @@
-"""Measurements of the product that are not part of it: what `holdfast bench` finds, and the exam of diagnose.
+"""Benchmarks of the product, which are not part of it: those of `holdfast bench`, and the exam of diagnose.
 
 Every speed claim is a ratio against a peer or a physical limit, for anyone to run.
 """

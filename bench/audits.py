@@ -1,4 +1,4 @@
-"""`holdfast bench audits`: silent corruption in live runs: what is found, how often, what it costs.
+"""`holdfast bench audits`: silent corruption in live runs: how much audits find, and what they cost.
 
 Three runs of four members, each a process, and one of them by itself:
 
@@ -7,8 +7,8 @@ Three runs of four members, each a process, and one of them by itself:
 - a share of lanes is audited, and single wrong gradients strike: as many must be found as that share says;
 - every lane is audited and nothing strikes: nothing may be found.
 
-What audits cost beside the lanes that are computed twice is measured in processor time, by its parts, on a
-model of a few million parameters: times of whole steps differ by more than that from one run to the next.
+The cost of audits beside the lanes computed twice is measured in processor time, by its parts, on a model of
+a few million parameters: times of whole steps vary by more than that from one run to the next.
 """
 
 import re
@@ -31,14 +31,14 @@ LANE_S = 0.01
 WHAT = ("gradient", "activation", "weight", "optimizer")
 BITS = (1, 2, 7)
 SPACING = 40
-"""Steps between two faults that are found: a process takes the place of each member that is ended."""
+"""Steps between two faults that are found: a new process has to take the place of each ended member."""
 CAMPAIGN, CAMPAIGN_RATE, CAMPAIGN_SPACING = 60, 0.25, 8
 CLEAN_STEPS = 64
 """So 1,024 lanes are audited."""
 RUN_S_MAX = 1800.0
 OVERHEAD_MAX = 0.01
 DEVIATIONS_MAX = 3.0
-"""Of a share that was counted from the probability."""
+"""The most by which the counted share may differ from the probability, in standard deviations."""
 
 
 class Struck(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ class AuditBench(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """As a plan of faults has it."""
+    """A fault as in a plan of faults."""
 
     step: int
     rank: int
@@ -178,7 +178,7 @@ def campaign_of(outcomes: Sequence[bool], rate: float) -> Campaign:
 
 
 def found_in(output: str, faults: Sequence[Fault]) -> list[bool]:
-    """Of each fault, whether the member that it struck was ended in the step in which it struck."""
+    """For each fault, whether the struck member was ended in the step in which the fault struck."""
     found = [False] * len(faults)
     struck: dict[str, tuple[int, int]] = {}
     for line in output.splitlines():
@@ -193,7 +193,7 @@ def found_in(output: str, faults: Sequence[Fault]) -> list[bool]:
 
 
 def innocent_in(output: str) -> int:
-    """Members that were ended, and that nothing had struck."""
+    """The number of members that were ended although no fault struck them."""
     struck = set(re.findall(r"planned corrupt strikes (\S+) at", output))
     return sum(name not in struck for name in re.findall(r"(\S+) lost \(silent corruption", output))
 
@@ -206,7 +206,7 @@ def digest_of(output: str) -> str:
 
 
 def train(steps: int, rate: float, faults: Sequence[Fault], lane_s: float = LANE_S) -> str:
-    """One run; what it said."""
+    """Train one run, and return its output."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
         plan = Path(directory) / "plan.toml"
         plan.write_text("".join(map(_table_of, faults)))

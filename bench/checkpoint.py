@@ -1,9 +1,9 @@
-"""`holdfast bench checkpoint`: what it takes to write and to read a checkpoint, on one machine and its disk.
+"""`holdfast bench checkpoint`: the cost of writing and reading a checkpoint, on one machine and its disk.
 
-Each figure is a ratio against something that anyone can measure beside it: a plain file of the same bytes,
-written from one end to the other and synced, or read after it left the page cache; `torch.save`; and
-`torch.distributed.checkpoint`. They take turns, and a ratio is the median over the turns, so that what else
-the machine does meets all of them.
+Each figure is a ratio against a reference that is measured beside it: a plain file of the same bytes, written
+from one end to the other and synced, or read after it left the page cache; `torch.save`; and
+`torch.distributed.checkpoint`. They take turns, and a ratio is the median over the turns, so that other load
+on the machine affects all of them.
 """
 
 import subprocess
@@ -68,7 +68,7 @@ class CheckpointTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointTurns(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured. lora, dense: of the state, what a save wrote where that much had changed."""
+    """The measurements. lora, dense: the share of the state that a save wrote after that much had changed."""
 
     turns: tuple[CheckpointTurn, ...]
     lora: float

@@ -1,4 +1,4 @@
-"""What the workers of a recovery benchmark committed, read from the files that each of them appends to."""
+"""The commits of a recovery benchmark's workers, read from the files that each of them appends to."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -30,7 +30,7 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_commits(folder: Path) -> list[Commit]:
-    """In the order in which they happened. Half a line at the end of a file is yet to be written."""
+    """All commits in order of time. Half a line at the end of a file is still being written."""
     found = [
         Commit(process=int(file.stem), step=int(step), world=int(world), at_ns=int(at_ns))
         for file in folder.glob(f"*{SUFFIX}")
@@ -42,9 +42,9 @@ def read_commits(folder: Path) -> list[Commit]:
 
 
 def whole_steps(commits: Iterable[Commit], members: int, *, after_ns: int = 0) -> list[Whole]:
-    """The steps that a membership of so many committed entirely after that moment.
+    """The steps that a membership of this size committed entirely after that moment.
 
-    Where processes do not tell how many they are, any so many of them do.
+    If processes do not say how many they are, any `members` of them count.
     """
     by_step: dict[int, set[int]] = {}
     found = []
@@ -58,7 +58,7 @@ def whole_steps(commits: Iterable[Commit], members: int, *, after_ns: int = 0) -
 
 
 def steps_lost(commits: Iterable[Commit], resumed: Whole, killed_ns: int) -> int:
-    """Steps that somebody had committed before the kill and that were done again after it."""
+    """Steps that a process had committed before the kill and that were done again after it."""
     highest = max((commit.step for commit in commits if commit.at_ns <= killed_ns), default=0)
     return max(0, highest - resumed.step + 1)
 

@@ -1,4 +1,4 @@
-"""The contestants of `holdfast bench recovery`: which processes each one starts, and how they are ended.
+"""The contestants of `holdfast bench recovery`: the processes that each one starts, and how they are ended.
 
 All train the same model with the same number of members and threads. Each peer has the configuration with
 which it recovered fastest and still recovered every time: its script says which and why.
@@ -25,13 +25,13 @@ UNBOUNDED_STEPS = 1_000_000
 END_GRACE_S = 5.0
 KILL_S_MAX = 30.0
 OUTPUT = "output"
-"""The file, in a contestant's folder, of what it prints."""
+"""The file in a contestant's folder with its output."""
 LAST_WORDS_LINES = 20
 POLL_INTERVAL_S = 0.05
 RESTARTS_MAX = 5
 """Of torchrun's workers, in one run."""
 SCRIPTS = Path(__file__).parent / "workers"
-"""A training script for each contestant, run as a file: what a peer restarts must not pay for Holdfast."""
+"""A training script for each contestant, run as a file, so that a peer's restart does not import Holdfast."""
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
@@ -50,7 +50,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What every contestant does: which interpreter, where, how far, and with how many members."""
+    """The task of every contestant: its interpreter, folder, number of steps and members."""
 
     python: str
     folder: Path
@@ -59,10 +59,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contestant(msgspec.Struct, frozen=True, kw_only=True):
-    """Who takes part.
+    """A system that takes part.
 
-    needs: the module without which it cannot. launches: the processes of a task. spares: how many processes
-    commit each step beside the members while nobody is killed.
+    needs: the module that it requires. launches: the processes of a task. spares: how many processes commit
+    each step beside the members while none is killed.
     """
 
     name: str
@@ -82,7 +82,7 @@ def script_words(name: str, told: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def holdfast_run(home: str, options: Iterable[str], script: Iterable[str], limit_s: float) -> str:
-    """What a run said until it ended by itself; RuntimeError where it failed, or took longer."""
+    """Run to the end and return the output; raises RuntimeError if the run failed, or took longer."""
     environment = {"HOLDFAST_HOME": home, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     with subprocess.Popen(
         (sys.executable, "-m", "holdfast", "run", *options, *script),
@@ -104,7 +104,7 @@ def holdfast_run(home: str, options: Iterable[str], script: Iterable[str], limit
 def torchrun(
     task: Task, *, script: str = "torchrun_ddp.py", more: tuple[str, ...] = ()
 ) -> tuple[Launch, ...]:
-    """more: what the script is told beside the task.
+    """more: further arguments of the script.
 
     Without the variable the workers of a restart find stale addresses in its store, and gloo fails.
     """
@@ -120,7 +120,7 @@ def torchrun(
 
 
 def nvrx(task: Task) -> tuple[Launch, ...]:
-    """One reserve rank. Rank 0 holds the store, without which nobody recovers: it is spared."""
+    """One reserve rank. Rank 0 holds the store, without which no rank recovers: it is never killed."""
     ranks = task.members + 1
     ports = _free_ports(2)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0], "BENCH_STORE_PORT": ports[1]}
@@ -286,7 +286,7 @@ class Processes:
         return found
 
     def _left(self) -> list[int]:
-        """Ours are those with the benchmark's own folder in their command line, whoever started them."""
+        """The benchmark's processes that are left: those with its folder in their command line."""
         own = str(self._folder).encode()
         return [pid for pid in _processes() if pid != os.getpid() and own in _command_line(pid)]
 
@@ -309,7 +309,7 @@ def _command_line(pid: int) -> bytes:
 
 
 def _is_alive(pid: int) -> bool:
-    """A zombie is not, whoever is to fetch it."""
+    """Whether the process is alive; a zombie is not."""
     try:
         return (
             Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(") ")[2][0]

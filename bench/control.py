@@ -1,7 +1,7 @@
 """`holdfast bench control`: a cluster with gray failures under several ways to act on them, in the twin.
 
-The same failures, alarms and repairs for each way; only what is done differs. `control` and `shadow` decide
-by the production code. Campaigns of bad detectors show what the breaker and the budgets keep from being done.
+Each way has the same failures, alarms and repairs; only the actions differ. `control` and `shadow` decide by
+the production code. Campaigns of bad detectors show how the breaker and the budgets limit the damage.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ class WayResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of job and detector. drained_at_most: what control's budget allows at once."""
+    """One kind of job and detector. drained_at_most: control's budget of nodes at once."""
 
     case: str
     study: SteeringStudy

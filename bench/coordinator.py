@@ -1,9 +1,9 @@
 """`holdfast bench coordinator`: one real coordinator, and members that are connections without torch.
 
-Each member does what a real one tells and asks of the coordinator: it beats, joins, regroups by the same keys
-and commits. They all live in this process, so that one machine holds thousands of them; the coordinator has a
-process of its own, and so have its successor and the heirs that follow it. The limit it is held against is
-its own growth: what 64 times as many members cost.
+Each member sends the messages of a real one: it beats, joins, regroups by the same keys and commits. They all
+live in this process, so that one machine holds thousands of them; the coordinator has a process of its own,
+and so have its successor and the heirs that follow it. It is compared with its own growth: the cost of 64
+times as many members.
 """
 
 import asyncio
@@ -37,21 +37,21 @@ STEPS = 20
 LOSSES = 3
 WAIT_S = 600.0
 TOLD = (("seat", 160), ("card", 60))
-"""What a member tells all others when it regroups: the key, and the bytes of it, as a real one's."""
+"""The messages of a member to all others when it regroups: the key, and a real member's number of bytes."""
 FILES_BESIDE = 256
 HEIRS = 2
 """As on three machines, the fewest that outlive the coordinator's. Here they share its processors."""
 HANDSHAKES_MAX = 128
-"""At a time: this process answers for all members, which in a cluster answer for themselves."""
+"""Handshakes at a time: this process makes them for all members, which in a cluster do it themselves."""
 
 
 class CrowdSize(msgspec.Struct, frozen=True, kw_only=True):
-    """What so many members cost their coordinator.
+    """The cost of this many members for their coordinator.
 
-    commits_per_s: of single members, that it takes in. regroup_s: from a loss until every member knows what
-    all the others told, the median of several; regroup_cpu_s: of that, what the coordinator computed.
-    form_s: from the first connection to the first generation. memory_bytes: the coordinator's peak. heirs: so
-    many follow it, beside its successor, and have all that members are told before those are.
+    commits_per_s: of single members, that it takes in. regroup_s: from a loss until every member has the
+    messages of all others, the median of several; regroup_cpu_s: the coordinator's processor time in it.
+    form_s: from the first connection to the first generation. memory_bytes: the coordinator's peak. heirs:
+    how many follow it, beside its successor; they get every message before the members do.
     """
 
     members: int
@@ -75,7 +75,7 @@ class CrowdSize(msgspec.Struct, frozen=True, kw_only=True):
 )
 @json_option
 def command(members: tuple[int, ...], heirs: int, as_json: bool) -> int:
-    """Hold a real coordinator against thousands of members that are connections without torch."""
+    """Measure a real coordinator with thousands of members that are connections without torch."""
     _allow_files(max(members) + max(members) // SLOTS + FILES_BESIDE)
     found = [asyncio.run(measure(count, heirs)) for count in members]
     if as_json:
@@ -138,7 +138,7 @@ class _Client(asyncio.Protocol):
 
     def __init__(self, handshake: HandshakeClient, heard: Callable[[bytes], None]) -> None:
         self.answered = asyncio.Event()
-        """It was let in, or hung up on: a coordinator that many want drops the slowest."""
+        """The connection was accepted or dropped: a busy coordinator drops the slowest."""
         self._handshake, self._entry = handshake, Entry(handshake)
         self._heard = heard
         self._queued: list[bytes] = []
@@ -184,7 +184,7 @@ class _Client(asyncio.Protocol):
 
 
 class _Member:
-    """What a member tells its coordinator, and whom it has heard of."""
+    """A member's messages to the coordinator, and the members it has heard of."""
 
     def __init__(self, crowd: "_Crowd", name: str) -> None:
         self.name = name
@@ -239,13 +239,13 @@ class _Member:
 
 @lru_cache(maxsize=64)
 def _decoded(body: bytes) -> wire.AnyMessage:
-    """What is told to all is the same bytes, and is looked at once: thousands of members are one process."""
+    """Decode a message once: thousands of members in one process get the same bytes."""
     return wire.unframe(body)
 
 
 @lru_cache(maxsize=64)
 def _told(message: wire.Published | wire.PublishedTogether) -> Counter[str]:
-    """How much each member told; what comes alone is never one's own."""
+    """The number of messages from each member; a member never gets its own."""
     if isinstance(message, wire.Published):
         return Counter([""])
     return Counter(sender for sender, _, _ in wire.unpack(message.packed))

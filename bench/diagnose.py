@@ -1,8 +1,8 @@
-"""`holdfast bench diagnose`: how often a diagnosis is right, how soon, how often it cries wolf, at what cost.
+"""`holdfast bench diagnose`: how often a diagnosis is right, how soon, its false alarms, and its cost.
 
-Incidents of every kind are played in the twin, between quiet hours, planned maintenance and decoys, and what
-would have been reported is held against the truth. Anyone gets the same figures from the same seeds. Those
-that detectors were made with are kept apart from those that are reported.
+Incidents of every kind are played in the twin, between quiet hours, planned maintenance and decoys, and the
+reports are compared with the truth. The same seeds always give the same figures. Seeds for tuning detectors
+are kept apart from the reported ones.
 """
 
 import resource
@@ -32,11 +32,11 @@ from holdfast.twin.cluster import Layout
 from holdfast.wording.units import DAY_S
 
 TUNING_SEEDS = range(1, 100)
-"""Whoever changes a detector looks at these, and at no others."""
+"""The only seeds for work on detectors."""
 FIRST_SEED = 101
 SMALL_GPUS, LARGE_GPUS = 1_024, 16_384
 LARGE_SHARE = 2
-"""Of so many small plays one is repeated on the large cluster."""
+"""One in this many small plays is repeated on the large cluster."""
 QUIET_S = 6 * 3_600.0
 EVALUATION_METRICS = 20
 EVALUATION_KIND, EVALUATION_SEED = "cooling-inlet", 1
@@ -48,7 +48,7 @@ UNKNOWN = "unknown"
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of incident. Times are medians, None where it was never noticed in time."""
+    """One kind of incident. Times are medians, None if it was never noticed in time."""
 
     kind: str
     plays: int
@@ -62,7 +62,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Miss(msgspec.Struct, frozen=True, kw_only=True):
-    """A play that was not diagnosed as it should have been, to be played again."""
+    """A play with a wrong diagnosis, with what is needed to play it again."""
 
     kind: str
     seed: int
@@ -87,8 +87,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 class DiagnoseBench(msgspec.Struct, frozen=True, kw_only=True):
     """precision: of the causes that were reported, the share that was right. recall: of the incidents, the
-    share whose cause was reported. False alarms count in precision and by cluster-day of quiet. That nothing
-    known explains an incident (`unknown`) is no cause: it costs recall, but not precision.
+    share whose cause was reported. False alarms count in precision and by cluster-day of quiet. An incident
+    without a known explanation (`unknown`) has no named cause: it costs recall, but not precision.
     """
 
     incidents: int
@@ -137,7 +137,7 @@ def command(
     processes: int,
     as_json: bool,
 ) -> None:
-    """Diagnose hundreds of simulated incidents, and hold what was said against what was true."""
+    """Diagnose hundreds of simulated incidents, and compare the answers with the truth."""
     papers = [
         msgspec.structs.replace(paper, without=without, dirt=dirt)
         for paper in _papers(range(first_seed, first_seed + seeds), quiet_days, not small_only)
@@ -153,7 +153,7 @@ def command(
 
 
 def _papers(seeds: range, quiet_days: float, with_large: bool) -> Iterator[Paper]:
-    """The longest first, so that no process is left with one at the end."""
+    """The papers, the longest first, so that no process has a long one left at the end."""
     names = tuple(SCENARIOS)
     if with_large:
         for seed in seeds[::LARGE_SHARE]:
@@ -197,7 +197,7 @@ def _summary(
         recall=_share(one.named for one in incidents),
         domain_accuracy=_share(one.domain_right for one in incidents),
         owner_accuracy=_share(one.owner_right for one in incidents),
-        # Who was never noticed was noticed later than all others.
+        # An incident that was never noticed counts as noticed later than all others.
         detect_s_median=_quantile(noticed, len(incidents), 0.5),
         detect_s_p90=_quantile(noticed, len(incidents), 0.9),
         name_s_median=_quantile(sorted(named), len(incidents), 0.5),
@@ -251,7 +251,7 @@ def _quantile(ordered: Sequence[float], count: int, share: float) -> float:
 
 
 READ = frozenset((*METRICS, *BALANCE))
-"""What an assessment looks at; metrics beside these would cost nothing."""
+"""The metrics that an assessment reads; others would cost nothing."""
 
 
 class _Some:

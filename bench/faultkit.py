@@ -1,10 +1,11 @@
 """`holdfast bench faultkit`: the fault kit of lm-resiliency, on it and on Holdfast, in turns on one machine.
 
 Both train the same model on the same data with four workers, on processors and over TCP. The kit schedules
-each fault on worker 2; what it cannot make itself, the same code makes in both: `bench/faultkit_cases.py`.
+each fault on worker 2; for faults that it cannot make itself, both run the same code:
+`bench/faultkit_cases.py`.
 
-Where a checkpoint is to be damaged, all processes are killed in the step that the kit names, the newest
-checkpoint is damaged, and the same command is given again.
+To damage a checkpoint, all processes are killed in the step that the kit names, the newest checkpoint is
+damaged, and the same command is given again.
 """
 
 import subprocess
@@ -55,9 +56,9 @@ AUDIT = 0.25
 CHECKS_EVERY, CHECKS_EVERY_DEFAULT = CHECKPOINT_EVERY, 10
 """The steps from one check and checkpoint of lm-resiliency to the next: in the exam, and by itself."""
 RUN_S_MAX = 240.0
-"""After it a run counts as one that does not go on."""
+"""A run that takes longer counts as one that does not go on."""
 HELD = "held"
-"""The file by which a worker says that all can be killed: see `faultkit_faults.py`."""
+"""The file that a worker makes when all processes can be killed: see `faultkit_faults.py`."""
 REPORTED = 75
 """The exit code of a worker of lm-resiliency that ends because of a report: see `faultkit_lmr.py`."""
 PEER = "lm-resiliency"
@@ -84,10 +85,10 @@ class FaultkitBench(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
-    """A system as it is run here. reports: what it found, read from its folder and its output's failures.
+    """A system as it is run here. reports: its findings, read from its folder and the failures in its output.
 
-    saving          the processes, where checkpoints are to be on disk
-    of_checkpoints  what it said of checkpoints, and else, read from its folder
+    saving          the processes, if checkpoints are to be on disk
+    of_checkpoints  its findings about checkpoints, and others, read from its folder
     checkpoint      a file of the checkpoint of a step, if that is in its folder
     """
 
@@ -136,7 +137,8 @@ def command(
 
 
 def cases_named(names: Sequence[str]) -> list[Case]:
-    """All of them without a name. Where a checkpoint is damaged, the restart without damage comes last."""
+    """The cases of these names; without names all. If a checkpoint is damaged, the undamaged restart comes
+    last."""
     known = {case.fault: case for case in CASES}
     for name in names:
         if name not in known:
@@ -149,7 +151,7 @@ def cases_named(names: Sequence[str]) -> list[Case]:
 
 
 def measure(cases: Sequence[Case], repetitions: int, python: str, directory: Path) -> FaultkitBench:
-    """Everything in turn, so many times."""
+    """Run all cases and systems in turn, `repetitions` times."""
     ours, theirs = _holdfast(python), _lm_resiliency(CHECKS_EVERY)
     load_before = _load()
     calm: dict[str, list[Finished]] = {}
@@ -261,7 +263,7 @@ def _run_twice(system: System, case: Case, task: Task) -> Seen:
 
 
 def _run_until_killed(system: System, case: Case, task: Task) -> Path:
-    """All processes are killed while a worker waits for it. The file to damage."""
+    """Kill all processes while a worker waits for it. Return the file to damage."""
     campaign = task.folder / "campaign.json"
     campaign.write_bytes(msgspec.json.encode(case.manifest()))
     deadline = time.monotonic() + RUN_S_MAX
@@ -285,7 +287,7 @@ class _Injected(msgspec.Struct, frozen=True):
 
 
 def _injected_ns(folder: Path) -> int:
-    """When the struck step began, by the monotonic clock; of a run without a fault, the end of time."""
+    """When the struck step began, by the monotonic clock; for a run without a fault, the largest time."""
     file = folder / "injected.json"
     return msgspec.json.decode(file.read_bytes(), type=_Injected).at_ns if file.exists() else 1 << 62
 

@@ -1,8 +1,8 @@
 """The failure types of lm-resiliency's fault kit: how each is made here, or why it is not.
 
-A case is a fault of the kit's manifest. The kit applies some types itself; the others are made by
-`bench/workers/faultkit_faults.py`, the same code in the workers of both systems. What is done to checkpoints
-is done by `bench/faultkit_storage.py`, between two starts of a run.
+A case is a fault of the kit's manifest. The kit applies some types itself; `bench/workers/faultkit_faults.py`
+makes the others, with the same code in the workers of both systems. `bench/faultkit_storage.py` damages
+checkpoints, between two starts of a run.
 """
 
 from typing import Literal
@@ -24,7 +24,7 @@ Damage = Literal["none", "flip", "truncate", "remove", "unreadable"]
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One failure type.
 
-    kind    what the kit expects a system to call it
+    kind    the kit's name for it, which a system should report
     made    how it is made, in words
     once    it strikes in one step, and not in every step until its process ends
     damage  done to the newest checkpoint, after all processes were killed and before the run is started again
@@ -63,7 +63,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resource_of(step: int) -> str:
-    """What a checkpoint is called in the kit's results."""
+    """The name of a checkpoint in the kit's results."""
     return f"step-{step}"
 
 
@@ -115,7 +115,7 @@ UNDAMAGED = Case(
     damage="none",
     type="checkpoint_missing",
 )
-"""What a restart says and takes without damage. Of the kit it only uses the schedule."""
+"""A restart without damage, for its messages and its time. It only uses the kit's schedule."""
 NOT_APPLIED = {
     "resource_unavailable": "the kit means a GPU or a network card that is gone; workers here use none",
     "payload_corruption": "the kit ships no code that makes it, and the systems share no transport to change "

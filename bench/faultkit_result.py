@@ -1,8 +1,8 @@
-"""What `holdfast bench faultkit` makes of its runs: who was named, when all went on, with which bits. Pure.
+"""Results of `holdfast bench faultkit`: the ranks named, when all went on, and with which bits.
 
-Each system's own words are folded into reports of one kind, and those into the neutral result of
-lm-resiliency's kit, which is scored by the kit's rule: the ranks named must be the faulty ones and no others.
-Where a checkpoint is damaged it is a resource that must be named instead, as the kit has it: the checkpoint.
+Pure. Each system's own messages become reports of one form, and those the neutral result of lm-resiliency's
+kit, which is scored by the kit's rule: the ranks named must be the faulty ones and no others. For a damaged
+checkpoint the kit requires the name of a resource instead: the checkpoint.
 """
 
 import math
@@ -17,7 +17,7 @@ from bench.faultkit_cases import CHECKPOINT_EVERY, NEWEST, STRIKES_AT, TARGET, C
 from holdfast.record.events import AnyEvent, CheckpointFailed, FaultObserved, MemberLost
 
 NODE = "n0."
-"""What a member's name begins with; the first ones' ends with their rank."""
+"""The beginning of a member's name; those of the first members end with their rank."""
 TORCHRUN_FAILURE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
 DETAIL_CHARS_MAX = 200
 OBSERVER_ENDED = "oob_daemon_failure"
@@ -25,7 +25,7 @@ LOGGED_STEP = re.compile(r"\bstep (\d+)\b")
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """That a system has found something. ranks, resources: whom and what it names; none: it cannot tell."""
+    """A finding of a system. ranks, resources: those it names; empty if it names none."""
 
     at_ns: int
     ranks: tuple[int, ...] = ()
@@ -48,8 +48,7 @@ class Localization(msgspec.Struct, frozen=True, kw_only=True):
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """One run with one fault. bits_equal None: the run did not reach its end, so it has no bits.
 
-    Where a checkpoint is damaged, seconds count from the restart, and lost steps from the newest checkpoint
-    that is whole.
+    For a damaged checkpoint, seconds count from the restart, and lost steps from the newest whole checkpoint.
     """
 
     fault: str
@@ -66,9 +65,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """All trials of a fault with a system. localised, finished and bits_equal count trials; the rest, but for
-    false_alarms, are medians.
-    """
+    """All trials of a fault with a system. localised, finished, bits_equal and false_alarms are counts; the
+    rest are medians."""
 
     fault: str
     system: str
@@ -84,8 +82,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run left behind. injected_ns: when the struck step began, or the run was started again. digests:
-    of all members at the end. damaged: the name of the file that was damaged.
+    """The traces of a run. injected_ns: when the struck step began, or the run was started again. digests: of
+    all members at the end. damaged: the name of the file that was damaged.
     """
 
     injected_ns: int
@@ -96,7 +94,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def holdfast_reports(events: Iterable[AnyEvent], offset_ns: int) -> list[Report]:
-    """offset_ns: what the wall clock is ahead of the monotonic one."""
+    """offset_ns: by how much the wall clock is ahead of the monotonic one."""
     found = []
     for event in events:
         if isinstance(event, FaultObserved):
@@ -111,7 +109,7 @@ def holdfast_reports(events: Iterable[AnyEvent], offset_ns: int) -> list[Report]
 
 
 def holdfast_checkpoint_reports(events: Iterable[AnyEvent], offset_ns: int) -> list[Report]:
-    """What it recorded of checkpoints that it could not use, beside all else that it found."""
+    """Its records of unusable checkpoints, and all its other findings."""
     unfit = [
         Report(
             at_ns=event.occurred_ns - offset_ns,
@@ -143,9 +141,10 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 def scout_reports(lines: str) -> list[Report]:
-    """What lm-resiliency reported, a JSON object a line. A group as a whole names no rank.
+    """lm-resiliency's reports, a JSON object a line.
 
-    That its own observers end whenever torchrun ends the workers is not a finding about a rank.
+    A report about a whole group names no rank. Its observers also report that they end when torchrun ends the
+    workers; that is not a finding about a rank.
     """
     found = []
     for line in lines.splitlines():
@@ -163,7 +162,7 @@ class _Logged(msgspec.Struct, frozen=True):
 
 
 def gemini_reports(lines: str) -> list[Report]:
-    """What lm-resiliency logged of checkpoints, a JSON object a line."""
+    """lm-resiliency's log messages about checkpoints, a JSON object a line."""
     found = []
     for line in lines.splitlines():
         logged = msgspec.json.decode(line, type=_Logged)
@@ -175,7 +174,7 @@ def gemini_reports(lines: str) -> list[Report]:
 
 
 def torchrun_failure(output: str, code_ignored: int) -> tuple[int, str] | None:
-    """The rank that torchrun blames, and its words. Not one that ended because of a report."""
+    """The rank that torchrun blames, and its message. Not a rank that ended because of a report."""
     for match in TORCHRUN_FAILURE.finditer(output):
         if int(match[1]) != code_ignored:
             return int(match[2]), match[0].strip()
@@ -183,16 +182,10 @@ def torchrun_failure(output: str, code_ignored: int) -> tuple[int, str] | None:
 
 
 def judged(case: Case, system: str, seen: Seen, undisturbed: str, members: int) -> Trial:
-    """What a run with a fault came to. undisturbed: the digest of a run without one."""
+    """The result of a run with a fault. undisturbed: the digest of a run without one."""
     after = [report for report in seen.reports if report.at_ns >= seen.injected_ns]
     first = next((report for report in after if report.ranks), after[0] if after else None)
-    localization = Localization(
-        occurrence_id=f"{case.fault}@{STRIKES_AT}",
-        detected=first is not None,
-        failed_ranks=first.ranks if first else (),
-        kind=first.kind if first else None,
-        latency_ms=(first.at_ns - seen.injected_ns) / 1e6 if first else None,
-    )
+    ranks = first.ranks if first else ()
     bits_equal = seen.digests == {undisturbed} if seen.digests else None
     found_ns = first.at_ns if first else seen.injected_ns
     resumed = went_on(seen.commits, members, found_ns)
@@ -201,8 +194,8 @@ def judged(case: Case, system: str, seen: Seen, undisturbed: str, members: int) 
     return Trial(
         fault=case.fault,
         system=system,
-        localization=localization,
-        localised=localization.failed_ranks == (TARGET,),
+        localization=_localization(case, seen, first, ranks=ranks),
+        localised=ranks == (TARGET,),
         false_alarms=false_alarms(seen),
         detect_s=(found_ns - seen.injected_ns) / 1e9 if first else None,
         recover_s=(resumed.at_ns - seen.injected_ns) / 1e9 if resumed else None,
@@ -214,10 +207,10 @@ def judged(case: Case, system: str, seen: Seen, undisturbed: str, members: int) 
 
 
 def judged_restart(case: Case, system: str, seen: Seen, undisturbed: str, members: int) -> Trial:
-    """What a run came to whose processes were all killed, and whose newest checkpoint was damaged.
+    """The result of a run whose processes were all killed, and whose newest checkpoint was damaged.
 
-    Only what is said before the first new step counts: afterwards the damage has been used. Whatever is said
-    of anything but the damaged checkpoint is a false alarm.
+    Only reports before the first new step count: afterwards the damage has been used. A report about anything
+    but the damaged checkpoint is a false alarm.
     """
     resumed = went_on(seen.commits, members, seen.injected_ns)
     used_ns = resumed.at_ns if resumed else math.inf
@@ -231,13 +224,7 @@ def judged_restart(case: Case, system: str, seen: Seen, undisturbed: str, member
     return Trial(
         fault=case.fault,
         system=system,
-        localization=Localization(
-            occurrence_id=f"{case.fault}@{STRIKES_AT}",
-            detected=first is not None,
-            failed_resources=first.resources if first else (),
-            kind=first.kind if first else None,
-            latency_ms=(first.at_ns - seen.injected_ns) / 1e6 if first else None,
-        ),
+        localization=_localization(case, seen, first, resources=first.resources if first else ()),
         localised=first is not None,
         false_alarms=sum(not is_damaged or bool({*each.resources, *each.ranks} - expected) for each in said),
         detect_s=(first.at_ns - seen.injected_ns) / 1e9 if first else None,
@@ -246,6 +233,25 @@ def judged_restart(case: Case, system: str, seen: Seen, undisturbed: str, member
         workers_restarted=max(0, len({commit.process for commit in seen.commits}) - members),
         bits_equal=seen.digests == {undisturbed} if seen.digests else None,
         said=[*with_file, *right][0].detail if right else "",
+    )
+
+
+def _localization(
+    case: Case,
+    seen: Seen,
+    first: Report | None,
+    *,
+    ranks: tuple[int, ...] = (),
+    resources: tuple[str, ...] = (),
+) -> Localization:
+    """The kit's result. first: the first report that counts, if there is one."""
+    return Localization(
+        occurrence_id=f"{case.fault}@{STRIKES_AT}",
+        detected=first is not None,
+        failed_ranks=ranks,
+        failed_resources=resources,
+        kind=first.kind if first else None,
+        latency_ms=(first.at_ns - seen.injected_ns) / 1e6 if first else None,
     )
 
 
@@ -264,7 +270,8 @@ def went_on(commits: Sequence[Commit], members: int, after_ns: int) -> Whole | N
 
 
 def false_alarms(seen: Seen) -> int:
-    """Reports before the fault, and those that name a healthy rank. After a restart ranks are others."""
+    """Reports before the fault, and the first one after it if it names a healthy rank; later ranks may
+    differ."""
     before = sum(report.at_ns < seen.injected_ns for report in seen.reports)
     after = [report for report in seen.reports if report.at_ns >= seen.injected_ns and report.ranks]
     return before + bool(after and set(after[0].ranks) - {TARGET})

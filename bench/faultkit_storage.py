@@ -1,8 +1,8 @@
-"""What `holdfast bench faultkit` does to checkpoints between two starts of a run: the kit's types of storage.
+"""Damages checkpoints between two starts of a run, for `holdfast bench faultkit`: the kit's storage faults.
 
 The kit ships no code for them. Its example flips, cuts and removes a file of its own, and reads a directory
-as if it were a file. Here the file is the largest one of the newest checkpoint; where each rank has one, it
-is that of worker 2.
+as if it were a file. Here the file is the largest one of the newest checkpoint; if each rank has one, it is
+that of worker 2.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ HOLDFAST_CHECKPOINTS = "checkpoints"
 GEMINI = "gemini"
 """The folders of a run's checkpoints."""
 UNREADABLE = Path("/proc/self/mem")
-"""Nothing is mapped at its beginning, so the kernel answers reads there with EIO, as where a disk fails."""
+"""Nothing is mapped at its beginning, so the kernel answers reads there with EIO, like a failing disk."""
 
 
 def holdfast_file(folder: Path, step: int) -> Path | None:
@@ -35,7 +35,7 @@ def gemini_file(folder: Path, step: int) -> Path | None:
 
 
 def damage(file: Path, how: Damage) -> None:
-    """Do it, for good."""
+    """Damage the file permanently."""
     match how:
         case "none":
             pass

@@ -1,9 +1,9 @@
 """`holdfast bench faults`: every fault in live runs of four members, at random moments, many times over.
 
-Each repetition is a run of its own, to its end. What counts is its record: whether the fault is in it, under
-its right name and with the right subjects, when all members committed again, whether a step was computed
-twice; and whether the weights are those of a member by itself. Then one run in which nothing is wrong, though
-lanes take very different times: whatever the record has against it is a false alarm.
+Each repetition is a run of its own, to its end. Its record is judged: whether it has the fault under its
+right name and with the right subjects, when all members committed again, whether a step was computed twice;
+and whether the weights are those of a run with one member. Then comes one healthy run in which lanes take
+very different times: every fault in its record is a false alarm.
 """
 
 import random
@@ -55,7 +55,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault, so many times; how often each was so. steps_lost: of all of them."""
+    """One fault, `times` times; the counts of each outcome. steps_lost: in all of them."""
 
     fault: str
     repetitions: int
@@ -70,7 +70,7 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultsBench(msgspec.Struct, frozen=True, kw_only=True):
-    """false_alarms: in how many undisturbed steps, what the record had against them."""
+    """false_alarms: faults in the record of undisturbed steps, and the number of these steps."""
 
     seed: int
     faults: tuple[FaultResult, ...]
@@ -84,7 +84,7 @@ class FaultsBench(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--seed", type=int, default=1, show_default=True, help="Chooses members and moments.")
 @json_option
 def command(only: tuple[str, ...], repetitions: int, seed: int, as_json: bool) -> int:
-    """Strike live runs: who is found, how soon they go on, what is lost. Exit code 1: not all is well."""
+    """Strike live runs: what is found, how soon they go on, what is lost. Exit code 1: a result is wrong."""
     bench = measure(_chosen(only), repetitions, seed)
     if as_json:
         print_json(bench)
@@ -136,7 +136,7 @@ def sampled(fault: LiveFault, folder: Path, generator: random.Random, reference:
 
 
 def judged(fault: LiveFault, events: Sequence[AnyEvent], struck: Struck, *, is_same: bool) -> Sample:
-    """What the record says of one."""
+    """Judge one fault by the record."""
     found_ns, is_right = fault.found(events, struck)
     went_on_ns = None if found_ns is None else went_on(events, found_ns)
     return Sample(

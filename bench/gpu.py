@@ -1,9 +1,9 @@
-"""`holdfast bench gpu`: members on NCCL that survive each other, the same bits throughout, and what it costs.
+"""`holdfast bench gpu`: members on NCCL that survive each other, the same bits throughout, and the cost.
 
-Members share the one GPU there is. Each poses as a host of its own, so they exchange through NCCL's sockets
-on the loopback address: how they behave is real, how fast they exchange says nothing about a cluster. Two
-comparisons count: one member against a plain loop over the same slices of the batch, and a recovery against
-torchrun's on the same GPU.
+Members share one GPU. Each poses as a host of its own, so they exchange through NCCL's sockets on the
+loopback address: their behaviour is real, but their speed says nothing about a cluster. Two comparisons
+count: one member against a plain loop over the same slices of the batch, and a recovery against torchrun's on
+the same GPU.
 """
 
 import subprocess
@@ -73,8 +73,7 @@ def command(
 ) -> int:
     """Train a GPT of 124M parameters (bf16, AdamW, dropout) on NCCL, kill its members, time its steps.
 
-    A part that fails is told, the others still run, and the exit code is 1.
-    """
+    A failing part is reported, the others still run, and the exit code is 1."""
     torch, device = probe()
     if not device and not is_tiny:
         raise InputError(
@@ -115,7 +114,7 @@ def probe() -> tuple[str, str]:
 
 
 def measure(plan: Plan, parts: Mapping[str, Part], *, device: str, torch: str) -> GpuBench:
-    """Those that may share the GPU first, at the same time; then the others, one by one."""
+    """Run the parts that may share the GPU first, at the same time; then the others, one by one."""
     results: dict[str, Result] = {}
     errors: dict[str, str] = {}
     seconds: dict[str, float] = {}

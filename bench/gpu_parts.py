@@ -1,4 +1,4 @@
-"""The parts of `holdfast bench gpu`: what each one runs, and the figures that come of it."""
+"""The parts of `holdfast bench gpu`: what each one runs, and its figures."""
 
 from collections.abc import Callable, Iterable, Mapping
 from statistics import median
@@ -111,7 +111,7 @@ class Deterministic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelsSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """What the script of the kernels writes."""
+    """The output of the kernels' script."""
 
     operations_ms: dict[str, float]
     candidates_ms: dict[str, float]
@@ -297,4 +297,4 @@ PARTS: dict[str, Part] = {
     "torchrun": kill_ranks,
 }
 TOGETHER = frozenset({"bits", "kills", "relaxed"})
-"""They compare bits and count losses, and are timed by nobody: they may share the GPU."""
+"""These compare bits and count losses, and are not timed: they may share the GPU."""

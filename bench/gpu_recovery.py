@@ -38,7 +38,7 @@ SEED = 1
 QUIET_S = 1.0
 QUIET_LOOKS = 10
 QUIET_CPU_S_MAX = 0.1
-"""A process that sleeps at every look and computes less than this meanwhile has got ready, and waits."""
+"""A process that sleeps at every look and uses less processor time than this is ready, and waits."""
 QUIET_S_MAX = 30.0
 SLEEPING = "S"
 GONE = ("", "Z", "X")
@@ -53,7 +53,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recoveries(msgspec.Struct, frozen=True, kw_only=True):
-    """All kills of one run of Holdfast. failure: why there are fewer than there should be."""
+    """All kills of one run of Holdfast. failure: why there are fewer than planned."""
 
     replaced: tuple[Recovered, ...]
     shrunk: tuple[Recovered, ...]
@@ -69,7 +69,7 @@ class Restarts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kill_members(plan: Plan) -> Recoveries:
-    """So many workers and nodes of one run. Raises `Failed`."""
+    """Kill workers and nodes of one run. Raises `Failed`."""
     generator = random.Random(SEED)
     training = Training(
         name="recovery", nodes=plan.members_max, steps=UNBOUNDED_STEPS, size=plan.size, warm=1
@@ -144,7 +144,7 @@ class Bout:
 
 
 def kill_ranks(plan: Plan) -> Restarts:
-    """So many workers of torchrun, which restarts all ranks each time. Raises `Failed`."""
+    """Kill workers of torchrun, which restarts all ranks each time. Raises `Failed`."""
     generator = random.Random(SEED)
     found: list[Recovery] = []
     failure, nodes = "", plan.members_max
@@ -174,7 +174,7 @@ def member_names(folder: Path) -> dict[int, str]:
 
 
 def await_warm(folder: Path, processes: Processes, node: str) -> None:
-    """Until the node has a process that waits in `join()` and has nothing more to get ready."""
+    """Wait until the node has a process that is ready and waits in `join()`."""
 
     def waiting() -> int | None:
         names = member_names(folder)

@@ -1,4 +1,4 @@
-"""What `holdfast bench gpu` found: for programs as a structure, for people as a table."""
+"""The result of `holdfast bench gpu`: for programs as a structure, for people as a table."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
@@ -36,7 +36,7 @@ class Nccl(msgspec.Struct, frozen=True, kw_only=True):
     kills                   how many members and nodes were struck in one run of 4 members
     kills_bits_equal        that run ended with the digest of an undisturbed one
     steps_lost              in that run: committed steps that it went back behind
-    checkpoints_loaded      in that run: how often nobody was left to take the state from
+    checkpoints_loaded      in that run: how often no member was left to take the state from
     survivors_lost          in all runs: members lost though neither they nor their node were struck
     broken_without_loss     in the runs of fixed length: generations that the same members had to leave
     replace_s               SIGKILL of a worker to the next step of all, its place taken by a warm process
@@ -77,7 +77,7 @@ class GpuBench(msgspec.Struct, frozen=True, kw_only=True):
     deterministic_costs              extra milliseconds a step of the operations that change most
     kernels                          single operations with deterministic kernels and without
     relaxed                          what deterministic=False keeps
-    recovery                         what the killed run said
+    recovery                         the output of the killed run
     seconds                          how long each part took
     """
 
@@ -182,7 +182,7 @@ def _median(samples: Iterable[float]) -> float | None:
 
 
 def table(bench: GpuBench) -> str:
-    """A figure a line; what was not measured is left out."""
+    """A figure a line; missing figures are left out."""
     return "\n".join(line.rstrip() for line in _lines(bench))
 
 

@@ -24,9 +24,9 @@ RUN_S_MAX = 150.0
 WARM_UP_STEPS = 3
 MEMORY_BACKED = Path("/dev/shm")
 MEMORY_BACKED_BYTES_MIN = 32 << 30
-"""Checkpoints of 1.5 GB go to memory where there is room for those of all runs at a time."""
+"""Checkpoints of 1.5 GB go to memory if there is room for those of all runs at a time."""
 NO_CHECKPOINTS = ("--checkpoint-every", str(UNBOUNDED_STEPS))
-"""But for the one at the end."""
+"""Only the one at the end."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -68,7 +68,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measuring_options(parts: Iterable[str], *, repetitions: int) -> Callable[[Command], Command]:
-    """What benchmarks of several parts are asked alike. repetitions: unless told otherwise."""
+    """The options that benchmarks of several parts share. repetitions: the default."""
     options = (
         click.option(
             "--repetitions",
@@ -136,7 +136,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. kills: how many planned faults struck. nccl: its version, where it was used."""
+    """The result of a run. kills: how many planned faults struck. nccl: its version, if it was used."""
 
     name: str
     step_s: float

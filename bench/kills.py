@@ -1,4 +1,4 @@
-"""The kills of a recovery benchmark: kill a worker or a node, and see when all go on, and what took long."""
+"""The kills of a recovery benchmark: of a worker or a node, the time until all go on, and its phases."""
 
 import os
 import random
@@ -62,14 +62,14 @@ class Survival(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Undisturbed(msgspec.Struct, frozen=True, kw_only=True):
-    """A Holdfast run that nobody was killed in."""
+    """A Holdfast run without kills."""
 
     step_s: float
     digest: str
 
 
 class Failed(Exception):
-    """A contestant did not do in time what was awaited of it."""
+    """A contestant did not do the expected thing in time."""
 
 
 def peer_recovery(peer: Contestant, task: Task, generator: random.Random) -> Recovery:
@@ -169,7 +169,7 @@ class Kill:
         def found() -> tuple[int, GenerationOpened] | None:
             events = events_of(self._folder / "home")
             after = [event for event in events if event.recorded_ns >= self.at_wall_ns]
-            # What a member died of is known a moment later, and only then is its loss written down.
+            # The cause of a member's death is known a moment later, and only then is its loss recorded.
             losses = [event.occurred_ns for event in after if isinstance(event, MemberLost)]
             lost_ns = [at_ns for at_ns in losses if at_ns >= self.at_wall_ns]
             whole = [
@@ -190,7 +190,7 @@ class Kill:
 
 
 def awaited(processes: Processes, found: Callable[[], T | None], limit_s: float, what: str) -> T:
-    """What `found` gives as soon as it gives something. Raises `Failed` where it does not in time."""
+    """Return the first result of `found` that is not None. Raises `Failed` if there is none in time."""
     deadline = time.monotonic() + limit_s
     while (result := found()) is None:
         if processes.finished() or time.monotonic() > deadline:
@@ -221,7 +221,7 @@ def _warm_processes_started(folder: Path, members: int) -> bool | None:
 
 
 def _digest_at_end(folder: Path, processes: Processes) -> str:
-    """What all members that were left ended with; they must agree."""
+    """The digest of all remaining members at the end; they must agree."""
     awaited(processes, lambda: processes.finished() or None, START_S_MAX, "the end")
     digests = {file.read_text(encoding="ascii") for file in folder.glob("*.digest")}
     if len(digests) != 1:
@@ -230,7 +230,7 @@ def _digest_at_end(folder: Path, processes: Processes) -> str:
 
 
 def shrink_phases_s(kill: Kill, resumed: Whole) -> dict[str, float]:
-    """The way of those that go on without the lost ones: there is nobody to admit, and nothing to build."""
+    """The phases of going on without the lost members: no process is admitted, and no model built."""
     lost_wall_ns, opened = kill.on_record(len(resumed.processes))
     parts_ns = {"abort": opened.abort_ns, "group": opened.group_ns, "state": opened.state_ns}
     phases_s = {"detect": (lost_wall_ns - kill.at_wall_ns) / 1e9}
@@ -239,7 +239,7 @@ def shrink_phases_s(kill: Kill, resumed: Whole) -> dict[str, float]:
 
 
 def replace_phases_s(folder: Path, kill: Kill, resumed: Whole) -> dict[str, float]:
-    """The way of the replacement, on which everybody else waits."""
+    """The phases of the replacement, for which all others wait."""
     newcomers = resumed.processes - kill.before
     if len(newcomers) != 1:
         raise Failed(f"{len(newcomers)} processes came after the kill of one")
@@ -247,8 +247,8 @@ def replace_phases_s(folder: Path, kill: Kill, resumed: Whole) -> dict[str, floa
     lines = (folder / f"{replacement}.marks").read_text(encoding="ascii").splitlines()
     marks = {mark: int(at_ns) for mark, at_ns in map(str.split, lines)}
     lost_wall_ns, opened = kill.on_record(len(kill.before))
-    # Regrouping ends with the state and begins with the slowest to leave; who has left waits for it, so that
-    # the time it took to meet is what lies between.
+    # Regrouping begins with the slowest member to leave and ends with the state; the others wait for it, so
+    # the time between the two is the time to meet.
     regrouped_ns = marks["resumed"]
     met_ns = max(marks["ready"], regrouped_ns - (opened.state_ns or 0))
     left_ns = min(met_ns, marks["ready"] + (opened.abort_ns or 0))

@@ -1,4 +1,4 @@
-"""`holdfast bench ledger`: how fast events fold into accounts, in how much memory, and what one more costs.
+"""`holdfast bench ledger`: how fast events fold into accounts, in how much memory, and the cost of one more.
 
 The peer is the least any fold in this language can do: a loop over the same events that looks up a function
 by the event's type and calls it, doing nothing.
@@ -97,7 +97,7 @@ def measure(count: int) -> LedgerBench:
     events = list(islice(history(), count))
     bodies = [encode(event) for event in events]
     gc.collect()
-    gc.freeze()  # what the measurement holds is not the ledger's to walk through
+    gc.freeze()  # so that the collector does not walk through the measurement's own objects
     try:
         rate = _rate(count, lambda: Ledger().add(events))
         fold_rate = _rate(count, lambda: _fold(events))
@@ -222,7 +222,7 @@ def _one_more(count: int) -> tuple[float, float]:
 
 
 def peak_bytes(count: int) -> int:
-    """In a process of its own: what its memory grew by while it folded a stream."""
+    """The growth of memory while a process of its own folds a stream."""
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(_growth_bytes, (count,))
 

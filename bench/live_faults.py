@@ -1,7 +1,7 @@
-"""The faults of `holdfast bench faults`, each made for real in a live run. One more is one more entry.
+"""The faults of `holdfast bench faults`, each made for real in a live run.
 
-A fault strikes a run (`LiveRun`), says whom and when, and names what the record must say about it: a fault of
-that name for exactly those subjects, or an action.
+A new fault is a new entry. A fault strikes a run (`LiveRun`), returns its targets and its time, and names
+what the record must have: a fault of that name for exactly those subjects, or an action.
 """
 
 import os
@@ -24,11 +24,11 @@ from holdfast.record.journal import JOURNAL_DIRECTORY, events_of
 NODES, SLOTS = 2, 2
 STEPS = 240
 STRIKE_STEPS = (40, 80)
-"""Between these steps of a run it is struck; the others are for what comes of it."""
+"""The run is struck between these steps; the rest is for the recovery."""
 STRIKE_S_MAX = 0.2
-"""And at any moment of that step, or the next ones."""
+"""The strike comes at any moment within this time."""
 AHEAD = 8
-"""What a script is to do, it does so many steps later: by then all of its members have read of it."""
+"""A script acts this many steps later: by then all of its members have read the order."""
 START_S_MAX, END_S_MAX = 240.0, 300.0
 COMMAND_S_MAX = 120.0
 NAME = "drilled"
@@ -36,7 +36,7 @@ SLOW = "slow member"
 
 
 class Struck(msgspec.Struct, frozen=True, kw_only=True):
-    """at_ns: when, by the wall clock. subjects: who is to be named for it."""
+    """at_ns: when, by the wall clock. subjects: the members or nodes that must be named."""
 
     at_ns: int
     subjects: tuple[str, ...]
@@ -75,7 +75,7 @@ class LiveRun:
         return events_of(home) if (home / JOURNAL_DIRECTORY).exists() else []
 
     def await_moment(self, generator: random.Random) -> None:
-        """Until all warm processes are there too, and then a step and a moment at random."""
+        """Wait until all warm processes are ready, and then for a random step and moment."""
         step = generator.randint(*STRIKE_STEPS)
 
         def come() -> bool | None:
@@ -100,9 +100,9 @@ class LiveRun:
         return time.time_ns()
 
     def act(self, act: str, members: Sequence[str]) -> int:
-        """Have it happen in the script of those members; when it did, in the last of them."""
+        """Make it happen in the script of those members. Return when it did in the last of them."""
         written = self.folder / "strike.part"
-        since = self.reached() + AHEAD  # in the same step on all: who is past it would wait for the others
+        since = self.reached() + AHEAD  # in the same step on all: a member past it would wait for the others
         written.write_text(" ".join((act, str(since), *members)), encoding="ascii")
         written.rename(self.folder / "strike")
         if act == "slow":
@@ -117,7 +117,7 @@ class LiveRun:
         return awaited(self._processes, come, COMMAND_S_MAX, act)
 
     def told(self, *words: str) -> int:
-        """Have an operator's command done; when it was given."""
+        """Run an operator's command. Return when it was given."""
         at_ns = time.time_ns()
         done = subprocess.run(
             (sys.executable, "-m", "holdfast", *words),
@@ -132,7 +132,7 @@ class LiveRun:
         return at_ns
 
     def digest(self) -> str:
-        """What all members ended with. Raises `Failed` where the run failed, or they differ."""
+        """The digest of all members at the end. Raises `Failed` if the run failed, or they differ."""
         awaited(self._processes, lambda: self._processes.finished() or None, END_S_MAX, "the end")
         if not self._processes.succeeded():
             raise Failed(f"the run failed; the last words:\n{self._processes.last_words()}")
@@ -189,7 +189,7 @@ class LiveFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def on_member(act: Callable[[LiveRun, str], int], *, count: int = 1) -> Strike:
-    """On so many members, at random."""
+    """Strike `count` members at random."""
 
     def strike(run: LiveRun, generator: random.Random) -> Struck:
         victims = generator.sample(sorted(run.members()), count)
@@ -217,7 +217,7 @@ def migrate(run: LiveRun, member: str) -> int:
 
 
 def drain(run: LiveRun, generator: random.Random) -> Struck:
-    """And back again."""
+    """Drain a node, and restore it."""
     node = generator.choice(sorted(run.members())).partition(".")[0]
     at_ns = run.told("drain", node, "--run", NAME)
     run.told("restore", node, "--run", NAME)

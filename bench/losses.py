@@ -1,4 +1,4 @@
-"""What a run of a benchmark lost, as its record tells: steps, and members that nobody had struck."""
+"""The losses of a benchmark's run, from its record: steps, and members that no fault struck."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -15,14 +15,14 @@ _STRIKE = re.compile(r"planned (kill|node) strikes (\S+) at step")
 
 
 class Strike(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody struck this member on purpose, or with it its whole node."""
+    """A fault on purpose: of this member, or of its whole node."""
 
     member: str
     fault: FaultKind
 
 
 def planned_strikes(output: str) -> list[Strike]:
-    """The faults of a plan that came to pass, from what `holdfast run` said."""
+    """The planned faults that struck, from the output of `holdfast run`."""
     return [
         Strike(member=member, fault="node" if fault == "node" else "kill")
         for fault, member in _STRIKE.findall(output)
@@ -49,7 +49,7 @@ def survivors_lost(events: Iterable[AnyEvent], strikes: Sequence[Strike]) -> lis
 
 
 def steps_redone(events: Iterable[AnyEvent]) -> int:
-    """Committed steps that the run went back behind."""
+    """Committed steps that the run rolled back."""
     highest = redone = 0
     for event in events:
         if isinstance(event, StepCommitted):

@@ -1,9 +1,9 @@
-"""`holdfast bench overhead`: what protection costs while nothing fails.
+"""`holdfast bench overhead`: the cost of protection without failures.
 
 Members train one model under Holdfast and under plain DDP, a few steps of each in turn, in the same processes
 with the same batch; and they sum the same bytes with Holdfast's tree and with gloo's all_reduce. A ratio is
-the median, over the turns, of Holdfast's time by the peer's next to it: what else the machine does then meets
-both.
+the median, over the turns, of Holdfast's time by the peer's next to it, so that other load on the machine
+affects both.
 """
 
 import os
@@ -108,7 +108,7 @@ def setting(*, members: int, lanes: int, rounds: int = ROUNDS) -> Setting:
 
 
 def _output(process: "subprocess.Popen[str]") -> str:
-    """Of a run that is stopped, with all its members, where it takes too long."""
+    """The output of a run, which is stopped with all its members if it takes too long."""
     try:
         return process.communicate(timeout=RUN_S_MAX)[0]
     except subprocess.TimeoutExpired:

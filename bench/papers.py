@@ -1,4 +1,4 @@
-"""How good a diagnosis is: scenarios played with their truth known, what would have been said, and when."""
+"""Marks diagnoses: plays scenarios with known truth, and compares the reports with it."""
 
 from collections.abc import Iterator
 
@@ -15,14 +15,15 @@ from holdfast.topology.graph import Topology
 from holdfast.twin.cluster import Layout
 
 MECHANISM_OF = {one.name: one.found_as for one in SCENARIOS.values() if one.is_incident}
-"""What a right diagnosis of each scenario is called."""
+"""The mechanism of a right diagnosis for each scenario."""
 CONNECTOR = tuple(name for name, metric in CATALOGUE.items() if metric.scope == "connector")
 EARLY_S = 60.0
-"""An incident that is said to have begun by so much before the truth is another one."""
+"""An incident that is reported to have begun this long before the truth is another one."""
 LOOK_S = 300.0
-"""How often a quiet cluster is looked at: what comes and goes between two looks is seen at the second."""
+"""How often a quiet cluster is examined: alarms that come and go between two looks show at the second."""
 PATIENT_S = 600.0
-"""Who has not noticed after so long has not noticed in time; the last word is looked at all the same."""
+"""An incident not noticed within this time counts as not noticed in time; the final report is still
+judged."""
 
 
 HIDEABLE: dict[str, tuple[str, ...]] = {
@@ -33,11 +34,13 @@ HIDEABLE: dict[str, tuple[str, ...]] = {
     "pressure": ("node_pressure_",),
     "pools": ("vllm:", "dynamo_", "holdfast_pool_"),
 }
-"""What another team may not share, or an exporter leaves off unless told: by how its metrics' names begin."""
+"""Metrics that another team may not share, or that an exporter has off by default, by the beginning of their
+names."""
 
 
 class Paper(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario to be diagnosed. without: what monitoring does not have. dirt: times as bad as usual."""
+    """One scenario to diagnose. without: metrics that monitoring lacks. dirt: a multiple of the usual
+    flaws."""
 
     scenario: str
     seed: int
@@ -124,7 +127,7 @@ class _Examiner:
         )
 
     def _quiet(self) -> Marks:
-        """Nothing is wrong: whatever is said at any look is a false alarm, once for each half hour."""
+        """Nothing is wrong: every report at any look is a false alarm, once for each half hour."""
         alarms: set[tuple[str, str, int]] = set()
         first_ns, end_ns = self.times_ns[0], self.times_ns[-1]
         said: tuple[Incident, ...] = ()

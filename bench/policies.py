@@ -1,6 +1,6 @@
 """`holdfast bench policies`: every way to go on after a failure, by cluster size and spares.
 
-The same failures under each policy, Llama 3's rates throughout; what the README compares comes from here.
+The same failures under each policy, Llama 3's rates throughout; the README's comparison comes from here.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     effective_time  of the time in the run, the share in steps that were kept
     useful_of_paid  of all that was paid for, spares too, the share that was useful
-    is_best         whether no other policy makes more of what is paid for, on these GPUs with these spares
+    is_best         whether no other policy has a larger useful share, on these GPUs with these spares
     """
 
     gpus: int

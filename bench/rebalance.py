@@ -1,9 +1,9 @@
-"""`holdfast bench rebalance`: one of four members at half the speed, and what becomes of the run's.
+"""`holdfast bench rebalance`: one of four members at half the speed, and its effect on the run's speed.
 
 It trains three times: with four healthy members; with one slow member and lanes dealt evenly; with one slow
 member and lanes dealt by pace. The step of the best deal is computed: its longest share by the measured times
-of lanes, plus what a healthy step takes beside lanes. A member is made slow in two ways: it sleeps in each
-lane, which needs no processor, or it has a quota of processor time, where cgroups allow one.
+of lanes, plus the rest of a healthy step. A member is made slow in two ways: it sleeps in each lane, which
+needs no processor, or it has a quota of processor time, where cgroups allow one.
 """
 
 import os
@@ -43,7 +43,7 @@ Kind = Literal["asleep", "quota"]
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member wrote: when each step ended, how many lanes it had in it, what each of them took."""
+    """A member's log: when each step ended, how many lanes it had in it, and the time of each."""
 
     ends_s: tuple[float, ...]
     counts: tuple[int, ...]
@@ -116,7 +116,7 @@ def slow_by(kind: Kind) -> Slowed:
 
 
 def summary(kind: Kind, healthy: list[Told], even: list[Told], rebalanced: list[Told]) -> Slowed:
-    """Of the three runs, what each member told."""
+    """Summarise the members' logs of the three runs."""
     lane_s = [fmean(told.lanes_s) for told in even]  # means add up; with a quota most lanes take no time
     shares = fair_shares(LANES, lane_s, [0.0] * MEMBERS)
     healthy_s, even_s, rebalanced_s = map(step_s, (healthy, even, rebalanced))
@@ -145,7 +145,7 @@ def step_s(run: list[Told]) -> float:
 
 
 def train(kind: Kind, *, is_slow: bool, rebalances: bool) -> list[Told]:
-    """One run; what its members told, in order."""
+    """Train one run, and return its members' logs in order."""
     quotas_us = [
         round(QUOTA_US / TIMES) if is_slow and number == SLOW else QUOTA_US for number in range(MEMBERS)
     ]
@@ -169,7 +169,7 @@ def _run(directory: str, told: dict[str, object], *, rebalances: bool) -> None:
 
 @contextmanager
 def cgroups(quotas_us: list[int]) -> Iterator[Path]:
-    """A folder with a cgroup for each member, by name. `OSError` where that cannot be."""
+    """A folder with a cgroup for each member, by name. Raises `OSError` if that is impossible."""
     is_new = (CGROUPS / "cgroup.controllers").is_file()
     parent = (CGROUPS if is_new else CGROUPS / "cpu") / f"holdfast-bench-{os.getpid()}"
     made: list[Path] = []
@@ -179,7 +179,7 @@ def cgroups(quotas_us: list[int]) -> Iterator[Path]:
             made.append(folder)
             if is_new and folder == parent:
                 (parent / "cgroup.subtree_control").write_text("+cpu")
-        # Before whatever else the machine does: what members have is their quota, and nothing less.
+        # With priority over all other load, so that members get their full quota.
         (parent / ("cpu.weight" if is_new else "cpu.shares")).write_text(str(WEIGHT_MAX[is_new]))
         for folder, quota_us in zip(made[1:], quotas_us, strict=True):
             if is_new:
@@ -190,7 +190,7 @@ def cgroups(quotas_us: list[int]) -> Iterator[Path]:
         yield parent
     finally:
         for folder in reversed(made):
-            with suppress(OSError):  # somebody is left in it, whom the run has not ended yet
+            with suppress(OSError):  # a process is left in it that the run has not ended yet
                 folder.rmdir()
 
 

@@ -1,8 +1,8 @@
-"""`holdfast bench record`: what an event costs the training loop, and whether a kill loses any.
+"""`holdfast bench record`: the cost of an event for the training loop, and whether a kill loses any.
 
 The cost is measured against a plain `file.write` of the same bytes to the same filesystem, in alternating
-rounds of one run. For the losses, child processes record as fast as they can and vouch for every event
-once the call has returned; they are killed in the middle of it, and what they vouched for has to be in the
+rounds of one run. For the losses, child processes record as fast as they can and vouch for every event once
+the call has returned; they are killed in the middle of it, and every event they vouched for has to be in the
 journal.
 """
 
@@ -29,7 +29,7 @@ from holdfast.record.recorder import DRAIN_INTERVAL_S, Recorder
 from holdfast.record.spool import SPOOL_BYTES
 
 EVENT_US_MAX = 10.0
-"""What an event may cost on the hot path."""
+"""The highest cost of an event on the hot path."""
 ROUNDS = 15
 EVENTS_PER_ROUND = 4_000
 KILLS = 9
@@ -177,7 +177,7 @@ def _vouched_until_killed(journal: Path, spool_bytes: int, rotate_bytes: int, af
 
 
 def record_for_ever() -> NoReturn:
-    """What the child does until it is killed: record, and vouch on stdout for what was not dropped."""
+    """Record until killed, and vouch on stdout for every event that was not dropped."""
     logging.disable(logging.WARNING)  # the drops of a ring that is too small on purpose
     journal, spool_bytes, rotate_bytes = sys.argv[1:]
     recorder = Recorder(

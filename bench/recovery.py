@@ -1,10 +1,9 @@
 """`holdfast bench recovery`: from the SIGKILL of a worker to the next step that the whole membership commits.
 
-Every worker appends each of its commits to a file of its own. The harness kills one worker at a random
-moment of a step, by its id, and reads from the files when all members have committed a step again. The
-contestants take turns on the same machine, with the same model and the same number of members; each peer is
-in the configuration in which it recovered fastest, with a process standing by where it can use one, as
-Holdfast has.
+Every worker appends each of its commits to a file of its own. The harness kills one worker at a random moment
+of a step, by its id, and reads from the files when all members have committed a step again. The contestants
+take turns on the same machine, with the same model and the same number of members; each peer is in the
+configuration in which it recovered fastest, with a standby process if it can use one, as Holdfast has.
 """
 
 import random
@@ -49,7 +48,7 @@ class RecoveryBench(msgspec.Struct, frozen=True, kw_only=True):
     steps_lost           in all Holdfast runs together: committed steps that had to be done again
     bits_equal           every disturbed run ended with the bits of the undisturbed one
     phases               where Holdfast's time goes, one after the other
-    floor_s              what no recovery of a killed worker can be below: see floor
+    floor_s              the lower bound of any recovery of a killed worker: see floor
     """
 
     holdfast_s: float
@@ -101,13 +100,13 @@ def _named(names: Sequence[str]) -> list[Contestant]:
     known = {peer.name: peer for peer in PEERS}
     if unknown := set(names) - known.keys():
         raise InputError(
-            f"{unknown.pop()} is no peer of this benchmark.", hint=f"Name one of {', '.join(known)}."
+            f"{unknown.pop()} is not a peer of this benchmark.", hint=f"Name one of {', '.join(known)}."
         )
     return [peer for name, peer in known.items() if name in (names or known)]
 
 
 def present(peers: Iterable[Contestant], python: str) -> list[Contestant]:
-    """Those that can take part; of the others it is said why not."""
+    """The peers that can take part; prints why the others cannot."""
     found = []
     for peer in peers:
         if importable(python, peer.needs):
@@ -120,7 +119,7 @@ def present(peers: Iterable[Contestant], python: str) -> list[Contestant]:
 
 
 def measure(repetitions: int, members: int, peers: Sequence[Contestant], python: str) -> RecoveryBench:
-    """Everybody in turn, so many times."""
+    """Run all contestants in turn, `repetitions` times."""
     generator = random.Random(SEED)
     survivals = []
     recoveries: dict[str, list[Recovery]] = {peer.name: [] for peer in peers}

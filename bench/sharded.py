@@ -1,8 +1,8 @@
-"""`holdfast bench sharded`: replicas of several ranks that survive kills, and what they cost beside HSDP.
+"""`holdfast bench sharded`: replicas of several ranks that survive kills, and their cost beside HSDP.
 
 Two replicas of two ranks train one GPT with FSDP2. The peer is the same model under torchrun: HSDP on as many
-ranks, with a checkpoint after every step where it is to be restarted. On a machine with a GPU all ranks share
-it and exchange through NCCL's sockets on the loopback address; otherwise over TCP, the peer with gloo.
+ranks, with a checkpoint after every step if it is to be restarted. On a machine with a GPU all ranks share it
+and exchange through NCCL's sockets on the loopback address; otherwise over TCP, the peer with gloo.
 """
 
 import os
@@ -125,8 +125,7 @@ def command(
 ) -> int:
     """Train a GPT with FSDP2 in two replicas of two ranks, kill ranks, time its steps beside HSDP's.
 
-    A part that fails is told, the others still run, and the exit code is 1.
-    """
+    A failing part is reported, the others still run, and the exit code is 1."""
     torch, device = probe()
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The parts of `holdfast bench sharded`: what each one runs, and the figures that come of it.
+"""The parts of `holdfast bench sharded`: what each one runs, and its figures.
 
 On a GPU every rank is a node of its own and poses as a host, so that several may share it; without one all
 ranks are on one node.
@@ -38,7 +38,7 @@ REPLICAS = 2
 SHARD = 2
 MEMBERS = REPLICAS * SHARD
 BITS_LANES = 2 * MEMBERS
-"""Two for each rank, so that what a rank holds of a step is more than one lane."""
+"""Two for each rank, so that a rank holds more than one lane of a step."""
 BITS_FIRST_STEP = 4
 BITS_STEPS_PER_KILL = 6
 BITS_TAIL_STEPS = 6
@@ -221,9 +221,8 @@ def _trained(
 
 
 def kills(count: int) -> tuple[PlannedFault, ...]:
-    """Seeded ones, one at a time, and far enough apart for a new process to start: where all copies of a part
-    are gone, the state is.
-    """
+    """Seeded kills, one at a time, and far enough apart for a new process to start: without a copy of every
+    part, the state is lost."""
     generator = random.Random(SEED)
     moments = [BITS_MOMENTS[number % len(BITS_MOMENTS)] for number in range(count)]
     generator.shuffle(moments)
@@ -256,7 +255,7 @@ def recovery(plan: Plan) -> Recoveries:
 
 
 def _struck(plan: Plan, name: str, *, warm: int) -> tuple[list[Recovered], list[str]]:
-    """So many kills in one run, each when all ranks are there. Raises `Failed`."""
+    """Kill ranks in one run, each time when all ranks are there. Raises `Failed`."""
     generator = random.Random(SEED)
     found: list[Recovered] = []
     strikes = []
@@ -321,7 +320,7 @@ def steps(plan: Plan) -> Steps:
 
 
 class Sides(msgspec.Struct, frozen=True, kw_only=True):
-    """Who takes how many turns. lanes: of each rank. block: steps of a turn."""
+    """The two sides of a contest. lanes: of each rank. block: steps of a turn."""
 
     names: tuple[str, str]
     replicas: int
@@ -396,7 +395,7 @@ def _memory(folder: Path, processes: Processes, name: str, ranks: int) -> Memory
 
 
 def _turn(folder: Path, processes: Processes, number: int, sides: Sides) -> Turn:
-    """A block of each; who is first changes."""
+    """A block of each; the order changes from turn to turn."""
     step_s, cpu_s = {}, {}
     ours, theirs = sides.names
     for name in (ours, theirs) if number % 2 else (theirs, ours):

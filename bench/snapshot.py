@@ -1,8 +1,8 @@
-"""`holdfast bench snapshot`: what a snapshot in memory costs a training step, and what it takes to use one.
+"""`holdfast bench snapshot`: the cost of a snapshot in memory for a training step, and of restoring one.
 
 On a GPU a GPT with 1.3 billion parameters is trained, and its state (weights and AdamW's two moments) copied
 as `holdfast run` does it; without one, a small GPT, so that the benchmark itself can be tried. Each figure is
-held against the copy of pinned memory of the same process, or against the same steps without snapshots;
+compared with the copy of pinned memory of the same process, or with the same steps without snapshots;
 torch.save and async_save of torch.distributed.checkpoint have the same state.
 """
 

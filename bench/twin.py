@@ -1,8 +1,8 @@
 """`holdfast bench twin`: how long a simulated run takes, how that grows with its failures, and in what
 memory.
 
-There is no peer that simulates this, so the limits are those a user feels: a run in seconds, a thousand
-seeds in minutes, a hundred thousand GPUs in a laptop's memory.
+No peer simulates this, so the limits are a user's: a run in seconds, a thousand seeds in minutes, a hundred
+thousand GPUs in a laptop's memory.
 """
 
 import resource

@@ -1,8 +1,8 @@
-"""`holdfast bench watch`: what a look of a watch costs, the first and each later one, with a real server.
+"""`holdfast bench watch`: the cost of a watch's first look and of each later one, with a real server.
 
-A VictoriaMetrics is started and filled with the metrics of a cluster of this size. Looked at is twice: while
-nothing is wrong, and while an incident is open since before the window, so that each look asks for what was
-before as well. Seconds are those of the processor, and our process' alone.
+A VictoriaMetrics is started and filled with the metrics of a cluster of this size. The watch looks in two
+situations: while nothing is wrong, and while an incident is open since before the window, so that each look
+also asks for the time before it. Seconds are processor time of our process alone.
 """
 
 import json
@@ -41,11 +41,12 @@ SERVER = "victoria-metrics"
 SERVER_WAIT_S = 120.0
 GPUS_PER_NODE = 8
 STEP_S, WINDOW_S, BEFORE_S = 10, 1_800, 1_500
-"""BEFORE_S: of history before the window, for what was before the incident."""
+"""BEFORE_S: history before the window, for the time before the incident."""
 SINCE_S = 600
-"""So long before the window the incident began."""
+"""How long before the window the incident began."""
 PHASES, KINDS = 64, 32
-"""So many moments of scrapes, and so many courses of a value; what the values are does not matter here."""
+"""The numbers of different scrape times, and of different courses of a value; the values do not matter
+here."""
 BATCH_SERIES = 4_096
 RUN = "pretrain"
 STEPS = ("holdfast_run_step_seconds", "holdfast_member_compute_seconds", "holdfast_member_exchange_seconds")
@@ -93,7 +94,7 @@ def measure(nodes: int, looks: int) -> WatchBench:
     metrics = (*STEPS, *(metric for metric in METRICS if metric.startswith(FILLED)))
     with tempfile.TemporaryDirectory() as folder, _serving(Path(folder)) as url:
         series = _Filling(url, nodes, metrics)
-        # All of it lies before now: a server takes nothing from the future.
+        # All of it lies before now: a server takes no samples from the future.
         begin_s = int(time.time()) - WINDOW_S - 2 * looks * STEP_S
         series.fill(range(begin_s - BEFORE_S, begin_s + WINDOW_S, STEP_S))
         quiet = _looked(url, series, begin_s + WINDOW_S, looks, is_open=False)

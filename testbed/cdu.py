@@ -1,8 +1,8 @@
 """A mock-up of a site's cooling distribution units and power shelf, served over Redfish on loopback.
 
-What it shows follows from a few quantities that anybody may set while it runs: how fast the pump turns, how
-much the loop lets through, how warm the coolant arrives and how much heat the racks put into it. The rest is
-a heat balance. `GET /state` shows the quantities of all units, `PUT /state` changes those of one:
+Its readings follow from a few quantities that can be set while it runs: how fast the pump turns, how much the
+loop lets through, how warm the coolant arrives and how much heat the racks put into it. The rest is a heat
+balance. `GET /state` shows the quantities of all units, `PUT /state` changes those of one:
 
     python testbed/cdu.py --port 8099 --cdus 2
     curl -X PUT -d '{"cdu": "cdu-0000", "passage": 0.4}' http://127.0.0.1:8099/state
@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 KW_PER_LPM_KELVIN = 0.0698
-"""What a litre of water a minute carries off for each kelvin by which it is warmed."""
+"""The heat that a litre of water a minute carries off for each kelvin by which it is warmed."""
 RATED_FLOW_LPM = 70.0
 PUMP_PERCENT_MAX = 100.0
 FLOW_LPM_MIN = 0.5
@@ -73,7 +73,7 @@ class Site:
             return {name: asdict(unit) for name, unit in self._units.items()}
 
     def change(self, wanted: Json) -> None:
-        """Set some quantities of one unit; `KeyError` or `TypeError` for what there is not."""
+        """Set some quantities of one unit; raises `KeyError` or `TypeError` for unknown ones."""
         changes = dict(wanted)
         name = changes.pop("cdu")
         with self._lock:

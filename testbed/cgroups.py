@@ -1,6 +1,6 @@
 """Limits on a node's processes: its memory, its share of a processor, how fast it reads and writes a device.
 
-Both versions of control groups are spoken, whichever the machine has. A group is removed with its name.
+Both versions of control groups are supported. A group is removed by its name.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ _CONTROLLERS = ROOT / "cgroup.controllers"
 """Where the machine has version 2 alone."""
 PERIOD_US = 100_000
 SHARE_MAX = 262_144
-"""The most that version 1 has; a group with it gets its processors before anybody else on the machine."""
+"""The most that version 1 has; a group with it gets processors before all others on the machine."""
 WEIGHT_MAX = 10_000
 """And version 2."""
 MEMORY_BYTES = 1 << 30

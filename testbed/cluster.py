@@ -200,7 +200,7 @@ def _node(number: int, folder: Path, stack: ExitStack) -> Node:
         os.fsync(table.fileno())
         os.posix_fadvise(
             table.fileno(), 0, 0, os.POSIX_FADV_DONTNEED
-        )  # whoever reads it first is charged for it
+        )  # the group that reads it first is charged for it
     _plug_in(node)
     return node
 

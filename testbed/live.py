@@ -30,7 +30,7 @@ class Pace:
     """How long it is healthy before a fault, and how long that lasts.
 
     healthy_s: more than a minute, as diagnosis takes slow steps that are less apart for one incident
-    usual_s    how much of it is in the window of the diagnosis: more than a third, which tells what is usual
+    usual_s    how much of it is in the window of the diagnosis: more than a third, which gives the baseline
     """
 
     healthy_s: float

@@ -1,4 +1,4 @@
-"""An exporter of one node of the testbed: what is real there, under the names that a GPU node would show it.
+"""An exporter of one node of the testbed: real values of the node, under the metric names of a GPU node.
 
 The machine has no GPUs, no InfiniBand and no filer. What stands for what:
 

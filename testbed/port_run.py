@@ -70,7 +70,7 @@ BRIEF = Scale(members=2, steps=60, strike_step=30, model={"n_layer": 1, "n_embd"
 
 
 class Late(Exception):
-    """What was awaited of a run did not come in its time."""
+    """The run did not reach the expected state in time."""
 
 
 @dataclass(frozen=True)
@@ -278,4 +278,4 @@ def _environment(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        return []  # gone meanwhile, or somebody else's
+        return []  # gone meanwhile, or another user's

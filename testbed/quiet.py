@@ -1,12 +1,12 @@
-"""A run in which nothing is wrong, though much is slow: nobody may be killed, and no alarm raised.
+"""A healthy run in which much is slow: no member may be killed, and no alarm raised.
 
     python testbed/quiet.py                 # 20 minutes
     python testbed/quiet.py --minutes 3     # the same things, in shorter intervals
 
 testbed/leisurely.py trains with three members and checkpoints every 50 steps, beside eight processes that
 compete for the processors. The record is the judge: one generation, no member lost, no fault observed. Exits
-with 1 otherwise. That a member is slower than the others is no false alarm where eight processes compete with
-three: lanes may move a few times, and no more.
+with 1 otherwise. A slow member is not a false alarm while eight processes compete with three: lanes may move
+a few times, but no more.
 """
 
 import argparse
@@ -47,7 +47,7 @@ SLOW, MOVE = "slow member", "rebalance"
 
 
 def alarms(events: list[AnyEvent]) -> list[str]:
-    """What must not be in the record of a run in which nothing is wrong."""
+    """Everything in the record that must not be there in a healthy run."""
     found = [
         f"{kind_of(event)} {event.subject}".strip()
         for event in events

@@ -24,7 +24,7 @@ from port_run import BRIEF, ROOT, USUAL, Ended, Late, Line, PortRun, Scale, next
 from holdfast.run.ending import CODE_UNSAVED
 
 THROUGH = (0, CODE_UNSAVED)
-"""What a run exits with whose training is complete."""
+"""The exit codes of a run whose training is complete."""
 REPETITIONS = 5
 SAID_BEFORE_S = 0.2
 """Holdfast may speak before the harness has noted the fault."""

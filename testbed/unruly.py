@@ -29,10 +29,10 @@ STRUCK = "struck"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes wrong, where and on whom.
+    """What goes wrong, where and on which member.
 
-    member: its name, or empty for whoever is rank 0. again: in every step from that one on, on every member
-    of that name or rank; otherwise once in the whole run.
+    member: its name, or empty for rank 0. again: in every step from that one on, on every member of that name
+    or rank; otherwise once in the whole run.
     """
 
     act: Act

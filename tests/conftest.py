@@ -86,7 +86,7 @@ for profile in (QUICK, SOAK):
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--hypothesis-profile"):
         settings.load_profile(USUAL)
-    # Whoever was started in the background may ignore Ctrl-C, and so would all that is started here.
+    # A process that was started in the background may ignore Ctrl-C, and so would all its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Where none may write bytecode, each of the hundreds of interpreters that are started would compile all.
     if not hasattr(config, "workerinput"):
@@ -120,7 +120,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Nothing that is imported or collected is ever garbage, so nobody need look through it, now or later."""
+    """Freeze imported and collected objects: they never become garbage, so the collector need not scan
+    them."""
     gc.disable()
     try:
         return (yield)
@@ -229,7 +230,7 @@ def slurm_of(need: Callable[..., None]) -> Callable[..., contextlib.AbstractCont
 
 @pytest.fixture
 def slurm(slurm_cluster: Path) -> Iterator[Path]:
-    """The same, with nobody else's jobs; those of the test are cancelled after it."""
+    """The same, without jobs of other tests; those of the test are cancelled after it."""
     yield slurm_cluster
     _cancel_jobs(slurm_cluster)
 
@@ -266,7 +267,7 @@ def _unprivileged_user() -> pwd.struct_passwd:
 
 @contextlib.contextmanager
 def _running_postgres(user: pwd.struct_passwd | None) -> Iterator["PostgresProcess"]:
-    """A server in a new directory, run by `user` or by whoever runs the tests."""
+    """A server in a new directory, run by `user` or by the user of the tests."""
     home = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
     as_user: list[str] = []
     if user is not None:
@@ -351,9 +352,9 @@ def _serving_slurm(
 
 @pytest.fixture
 def slurmrestd(need: Callable[..., None]) -> Callable[..., contextlib.AbstractContextManager[str]]:
-    """A slurmrestd of the cluster with these settings, run by somebody who is not root; what a policy calls
-    it. It refuses Slurm's own user as well, so only root can start it here. has_tokens: at a port, for those
-    who bring one; else at a socket, for whoever may open it.
+    """A slurmrestd of the cluster with these settings, run by a user who is not root; what a policy calls it.
+    It refuses Slurm's own user as well, so only root can start it here. has_tokens: at a port, for those who
+    bring one; else at a socket, for users who may open it.
     """
     need("slurmrestd", "slurm-wlm-jwt-plugin", "util-linux")
 

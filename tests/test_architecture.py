@@ -1,9 +1,9 @@
-"""Holds the import table of docs/architecture.md against what the code imports.
+"""Checks the code's imports against the table in docs/architecture.md, and a few rules for names and words.
 
-The table is the one source: of the rooms this module knows by name only the one that may have torch. Imports
-are read from the syntax tree, so one inside a function, under TYPE_CHECKING or spelt
-`importlib.import_module("...")` counts like any other. The checker is itself tried on small trees that break
-each rule, so that its silence means something.
+The table is the only source: of the rooms this module names only the one that may have torch. Imports are
+read from the syntax tree, so one inside a function, under TYPE_CHECKING or spelt
+`importlib.import_module("...")` counts like any other. The checkers are themselves tested on small trees that
+break each rule.
 """
 
 import ast
@@ -207,6 +207,48 @@ def shared_names(package: Path) -> list[str]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(str(path.relative_to(package)))
     return [f"{name}: {', '.join(files)}" for name, files in sorted(found.items()) if len(files) > 1]
+
+
+VAGUE = re.compile(r"(?<![a-z])(whoever|nobody|somebody)(?![a-z])", re.IGNORECASE)
+"""Words that hide who does something: name the member, process, user or team, or say what is unknown."""
+VAGUE_ALLOWED: frozenset[tuple[str, str]] = frozenset()
+"""Places where such a word is a real name, such as the account `nobody`: the file, and the stripped line."""
+_ADDRESS = re.compile(r"https?://\S+")
+
+
+def vague_words(root: Path) -> Iterator[str]:
+    """Each line of the product and its pages that has a vague word, outside of addresses."""
+    folders = (root / name for name in ("src", "docs", "contrib"))
+    pages = (root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))
+    paths = [*(path for folder in folders for path in sorted(folder.rglob("*"))), *pages]
+    for path in paths:
+        if not path.is_file() or "__pycache__" in path.parts:
+            continue
+        place = path.relative_to(root).as_posix()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if VAGUE.search(_ADDRESS.sub("", line)) and (place, line.strip()) not in VAGUE_ALLOWED:
+                yield f"{place}:{number}: {line.strip()}"
+
+
+def test_texts_say_who_does_something() -> None:
+    assert list(vague_words(ROOT)) == []
+
+
+def test_a_vague_word_is_found(tmp_path: Path) -> None:
+    _write(
+        tmp_path / "src" / "room.py", "# See https://example.org/nobody\n# Nobody waits.\nnobody_waits = 1\n"
+    )
+    _write(tmp_path / "docs" / "page.md", "A nobodylike word, and\nwhoever reads it.\n")
+    _write(tmp_path / "contrib" / "run.sh", "echo done\n")
+    _write(tmp_path / "README.md", "Fine.\n")
+    _write(tmp_path / "CONTRIBUTING.md", "Fine.\n")
+    _write(tmp_path / "SECURITY.md", "somebody else's port\n")
+    assert list(vague_words(tmp_path)) == [
+        "src/room.py:2: # Nobody waits.",
+        "src/room.py:3: nobody_waits = 1",
+        "docs/page.md:2: whoever reads it.",
+        "SECURITY.md:1: somebody else's port",
+    ]
 
 
 def test_a_public_class_has_a_name_of_its_own() -> None:

@@ -134,7 +134,7 @@ def test_continuous_integration_checks_all_and_forgives_no_skip(tmp_path: Path) 
         [ROOT / ".ci" / "run"],
         cwd=tmp_path,
         env={"PATH": path},
-        input="nobody types this\n",
+        input="no user types this\n",
         capture_output=True,
         text=True,
         check=True,

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 CONFTEST = Path(__file__).with_name("conftest.py")
 PYPROJECT = CONFTEST.parents[1] / "pyproject.toml"
-SESSION_S_MAX = 120
+SESSION_S_MAX = 400
 OPTIONS = ("-p", "no:cacheprovider", "-o", f"pythonpath={CONFTEST.parent / 'train'}")
 
 SKIPPING = """

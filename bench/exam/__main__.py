@@ -17,7 +17,7 @@ from bench.exam.plan import LEVELS, Case, Level
 
 SEEDS = "1,2"
 HELD_OUT_OFFSET = 1_000
-"""A held-out seed becomes another number, so that nobody uses it by mistake."""
+"""A held-out seed becomes another number, so that it is not used by mistake."""
 MINUTE_S = 60.0
 
 

@@ -108,7 +108,7 @@ def _members(plant: Plant, samples: Samples, scrape: Scrape, label: Labels) -> N
     late = arrive.max(1, keepdims=True)
     exchange = plant.step_wire[:, None] * plant.rng.uniform(0.97, 1.0, arrive.shape)
     wait = late - arrive
-    if not plant.spec.told:  # inside a collective nobody can tell waiting from sending
+    if not plant.spec.told:  # inside a collective waiting and sending cannot be told apart
         exchange, wait = exchange + wait, np.zeros_like(wait)
     parts = {
         "compute": plant.step_compute,

@@ -443,7 +443,7 @@ def storage_crowded(wait_s: float = 1.2) -> Inject:
 
 
 def checkpoint_cadence(every: int = 12) -> Inject:
-    """Somebody saves ten times as often as before."""
+    """The script saves ten times as often as before."""
 
     def inject(plant: Plant) -> list[Cause]:
         begun = plant.profile() > 0

@@ -110,7 +110,7 @@ def motley_gpus() -> Inject:
 
 
 def blips() -> Inject:
-    """Errors that hurt nobody: a few symbol errors, a link that recovered, a build on a node."""
+    """Harmless errors: a few symbol errors, a link that recovered, a build on a node."""
 
     def change(plant: Plant) -> None:
         rng = plant.rng

@@ -1,9 +1,9 @@
 """Marks answers: which causes were named, which of them are right, and what was missed.
 
 A named cause is an incident with a mechanism and a subject. It is right if both are what one of the case's
-causes accepts at this level or a richer one: who says more than the telemetry seems to tell, and is right, is
-right. A cause counts for recall where the level's telemetry can tell it and the run is at least VISIBLE
-slower; a hang always counts.
+causes accepts at this level or a richer one: an answer that says more than the telemetry seems to show, and
+is right, is right. A cause counts for recall if the level's telemetry can show it and the run is at least
+VISIBLE slower; a hang always counts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -54,7 +54,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_right(incident: Incident, causes: Iterable[Cause], level: Level) -> bool:
-    """A subject of * stands for any: where nobody can say what a cap of a whole site is to be called."""
+    """A subject of * stands for any: a cap of a whole site has no fixed name."""
     said = {(incident.mechanism, incident.subject), (incident.mechanism, "*")}
     as_good = LEVELS[: LEVELS.index(level) + 1]
     return any(said & {*cause.accepted[richer]} for cause in causes for richer in as_good)

@@ -24,9 +24,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster and its run. The run has the first `run_nodes` nodes; others have the rest.
 
     told: members tell their own part of an exchange apart from waiting, as Holdfast's transport does. With
-    NCCL nobody can: whoever comes early waits inside the collective. names: how exporters call a host: as the
-    topology does, by its full name, or by an address. reference: whether the record has a declared healthy
-    step time. history: whether the record has the steps from before the first sample.
+    NCCL they cannot: a member that comes early waits inside the collective. names: how exporters name a host:
+    as the topology does, by its full name, or by an address. reference: whether the record has a declared
+    healthy step time. history: whether the record has the steps from before the first sample.
     """
 
     nodes: int = 16

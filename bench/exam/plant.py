@@ -37,7 +37,7 @@ class Chip:
 
 
 class Plant:
-    """All forces are healthy until somebody changes them. Shapes: time by rack, node, GPU, port or member."""
+    """All forces are healthy until a fault changes them. Shapes: time by rack, node, GPU, port or member."""
 
     def __init__(self, spec: Spec, rng: np.random.Generator, *, onset: Onset, tail_s: float) -> None:
         self.spec, self.rng, self.chip = spec, rng, Chip(spec.chip)

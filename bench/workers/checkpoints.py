@@ -48,7 +48,7 @@ def _state(size_bytes: int) -> dict[str, torch.Tensor]:
 
 
 def _deaf(*_: object, **__: object) -> None:
-    """Nobody listens."""
+    """Ignore the message."""
 
 
 def _turn(folder: Path, state: dict[str, torch.Tensor]) -> dict[str, float]:
@@ -78,7 +78,7 @@ def _turn(folder: Path, state: dict[str, torch.Tensor]) -> dict[str, float]:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    os.sync()  # what was before is not to be waited for in it
+    os.sync()  # so that the timing does not wait for earlier writes
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
@@ -97,7 +97,7 @@ def _write(path: Path, memories: list[memoryview]) -> None:
 
 
 def _read(path: Path) -> None:
-    """All of it into memory, as who wants to use it does."""
+    """Read the whole file into memory, as a user of it does."""
     memory = memory_of(torch.empty(path.stat().st_size, dtype=torch.uint8))
     with path.open("rb", buffering=0) as file:
         for block in _cut(memory, BLOCK_BYTES):
@@ -128,7 +128,7 @@ def _dcp_save(state: dict[str, torch.Tensor], directory: Path) -> None:
 
 
 def _written(folder: Path, state: dict[str, torch.Tensor], share: float) -> float:
-    """Of the state, what the fourth save writes, where such a share has changed before each."""
+    """The share of the state that the fourth save writes, if this share changes before each save."""
     kept = DirectoryCheckpoints(folder, told=_deaf)
     changing = {name: tensor.clone() for name, tensor in state.items()}
     for step in range(1, 5):

@@ -102,7 +102,7 @@ def alternate_reductions(rounds: int) -> list[Pair]:
     try:
         return alternate(tree_sum, plain_sum, rounds)
     finally:
-        dist.barrier()  # nobody closes while another still receives
+        dist.barrier()  # no member closes while another still receives
         group.close()
 
 
@@ -120,7 +120,7 @@ def _rendezvous() -> Rendezvous:
 
 
 def alternate(ours: Callable[[], None], theirs: Callable[[], None], rounds: int) -> list[Pair]:
-    """Seconds of each, taken in turn; everybody begins at the same time."""
+    """Seconds of each, taken in turn; all members begin at the same time."""
     pairs = []
     for number in range(WARM_UP_ROUNDS + rounds):
         if number % 2:

@@ -1,4 +1,5 @@
-"""`make demo`: the same training twice, once with faults and once without, and the proof that nothing shows.
+"""`make demo`: the same training twice, once with faults and once without, and the proof that the weights are
+equal.
 
     python examples/char_gpt/demo.py DIRECTORY [ARGUMENTS OF train.py]
 
@@ -22,7 +23,7 @@ def main(home: Path, arguments: list[str]) -> int:
     if home.exists():
         sys.exit(f"{home} is there already; the demo wants a directory of its own.")
     home.mkdir(parents=True)
-    # Both are set: a store that the caller has exported is not the demo's.
+    # Both are set: the demo must not use a store that the caller has exported.
     os.environ |= {"HOLDFAST_HOME": str(home), "HOLDFAST_STORE": str(home / "record.sqlite")}
 
     say("Train on 2 nodes with 2 members each. A member will be killed, and a node lost for 2 seconds.")
@@ -46,7 +47,7 @@ def main(home: Path, arguments: list[str]) -> int:
 
 
 def train(home: Path, run: str, flags: tuple[object, ...], arguments: list[str]) -> str:
-    """The digest of the weights that the run ends with."""
+    """The digest of the weights at the end of the run."""
     weights = home / f"{run}.pt"
     began = time.monotonic()
     holdfast("run", "--live", "--run", run, *flags, HERE / "train.py", "--out", weights, *arguments)
@@ -69,6 +70,6 @@ def say(text: str, colour: str = "1") -> None:
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches whatever runs at the moment, which ends in good order; then so does this.
+    # Ctrl-C reaches the process that runs at the moment, which ends in good order; then this one ends, too.
     signal.signal(signal.SIGINT, lambda _number, _frame: None)
     sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

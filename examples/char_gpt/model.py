@@ -1,4 +1,4 @@
-"""A small GPT that reads and writes one character at a time, in plain PyTorch, with no word of Holdfast."""
+"""A small GPT that reads and writes one character at a time, in plain PyTorch, independent of Holdfast."""
 
 from pathlib import Path
 

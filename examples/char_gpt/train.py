@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 
 def main(options: argparse.Namespace) -> None:
-    # Processes that are kept warm wait in join(): what comes before it is done when one of them is needed.
+    # Warm processes wait in join(): everything before it is already done when one of them is needed.
     text = Text(options.text, options.context)
     learned = len(text) * 19 // 20
     batches = hf.MapData(torch.utils.data.Subset(text, range(learned)), options.batch, seed=options.seed)
@@ -40,7 +40,7 @@ def main(options: argparse.Namespace) -> None:
             if run.is_main and (step.number % options.print_every == 0 or step.number == options.steps):
                 print(f"step {step.number}: loss {step.loss:.4f}")
 
-        # Each member evaluates some of the rest; all of them have all the losses, whoever computed which.
+        # Each member evaluates some of the rest; in the end all members have all the losses.
         losses = run.share(range(learned, len(text), options.context), lambda at: evaluate(model, text[at]))
         if run.is_main:
             print(f"loss on text it has not seen: {sum(losses) / len(losses):.4f}")

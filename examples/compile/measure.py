@@ -1,9 +1,9 @@
 """How long a kill takes when the model is compiled: `python measure.py [KILLS]`.
 
-For each way to run train.py: two members, one after the other of KILLS members killed with SIGKILL, each time
-once the warm process has had time to get ready. Printed are medians: how long the survivor stood still, from
-one commit to the next, and how long it took from the kill to the first step that both members commit. Then
-whether every loss has the bits of an undisturbed run's.
+For each way to run train.py: two members, and KILLS kills with SIGKILL, one after the other, each once the
+warm process has had time to get ready. It prints medians: how long the survivor stood still, from one commit
+to the next, and how long it took from the kill to the first step that both members commit. Then it prints
+whether every loss has the bits of an undisturbed run.
 """
 
 import os
@@ -23,9 +23,9 @@ sys.path.append(str(Path(__file__).parents[2]))
 from bench.commits import read_commits, whole_steps
 
 STEPS = 100_000
-"""More than a run comes to: it is stopped after its kills."""
+"""More than a run reaches: it is stopped after its kills."""
 SETTLED_S = 4.0
-"""For so long a warm process must have used no CPU: then it has loaded what it loads, and waits."""
+"""A warm process that has used no CPU for this long has loaded everything, and waits."""
 IDLE_TICKS_MAX = 5
 WAIT_S_MAX = 400.0
 KILLS = 3
@@ -97,7 +97,7 @@ def measure(way: Way, kills: int, steps: int = STEPS) -> tuple[list[float], list
 
 
 def losses_in(folder: Path) -> dict[str, str]:
-    """By step. Two members that differ make a step of their own, which no undisturbed run has."""
+    """Losses by step. Two members that differ produce an extra entry, which no undisturbed run has."""
     found: dict[str, str] = {}
     for file in folder.glob("*.losses"):
         for line in file.read_text().splitlines():
@@ -108,7 +108,9 @@ def losses_in(folder: Path) -> dict[str, str]:
 
 
 def kill_one(folder: Path, run: "subprocess.Popen[bytes]", rehearses: bool) -> tuple[int, int]:
-    """Once both commit and a warm process is ready: when, and who is left."""
+    """Kill one member once both commit and a warm process is ready. Returns when, and which
+    process is left.
+    """
     both = awaited(
         lambda: whole_steps(read_commits(folder), 2, after_ns=time.monotonic_ns() - 2 * 10**9), run
     )
@@ -133,7 +135,7 @@ def kill_one(folder: Path, run: "subprocess.Popen[bytes]", rehearses: bool) -> t
 
 
 def cpu_ticks(folder: Path) -> dict[int, int]:
-    """What the run's processes have used, by process."""
+    """The CPU time of the run's processes, by process."""
     found = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -146,7 +148,7 @@ def cpu_ticks(folder: Path) -> dict[int, int]:
 
 
 def standstill_ns(folder: Path, survivor: int, killed_ns: int, whole_ns: int) -> int:
-    """The longest time between two of its commits, from the kill until both go on."""
+    """The longest time between two of its commits, from the kill until both continue."""
     made = [commit.at_ns for commit in read_commits(folder) if commit.process == survivor]
     seen = [at_ns for at_ns in made if killed_ns < at_ns <= whole_ns]
     return max(after - before for before, after in pairwise([killed_ns, *seen, whole_ns]))

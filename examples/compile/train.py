@@ -1,9 +1,9 @@
-"""A small GPT that is compiled, and whose warm processes compile before they are needed.
+"""A small compiled GPT, whose warm processes compile before they are needed.
 
     holdfast run --nproc-per-node 2 train.py --warm
 
-With --watched each process appends its commits to a file of its own in that directory, a warm one says there
-that it has compiled, and steps take their time while there is a file `paced`: measure.py kills in it.
+With --watched each process appends its commits to its own file in that directory, a warm one writes there
+that it has compiled, and steps are slower while there is a file `paced`, so that measure.py can kill in them.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def loss_of(model: nn.Module, words: torch.Tensor) -> torch.Tensor:
 
 
 def rehearse(device: torch.device) -> None:
-    """What a warm process does before it is needed: what a step does, on zeros of the same shape."""
+    """In a warm process, before it is needed: do what a step does, on zeros of the same shape."""
     words = torch.zeros(BATCH, CONTEXT + 1, dtype=torch.int64, device=device)
     loss_of(build("compiled", device), words).backward()
 

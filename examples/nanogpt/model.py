@@ -1,6 +1,6 @@
-"""A GPT with the names and arguments of nanoGPT's model.py, in plain PyTorch, with no word of Holdfast.
+"""A GPT with the names and arguments of nanoGPT's model.py, in plain PyTorch, independent of Holdfast.
 
-train.py uses it where it is not given a nanoGPT checkout. Only what train.py needs is here.
+train.py uses it unless it is given a nanoGPT checkout. It has only what train.py needs.
 """
 
 import math
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 A100_BF16_FLOPS = 312e12
-"""What utilisation is measured against, as nanoGPT does: a peak from NVIDIA's A100 data sheet."""
+"""The reference for utilisation, as in nanoGPT: a peak from NVIDIA's A100 data sheet."""
 INIT_STD = 0.02
 
 
@@ -88,7 +88,7 @@ class GPT(nn.Module):
     def configure_optimizers(
         self, weight_decay: float, learning_rate: float, betas: tuple[float, float], device_type: str
     ) -> torch.optim.AdamW:
-        """AdamW that decays matrices, and neither biases nor the weights of norms."""
+        """AdamW that decays matrices, but neither biases nor the weights of norms."""
         parameters = list(self.parameters())
         groups = [
             {"params": [one for one in parameters if one.dim() >= 2], "weight_decay": weight_decay},
@@ -97,7 +97,7 @@ class GPT(nn.Module):
         return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=device_type == "cuda")
 
     def estimate_mfu(self, sequences: int, seconds: float) -> float:
-        """The share of an A100's peak at which so many sequences went forward and backward in this time."""
+        """The share of an A100's peak at which this many sequences went forward and backward in this time."""
         config = self.config
         matrices = sum(one.numel() for one in self.parameters()) - self.places.weight.numel()
         attention = 12 * config.n_layer * config.n_embd * config.block_size

@@ -17,7 +17,9 @@ JOIN = "with hf.join() as run:"
 
 
 def changes(page: str) -> list[tuple[int, int, list[str]]]:
-    """First line, last line, and what takes their place; the last one first, so that numbers stay true."""
+    """First line, last line and replacement of each change; the last change first, so that numbers stay
+    valid.
+    """
     found = []
     for first, last, text in CHANGE.findall(page + "\n#"):
         added = [line[1:] for line in text.splitlines() if line.startswith("+")]

@@ -16,7 +16,7 @@ TRAIN_SHARE = 0.9
 
 
 def prepare(text: str, folder: Path) -> int:
-    """How many different characters there are."""
+    """Write the files. Returns the number of different characters."""
     alphabet = sorted(set(text))
     codes = {character: code for code, character in enumerate(alphabet)}
     tokens = np.array([codes[character] for character in text], dtype=np.uint16)

@@ -89,7 +89,8 @@ class Batches:
     def __call__(self, split: str, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Drawn by torch's generator, which every lane begins with a state of its own."""
         length = self._config.block_size
-        # Opened anew each time: a mapping that is kept counts every page it ever read as this process's.
+        # Opened anew each time: a mapping that is kept would count every page it ever read as this process's
+        # memory.
         tokens = np.memmap(self._folder / f"{split}.bin", dtype=np.uint16, mode="r")
         starts = torch.randint(len(tokens) - length, (self._config.batch_size,)).tolist()
         pieces = torch.from_numpy(np.stack([tokens[at : at + length + 1] for at in starts]).astype(np.int64))
@@ -100,7 +101,7 @@ class Batches:
 
 
 def main(config: Config) -> None:
-    # What stands before join() has been done when a warm process is needed.
+    # Everything before join() is already done when a warm process is needed.
     sys.path[:0] = [config.nanogpt] if config.nanogpt else []
     gpt = import_module("model")
     batches = Batches(config)
@@ -125,14 +126,14 @@ def main(config: Config) -> None:
             lanes=config.lanes,
             seed=config.seed,
             accumulate=accumulate,
-            clip_norm=config.grad_clip or math.inf,  # which clips nothing, and measures
+            clip_norm=config.grad_clip or math.inf,  # math.inf clips nothing, but measures the norm
         )
         compiled = torch.compile(model) if config.compile else model
         context = autocast(config, device)
 
         @torch.no_grad()
         def loss_of(batch: tuple[str, int]) -> float:
-            """Of one batch: its number chose the generator's state."""
+            """The loss of one batch; its number chose the generator's state."""
             with context:
                 return compiled(*batches(batch[0], device))[1].item()
 
@@ -173,7 +174,7 @@ def main(config: Config) -> None:
 
             now_s = time.monotonic()
             seconds, began_s = now_s - began_s, now_s
-            if micro_batches:  # none in a step that others finished
+            if micro_batches:  # zero in a step that others finished
                 mfu = model.estimate_mfu(config.batch_size * micro_batches, seconds)
                 running_mfu = mfu if running_mfu < 0 else 0.9 * running_mfu + 0.1 * mfu
             if step.number % config.log_interval == 0 and run.is_main:
@@ -184,7 +185,7 @@ def main(config: Config) -> None:
 
 
 def build(gpt: Any, config: Config, vocabulary: int) -> tuple[Any, dict[str, Any]]:
-    """A new model or a published GPT-2, and what it was built with. gpt: the module model.py."""
+    """A new model or a published GPT-2, and its arguments. gpt: the module model.py."""
     torch.manual_seed(config.seed)
     names = ("n_layer", "n_head", "n_embd", "block_size", "bias", "dropout")
     if config.init_from == "scratch":
@@ -216,7 +217,7 @@ def rate(config: Config, iteration: int) -> float:
 def save(
     config: Config, model: Any, optimizer: Any, model_args: dict[str, Any], iteration: int, loss: float
 ) -> None:
-    """The file that nanoGPT's sample.py reads. It has its name only once it is whole."""
+    """Write the file that nanoGPT's sample.py reads. It gets its name only once it is complete."""
     checkpoint = {
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
@@ -231,7 +232,7 @@ def save(
 
 
 def best_before(iteration: int, config: Config) -> float:
-    """The loss of the model that ckpt.pt holds. It is in no variable, which would die with its member."""
+    """The loss of the model in ckpt.pt. It is not kept in a variable, which would be lost with its member."""
     path = Path(config.out_dir) / "ckpt.pt"
     if not path.exists():
         return math.inf
@@ -240,7 +241,7 @@ def best_before(iteration: int, config: Config) -> float:
 
 
 def wandb_of(config: Config) -> Callable[[int, Mapping[str, Any]], None]:
-    """Logs to W&B. Begun by the first member that logs, and gone on with by the next if that one dies."""
+    """Logs to W&B. The first member that logs begins it, and the next one continues if that member dies."""
 
     @cache
     def begun() -> Any:
@@ -255,7 +256,7 @@ def wandb_of(config: Config) -> Callable[[int, Mapping[str, Any]], None]:
 
 
 def configured(arguments: Iterable[str]) -> Config:
-    """The defaults, changed by files of settings and by `--name=value`, in their order."""
+    """The defaults, changed by files of settings and by `--name=value`, in order."""
     config = Config()
     known = {field.name: type(field.default) for field in fields(Config)}
     for argument in arguments:

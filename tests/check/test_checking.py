@@ -5,11 +5,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from holdfast.check import host
+from holdfast.check.checking import CheckPlan, fabric_until_s
 from holdfast.cli.check import command
 from holdfast.record.errors import InputError
 
@@ -68,7 +71,7 @@ def test_checks_that_are_left_out_exist_and_are_not_all_of_them(tmp_path: Path) 
         with pytest.raises(InputError, match="No check's name begins with"):
             check("--skip", name)
     others = [word for kind in ("disk", "memory", "clock", "kernel") for word in ("--skip", kind)]
-    with pytest.raises(InputError, match="Every check is left out"):
+    with pytest.raises(InputError, match="Every check is skipped"):
         check(*others)
     with pytest.raises(InputError, match="reference cannot be written"):
         check("--write-reference", str(tmp_path / "nowhere" / "good.toml"))
@@ -138,3 +141,22 @@ def test_the_probe_of_a_machine_without_gpus_tells_nothing() -> None:
         [sys.executable, "-m", "holdfast.train.gpu_probe"], capture_output=True, timeout=120, check=True
     )
     assert b"error" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changed", "gpus", "now_s", "until_s"),
+    [
+        ({"part": "gpu"}, 8, 5, 20),
+        ({"part": "gpu"}, 8, 15, 25),
+        ({}, 8, 24, 25),
+        ({"part": "fabric"}, 8, 24, 39),
+        ({"skipped": ("gpu",)}, 8, 24, 39),
+        ({}, 0, 24, 39),
+    ],
+)
+def test_a_busy_peer_leaves_the_gpus_half_of_the_time(
+    changed: dict[str, Any], gpus: int, now_s: float, until_s: float
+) -> None:
+    plan = CheckPlan(gpus=None, folder=Path(), most_s=50.0, since_s=0.0)
+    plan = msgspec.structs.replace(plan, **changed)
+    assert fabric_until_s(plan, 0.0, now_s, gpus=gpus) == until_s

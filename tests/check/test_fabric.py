@@ -1,6 +1,7 @@
 """The fabric to a node that is known to be good: real connections, good ones and bad ones, and strangers."""
 
 import json
+import os
 import shutil
 import socket
 import struct
@@ -180,6 +181,9 @@ def test_a_token_is_a_secret_and_not_too_short(tmp_path: Path) -> None:
             read_token(token)
     with pytest.raises(InputError, match="Cannot read the token"):
         read_token(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(InputError, match="is not a regular file"):
+        read_token(tmp_path / "pipe")
     with pytest.raises(InputError, match="need a token"):
         read_token(None)
 

@@ -78,7 +78,7 @@ def test_parts_of_a_step_are_one_row(tmp_path: Path, capsys: pytest.CaptureFixtu
     list_.command.main([str(tmp_path), "--json"], standalone_mode=False)
     rows = msgspec.json.decode(capsys.readouterr().out)
     assert [(row["step"], row["parts"], row["parts_total"]) for row in rows] == [(10, 2, 2), (20, 1, 2)]
-    assert [row["fault"] for row in rows] == ["", "of its 2 parts those of ranks 1 are missing"]
+    assert [row["fault"] for row in rows] == ["", "the parts of ranks 1 of 2 are missing"]
     (tmp_path / "shard-1-of-2" / "step-000000000010.checkpoint").write_bytes(b"torn")
     list_.command.main([str(tmp_path)], standalone_mode=False)
     _, older, newer = capsys.readouterr().out.splitlines()
@@ -120,7 +120,7 @@ def test_a_run_is_exported_from_its_newest_sound_one(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("small", "--to", "weights"), "does not say which format"),
+        (("small", "--to", "weights"), "does not name a format"),
         (("nobody", "--to", "m.pt"), "'nobody' is neither a path nor a run with checkpoints"),
         (("small", "--to", "m.pt", "--step", "11"), "There is no checkpoint of step 11"),
         (("small", "--to", "m.pt", "--step", "30"), "bytes instead of"),
@@ -128,7 +128,7 @@ def test_a_run_is_exported_from_its_newest_sound_one(
         (("small", "--to", "none/m.pt"), "Cannot write none/m.pt: No such file or directory"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.* An older one is taken")
+@pytest.mark.filterwarnings("ignore:.* Using an older one")
 @pytest.mark.usefixtures("folder")
 def test_a_mistake_is_one_sentence_and_a_hint(
     arguments: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -148,7 +148,7 @@ def test_a_mistake_is_told_on_standard_error(holdfast: Callable[..., Any]) -> No
     refused = holdfast("checkpoint", "export", "small", "--to", "weights")
     assert (refused.code, refused.out) == (2, "")
     told, hint = refused.err.splitlines()
-    assert "does not say which format" in told
+    assert "does not name a format" in told
     assert hint.startswith("  hint: ")
 
 
@@ -189,7 +189,7 @@ def test_verify_finds_what_a_list_does_not(tmp_path: Path, capsys: pytest.Captur
     assert run(verify.command, tmp_path) == 1
     _, older, newer = capsys.readouterr().out.splitlines()
     assert older.endswith("yes")
-    assert f"no: of its chunks, {pack.name} is damaged: the hash of its chunk at byte 0" in newer
+    assert f"no: its pack {pack.name} is damaged: the hash of its chunk at byte 0" in newer
     pack.unlink()
     assert not run(list_.command, tmp_path)
     assert f"no: its chunks in {pack.name} are missing" in capsys.readouterr().out
@@ -207,7 +207,7 @@ def test_a_copy_is_verified_and_can_be_gone_on_from(
     assert [kept.step for kept in kept_steps(tmp_path / "there")] == [1, 2]
     (pack,) = packs_of(tmp_path / "here", 2)
     pack.write_bytes(bytes(pack.stat().st_size))
-    with pytest.raises(InputError, match="is damaged: of its chunks") as refused:
+    with pytest.raises(InputError, match="is damaged: its pack") as refused:
         run(copy.command, tmp_path / "here", "--to", tmp_path / "elsewhere", "--step", 2)
     assert refused.value.exit_code == 1  # found; what the user got wrong has 2
     assert f"`holdfast checkpoint verify {tmp_path / 'here'}`" in refused.value.hint
@@ -217,13 +217,13 @@ def test_a_copy_is_verified_and_can_be_gone_on_from(
     capsys.readouterr()
     run(copy.command, tmp_path / "here", "--to", tmp_path / "elsewhere")
     told = capsys.readouterr()
-    assert told.err.startswith(f"The checkpoint of step 2 in {tmp_path / 'here'} is damaged: of its chunks,")
+    assert told.err.startswith(f"The checkpoint of step 2 in {tmp_path / 'here'} is damaged: its pack")
     assert told.err.endswith(". Step 1 is taken instead.\n")
     assert told.out.startswith(f"step 1 of {tmp_path / 'here'} is in")
     assert [kept.step for kept in kept_steps(tmp_path / "elsewhere")] == [1]
     (pack,) = packs_of(tmp_path / "here", 1)
     pack.write_bytes(bytes(pack.stat().st_size))
-    with pytest.raises(InputError, match=r"of step 2 in .*/here is damaged: of its chunks"):
+    with pytest.raises(InputError, match=r"of step 2 in .*/here is damaged: its pack"):
         run(copy.command, tmp_path / "here", "--to", tmp_path / "third")
     with pytest.raises(InputError, match="no checkpoint of step 7") as mistaken:
         run(copy.command, tmp_path / "here", "--to", tmp_path / "there", "--step", 7)
@@ -286,7 +286,7 @@ def test_parts_of_two_attempts_are_told_and_not_kept_instead_of_others(
             keep(tmp_path / f"shard-{rail}-of-2", step, shards=shards_of(rail, history))
     run(list_.command, tmp_path)
     rows = capsys.readouterr().out.splitlines()[1:]
-    assert [("2 attempts to come to this step" in row) for row in rows] == [False, False, True, False]
+    assert [("2 attempts at this step" in row) for row in rows] == [False, False, True, False]
     run(prune.command, tmp_path, "--keep", 2)
     assert "removed step 1;" in capsys.readouterr().out
     assert [kept.step for kept in kept_steps(tmp_path)] == [2, 3, 4]
@@ -342,7 +342,7 @@ def test_weights_are_imported_into_another_checkpoint(tmp_path: Path) -> None:
     keep(tmp_path / "here", 1, 2)
     weights = tmp_path / "model.safetensors"
     run(export.command, tmp_path / "here", "--to", weights, "--step", 1)
-    with pytest.raises(InputError, match="does not have all that a run needs"):
+    with pytest.raises(InputError, match="lacks parts that a run needs"):
         run(import_.command, weights, "--to", tmp_path / "there")
     run(import_.command, weights, "--to", tmp_path / "there", "--like", tmp_path / "here")
     back = load_checkpoint(tmp_path / "there")
@@ -367,7 +367,7 @@ def test_what_cannot_be_imported_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds a list"):
         run(import_.command, tmp_path / "x.pt", "--to", tmp_path / "there")
     (tmp_path / "x.bad").write_bytes(b"no")
-    with pytest.raises(InputError, match="does not say which format"):
+    with pytest.raises(InputError, match="does not name a format"):
         run(import_.command, tmp_path / "x.bad", "--to", tmp_path / "there")
     (tmp_path / "empty").mkdir()
     keep(tmp_path / "like", 9)
@@ -397,10 +397,10 @@ def test_a_run_writes_to_the_second_directory_where_it_cannot_to_the_first(
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / FOLDER).write_text("in the way")
     places = ("--checkpoints", "first", "--checkpoints", "second")
-    ran = holdfast("run", "--run", "two", "--nproc-per-node", "2", *places, script)
+    ran = holdfast("run", "--run", "two", "--nproc-per-node", "1", "--warm", "0", *places, script)
     assert ran.code == 0, ran.err
     assert "could not be written to" in ran.err
-    assert "The next is tried." in ran.err
+    assert "Trying the next." in ran.err
     assert [kept.step for kept in kept_steps(tmp_path / "second")] == [3]
     refused = holdfast("run", "--run", "bad", "--checkpoints", "a:b", script)
     assert refused.code == 2

@@ -201,7 +201,7 @@ def test_a_place_that_belongs_to_another_run_is_not_written_to(
             with pytest.raises(InputError) as refused:
                 run(*words, "--to", place.name)
             assert refused.value.exit_code == 2
-            sentence = f"{place.name} belongs to the run 'large', and this checkpoint is {whose}."
+            sentence = f"{place.name} belongs to the run 'large', but this checkpoint is {whose}."
             assert refused.value.sentence == sentence
             assert refused.value.hint.endswith("--run large")
         assert not place.listed()
@@ -240,7 +240,7 @@ def test_a_checkpoint_in_object_storage_is_proven_and_leaves_nothing(
     assert run(prove.command, "--json", THERE, script) == 1
     proof = msgspec.json.decode(capfd.readouterr().out)
     assert not proof["is_proven"]
-    assert "step 20 could not be loaded: of its chunks" in proof["reason"]
+    assert "step 20 could not be loaded: its pack" in proof["reason"]
     assert not fetched_in(tmp_path)
 
 

@@ -111,7 +111,7 @@ def test_sources_that_all_fail_are_a_failure(holdfast: Callable[..., Any], tmp_p
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "Nothing was asked for."),
+        ([], "No collector was requested."),
         (["--slurm", "--once", "--listen", "127.0.0.1:0"], "--listen serves nothing with --once."),
         (["--slurm", "--listen", "9470"], "'9470' is not in the form HOST:PORT."),
         (["--slurm", "--listen", "127.0.0.1:99999"], "'127.0.0.1:99999' is not in the form HOST:PORT."),
@@ -119,7 +119,7 @@ def test_sources_that_all_fail_are_a_failure(holdfast: Callable[..., Any], tmp_p
         (["--redfish", "https://[", "--once"], "Invalid --redfish URL."),
         (["--redfish", "http://10.0.0.7", "--redfish", "http://10.0.0.7/"], "10.0.0.7 occurs twice."),
         (["--slurm", "--every", "0"], "'0' must be above 0"),
-        (["--slurm", "--keep", "1d"], "--keep is about stored readings."),
+        (["--slurm", "--keep", "1d"], "--keep needs stored readings."),
         (["--slurm", "--listen", "a..b:80"], "Metrics cannot be served at a..b:80"),
         (
             ["--slurm", "--record", "--xid-policy", "gone.toml"],

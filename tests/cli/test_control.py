@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from waiting import until
+from waiting import WAIT_S, until
 
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import diagnosis
@@ -179,6 +179,6 @@ def test_a_standby_goes_on_where_a_killed_leader_stopped(
         until(lambda: "Control goes on." in said("second"), lambda: said("second"))
         until(lambda: "n1: Go on." in said("second"), lambda: said("second"))
         second.send_signal(signal.SIGTERM)
-        assert second.wait(60) == 0
+        assert second.wait(WAIT_S) == 0
     assert (tmp_path / "calls").read_text() == "x\n"
     assert [act["stage"] for act in holdfast("actions", "--json").json] == ["done"]

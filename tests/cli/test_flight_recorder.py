@@ -156,7 +156,7 @@ def test_what_is_about_a_run_needs_one(holdfast: Holdfast, tmp_path: Path, words
     given = [str(tmp_path / word) if word.endswith((".toml", ".db")) else word for word in words]
     done = holdfast("diagnose", "--flight-recorder", str(folder), *given)
     assert (done.code, done.out) == (2, "")
-    assert f"{words[0]} is about a run, and none is named." in done.err
+    assert f"{words[0]} needs a run, and none is named." in done.err
     assert "Name the RUN." in done.err
 
 

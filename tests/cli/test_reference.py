@@ -69,7 +69,7 @@ def test_a_filter_keeps_its_rows_and_their_sources_only(capsys: Captured) -> Non
     ("chip", "table", "remark"),
     [
         ("h200", "Bus bandwidth", "holdfast: No MFU on this chip; `holdfast mfu` takes the chip"),
-        ("b300", "MFU", "holdfast: No bus bandwidth of this chip."),
+        ("b300", "MFU", "holdfast: No bus bandwidth is published for this chip."),
     ],
 )
 def test_a_table_without_rows_is_not_passed_over(

@@ -161,8 +161,8 @@ def test_a_ddp_script_goes_on_unchanged_and_its_restart_is_in_the_record(
         ("--nnodes 2 --nodes 3 train.py", "brings more nodes than"),
         ("--coordinator host:port train.py", "is not in the form HOST:PORT."),
         ("--coordinator 127.0.0.1:99999 train.py", "is not in the form HOST:PORT."),
-        ("--coordinator no-such-host.invalid:29400 train.py", "is not known here."),
-        ("--coordinator n1..site:29400 train.py", "is not known here."),
+        ("--coordinator no-such-host.invalid:29400 train.py", "is unknown here."),
+        ("--coordinator n1..site:29400 train.py", "is unknown here."),
         ("--rdzv-backend etcd train.py", "'etcd'"),
         ("--redirects 4 train.py", "--redirects 4 does not name streams."),
         ("--tee 0:3,1 train.py", "--tee 0:3,1 does not name streams."),
@@ -171,8 +171,8 @@ def test_a_ddp_script_goes_on_unchanged_and_its_restart_is_in_the_record(
         ("--rdzv-conf join_timeout=long train.py", "is not a number of seconds."),
         ("--signals-to-handle SIGTERM,SIGWHAT train.py", "there is no signal SIGWHAT."),
         ("--signals-to-handle SIGKILL train.py", "no process can handle SIGKILL."),
-        ("--numa-binding node train.py", "--numa-binding node cannot be had"),
-        ("--logs-specs mine train.py", "--logs-specs mine cannot be had"),
+        ("--numa-binding node train.py", "--numa-binding node is not supported"),
+        ("--logs-specs mine train.py", "--logs-specs mine is not supported"),
         ("--virtual-local-rank --nproc-per-node 2 train.py", "has fewer."),
         ("--run ../up train.py", "cannot be the name of a run."),
         ("--chaos nowhere.toml train.py", "cannot be read"),
@@ -204,7 +204,7 @@ def test_a_home_that_cannot_be_written(holdfast: Any, script: Path, tmp_path: Pa
 
 
 def test_chaos_in_a_run_that_does_not_go(holdfast: Any) -> None:
-    assert complaint(holdfast("chaos", "nobody", "kill")) == "No run 'nobody' is going on on this machine."
+    assert complaint(holdfast("chaos", "nobody", "kill")) == "No run 'nobody' is running on this machine."
 
 
 def test_a_fault_that_is_none(holdfast: Any) -> None:

@@ -81,7 +81,7 @@ def test_an_incident_is_over_only_for_a_look_that_could_have_seen_its_run(
     assert "open" in watch(tmp_path / "llama.jsonl").out
     beyond = watch(tmp_path / "other.jsonl")
     assert (beyond.code, beyond.out) == (0, "")
-    assert "These signals do not tell of llama: llama/s1 stays open." in beyond.err
+    assert "These signals have no data about llama: llama/s1 stays open." in beyond.err
     assert [one["state"] for one in holdfast("incidents", "--json").json] == ["open"]
     # Its own log can say that it goes on: a hundred steps later it is over.
     with (tmp_path / "llama.jsonl").open("a") as log:
@@ -169,7 +169,7 @@ def test_a_step_log_needs_no_signals_beside_it(holdfast: Holdfast, tmp_path: Pat
     assert "The steps are as they should be; nothing else is seen." in diagnosed.out
     seen = holdfast("doctor", *log)
     assert seen.code == 0
-    assert "llama: on nodes that nothing names, known by its step log." in seen.out
+    assert "llama: on unknown nodes, known by its step log." in seen.out
     # A directory that is named and not there is a mistake still, and so is none at all.
     for options in (("--signals", str(tmp_path / "none"), *log), ("--at", at(last_s))):
         refused = holdfast("watch", "--once", *options)
@@ -185,8 +185,8 @@ def test_doctor_says_when_the_last_step_of_a_log_was(
     logs = [word for name in ("llama.jsonl", "empty.csv") for word in ("--step-log", str(tmp_path / name))]
     told = " ".join(holdfast("doctor", "--signals", str(signals), *logs).out.split())
     last = f"its last step was at {stamp(round(last_s * 1e9))}."
-    assert f"known by its step log, but no pace can be told now: {last}" in told
-    assert "empty: on nodes that nothing names, known by its step log, but it has no step so far." in told
+    assert f"known by its step log, but its pace now is unknown: {last}" in told
+    assert "empty: on unknown nodes, known by its step log, but it has no step so far." in told
     assert "None is known" not in told
 
 

@@ -119,7 +119,7 @@ def test_idle_workers_are_told(call: Any, tmp_path: Path) -> None:
         ("trace.csv", "has no column step."),
         ("trace.csv --meta gone.yaml", "The job's meta file cannot be read from gone.yaml"),
         ("trace.csv --format members", "cannot be read as steps of members: a column is missing"),
-        ("noise.parquet", "cannot be read as a trace: it is damaged, or no such table."),
+        ("noise.parquet", "cannot be read as a trace: it is damaged, or not a table."),
         ("words.csv", "cannot be read as a trace: a column is missing, or has a value that is not a number."),
         ("trace.csv --format profiler", "is not a trace of the PyTorch profiler"),
         ("trace.csv --format kineto", "'kineto' is not one of"),

@@ -40,7 +40,7 @@ VERBS = [
 ]
 VERBS_AND_BUFFERS = sampled(
     [*((verb, "") for verb in VERBS), ("report", "1"), ("events --json", "1")],
-    [("report", ""), ("report --html -", ""), ("--help", ""), ("events --json", "1")],
+    [("report --html -", ""), ("--help", ""), ("events --json", "1")],
 )
 
 
@@ -119,7 +119,7 @@ def test_a_full_disk(stored: Any, shell: Any, verb: str, unbuffered: str) -> Non
     assert hint.startswith("  hint: ")
 
 
-@pytest.mark.parametrize("verb", sampled(VERBS, ["report", "events --json", "--help"]))
+@pytest.mark.parametrize("verb", sampled(VERBS, ["report", "--help"]))
 def test_a_closed_stdout(stored: Any, shell: Any, verb: str) -> None:
     said_nothing = shell("true")
     assert shell(f"holdfast {verb} >&-") == said_nothing

@@ -169,7 +169,7 @@ def test_metrics_are_served_as_prometheus_reads_them(incident: Incident, unused_
     watch, _, metrics = watched(Script((incident,)), [])
     watch.turn(incident.began_ns + 40 * S)
     with serving_metrics(f"127.0.0.1:{unused_port}", metrics.registry):
-        with urllib.request.urlopen(f"http://127.0.0.1:{unused_port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{unused_port}/metrics", timeout=WAIT_S) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
         again = serving_metrics(f"127.0.0.1:{unused_port}", metrics.registry)
         with pytest.raises(InputError, match="cannot be served"), again:

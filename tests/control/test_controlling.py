@@ -223,9 +223,9 @@ def test_what_somebody_else_restored_is_theirs(
     settled(control)
     machines.set("n17", is_out=False, reason="")
     (decision,) = settled(control, NOW_NS + HOUR_NS)
-    assert "somebody else decided" in decision.reason
+    assert "others decided" in decision.reason
     assert desk.newest.stage == "over"
-    assert desk.newest.outcome == "somebody else restored it"
+    assert desk.newest.outcome == "it was restored by others"
 
 
 def test_shadow_says_once_what_it_would_do_and_later_what_that_had_brought(
@@ -341,7 +341,7 @@ def test_a_node_that_the_scheduler_forgot_holds_no_budget(
     del machines.nodes["n17"]
     settled(control, NOW_NS + HOUR_NS)
     (first, *_) = reversed([*acts_in(desk.store)])
-    assert (first.stage, first.outcome) == ("over", "the scheduler does not know it any more")
+    assert (first.stage, first.outcome) == ("over", "the scheduler no longer knows it")
     assert control.history.out == {}
 
 

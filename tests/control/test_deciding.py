@@ -220,7 +220,7 @@ def test_jobs_of_others_are_not_requeued_with_the_run(incident: MakeIncident, cl
     shared = NodeView(name="n17", jobs=("7", "8"))
     decision = only(cluster(incident(), changed=[shared], run={"jobs": ("7",)}))
     refused = {one.action: one.not_now for one in decision.alternatives}
-    assert refused["drain-now"] == "a job of which control knows nothing runs there (8)"
+    assert refused["drain-now"] == "a job unknown to control runs there (8)"
     assert decision.action != "drain-now"
     own = msgspec.structs.replace(shared, jobs=("7",))
     assert only(cluster(incident(), changed=[own], run={"jobs": ("7",)})).action == "drain-now"
@@ -260,7 +260,7 @@ def test_shadow_is_the_default_and_may_differ_by_rule(incident: MakeIncident, cl
 @pytest.mark.parametrize(
     ("node", "why"),
     [
-        (NodeView(name="n17", is_out=True, reason="fan, jane"), "somebody else took it out (fan, jane)"),
+        (NodeView(name="n17", is_out=True, reason="fan, jane"), "it was taken out by others (fan, jane)"),
         (NodeView(name="n17", maintenance="firmware"), "it is in maintenance (firmware)"),
     ],
 )
@@ -283,7 +283,7 @@ def test_a_node_that_somebody_else_restored_is_theirs_for_a_while(
     incident: MakeIncident, cluster: MakeCluster
 ) -> None:
     theirs = ControlHistory(acted("drain-now", "n17", ago_ns=HOUR_NS, stage="over"))
-    assert "somebody else decided" in only(cluster(incident(), history=theirs)).reason
+    assert "others decided" in only(cluster(incident(), history=theirs)).reason
     old = ControlHistory(acted("drain-now", "n17", ago_ns=5 * HOUR_NS, stage="over"))
     assert only(cluster(incident(), history=old)).action == "drain-now"
 
@@ -439,10 +439,13 @@ def test_a_node_comes_back_by_a_check(cluster: MakeCluster) -> None:
 @pytest.mark.parametrize(
     ("node", "why"),
     [
-        (msgspec.structs.replace(OURS, reason="mine now, jane"), "no longer out by us"),
-        (msgspec.structs.replace(OURS, reason="holdfast: gpu-throttle (act-other)"), "no longer out by us"),
-        (msgspec.structs.replace(OURS, is_out=False, reason=""), "no longer out by us"),
-        (msgspec.structs.replace(OURS, reason=f"{OURS.reason}; wait, jane"), "no longer out by us"),
+        (msgspec.structs.replace(OURS, reason="mine now, jane"), "no longer out because of us"),
+        (
+            msgspec.structs.replace(OURS, reason="holdfast: gpu-throttle (act-other)"),
+            "no longer out because of us",
+        ),
+        (msgspec.structs.replace(OURS, is_out=False, reason=""), "no longer out because of us"),
+        (msgspec.structs.replace(OURS, reason=f"{OURS.reason}; wait, jane"), "no longer out because of us"),
         (msgspec.structs.replace(OURS, jobs=("7",)), "still has 1 job"),
         (msgspec.structs.replace(OURS, maintenance="firmware"), "in maintenance"),
     ],

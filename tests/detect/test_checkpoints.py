@@ -137,7 +137,7 @@ def test_short_stalls_are_nobodys_concern(found: Found) -> None:
 
 
 def test_a_record_that_begins_with_a_checkpoint_is_no_mistake(found: Found) -> None:
-    """How long it was since the one before, nobody knows."""
+    """The time since the one before is unknown."""
     events = [*saved(0), *saved(600, 2 * STALL_S, 2 * SIZE_BYTES)]
     assert set(found(events, 660)) <= {"frequent-checkpoints"}
 

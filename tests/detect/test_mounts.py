@@ -125,7 +125,7 @@ def test_a_mount_that_is_hardly_asked_says_nothing(mounted: Made, looked: Looked
 def test_a_mount_that_is_asked_now_and_then_is_slow_until_it_answers_quickly_again(
     mounted: Made, looked: Looked
 ) -> None:
-    """A minute of writing in every five: between them nobody can tell."""
+    """A minute of writing in every five; the time between shows nothing."""
     asked, response_s, again = usual()
     asked[np.arange(ROWS) % 30 >= 6] = 0.0
     response_s[SINCE:] *= 3

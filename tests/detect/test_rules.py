@@ -101,7 +101,7 @@ every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.sig
 
 
 def healthy_and_faulty(rule: Rule) -> tuple[float, float]:
-    """In the rule's unit: what nobody minds, and what is clearly beyond it."""
+    """In the rule's unit: a harmless value, and one that is clearly too much."""
     if rule.against == "limit":
         return 0.4 * rule.limit, 2 * rule.limit if rule.limit else 1 / SCRAPE_S
     level = LEVELS[rule.metric]

@@ -102,7 +102,7 @@ def test_a_rank_without_a_dump_is_waited_for() -> None:
 
 
 def test_of_a_chain_of_waiting_the_end_comes_first_and_is_blamed() -> None:
-    """Rank 0 waits for 1 in a group of two, 1 for 0 and 2 in the group of all, and 2 for nobody."""
+    """Rank 0 waits for 1 in a group of two, 1 for 0 and 2 in the group of all, and 2 for no rank."""
     pair = ("7", "tp")
     told = judged(
         {0: [DONE, entry(seq=1, group=pair, time_created_ns=5)], 1: [DONE, entry(seq=2)], 2: [DONE]},
@@ -129,7 +129,7 @@ def test_dumps_that_list_the_same_ranks_are_of_one_group_whoever_read_them() -> 
 
 
 def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
-    """As torch names groups that were split from one: rank 3 is missing in one half, nobody in the other."""
+    """As torch names groups that were split from one: rank 3 is missing in one half, no rank in the other."""
     half = ("5", "mesh_tp")
     told = judged(
         {

@@ -132,7 +132,7 @@ def test_one_step_that_is_shown_three_times_is_one_observation(
 
 
 def test_a_second_series_of_the_same_run_is_no_mistake(framed: Made, noisy: Noisy, looked: Looked) -> None:
-    """Whoever shows it moved to another machine, and one label with it."""
+    """Its exporter moved to another machine, and one label changed with it."""
     values = np.hstack([noisy(STEP_S, ROWS), noisy(STEP_S, ROWS, seed=1)])
     values[90:, 0] = values[:90, 1] = np.nan
     values[SINCE:, 1] += 1.5
@@ -337,7 +337,7 @@ def test_a_number_without_end_is_no_mistake(steps: Made, members: Made, noisy: N
 
 
 def test_collecting_is_seen_in_a_window_of_less_than_a_minute(framed: Made, looked: Looked) -> None:
-    """Four members in turn, half of a second each: whoever has its turn spends half of its time on it."""
+    """Four members in turn, half of a second each: the one in turn spends half of its time on it."""
     names = MEMBERS[:4]
     rates = np.zeros((46, 4))
     rates[26:, :] = 0.5 * np.eye(4)[np.arange(20) % 4]

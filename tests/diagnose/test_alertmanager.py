@@ -98,8 +98,8 @@ def test_an_alertmanager_that_is_down_gets_the_alert_when_it_is_up(
             channel.close()
     assert alerts_of(bodies) == [("pretrain/s1", "cdu-0000", "firing")]
     assert len(told) == 2
-    assert f"{url} did not take the alerts" in told[0]
-    assert told[1] == f"Alertmanager at {url} takes alerts again."
+    assert f"{url} did not accept the alerts" in told[0]
+    assert told[1] == f"Alertmanager at {url} accepts alerts again."
 
 
 def test_an_open_alert_is_good_for_several_sendings_and_no_longer(receiver: Any, incident: Make) -> None:

@@ -52,7 +52,7 @@ def test_labels_say_whose_it_is(incident: Make) -> None:
 
 
 def test_what_grows_by_itself_changes_no_label(incident: Make) -> None:
-    # To Alertmanager other labels are another alert, and somebody is paged again.
+    # To Alertmanager other labels are another alert, and pages again.
     cost = incident().cost
     assert cost is not None
     later = incident(cost=msgspec.structs.replace(cost, usd=1e6), confidence=0.99, affected=("n00000",))

@@ -302,7 +302,7 @@ def test_uneven_sequences_hold_up_another_member_each_time() -> None:
     late = field.values[compute][field.row(12) :]
     for row in late:
         row[field.dice.choice(NODES, 2, replace=False)] *= 1.25
-    # Nobody collects garbage, which would look the same.
+    # No member collects garbage, which would look the same.
     spent = np.full((field.rows, NODES), 0.0005)
     field.put("holdfast_member_gc_seconds_total", spent, field.subjects[compute], field.labels[compute])
     one = the(field.look())

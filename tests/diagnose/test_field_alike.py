@@ -26,7 +26,7 @@ HOURS = 3.0
 
 def by_turns(pauses_per_s: float, pause_s: float, *, grows: bool = True) -> Field:
     """Members pause at moments of their own, for 45 minutes, more and more often where it grows; the others
-    wait for them. Nobody collects garbage, and no allocator has to try again.
+    wait for them. No member collects garbage, and no allocator has to try again.
     """
     field = Field(HOURS)
     compute, exchange = field.members("compute", 4.6), field.members("exchange", 1.2, 0.02)
@@ -49,7 +49,9 @@ def retried(field: Field, per_s: float, ago_min: float) -> None:
     field.values[RETRIES][row:] += field.dice.poisson(often, (field.rows - row, NODES)) / EVERY_S
 
 
-@pytest.mark.parametrize(("per_s", "pause_s"), [(0.005, 1.5), (0.02, 0.6), (0.1, 0.4)])
+@pytest.mark.parametrize(
+    ("per_s", "pause_s"), sampled([(0.005, 1.5), (0.02, 0.6), (0.1, 0.4)], [(0.005, 1.5), (0.1, 0.4)])
+)
 def test_retries_of_the_allocator_tell_fragmentation_from_uneven_sequences(
     per_s: float, pause_s: float
 ) -> None:
@@ -91,7 +93,7 @@ def slowly(
     return field
 
 
-@pytest.mark.parametrize(("final", "ago_min"), [(0.1, 100), (0.1, 200), (0.15, 100)])
+@pytest.mark.parametrize(("final", "ago_min"), sampled([(0.1, 100), (0.1, 200), (0.15, 100)], [(0.1, 200)]))
 def test_retries_that_stand_out_long_after_steps_became_longer_are_fragmentation(
     final: float, ago_min: float
 ) -> None:
@@ -101,9 +103,9 @@ def test_retries_that_stand_out_long_after_steps_became_longer_are_fragmentation
         assert answers(field.look(without=without)) == [("fragmentation", RUN)]
 
 
-@pytest.mark.parametrize("ago_min", range(20, 44, 4))
+@pytest.mark.parametrize("ago_min", sampled(range(20, 44, 4), [20, 40]))
 def test_the_first_to_stand_out_is_not_a_slow_node_where_all_become_slower(ago_min: float) -> None:
-    """All by the same and more and more; nobody's allocator tells of it."""
+    """All by the same and more and more; no allocator reports it."""
     field = slowly(0.12, 60, ago_min, 0.8, 1.0, 0.0)
     field.values[RETRIES][:] = 0.0
     assert "slow-node" not in [mechanism for mechanism, _ in answers(field.look())]
@@ -115,8 +117,8 @@ def test_retries_that_there_always_were_leave_it_with_the_sequences() -> None:
     assert answers(field.look()) == [("sequence-length", RUN)]
 
 
-@pytest.mark.parametrize("ago_min", [10, 45, 180])
-@pytest.mark.parametrize("at_min", [4, 9])
+@pytest.mark.parametrize("ago_min", sampled([10, 45, 180], [10, 180]))
+@pytest.mark.parametrize("at_min", sampled([4, 9], [4]))
 def test_retries_of_one_moment_do_not_tell_why_steps_are_longer(ago_min: float, at_min: float) -> None:
     """All members have them after an evaluation; there was none in the minutes before the run was slower."""
     field = Field(5.5)
@@ -127,7 +129,7 @@ def test_retries_of_one_moment_do_not_tell_why_steps_are_longer(ago_min: float, 
 
 
 def filled(ago_min: float, grows_min: float) -> Field:
-    """Steps become longer by a fifth within so much time, and a tenth more memory is used; nobody counts
+    """Steps become longer by a fifth within so much time, and a tenth more memory is used; nothing counts
     retries.
     """
     field = slowly(0.2, grows_min, ago_min, 0.8, 1.0, 0.0)
@@ -145,7 +147,7 @@ def test_memory_that_fills_up_as_steps_become_longer_is_fragmentation(ago_min: f
     assert one.confidence > 0.6
 
 
-@pytest.mark.parametrize("ago_min", [12, 45, 180])
+@pytest.mark.parametrize("ago_min", sampled([12, 45, 180], [12]))
 def test_more_memory_at_once_is_of_steps_that_have_more_to_do(ago_min: float) -> None:
     assert answers(filled(ago_min, EVERY_S / 60).look()) == [("unknown", RUN)]
 
@@ -180,7 +182,7 @@ def contended(hosts: range, seed: int, *, waits: float = 0.3) -> Field:
 
 
 @pytest.mark.parametrize("nodes_per_rack", [8, 4])
-@pytest.mark.parametrize(("waits", "seed"), [(0.3, 1), (0.1, 3), (0.1, 5)])
+@pytest.mark.parametrize(("waits", "seed"), sampled([(0.3, 1), (0.1, 3), (0.1, 5)], [(0.3, 1), (0.1, 3)]))
 def test_all_hosts_that_are_short_of_processors_are_the_run_and_no_rack(
     waits: float, seed: int, nodes_per_rack: int
 ) -> None:
@@ -263,7 +265,7 @@ def warm_air(more: str, racks: range = range(4), *, kelvin: float = 8.0) -> Fiel
     return field
 
 
-@pytest.mark.parametrize("ago_min", [10, 45, 180])
+@pytest.mark.parametrize("ago_min", sampled([10, 45, 180], [10, 180]))
 @pytest.mark.parametrize(("hosts", "subject"), [(HOSTS, RUN), (HOSTS[4:8], "rack-1")])
 def test_warm_gpus_with_lower_clocks_are_enough_where_nothing_else_is_read(
     hosts: tuple[str, ...], subject: str, ago_min: float
@@ -335,7 +337,7 @@ def warmed(more: str, hosts: tuple[str, ...], ago_min: float, felt_min: float) -
     return field
 
 
-@pytest.mark.parametrize("felt_min", [10, 19, 25])
+@pytest.mark.parametrize("felt_min", sampled([10, 19, 25], [10, 25]))
 @pytest.mark.parametrize(("hosts", "subject"), [(HOSTS, "site-0"), (HOSTS[4:8], "rack-1")])
 def test_air_that_became_warm_before_steps_became_longer_is_no_power_cap(
     hosts: tuple[str, ...], subject: str, felt_min: float
@@ -361,7 +363,7 @@ LOOPS = "loops:\n  cdu-[0-1]: 2 each\ncircuits:\n  water-0: all\n"
 
 @pytest.mark.parametrize("by_chance", [(), ("gpu-012.3",)])
 def test_one_hot_loop_of_two_is_not_the_water_of_both(by_chance: tuple[str, ...]) -> None:
-    """Whether its coolant is too warm or too little nobody measures; another GPU's clock is low by chance."""
+    """Nothing measures whether its coolant is too warm or too little; another clock is low by chance."""
     field = warmed(LOOPS, HOSTS[:8], 45, 30)
     field.change("DCGM_FI_DEV_SM_CLOCK", 30, by_chance, by=0.9)
     one = the(field.look(DEFAULT_ON))
@@ -468,7 +470,9 @@ def slow_node(*, a_member_per_gpu: bool, noise: float = 0.01, uneven: float = 0.
 
 
 @pytest.mark.parametrize("a_member_per_gpu", [False, True])
-@pytest.mark.parametrize(("noise", "uneven"), [(0.01, 0.0), (0.06, 0.0), (0.01, 0.3)])
+@pytest.mark.parametrize(
+    ("noise", "uneven"), sampled([(0.01, 0.0), (0.06, 0.0), (0.01, 0.3)], [(0.06, 0.0), (0.01, 0.3)])
+)
 def test_a_node_that_all_others_wait_for_is_named_though_nothing_of_it_is_unusual(
     noise: float, uneven: float, a_member_per_gpu: bool
 ) -> None:
@@ -534,7 +538,7 @@ def narrow_bus() -> Field:
 def test_a_broken_nvlink_is_named_though_all_wait_for_a_narrow_bus_elsewhere(
     metric: str, by: float, plus: float, where: str
 ) -> None:
-    """What it would cost nobody sees: its members wait for the other one."""
+    """Its own cost does not show: its members wait for the other one."""
     field = narrow_bus()
     field.change(metric, 45, [where], by=by, plus=plus)
     look = field.look()

@@ -86,7 +86,7 @@ def test_how_many_stages_a_run_has_makes_it_surer() -> None:
 
 
 def test_a_rack_is_not_called_a_stage_while_its_machines_are_not_seen() -> None:
-    """The members of one rack are late: without its processors' pressure nobody knows whether it is they."""
+    """The members of one rack are late: without CPU pressure the reason is unknown."""
     assert the(stage(range(12, 16)).look(without=[PRESSURE])).verdict == "unknown"
     assert the(stage(range(12, 16)).look([STEP, COMPUTE, EXCHANGE])).verdict == "unknown"
 
@@ -164,7 +164,7 @@ def test_hosts_ports_that_all_hang_on_one_leaf_tell_of_it() -> None:
 
 @pytest.mark.parametrize("ports", [("0", "2"), ("0", "1", "2", "3")])
 def test_a_leaf_is_told_beside_a_gpu_that_throttles_since_the_same_moment(ports: Sequence[str]) -> None:
-    """With default exporters alone: hosts count errors, and nobody shows whose exchange is late."""
+    """With default exporters alone: hosts count errors, and nothing shows whose exchange is late."""
     field = Field(HOURS)
     field.slower(1.25, 45)
     field.change("DCGM_FI_DEV_SM_CLOCK", 45, ["gpu-012.3"], by=0.75)
@@ -183,7 +183,7 @@ def test_a_leaf_is_told_beside_a_gpu_that_throttles_since_the_same_moment(ports:
 
 
 def test_of_all_that_send_again_those_that_do_by_far_the_most_tell_of_their_leaf() -> None:
-    """Whoever talks to a host behind the leaf sends again as well, but less."""
+    """Hosts that talk to one behind the leaf resend as well, but less."""
     field = leaf_errors(SWITCH, 0.0)
     names, labels = field.subjects[SYMBOLS], field.labels[SYMBOLS]
     field.put(RESENT, np.abs(field.noise(0.02, len(names), 0.3)), names, labels)

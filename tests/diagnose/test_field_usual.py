@@ -197,7 +197,7 @@ def test_processors_that_are_short_on_all_hosts_may_be_the_runs_own_doing() -> N
     one = the(field.look(DEFAULT_ON))
     assert (one.cause.mechanism, one.cause.subject) == ("cpu-contention", RUN)
     assert 0.5 < one.confidence < 0.6
-    field.members("data", 0.2)  # Nobody waits for data, so it is no loader.
+    field.members("data", 0.2)  # No member waits for data, so it is not the loader.
     assert the(field.look()).confidence > 0.75
 
 
@@ -208,7 +208,7 @@ FILER, HOME = "10.9.0.5", "10.9.0.9"
 
 
 def mounted(field: Field, *addresses: str) -> None:
-    """Every host of the run and two of somebody else's read from each of these servers."""
+    """Every host of the run and two of other users read from each of these servers."""
     clients = (*HOSTS, "cpu-000", "cpu-001")
     places = [(client, address) for client in clients for address in addresses]
     labels = [

@@ -214,7 +214,7 @@ def test_what_was_written_down_is_found_again(incident: Make, began_ns: int) -> 
     unknown = Unknown(id="u", occurred_ns=1, kind="incident.imagined")
     again = Casebook(restored([*events, newer, unknown]), now_ns=began_ns + 3_600 * S)
     assert [known.name for known in again.open] == ["pretrain/s1"]
-    # An hour in which nobody looked is no hour in which it was not there.
+    # An hour without a look does not mean that it was gone.
     assert told(again.take([], began_ns + 3_610 * S)) == []
     assert told(again.take([incident(run="tune", began_ns=began_ns + 9_000 * S)], began_ns + 3_620 * S)) == [
         ("open", "tune/s2")
@@ -271,7 +271,7 @@ def test_what_a_single_look_does_not_see_is_over(incident: Make, began_ns: int) 
     at_ns = began_ns + 600 * S
     (change,) = Casebook(changes, now_ns=at_ns, is_only_look=True).take([], at_ns).changes
     assert change.state == "resolved"
-    # It was last there when it was last shown, however much later somebody looks again.
+    # It was last there when it was last shown, however much later the next look is.
     assert change.incident.ended_ns == began_ns + 40 * S
     assert told(Casebook(changes, now_ns=at_ns, is_only_look=True).take([incident()], at_ns)) == []
 

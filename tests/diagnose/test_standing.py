@@ -98,10 +98,10 @@ def test_what_holds_them_up_is_said(changes: dict[str, object], ends: str) -> No
     assert action(told)
 
 
-def test_that_nobody_stands_is_said_and_so_is_who_left_no_dump() -> None:
-    nobody = msgspec.structs.replace(TOLD, standstills=())
-    assert summary(nobody) == "No rank stands in a collective: each has finished all that it has entered."
-    died = msgspec.structs.replace(nobody, undumped=(3,))
+def test_that_none_stands_is_said_and_so_is_who_left_no_dump() -> None:
+    none = msgspec.structs.replace(TOLD, standstills=())
+    assert summary(none) == "No rank stands in a collective: each has finished all that it has entered."
+    died = msgspec.structs.replace(none, undumped=(3,))
     assert summary(died) == "No rank stands in a collective, and there is no dump of rank 3."
     assert action(died) == "Look at rank 3: the process died, or its node cannot be reached."
 
@@ -112,11 +112,11 @@ def test_a_rank_whose_dump_cannot_be_used_is_not_said_to_have_died() -> None:
     died, damaged = action(both).split(". ")
     assert died == "Look at rank 1: the process died, or its node cannot be reached"
     assert damaged.startswith("Get the dump of rank 3 again, or a stack")
-    nobody = msgspec.structs.replace(
+    none = msgspec.structs.replace(
         TOLD, standstills=(), undumped=(2, 3), unreadable={2: "it is damaged", 3: "it is damaged"}
     )
-    assert summary(nobody) == "No rank stands in a collective, and the dumps of ranks 2-3 cannot be used."
-    assert action(nobody).startswith("Get the dumps of ranks 2-3 again")
+    assert summary(none) == "No rank stands in a collective, and the dumps of ranks 2-3 cannot be used."
+    assert action(none).startswith("Get the dumps of ranks 2-3 again")
 
 
 @pytest.mark.parametrize(

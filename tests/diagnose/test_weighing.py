@@ -187,7 +187,7 @@ def test_what_began_with_the_symptom_is_likelier_its_cause_than_what_came_after_
 
 
 def test_what_was_there_when_anybody_first_looked_did_not_come_after_the_symptom() -> None:
-    """Two of its GPUs show it again later; when it began nobody saw."""
+    """Two of its GPUs show it again later; its beginning was not seen."""
     held = [
         *(
             finding("low-power", f"n{number}.0", since_s=900 if number < 6 else 2_000)
@@ -242,7 +242,7 @@ def test_a_decision_at_that_time_speaks_for_what_it_would_do() -> None:
 
 @pytest.mark.parametrize("every", [4, 8])
 def test_every_kth_member_is_a_stage_whatever_the_names_look_like(every: int) -> None:
-    """n2 comes before n10, as whoever numbered them meant it."""
+    """n2 comes before n10: numbers in names count."""
     first = ranked([*late(range(every - 1, NODES, every)), SLOW])[0]
     assert named(first) == ("pipeline-stage", RUN)
     assert any(f"one in {every} members" in evidence.text for evidence in first.evidence)
@@ -282,7 +282,7 @@ ODD = {
     "subjects that the graph does not know": [
         *BRAKED_RACK,
         finding("low-flow", "somewhere else"),
-        finding("late-compute", "pretrain/nobody"),
+        finding("late-compute", "pretrain/stranger"),
         finding("wandering", "another run"),
     ],
 }

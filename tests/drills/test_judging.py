@@ -1,4 +1,4 @@
-"""The verdict of a live drill: what the record says, and no verdict where nobody could have known."""
+"""The verdict of a live drill: from the record, and none if nothing could have noticed the fault."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -222,7 +222,7 @@ def test_what_is_beyond_the_radius_is_refused() -> None:
     assert "needs 2" in refusal(lost, scene(nodes=1), "n0", 10.0)
     uneven = msgspec.structs.replace(scene(), members=scene().members[:3])
     assert "more than half" in refusal(lost, uneven, "n0", 10.0)
-    assert "nobody else" in refusal(killed_, scene(nodes=1, slots=1), "n0.0", 0.0)
+    assert "no other holds" in refusal(killed_, scene(nodes=1, slots=1), "n0.0", 0.0)
     assert "300 s at most" in refusal(lost, scene(), "n1", 301.0)
     seldom = msgspec.structs.replace(scene(), saves_s=600.0)
     assert "10 min apart" in refusal(live_scenario("full-disk"), seldom, "storage", 60.0)

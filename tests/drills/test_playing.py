@@ -1,4 +1,4 @@
-"""A drill that cannot be made, or that is not ours to end: nothing is left behind, and nobody else's goes."""
+"""A drill that cannot be made, or that is another's: nothing is left behind, and the other's stays."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ from holdfast.record.stores import open_store
 from holdfast.run.endpoint import run_directory
 from holdfast.run.lines import LINES_FILE
 
-NOBODY = 2**30
+NO_PROCESS = 2**30
 """The number of no process: nothing is to be stopped here."""
 NOTE = DrillNote(
     id="one", run="big", scenario="full-disk", target="storage", due_ns=2**62, put_back=(Remove(path="none"),)
@@ -28,7 +28,7 @@ def plan(tmp_path: Path) -> LivePlan:
     lines = run_directory(tmp_path, "big") / LINES_FILE
     lines.parent.mkdir(parents=True)
     lines.touch()
-    members = tuple(LiveMember(name=f"n{one}.0", node=f"n{one}", pid=NOBODY) for one in range(2))
+    members = tuple(LiveMember(name=f"n{one}.0", node=f"n{one}", pid=NO_PROCESS) for one in range(2))
     scene = LiveScene(run="big", members=members, coordinator=5, successor=6, step_s=1.0, place="")
     cost = DrillCost(gpu_hours=0, usd=0)
     return LivePlan(

@@ -88,7 +88,7 @@ def test_seeds_differ(name: str) -> None:
 def test_it_starts_in_one_domain_and_surfaces_in_another(name: str) -> None:
     truth = played(name, 1).truth
     assert truth.cause.domain != truth.surface.domain
-    assert truth.cause.owner != "nobody"
+    assert truth.cause.owner != "none"
     assert truth.seam != "none"
     assert truth.affected
     assert truth.surface.at_ns is not None

@@ -58,7 +58,7 @@ def test_a_quiet_half_hour_gives_every_team_a_card() -> None:
 
 def test_a_sheet_needs_a_place() -> None:
     asked = CliRunner().invoke(command, ["quiet", "--gpus", "256"])
-    assert "There is no place for the page" in str(asked.exception)
+    assert "No output is named for the page" in str(asked.exception)
     data = CliRunner().invoke(command, ["quiet", "--gpus", "256", "--json"])
     assert data.exit_code == 0
     assert msgspec.json.decode(data.output)["truth"] is None

@@ -27,7 +27,7 @@ def test_shares_are_fair(classes: list[tuple[float, int]], capacity: float) -> N
     assert (given_out <= demands + 1e-9).all()
     assert total == pytest.approx(min(capacity, float((demands * clients).sum())))
     short = given_out < demands - 1e-6
-    if short.any():  # whoever gets less than it wants gets as much as anybody
+    if short.any():  # a client that gets less than it wants gets as much as any other
         assert given_out[short] == pytest.approx(float(given_out.max()), abs=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""The example as a user runs it: alone, and as the demo does, through faults. The weights are the same."""
+"""The example as a user runs it: alone, and with faults, as the demo does. The weights are the same."""
 
 import os
 import re
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "char_gpt"
 SMALL = ("--batch", "1", "--context", "16", "--layers", "1", "--width", "16")
-"""A model that costs nothing."""
+"""A model that costs next to nothing."""
 STEPS = 115
 """A few more than the demo's faults need."""
 SOONER = 10
@@ -37,7 +37,7 @@ def python(*words: object, home: Path) -> "subprocess.CompletedProcess[str]":
 
 
 def example(folder: Path, sooner: int) -> Path:
-    """The example, or a copy whose faults strike so many times sooner, before any process is warm."""
+    """The example, or a copy whose faults strike this many times sooner, before any process is warm."""
     if sooner == 1:
         return EXAMPLE
     copy = Path(shutil.copytree(EXAMPLE, folder / "example"))

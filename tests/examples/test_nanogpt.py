@@ -92,7 +92,7 @@ def test_kills_and_members_leave_no_trace(data: Path) -> None:
     disturbed, theirs, again = train(data, "disturbed", "--nproc-per-node", 2, "--chaos", plan)
     assert disturbed == digest
     assert theirs["best_val_loss"] == checkpoint["best_val_loss"]
-    # If the second kill met the only member, all are new: then they evaluate where they begin, too.
+    # If the second kill hit the only member, all are new; then they also evaluate where they begin.
     assert {line for line in again if re.match(r"step \d*0:", line)} <= set(evaluations)
     log, logged = ((data / run / "log.jsonl").read_text(encoding="utf-8") for run in ("alone", "disturbed"))
     assert log == logged
@@ -114,7 +114,7 @@ def test_the_page_changes_each_line_once() -> None:
     changes = port["changes"](page)[::-1]
     places = [line for first, last, _ in changes for line in (first, last)]
     assert places == sorted(places)
-    assert sum(len(added) for _, _, added in changes) < 35  # what a port took before
+    assert sum(len(added) for _, _, added in changes) < 35  # as many as an earlier port took
     original = [f"line {number}" for number in range(1, places[-1] + 1)]
     lines = port["ported"](original, page)
     join = lines.index(port["JOIN"])

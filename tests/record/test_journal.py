@@ -93,7 +93,7 @@ def _leave_spool(journal: Path, spools: Path, *numbers: int, drops: Drops | None
 
 @contextmanager
 def _files_no_longer_than(size_bytes: int) -> Iterator[None]:
-    """A full disk for whoever is not allowed to mount one: writing beyond this size fails in the kernel."""
+    """A full disk for users who may not mount one: writing beyond this size fails in the kernel."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
@@ -249,7 +249,7 @@ def test_a_writer_whose_directory_was_moved_goes_on_in_a_new_one(journal: Path, 
 
 @pytest.mark.root
 def test_a_writer_that_cannot_sync_its_directory_begins_a_new_file() -> None:
-    """As after any sync that fails: nobody knows what of the file would survive a loss of power."""
+    """As after any failed sync: it is unknown how much of the file would survive a loss of power."""
     with tempfile.TemporaryDirectory() as name:
         os.chown(name, ANOTHER_UID, ANOTHER_UID)
         Path(name).chmod(0o300)  # to be written to, but not to be opened itself

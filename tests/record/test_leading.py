@@ -11,6 +11,7 @@ import pytest
 from waiting import until
 
 from holdfast.record.stores import open_lead
+from holdfast.record.terms import PostgresTerms
 
 pytestmark = pytest.mark.slow
 
@@ -70,4 +71,16 @@ def test_who_loses_the_server_has_lost_the_lead(
     assert not lead.is_ours()
     postgres_process.start()  # type: ignore[attr-defined]
     assert lead.is_ours()
+    lead.close()
+
+
+@pytest.mark.server
+def test_the_arbiter_can_prepare_a_database_on_which_a_process_leads(
+    postgres_database: Callable[[], str], tmp_path: Path
+) -> None:
+    # Both use advisory locks of one database, the lead for as long as its connection lasts.
+    url = postgres_database()
+    lead = open_lead(url, tmp_path)
+    assert lead.is_ours()
+    PostgresTerms(url, "night-7").prepare()
     lead.close()

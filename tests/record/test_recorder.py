@@ -324,7 +324,7 @@ def _outcomes_of_signals_while_opening(journal: Path, spools: Path, handler: str
     *outcomes, last = map(int, done.stdout.split())
     assert last == 0, done.stderr  # it was at its end before its signal could come
     assert len(outcomes) > 20
-    assert "no spool" not in done.stderr  # nobody made one twice
+    assert "no spool" not in done.stderr  # no spool was made twice
     return outcomes
 
 
@@ -724,7 +724,7 @@ def test_a_kill_on_a_full_disk_loses_neither_events_nor_the_count_of_the_dropped
 
 
 def test_a_new_recorder_saves_what_a_killed_neighbour_left(journal: Path) -> None:
-    """So that on a machine where nobody reads the journal nothing stays behind either."""
+    """So that nothing stays behind even on a machine without a reader of the journal."""
     assert _python(_KILLED_ON_A_FULL_DISK, journal).returncode == -signal.SIGKILL
     assert list(journal.glob("*-salvaged.journal")) == []
     Recorder(journal).close()

@@ -167,7 +167,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_spool_of_two_names_is_not_inherited_under_either(tmp_path: Path) -> None:
-    """Somebody gave it a second name, perhaps to have its lines end up in another journal."""
+    """A user gave it a second name, perhaps so that its lines end up in another journal."""
     Spool.create(tmp_path / NAME, OWNER, capacity_bytes=64).close()
     other = tmp_path / str(SpoolName("0" * 16, OWNER.token))
     other.hardlink_to(tmp_path / NAME)

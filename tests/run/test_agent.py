@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
 TOKEN = "a token for tests"
 POLL_INTERVAL_S = 0.01
 EXIT_SEEN_S_MAX = 1.0
-"""Typically a few milliseconds. Of several attempts one must be so quick: machines that test are busy."""
+"""Typically a few milliseconds. One of several attempts must be this fast, since test machines are busy."""
 
 Kind = TypeVar("Kind", bound=AnyMessage)
 
@@ -93,7 +93,7 @@ class Desk:
         self.tell(StartWorker(member=member, slot=0, environment=environment))
 
     async def next(self, kind: type[Kind], member: str = "") -> Kind:
-        """The first message of its kind, also if it has come already; of one member, if one is named."""
+        """The first message of its kind, even if it has already arrived; of one member, if one is named."""
 
         def found() -> list[Kind]:
             messages = [message for message in self.heard if isinstance(message, kind)]
@@ -119,7 +119,7 @@ async def desk(
     log_directory: str = "",
     view: View = View(),  # noqa: B008
 ) -> AsyncIterator[Desk]:
-    """With an agent that has joined; workers run the command."""
+    """A coordinator with an agent that has joined; workers run the command."""
     here = Desk()
     here.taken.update(taken)
     server = await asyncio.start_server(here.serve, "127.0.0.1", 0)
@@ -315,7 +315,7 @@ for word in "before", "joined", "seated":
         await until(lambda: log.exists() and word in log.read_text(encoding="utf-8"))
 
     async def obeyed(here: Desk, other: str) -> None:
-        """What it was told before this is done: it does one thing after the other."""
+        """Wait until earlier orders are done: it does one thing after the other."""
         here.tell(StartWorker(member=other, slot=1, environment={}, is_warm=True))
         await here.pid(other)
 
@@ -330,7 +330,7 @@ for word in "before", "joined", "seated":
             (tmp_path / "before").touch()
             assert here.agent.stdout is not None
             assert await here.agent.stdout.readline() == b"[n0.2] joined\n"
-            here.tell(ShowWorker(member="n0.2", slot=1))  # of whom nothing is shown
+            here.tell(ShowWorker(member="n0.2", slot=1))  # whose output is not shown
             await obeyed(here, "n0.4")
             (tmp_path / "joined").touch()
             await printed("seated")
@@ -545,7 +545,7 @@ def test_an_agent_that_leaves_takes_its_workers_with_it(how: str) -> None:
     run(test)
 
 
-def test_nobody_reads_what_is_printed_and_the_agent_lives_on() -> None:
+def test_an_agent_lives_on_if_its_output_is_not_read() -> None:
     lines, width = 40_000, 100
     code = f"for number in range({lines}): print(f'{{number:0{width}}}')"
 

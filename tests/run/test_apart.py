@@ -15,7 +15,7 @@ STEP = 7
 
 
 def played(cluster: "MakeCluster", *turns: tuple[FromWorker, ...]) -> "Cluster":
-    """Three members that step, and then only send what is told here, a moment apart."""
+    """Three members that step, and then only send these messages, a moment apart."""
     made = cluster(slots=3, warm=0, steps=10**6)
     made.join_node("n0")
     made.until_step(1)
@@ -31,10 +31,10 @@ def beat(slot: int, stage: Stage, step: int = STEP) -> MemberBeat:
 
 
 @pytest.mark.parametrize("others", [(1, 1), (1, 0)])
-def test_who_waits_for_members_that_have_gone_on_regroups_with_them(
+def test_a_member_that_waits_for_members_that_went_on_regroups_with_them(
     cluster: "MakeCluster", others: tuple[int, int]
 ) -> None:
-    """All others are in the next step, or one of them waits in the same place."""
+    """All others are in the next step, or one of them waits in the same place, too."""
     rest = [
         beat(slot, "reduce" if gone else "meeting", STEP + gone) for slot, gone in enumerate(others, start=1)
     ]
@@ -58,14 +58,14 @@ def test_who_waits_for_members_that_have_gone_on_regroups_with_them(
         (beat(1, "reduce"), beat(2, "reduce")),  # the end of the step's own reduction
     ],
 )
-def test_who_waits_for_members_that_come_is_left_alone(
+def test_a_member_that_waits_for_members_that_come_is_left_alone(
     cluster: "MakeCluster", others: tuple[MemberBeat, ...]
 ) -> None:
     turn = (*others, beat(0, "meeting"))
     assert played(cluster, turn, turn, turn).state.generations.number == 1
 
 
-def test_who_goes_from_one_meeting_to_the_next_is_left_alone(cluster: "MakeCluster") -> None:
+def test_a_member_that_goes_from_one_meeting_to_the_next_is_left_alone(cluster: "MakeCluster") -> None:
     """With one member, while a newcomer waits for both in the next step."""
     told = Published(generation=1, key="k", value=b"")
     turn = (beat(1, "meeting"), beat(2, "reduce", STEP + 1), told, beat(0, "meeting"))

@@ -1,4 +1,4 @@
-"""Which lanes are computed twice, and who is wrong: the decisions that all members make alike."""
+"""Which lanes are computed twice, and which member is wrong: decisions that all members make alike."""
 
 from collections import Counter
 
@@ -50,7 +50,7 @@ def test_a_high_rate_audits_in_every_step(rate: float) -> None:
     assert len(planned(1, 7, rate, EVEN)) == rate * LANES
 
 
-def test_nobody_is_there_to_audit_a_member_alone() -> None:
+def test_a_single_member_is_not_audited() -> None:
     assert planned(1, 1, 1.0, [frozenset(range(8))]) == ()
 
 
@@ -84,8 +84,8 @@ def test_a_member_that_cannot_repeat_itself_is_wrong_if_all_others_can() -> None
     assert (finding.kind, finding.culprits) == ("lane", (0,))
 
 
-def test_nobody_is_blamed_where_several_cannot_repeat_themselves() -> None:
-    """A kernel that is not deterministic: two computations on the same member differ, on all of them."""
+def test_no_member_is_blamed_if_several_cannot_repeat_themselves() -> None:
+    """A kernel that is not deterministic: two computations differ on every member."""
     again = [(1, 2), (3, 4), (5, 6), (7, 8)]
     assert judge({0: 9, 1: 10}, again, step=5, lane=3).kind == "unsteady"
     assert judge({0: 9, 1: 10}, [(1, 2), (3, 3), (4, 4)], step=5, lane=3).kind == "unsteady"

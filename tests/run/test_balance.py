@@ -1,4 +1,4 @@
-"""Who has how many lanes: the best deal, found soon and kept, whatever noise there is."""
+"""How many lanes each member has: the best deal, found soon and kept despite noise."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -121,7 +121,7 @@ def test_no_other_deal_is_through_sooner(lanes_log2: int, lane_s: list[float], d
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=examples(60), deadline=None)
-def test_every_lane_is_dealt_and_everybody_has_one(
+def test_every_lane_is_dealt_and_each_member_has_one(
     lanes_log2: int, members: int, paces: list[float], noise: float, seed: int
 ) -> None:
     run = Run(1 << lanes_log2, members, noise=noise, seed=seed)
@@ -154,7 +154,7 @@ def test_half_the_speed_is_found_within_a_few_steps_and_dealt_for(lanes: int, no
 
 @pytest.mark.parametrize("cost", [1.0, 4096.0])
 @pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_who_falls_far_behind_in_long_steps_is_found_after_three_of_them(noise: float, cost: float) -> None:
+def test_a_member_far_behind_in_long_steps_is_found_after_three_of_them(noise: float, cost: float) -> None:
     run = Run(16, 4, noise=noise, lane_s=0.2, cost=cost)
     run.go(200, slow(1, 3.0, since=50), rest_s=(0.2, 0.2, 0.2, 0.2))
     assert run.steps_of("moved") == [50 + SUDDEN - 1]
@@ -189,12 +189,12 @@ def test_long_steps_that_are_held_up_move_nothing(lanes: int, pace: Pace) -> Non
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 @pytest.mark.parametrize("lanes", [16, 256])
 def test_lanes_come_back_when_it_recovers(lanes: int, noise: float) -> None:
-    """Also where a lane more or less makes hardly a difference to the step."""
+    """Even if one lane more or less hardly changes the step."""
     run = Run(lanes, 4, noise=noise)
     run.go(300, slow(2, 2.0, since=20, until=150))
     assert len(run.steps_of("moved")) == 1
     (back,) = run.steps_of("even")
-    free = 0 if lanes == 16 else round(LASTING_S / (lanes / 4 * LANE_S))  # where it does, at once
+    free = 0 if lanes == 16 else round(LASTING_S / (lanes / 4 * LANE_S))  # at once if it does
     assert 150 <= back <= 150 + 2 * WINDOW + free
     assert run.found[-1][1].member == 2
     assert run.shares[-1] == even_shares(lanes, 4)
@@ -203,7 +203,7 @@ def test_lanes_come_back_when_it_recovers(lanes: int, noise: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", sampled(range(5), [2]))
 @pytest.mark.parametrize("noise", sampled([0.1, 0.9], [0.9]))
-@pytest.mark.parametrize("lane_s", [LANE_S, 1.0])
+@pytest.mark.parametrize("lane_s", sampled([LANE_S, 1.0], [LANE_S]))
 def test_noise_moves_nothing(noise: float, seed: int, lane_s: float) -> None:
     run = Run(64, 4, noise=noise, seed=seed, lane_s=lane_s)
     run.go(10_000, alike)
@@ -216,7 +216,7 @@ def test_noise_moves_nothing(noise: float, seed: int, lane_s: float) -> None:
     ("seed", "steps"), sampled([(0, 2_000), *((seed, 10_000) for seed in range(3))], [(0, 2_000)])
 )
 def test_members_whose_pace_never_settles_do_not_keep_lanes_moving(seed: int, steps: int) -> None:
-    """Each is slow for as long as it takes to be found so, and then another one is."""
+    """Each is slow until that is found, and then another one is."""
     moods = random.Random(seed)
     paces = [[moods.choice((1.0, 1.0, 3.0)) for _ in range(8)] for _ in range(steps // 20)]
     run = Run(64, 8, noise=0.2, seed=seed)
@@ -225,13 +225,13 @@ def test_members_whose_pace_never_settles_do_not_keep_lanes_moving(seed: int, st
 
 
 def test_a_pause_now_and_then_moves_nothing() -> None:
-    """An evaluation on rank 0, a collection of garbage: every tenth step somebody takes ten times as long."""
+    """An evaluation on rank 0, garbage collection: every tenth step a member takes ten times as long."""
     run = Run(64, 4, noise=0.1)
     run.go(2_000, lambda step, number: 10.0 if step % 10 == 0 and number == step // 10 % 4 else 1.0)
     assert run.changes == 0
 
 
-def test_what_everybody_suffers_from_is_told_and_moves_nothing() -> None:
+def test_a_slowdown_of_all_members_is_reported_and_moves_no_lanes() -> None:
     run = Run(16, 4, noise=0.1)
     run.go(300, lambda step, _: 2.0 if 100 <= step < 200 else 1.0)
     assert run.changes == 0
@@ -242,7 +242,7 @@ def test_what_everybody_suffers_from_is_told_and_moves_nothing() -> None:
     assert told.data == 0.0
 
 
-def test_what_everybody_waits_for_is_named() -> None:
+def test_the_cause_of_a_slowdown_of_all_members_is_named() -> None:
     everyone, usual = Everyone(), Lap(lanes_s=1.0, cost=4.0, rest_s=0.1, data_s=0.2)
     starved = Lap(lanes_s=1.0, cost=4.0, rest_s=1.1, data_s=1.2)
     assert everyone.note([[usual] * 4] * WINDOW, RoundStretch(1, 1.0)) == ()
@@ -262,7 +262,7 @@ def test_lanes_that_cost_more_are_not_slow_where_the_script_tells_what_they_cost
 
 
 def test_work_beside_the_lanes_counts() -> None:
-    """Rank 0 writes a log between any two steps: with fewer lanes it is through with the others."""
+    """Rank 0 writes a log between any two steps: with fewer lanes it finishes with the others."""
     run = Run(16, 4)
     run.go(50, alike, rest_s=(0.2, 0.0, 0.0, 0.0))
     assert run.shares[-1][0] < 4
@@ -287,7 +287,7 @@ def test_a_member_below_the_floor_is_given_up_after_a_while_and_fed_less_until_t
 
 
 def test_quick_steps_are_taken_together() -> None:
-    """A moment on a busy machine is as long as many of them."""
+    """A short delay on a busy machine is as long as many such steps."""
     run = Run(16, 4)
     run.go(10 * WINDOW, lambda _, number: (2.0 if number == 1 else 1.0) / 100)  # four lanes in 2 or 4 ms
     assert run.balance.window is None
@@ -303,7 +303,7 @@ def test_a_large_run_is_looked_at_less_often_and_in_the_end_dealt_for() -> None:
     assert run.balance.shares[17] <= 4
 
 
-def test_a_step_that_somebody_tells_nothing_of_does_not_count() -> None:
+def test_a_step_without_a_report_of_every_member_does_not_count() -> None:
     balance = LaneBalance(8, 2)
     for _ in range(100):
         assert balance.note([Lap(lanes_s=1.0, cost=4.0), Lap(lanes_s=0.0, cost=0.0)]) == ()
@@ -318,7 +318,7 @@ def test_two_members_that_hear_the_same_decide_the_same() -> None:
     assert one.changes > 0
 
 
-# ---- who is called slow before lanes move ----------------------------------------------------------------
+# ---- members called slow before lanes move ---------------------------------------------------------------
 
 PLAINLY = 1.25 * EVIDENT_TIMES
 
@@ -332,7 +332,7 @@ PLAINLY = 1.25 * EVIDENT_TIMES
         pytest.param(16, 0.01, 5, id="short-lanes"),
     ],
 )
-def test_who_is_plainly_slow_is_named_as_soon_as_four_lanes_and_a_second_have_shown_it(
+def test_a_clearly_slow_member_is_named_after_four_lanes_and_a_second(
     lanes: int, lane_s: float, steps: int, noise: float
 ) -> None:
     run = Run(lanes, 4, noise=noise, lane_s=lane_s)
@@ -353,9 +353,9 @@ def test_it_is_named_once_and_what_moves_lanes_then_is_the_same() -> None:
     assert run.changes == 1
 
 
-def test_who_has_fewer_lanes_for_it_already_is_not_named_for_it_again() -> None:
+def test_a_slow_member_with_fewer_lanes_is_not_named_again() -> None:
     run = Run(16, 4, lane_s=0.1)
-    run.go(30, slow(2, PLAINLY))  # from the first step on, when nobody is named yet
+    run.go(30, slow(2, PLAINLY))  # from the first step on, when no member is named yet
     assert [one.kind for _, one in run.found] == ["moved", "floor"]
     assert not run.found[0][1].is_named
 
@@ -380,16 +380,16 @@ def test_one_with_fits_is_named_once_a_minute_at_most() -> None:
         pytest.param(8, lambda step, number: PLAINLY if number == step % 4 else 1.0, id="in-turns"),
     ],
 )
-def test_who_is_not_plainly_slow_is_not_named(lanes: int, pace: Pace) -> None:
+def test_a_member_that_is_not_clearly_slow_is_not_named(lanes: int, pace: Pace) -> None:
     run = Run(lanes, 4, lane_s=0.1)
     run.go(200, pace)
     assert run.steps_of("slow") == []
 
 
 class BusyMachine:
-    """Equal members on a machine that others use, too: every lane takes another time, now and then one is
-    held up for a second or more, and now and then a neighbour takes half of a member's processor for
-    some seconds, or most of it for a moment.
+    """Equal members on a machine with other work: lane times vary, sometimes a lane is held up for a second
+    or more, and sometimes another process takes half of a member's processor for some seconds, or most of it
+    for a moment.
     """
 
     def __init__(self, seed: int) -> None:
@@ -430,7 +430,7 @@ class BusyMachine:
         return took_s
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", sampled(range(30), range(10)))
 def test_equal_members_on_a_busy_machine_are_not_called_slow(seed: int) -> None:
     assert BusyMachine(seed).named(200) == []
 

@@ -1,4 +1,4 @@
-"""Faults on purpose: what a plan says, and what chance does."""
+"""Deliberate faults: planned ones and random ones."""
 
 from pathlib import Path
 

@@ -1,10 +1,10 @@
-"""When members had a step, by our clock: through what holds messages up, and through clocks that stop."""
+"""When members had a step, by our clock, even if messages are held up or clocks stop."""
 
 from holdfast.run.clocks import CLOCK_S, MemberClock
 from holdfast.wording.units import SECOND_NS
 
 LATE_NS = 3_000_000
-"""What a message takes on its way."""
+"""How long a message takes to arrive."""
 OTHER_NS = 1_000 * SECOND_NS
 """How far the coordinator's clock is ahead."""
 
@@ -12,8 +12,8 @@ OTHER_NS = 1_000 * SECOND_NS
 def errors_ns(
     clock: MemberClock, truths_ns: list[int], heard_ns: int | None = None, lag_ns: int = 0
 ) -> list[int]:
-    """How much too late each of these moments is dated. heard_ns: when all are heard; None: as they happen.
-    lag_ns: by how much the member's clock stood still before.
+    """How much too late each of these moments is dated. heard_ns: when all are heard; None for as they
+    happen. lag_ns: how long the member's clock stood still before.
     """
     return [
         clock.moment_ns(truth_ns - OTHER_NS - lag_ns, (truth_ns if heard_ns is None else heard_ns) + LATE_NS)

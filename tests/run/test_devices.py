@@ -1,4 +1,4 @@
-"""GPUs that fail under the membership: who is replaced, what is written down, and when it was the script."""
+"""Failing GPUs: which members are replaced, what is recorded, and when the script is to blame."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def up(cluster: "MakeCluster", *, nodes: int = 1, steps: int = 10**6, **options:
 
 
 def settle(made: "Cluster") -> None:
-    """Let what is under way arrive, without anybody's going on."""
+    """Let messages arrive without any script continuing."""
     made.deliver_all("worker")
     made.deliver_all("agent")
 
@@ -105,7 +105,7 @@ def test_without_its_last_words_the_exit_is_enough(cluster: "MakeCluster") -> No
     assert made.finish().outcome == "completed"
 
 
-def test_nobody_waits_for_the_words_of_a_member_that_has_hung_up(cluster: "MakeCluster") -> None:
+def test_the_run_does_not_wait_for_last_words_of_a_member_that_hung_up(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=1, steps=50)
     made.fail_device("n0.0", is_said=False, complaint="torch.OutOfMemoryError: CUDA out of memory. Tried")
     made.deliver_all("worker")  # the connection ends first, without a word
@@ -123,7 +123,7 @@ def test_the_seat_is_free_when_the_process_is_gone_and_its_memory_with_it(cluste
     made.say_failed(made.processes["n0.1"], ASSERT)
     made.processes["n0.1"].is_paused = True  # it does not end by itself
     made.deliver_all("worker")
-    assert made.state.roster.nodes["n0"].pool  # nobody has been given its seat
+    assert made.state.roster.nodes["n0"].pool  # its seat is still empty
     failed_ns = made.now_ns
     made.wait(failed_ns + ns(DEVICE_EXIT_S) - SECOND)
     assert made.sent(Announced)[-1].number == 1
@@ -183,7 +183,7 @@ def test_what_all_failed_with_is_printed_once_though_their_words_differ(cluster:
     assert not [effect for effect in made.effects if isinstance(effect, Print)]
 
 
-def test_nobody_begins_anew_before_it_is_known_whether_it_was_the_script(cluster: "MakeCluster") -> None:
+def test_no_member_starts_again_before_it_is_known_whether_the_script_failed(cluster: "MakeCluster") -> None:
     made = up(cluster, nodes=2, slots=1)
     made.stall_steps = True
     made.fail_device("n0.0")

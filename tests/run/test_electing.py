@@ -1,4 +1,4 @@
-"""The rules of succession one by one; what they come to together, the simulation shows."""
+"""The rules of succession one by one; the simulation tests them together."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ LATER_NS = ns(60.0)
         (THREE, "ab", True),
         (THREE, "bc", True),
         (THREE, "a", False),
-        (THREE, "axy", False),  # who does not elect does not count
+        (THREE, "axy", False),  # machines that are not electors do not count
         (TWO, "a", True),
         (TWO, "b", False),
         (Electorate(machines=("a",), casting="a"), "a", True),
@@ -68,7 +68,7 @@ def test_a_coordinator_cannot_leave_out_the_majority_by_itself() -> None:
 
 
 def test_the_arbiters_word_does_not_stand_for_who_has_voted() -> None:
-    """It chose a and b of four. Either may ask it next, so nothing is seen of a's that b does not have."""
+    """It chose a and b of four. Either may ask it next, so a shows nothing that b does not have."""
     four = Electorate(machines=("d", "a", "c", "b"), casting="d", has_arbiter=True)
     reign = Reign("a", 2, Mandate(electorate=four), 5)
     reign.is_granted = True
@@ -105,12 +105,12 @@ def _elector(known: Stand = Stand(1, 5), promised: int = 1) -> Elector:  # noqa:
         (Candidacy(machine="a", term=2, known=Stand(1, 5)), 1, ""),  # the coordinator itself
     ],
 )
-def test_who_is_voted_for(candidacy: Candidacy, now_ns: int, reason: str) -> None:
+def test_which_candidates_get_a_vote(candidacy: Candidacy, now_ns: int, reason: str) -> None:
     vote = _elector().vote(candidacy, now_ns)
     assert (vote.is_granted, vote.reason) == (not reason, reason)
 
 
-def test_a_vote_is_a_promise_and_a_trial_is_none() -> None:
+def test_a_vote_is_a_promise_but_a_trial_is_not() -> None:
     elector = _elector()
     asked = Candidacy(machine="c", term=2, known=Stand(1, 5), is_trial=True)
     assert elector.vote(asked, LATER_NS).is_granted
@@ -135,13 +135,13 @@ def test_an_heir_stands_after_a_silence_in_the_order_of_the_line() -> None:
     assert restarted.due_ns() is None  # it knows what it promised, and has no estate
 
 
-def test_who_has_voted_for_another_does_not_stand_at_once() -> None:
+def test_an_heir_that_voted_for_another_does_not_stand_at_once() -> None:
     elector = _elector()
     assert elector.vote(Candidacy(machine="c", term=2, known=Stand(1, 5)), LATER_NS).is_granted
     assert elector.due_ns() == LATER_NS + ns(4.0)
 
 
-def test_who_the_arbiter_has_not_decided_for_leaves_time_to_whom_it_has() -> None:
+def test_an_heir_without_the_arbiters_choice_leaves_time_to_the_chosen_one() -> None:
     elector = _elector()
     elector.try_out(LATER_NS)
     assert elector.due_ns() == LATER_NS + ns(2.0)
@@ -161,7 +161,7 @@ def test_of_two_machines_that_ask_the_arbiter_chooses_one(postgres_database: Cal
     assert arbiter.choose("b", 1, 2)
     assert not arbiter.choose("a", 1, 2)
     assert not arbiter.choose("a", 1, 3)
-    assert arbiter.choose("b", 1, 2)  # who was chosen, and did not hear it
+    assert arbiter.choose("b", 1, 2)  # it was chosen, and did not hear it
     assert arbiter.choose("a", 2, 3)  # it has followed b meanwhile
     assert arbiter_at(url, "r", 2).choose("a", 1, 2)  # type: ignore[union-attr]  # a later run of that name
 
@@ -176,12 +176,12 @@ def test_an_arbiter_that_refuses_has_not_chosen(postgres_database: Callable[[], 
     url = postgres_database()
     bare: Arbiter = PostgresTerms(url, "r")
     with pytest.raises(StoreError, match="The arbiter does not answer: relation"):
-        bare.choose("a", 1, 2)  # nobody has made the table
+        bare.choose("a", 1, 2)  # the table does not exist
     assert not asyncio.run(chosen(bare, "a", 1, 2))
 
 
 @pytest.mark.parametrize("url", ["redis://here", "/tmp/record.sqlite", "postgresql://["])
-def test_what_is_no_arbiter_is_refused(url: str) -> None:
+def test_an_unsupported_arbiter_is_refused(url: str) -> None:
     with pytest.raises(InputError, match=r"^The arbiter"):
         arbiter_at(url, "r", 1)
 

@@ -37,7 +37,7 @@ def test_a_full_home_is_named(tmp_path: Path) -> None:
 def test_only_its_own_machine_says_that_a_run_is_lost(
     tmp_path: Path, endpoint: dict[str, str], lost: list[str]
 ) -> None:
-    """Others may have the same home, where locks are the machine's alone."""
+    """Other machines may share the home, but locks hold only on one machine."""
     directory = run_directory(tmp_path, "r")
     directory.mkdir(parents=True)
     left = msgspec.structs.replace(Endpoint(host="127.0.0.1", port=1, token="t", pid=1), **endpoint)

@@ -1,5 +1,5 @@
 """The protocol of succession, without a process or a clock: coordinators die at any moment, connections
-swallow what is on its way, and a successor follows. Nothing is lost, and nothing comes twice.
+swallow messages in transit, and a successor follows. No message is lost or arrives twice.
 """
 
 import pickle
@@ -41,7 +41,7 @@ NODES = 2
 
 
 class Client:
-    """An agent or a worker: what it has heard, and what is on its way to and from it."""
+    """An agent or a worker: the messages it has received, and those in transit to and from it."""
 
     def __init__(self, world: "World", name: ClientName) -> None:
         self.world, self.name = world, name
@@ -88,7 +88,7 @@ class Client:
                     )
 
     def resume(self, estate: Estate) -> bool:
-        """With a successor: whatever was on its way is gone, and each sends what the other lacks."""
+        """Continue with a successor: messages in transit are gone, and each sends what the other lacks."""
         session = estate.sessions.get(self.name)
         if session is None or session.is_given_up:
             return False
@@ -100,7 +100,7 @@ class Client:
 
 
 class World:
-    """A run whose coordinator dies again and again. log: every entry that any of them has acted upon."""
+    """A run whose coordinator dies again and again. log: every entry that any coordinator has acted on."""
 
     def __init__(self, seed: int, copied: Callable[[Estate], Estate]) -> None:
         self._copy = copied
@@ -124,7 +124,7 @@ class World:
         return self._copy(self.leader)
 
     def enter(self, entry: EstateEntry) -> None:
-        """As the coordinator does: into the pipe first."""
+        """Enter like the coordinator does: into the pipe first."""
         self.pipe.append(entry_of(entry_bytes(entry)))
         self.log.append(entry)
         for deed in self.leader.take(entry):
@@ -165,7 +165,7 @@ class World:
         self.connect(("worker", member)).send(wire.WorkerJoined(member=member, pid=1))
 
     def kill(self, member: str) -> None:
-        """Its agent sees it; what the member had to say is still read, and then the connection ends."""
+        """Kill a member: its agent sees it, its last messages are still read, and its connection ends."""
         if (worker := self.clients.get(("worker", member))) is None:
             return
         while worker.going:
@@ -183,7 +183,7 @@ class World:
         self.advance(kinds[role](name, message))
 
     def die(self) -> None:
-        """The successor reads the pipe to its end, and has one that follows in turn."""
+        """The coordinator dies. Its successor reads the pipe to its end and gets a successor of its own."""
         for entry in self.pipe:
             self.follower.take(entry)
         assert fingerprint(self.follower) == fingerprint(self.leader)
@@ -197,7 +197,7 @@ class World:
         self.enter(Told("taken over", self.now_ns, "trouble"))
 
     def turn(self) -> None:
-        """Something happens."""
+        """Let a random event happen."""
         client = self.chance.choice([*self.clients.values()])
         what = self.chance.random()
         if client.going and what < 0.45:
@@ -219,7 +219,7 @@ class World:
             )
 
     def drain(self) -> None:
-        """Until nothing is on its way."""
+        """Run until no message is in transit."""
         while busy := [one for one in self.clients.values() if one.coming or one.going]:
             for client in busy:
                 while client.going:
@@ -229,7 +229,7 @@ class World:
 
 
 def plain(value: object) -> object:
-    """The same for what is the same: a set has no order."""
+    """A form that is equal for equal values, since sets have no order."""
     match value:
         case msgspec.Struct():
             return [plain(getattr(value, name)) for name in value.__struct_fields__]
@@ -243,13 +243,15 @@ def plain(value: object) -> object:
 
 
 def fingerprint(estate: Estate) -> object:
-    """All that a successor goes on with."""
+    """Everything that a successor continues with."""
     sessions = [(name, one.received, one.sent.count) for name, one in estate.sessions.items()]
     return plain((estate.state, sessions, estate.ids, estate.lines, estate.notices))
 
 
 def played_again(world: World) -> tuple[dict[ClientName, list[bytes]], dict[ClientName, list[bytes]]]:
-    """What each client was to hear, and has said, by a coordinator that never died. Names come once here."""
+    """What each client would have received and sent with a coordinator that never died. Names are unique
+    here.
+    """
     policy = world.leader.state.policy
     estate = Estate(policy, 0, FRAMES_MAX)
     heard: dict[ClientName, list[bytes]] = {}
@@ -273,13 +275,13 @@ def played_again(world: World) -> tuple[dict[ClientName, list[bytes]], dict[Clie
 
 
 def pickled(estate: Estate) -> Estate:
-    """To a successor on the same machine."""
+    """Copied as to a successor on the same machine."""
     copy: Estate = pickle.loads(pickle.dumps(estate))
     return copy
 
 
 def sent(estate: Estate) -> Estate:
-    """To an heir on another one."""
+    """Copied as to an heir on another machine."""
     return estate_of(estate_bytes(estate))
 
 
@@ -309,7 +311,7 @@ def test_whenever_coordinators_die_nothing_is_lost_and_nothing_comes_twice(
 
 
 @pytest.mark.parametrize("copied", [pickled, sent])
-def test_a_wish_to_end_the_run_counts_once_whoever_coordinates(copied: Callable[[Estate], Estate]) -> None:
+def test_a_wish_to_end_the_run_counts_once_under_any_coordinator(copied: Callable[[Estate], Estate]) -> None:
     world = World(0, copied)
     while not world.leader.state.roster.running:
         world.turn()

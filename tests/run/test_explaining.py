@@ -1,4 +1,4 @@
-"""What keeps a member, from what was seen of it: each kind, and that nobody is blamed too soon."""
+"""Why a member is stuck, by the looks at it: each kind, and that no member is blamed too soon."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def watched(
     moves: bool = False,
     **seen: object,
 ) -> Watched:
-    """share: of a processor that it uses. moves: its stack is another one each time."""
+    """A member after several looks. share: of a processor that it uses. moves: its stack changes."""
 
     def at(number: int) -> Located:
         view = KernelView(
@@ -82,7 +82,7 @@ def test_between_steps_only_a_deadlock_is_certain() -> None:
     assert explained("script", a=watched((LOCKING,), (LOCKING,), waits_for="lock")).is_certain
 
 
-def test_whoever_is_in_the_data_helpers_waits_for_data() -> None:
+def test_a_member_in_the_data_helpers_waits_for_data() -> None:
     assert explained("data", a=watched((OWN,), waits_for="connection")).kind == "data"
 
 
@@ -100,11 +100,11 @@ def test_of_a_connection_between_two_members_both_ends_are_known() -> None:
     )
 
 
-def test_whoever_waits_for_one_that_loops_is_not_to_blame() -> None:
+def test_a_member_that_waits_for_one_in_a_loop_is_not_to_blame() -> None:
     found = explained(a=watched((OWN,), waits_for="connection"), b=watched((OWN,), share=1.0))
     assert (found.kind, found.culprits) == ("loop", ("b",))
 
 
-def test_nobody_is_blamed_where_nothing_was_seen() -> None:
+def test_no_member_is_blamed_if_nothing_was_seen() -> None:
     assert explain({}, {}, ["a"], PATIENCE_S) == Explanation()
     assert FAULTS["unknown"] == "no progress"

@@ -1,4 +1,4 @@
-"""What a run would lose now, by what its members tell of snapshots."""
+"""How much a run would lose now, by its members' reports of snapshots."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -89,7 +89,7 @@ def test_a_snapshot_that_is_damaged_is_said_once_and_is_no_failed_checkpoint(clu
 
 
 def test_what_proofs_find_is_said_and_kept(cluster: MakeCluster) -> None:
-    """A refutation stands beside what was proven before; why none could be tried is said once."""
+    """A refutation does not replace an earlier proof; why a proof could not be made is said once."""
     made = up(cluster)
     times = made.state.progress.checkpointing
 

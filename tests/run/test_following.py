@@ -56,7 +56,7 @@ def test_an_heir_that_is_started_again_looks_where_the_coordinator_is_by_now(tmp
         called.start()
 
         async def keep() -> None:
-            with pytest.raises(IndexError):  # nobody asks a third time
+            with pytest.raises(IndexError):  # there is no third request
                 await heir.keep()
             await heir.finish(0.0)
 
@@ -66,7 +66,7 @@ def test_an_heir_that_is_started_again_looks_where_the_coordinator_is_by_now(tmp
 
 
 class _Told(ClientConnection):
-    """An heir's connection, of which only what it is sent matters."""
+    """An heir's connection; only the messages sent to it matter."""
 
     def __init__(self, desk: Desk, machine: str) -> None:
         super().__init__(desk)
@@ -108,7 +108,7 @@ def test_a_coordinator_asks_for_a_term_until_enough_have_voted(tmp_path: Path) -
 
 
 class _HeirDesk:
-    """A coordinator's desk, as far as heirs go."""
+    """A coordinator's desk, for heirs only."""
 
     identity: Identity | None = None
 
@@ -138,7 +138,7 @@ class _HeirDesk:
 
 @contextlib.asynccontextmanager
 async def _followed(estate: Estate, home: Path, *electors: str) -> AsyncIterator[Following]:
-    """A coordinator `a` that the heir `b` follows, by the name of its machine."""
+    """A coordinator `a` and the heir `b`, named after its machine, which follows it."""
     reign = Reign("a", 1, Mandate(electorate=Electorate(machines=electors, casting="a")), 0)
     following = Following(estate, MachinePlace("a", "127.0.0.1", 1), reign)
     desk, loop = _HeirDesk(following), asyncio.get_running_loop()
@@ -169,7 +169,7 @@ def test_an_estate_of_any_size_is_followed(tmp_path: Path) -> None:
 
 
 def test_an_heir_votes_for_the_coordinator_that_it_follows(tmp_path: Path) -> None:
-    """At once, though it has just heard a coordinator."""
+    """It votes at once, although it has just heard a coordinator."""
 
     async def follow() -> None:
         async with _followed(Estate(RunPolicy(run="r"), 0), tmp_path, "a", "b", "c") as following:
@@ -185,8 +185,8 @@ def test_an_heir_votes_for_the_coordinator_that_it_follows(tmp_path: Path) -> No
 
 
 class _Rival(_HeirDesk):
-    """A coordinator that falls silent, an heir that votes, and who coordinates in a later term: all at one
-    place. came: what heirs have said when they came.
+    """A coordinator that falls silent, an heir that votes, and a coordinator of a later term, all at one
+    place. came: the first messages of heirs.
     """
 
     def __init__(self, following: Following) -> None:
@@ -214,7 +214,7 @@ class _Rival(_HeirDesk):
 
 
 class _Unchosen(_HeirDesk):
-    """A coordinator that dies, and a successor that heirs have yet to follow. calls: of each role."""
+    """A coordinator that dies, and a successor that no heir follows yet. calls: of each role."""
 
     REFUSALS = 2
 
@@ -246,7 +246,7 @@ class _Unchosen(_HeirDesk):
 
 
 def test_a_successor_that_is_not_chosen_yet_is_waited_for() -> None:
-    """Also by those who were not told of the line of succession before the coordinator died."""
+    """Even clients that were not told the line of succession before the coordinator died wait."""
 
     async def wait() -> None:
         desk = _Unchosen()

@@ -1,4 +1,4 @@
-"""Who is ended because the run does not get further, and who is not: silent, stopped, busy, hung members."""
+"""Which members are ended when the run makes no progress: silent, stopped, busy and hung members."""
 
 from typing import get_args
 
@@ -40,7 +40,7 @@ def up(
 
 
 def hang(made: "Cluster", member: str, place: str = "") -> None:
-    """It stays in its lanes, and the others wait for it in the reduction."""
+    """Let a member stay in its lanes while the others wait for it in the reduction."""
     for process in made.processes.values():
         if process.generation is not None:
             process.hangs_in = "forward" if process.member == member else "reduce"
@@ -52,7 +52,7 @@ def lost(made: "Cluster") -> list[str]:
 
 
 def pass_s(made: "Cluster", seconds: float) -> None:
-    """Time goes by, and what agents and members have to say arrives; but no script gets further."""
+    """Let time pass and messages of agents and members arrive, but no script make progress."""
     until_ns = made.now_ns + round(seconds * SECOND)
     while made.now_ns < until_ns:
         assert made.ending is None, made.said
@@ -62,18 +62,18 @@ def pass_s(made: "Cluster", seconds: float) -> None:
 
 
 def held_up(made: "Cluster", seconds: float) -> bool:
-    """Whether all wait, after so long in which nobody commits anything."""
+    """Whether all wait, after this long without any commit."""
     pass_s(made, seconds)
     return hangs.is_held_up(made.state, made.now_ns)
 
 
-# ---- who cannot be reached -------------------------------------------------------------------------------
+# ---- unreachable members ---------------------------------------------------------------------------------
 
 
 def test_one_that_nothing_reaches_is_ended_in_a_step_that_takes_longer_than_any(
     cluster: "MakeCluster",
 ) -> None:
-    """All wait for it in the reduction, and so does it: nobody else is to blame."""
+    """All wait for it in the reduction, and so does it: no other member is to blame."""
     made = up(cluster, slots=4)
     for process in made.processes.values():
         process.hangs_in = "reduce"
@@ -87,7 +87,7 @@ def test_one_that_nothing_reaches_is_ended_in_a_step_that_takes_longer_than_any(
     assert lost(made) == ["n0.2"]
 
 
-def test_nobody_is_ended_for_want_of_answers_while_steps_are_as_usual(cluster: "MakeCluster") -> None:
+def test_no_member_is_ended_for_missing_answers_while_steps_are_as_usual(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=4)
     assert not held_up(made, 0.1)
     made.tell(Unreached(("n0.2",), 1))
@@ -95,7 +95,7 @@ def test_nobody_is_ended_for_want_of_answers_while_steps_are_as_usual(cluster: "
 
 
 def test_a_step_is_overdue_by_what_the_run_has_seen() -> None:
-    """Of pauses between steps, too; and in the first step of a generation, of other first steps."""
+    """By pauses between steps, too; and for the first step of a generation, by other first steps."""
     assert Observed().overdue_ns(is_first=False) is None
     assert Observed(step_ns_max=ns(0.01)).overdue_ns(is_first=False) == ns(OVERDUE_S_MIN)
     assert Observed(step_ns_max=ns(10)).overdue_ns(is_first=False) == ns(20)
@@ -105,7 +105,9 @@ def test_a_step_is_overdue_by_what_the_run_has_seen() -> None:
     assert compiled.overdue_ns(is_first=True) == ns(180)
 
 
-def test_nobody_is_ended_for_want_of_answers_while_half_of_them_do_not_come(cluster: "MakeCluster") -> None:
+def test_no_member_is_ended_for_missing_answers_while_half_of_them_are_missing(
+    cluster: "MakeCluster",
+) -> None:
     made = up(cluster, slots=4)
     made.stall_steps = True
     assert held_up(made, 2 * OVERDUE_S_MIN)
@@ -114,7 +116,7 @@ def test_nobody_is_ended_for_want_of_answers_while_half_of_them_do_not_come(clus
     assert lost(made) == []
 
 
-def test_declared_work_is_not_ended_for_want_of_answers(cluster: "MakeCluster") -> None:
+def test_declared_work_is_not_ended_for_missing_answers(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=4)
     made.stall_steps = True
     made.tell(FromMember("n0.1", Working(member="n0.1", work="evaluate")))
@@ -152,7 +154,7 @@ def test_members_that_are_all_silent_at_once_are_waited_for(cluster: "MakeCluste
 def test_one_that_could_not_say_that_it_committed_is_to_blame_and_not_those_that_wait(
     cluster: "MakeCluster",
 ) -> None:
-    """Its last words are of the reduction before: it holds the interpreter since."""
+    """Its last message is from the reduction before: since then it holds the interpreter lock."""
     made = up(cluster, slots=3)
     hang(made, "n0.1")
     pass_s(made, 2)
@@ -194,7 +196,7 @@ def test_the_last_one_that_holds_the_state_is_given_up_last(cluster: "MakeCluste
     assert lost(made)[:2] == ["n0.1", "n0.0"]
 
 
-def test_a_coordinator_that_was_held_up_ends_nobody(cluster: "MakeCluster") -> None:
+def test_a_coordinator_that_was_held_up_ends_no_member(cluster: "MakeCluster") -> None:
     made = up(cluster)
     hang(made, "n0.0")
     pass_s(made, 5)
@@ -217,7 +219,7 @@ def test_members_that_are_all_stopped_are_waited_for_and_go_on(cluster: "MakeClu
     assert not {"n0.0", "n0.1"}.intersection(lost(made)), "only a warm one, which holds nothing"
     for process in made.processes.values():
         process.is_paused = False
-    pass_s(made, HUNG_S_MIN - 10)  # what they were stopped for does not count
+    pass_s(made, HUNG_S_MIN - 10)  # the time they were stopped does not count
     made.until_step(made.state.progress.step + 2)
     assert not {"n0.0", "n0.1"}.intersection(lost(made))
 
@@ -265,7 +267,7 @@ def test_those_that_wait_are_asked_once_where_they_are(cluster: "MakeCluster") -
     assert (asked.count("n0.0"), asked.count("n0.2")) == (1, 1)
 
 
-def test_the_bound_can_be_set_and_doubles_where_it_has_ended_somebody(cluster: "MakeCluster") -> None:
+def test_the_bound_can_be_set_and_doubles_after_it_has_ended_a_member(cluster: "MakeCluster") -> None:
     made = up(cluster, hang_after_s=3.0)
     hang(made, "n0.0")
     begun_ns = made.now_ns
@@ -298,7 +300,7 @@ def test_one_that_is_seen_asleep_has_as_long_as_was_set(
 def test_one_that_computes_and_cannot_speak_may_be_past_its_step(
     cluster: "MakeCluster", is_mute: bool, least_s: float, most_s: float
 ) -> None:
-    """It holds the interpreter between steps, say. One that computes in its step speaks."""
+    """It may hold the interpreter lock between steps. A member that computes in its step sends messages."""
     made = up(cluster)
     busy = made.processes["n0.0"]
     busy.stacks = ((StackFrame("/home/me/train.py", 30, "sort", is_own=True, source="sorted(rows)"),),)
@@ -322,7 +324,7 @@ def test_all_that_are_busy_at_once_have_half_an_hour(cluster: "MakeCluster") -> 
     assert any("no member waits for them: they may take 1800 s" in text for text in made.said)
 
 
-def test_one_that_nobody_waits_for_is_told_as_one(cluster: "MakeCluster") -> None:
+def test_a_member_that_no_other_waits_for_is_reported_as_such(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=1)
     made.processes["n0.0"].hangs_in = "script"
     pass_s(made, HUNG_S_MIN)
@@ -360,7 +362,7 @@ def test_before_the_first_commit_nothing_that_is_set_holds(cluster: "MakeCluster
 IN_A_STEP = HUNG_S_MIN
 REGROUPING = FORM_S_MIN
 UNDECIDED = HUNG_S_MIN + FORM_S_MIN + HUNG_S_MIN
-"""Nobody is to blame at first, so all begin anew; it does not, and has the time of a step to leave it."""
+"""At first no member is to blame, so all start again. It does not, and has the time of a step to leave it."""
 HANGS: dict[Stage, float] = {
     "data": IN_A_STEP,
     "forward": IN_A_STEP,
@@ -374,11 +376,11 @@ HANGS: dict[Stage, float] = {
     "state": REGROUPING,
     "waiting": REGROUPING,
 }
-"""Where a member hangs for good, and after how many seconds it is ended for it."""
+"""Where a member hangs forever, and after how many seconds it is ended for that."""
 
 
 def test_a_hang_is_looked_for_in_every_stage() -> None:
-    """One that never becomes ready has `--wait`, and the end of the run has bounds of its own."""
+    """A member that never becomes ready has `--wait`, and the end of the run has bounds of its own."""
     assert {*HANGS, "starting", "finished"} == {*get_args(Stage)}
 
 
@@ -422,7 +424,7 @@ def test_the_last_copy_is_not_ended_for_a_hang_in_regrouping(cluster: "MakeClust
 
 
 def test_one_that_leaves_a_long_step_has_the_time_to_regroup(cluster: "MakeCluster") -> None:
-    """It left its lanes long after the others, and has not told them how it stands yet."""
+    """It left its lanes long after the others, and has not told them its standing yet."""
     made = up(cluster, slots=3)
     made.processes["n0.1"].hangs_in = made.processes["n0.1"].sticks_in = "forward"
     made.kill("n0.2")
@@ -445,7 +447,7 @@ def step_all(made: "Cluster") -> None:
 
 
 def get_ready(made: "Cluster", seconds: int) -> None:
-    """Time goes by, in which newcomers get ready; but nobody steps."""
+    """Let time pass in which newcomers get ready, but no member steps."""
     for _ in range(seconds):
         for process in list(made.processes.values()):
             if process.doing == "building":
@@ -522,7 +524,7 @@ def test_declared_work_of_one_that_is_to_be_replaced_is_waited_for(cluster: "Mak
     assert not lost(made)
 
 
-def test_what_one_that_was_replaced_had_declared_excuses_nobody(cluster: "MakeCluster") -> None:
+def test_declared_work_of_a_replaced_member_excuses_no_other(cluster: "MakeCluster") -> None:
     made = up(cluster)
     declare(made, "n0.1")
     replace(made, "n0.1")
@@ -572,7 +574,7 @@ def test_work_ends_with_the_member_that_declared_it(cluster: "MakeCluster") -> N
     made.run(lambda: "n0.1" in lost(made), seconds=60)
 
 
-# ---- what the bound follows from -------------------------------------------------------------------------
+# ---- how the bound is derived ----------------------------------------------------------------------------
 
 
 def test_the_bound_follows_from_steps_and_from_what_the_script_does_between_them() -> None:
@@ -586,7 +588,7 @@ def test_the_bound_follows_from_steps_and_from_what_the_script_does_between_them
 
 @pytest.mark.parametrize("took_s", [0.5, 40.0])
 def test_a_member_that_waits_does_not_make_the_step_long(cluster: "MakeCluster", took_s: float) -> None:
-    """n0.0 evaluates for 40 s before the step, which takes half a second; or the step takes all of it."""
+    """n0.0 evaluates for 40 s before the step, which takes half a second; or the step takes all that time."""
     made = up(cluster)
     step = made.state.progress.step + 1
     made.state.observed = Observed()

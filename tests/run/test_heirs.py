@@ -16,7 +16,7 @@ from holdfast.run.agent import EXIT_MISTAKE
 from holdfast.run.estate import OUTLIVES
 
 SLOW_S = 20.0
-"""Longer than anybody waits for a sign of the coordinator."""
+"""Longer than any process waits for a sign of the coordinator."""
 PORT = 29464
 """For metrics: each machine has all ports to itself."""
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -36,6 +36,7 @@ def site(tmp_path: Path, need: Callable[..., None], request: pytest.FixtureReque
             made.close()
 
 
+@pytest.mark.soak
 def test_another_machine_takes_over_from_one_that_dies(site: NetworkedRun) -> None:
     site.start()
     site.until_heirs()
@@ -47,7 +48,7 @@ def test_another_machine_takes_over_from_one_that_dies(site: NetworkedRun) -> No
 
 
 def test_what_goes_with_the_coordinator_goes_on_elsewhere(site: NetworkedRun) -> None:
-    """Encryption, metrics, a storm, and who looks on."""
+    """Encryption, metrics, a storm, and viewers."""
     site.start("--tls", "--metrics-port", str(PORT), "--chaos", "0.001", "--seed", "7")
     site.until_heirs()
     site.kill(0)
@@ -73,6 +74,7 @@ def test_what_goes_with_the_coordinator_goes_on_elsewhere(site: NetworkedRun) ->
     ):
         looking.until_said(text)
     assert site.finish()[1:] == [0, 0, 0]
+    assert all(len({*launched.pids()}) == 1 for launched in site.launched[1:3])  # the same processes
 
 
 @pytest.mark.soak
@@ -99,6 +101,7 @@ def test_a_coordinator_that_is_cut_off_is_replaced_and_its_machine_comes_back(si
     assert site.finish() == [0, 0, 0]
 
 
+@pytest.mark.soak
 def test_a_machine_that_is_cut_off_stops_and_comes_back(site: NetworkedRun) -> None:
     site.start()
     site.until_heirs()
@@ -124,7 +127,7 @@ def test_a_coordinator_that_is_cut_off_one_way_is_replaced(site: NetworkedRun, w
 
 @pytest.mark.soak
 def test_a_slow_link_changes_nothing(site: NetworkedRun) -> None:
-    """Neither the coordinator's nor an heir's: what they say to each other is little."""
+    """Neither the coordinator's nor an heir's: their messages to each other are small."""
     site.start()
     site.until_heirs()
     for machine in site.machines[:2]:

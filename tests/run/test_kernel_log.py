@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def gpus(tmp_path: Path) -> Path:
-    """What the driver shows on a machine with one GPU."""
+    """The driver's folder on a machine with one GPU."""
     gpus = tmp_path / "gpus"
     (gpus / "0000:00:06.0").mkdir(parents=True)
     return gpus
@@ -49,7 +49,7 @@ def add(path: Path, *lines: str) -> None:
         file.writelines(lines)
 
 
-def test_what_was_there_before_is_nobodys(log: KernelLog) -> None:
+def test_lines_from_before_belong_to_no_process(log: KernelLog) -> None:
     assert log.xid_of(464, 2.0) is None
 
 
@@ -95,8 +95,10 @@ def test_a_line_about_no_process_does_not_count_unless_one_gpu_is_seen(
     log.close()
 
 
-def test_a_line_about_a_gpu_that_is_not_seen_here_is_nobodys(log: KernelLog, path: Path) -> None:
-    """A container may see one GPU, and the log of all."""
+def test_a_line_about_a_gpu_that_is_not_visible_here_belongs_to_no_process(
+    log: KernelLog, path: Path
+) -> None:
+    """A container may see one GPU but the log of all."""
     add(path, LOST.replace("0000:00:06", "0000:00:09"))
     assert log.xid_of(1, 41.0) is None
 

@@ -1,4 +1,4 @@
-"""What only shows in large or long runs, and was found by the twin: groups that take minutes to form, a
+"""Problems that only show in large or long runs and that the twin found: groups that take minutes to form, a
 coordinator that was held up, a hang while a newcomer waits for its boundary.
 """
 
@@ -28,7 +28,7 @@ READY_S = 30.0
 
 
 def ready(size: int, *, nodes_max: int | None = None) -> RunState:
-    """So many members at `protect()`, their first generation announced at 5 s."""
+    """This many members at `protect()`, their first generation announced at 5 s."""
     policy = membership.RunPolicy(run="r", nodes_min=1, nodes_max=nodes_max or size, warm=0)
     state = membership.initial(policy, 0)
     membership.advance(state, Begun(), 0)
@@ -100,7 +100,7 @@ def test_a_coordinator_that_was_held_up_hears_the_others_before_it_gives_them_up
     commit(state, 1, ns(7))
     late_ns = ns(7 + LEASE_S_MIN + 100)
     assert lost(membership.advance(state, Tick(), late_ns)) == []
-    # Nobody speaks until their leases end: they are gone.
+    # No node sends anything until the leases end: they are gone.
     gone: list[str] = []
     for _ in range(100):
         due_ns = membership.deadline(state)
@@ -112,7 +112,7 @@ def test_a_coordinator_that_was_held_up_hears_the_others_before_it_gives_them_up
     assert len(gone) == 3
 
 
-def test_who_hangs_before_a_boundary_is_lost_alone() -> None:
+def test_a_member_that_hangs_before_a_boundary_is_lost_alone() -> None:
     state = ready(2, nodes_max=3)
     regroup(state, ns(6))
     commit(state, 1, ns(7))
@@ -138,7 +138,7 @@ def test_who_hangs_before_a_boundary_is_lost_alone() -> None:
 
 
 def test_steps_that_are_reported_together_are_not_one_long_step() -> None:
-    """Who was held up hears of many at once; a wait that is a multiple of a step's time must not follow."""
+    """A coordinator that was held up reads many reports at once; this must not lengthen its waits."""
     state = ready(3)
     regroup(state, ns(6))
     commit(state, 1, ns(16))

@@ -1,4 +1,4 @@
-"""`holdfast run` as a process: what comes out of it, how it ends, and that nothing is left of it."""
+"""`holdfast run` as a process: its output, how it ends, and that it leaves nothing behind."""
 
 import asyncio
 import os
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.slow
 
 ATTEMPTS_MAX = 10
 STOP_S_MAX = 60.0
+"""How long a signal may take to end a run of scripts that end when asked."""
 GRACE = ("--shutdown-timeout", "300")
-"""Far longer than any of them may take to end, on however busy a machine."""
-"""How long a signal may take to end a run of scripts that do as they are told."""
+"""Far longer than any of them may take to end, even on a busy machine."""
 
-# Members are unbuffered: print() writes a line in pieces, between those of what they have started.
+# Members are unbuffered: print() writes a line in pieces, mixed with those of processes they have started.
 SLEEPS = "import os, time; os.write(1, b'pid %d\\n' % os.getpid()); time.sleep(600)"
 DEAF = "import signal; signal.signal(15, signal.SIG_IGN); " + SLEEPS
 
@@ -124,7 +124,7 @@ def test_a_signal_ends_everything(start: Start, number: signal.Signals, code: in
     assert [event.outcome for event in start.events(RunEnded)] == ["stopped"]
 
 
-def test_a_second_signal_waits_for_nobody(start: Start) -> None:
+def test_a_second_signal_ends_the_run_without_waiting(start: Start) -> None:
     launched = start("--nproc-per-node", "2", *GRACE, script=DEAF)
     launched.until_printed("pid", 2)
     launched.process.terminate()
@@ -170,10 +170,10 @@ def test_a_killed_launcher_takes_everything_with_it(start: Start) -> None:
     launched.process.kill()
     launched.wait()
     launched.until(lambda: not any(map(is_alive, everything)))
-    # The file that was left behind neither names a run that goes on nor keeps its name from being used.
+    # The file that was left behind neither names a running run nor blocks its name.
     struck = start.chaos("killed", "kill")
     assert struck.returncode == 2
-    assert "No run 'killed' is going on" in struck.stderr
+    assert "No run 'killed' is running" in struck.stderr
     assert start("--run", "killed", script="print('again')").wait() == 0
     assert not (start.home / "runs" / "killed").exists()
 
@@ -198,6 +198,7 @@ os.write(1, b"pid %d\\n" % apart.pid)
     assert time.monotonic() - begun_s < STOP_S_MAX
 
 
+@pytest.mark.soak  # children of children are below
 def test_a_child_of_a_killed_node_does_not_outlive_the_run(start: Start) -> None:
     code = "import subprocess; print('pid', subprocess.Popen(['sleep', '600']).pid); " + SLEEPS
     launched = start(script=code)
@@ -226,7 +227,7 @@ if os.fork() == 0:
         assert launched.wait() == 0
         return time.monotonic() - max(float(line.split()[-1]) for line in launched.out)
 
-    # On a busy machine any end may take a while, but not each time one that waits no longer than it must.
+    # On a busy machine any end may take a while, but not every time if it only waits as long as it must.
     assert any(
         ended_after_s(leaves + ends) < ended_after_s(ends) + GROUP_GRACE_S for _ in range(ATTEMPTS_MAX)
     )
@@ -261,7 +262,7 @@ def test_an_agent_that_is_just_being_started_hears_a_signal_as_well(tmp_path: Pa
 def test_no_two_runs_of_one_name(start: Start) -> None:
     launched = start("--run", "only", script=SLEEPS)
     launched.until_printed("pid")
-    assert "A run 'only' is going on already" in complaint(start("--run", "only", script=SLEEPS))
+    assert "A run 'only' is already running" in complaint(start("--run", "only", script=SLEEPS))
     assert start.events(RunEnded) == []
 
 
@@ -307,7 +308,7 @@ def test_a_script_that_cannot_run_is_not_restarted(start: Start, script: str, er
     assert launched.wait() == 1
     assert start.events(ActionTaken) == []
     ending = next(line for line in launched.err if "the run fails" in line)
-    assert ending.endswith(f"failed (exit 1): {error}; to start it again would not help")
+    assert ending.endswith(f"failed (exit 1): {error}; a restart would not help")
     assert launched.err.count(error) == 1  # and its place
 
 
@@ -332,7 +333,7 @@ def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: 
 
 
 def test_a_script_that_joins_and_has_nothing_to_do_is_run_once(start: Start) -> None:
-    """It hangs up before it ends, as `with join()` does; the run once took that for a loss, over and over."""
+    """It hangs up before it ends, as `with join()` does; the run once took that for repeated losses."""
     script = JOINS.replace(
         "link.send(WorkerReady(member=member, setup=setup, took_s=0.01))",
         "print('nothing to do', flush=True); link.close(); sys.exit()",
@@ -344,7 +345,7 @@ def test_a_script_that_joins_and_has_nothing_to_do_is_run_once(start: Start) -> 
 
 
 def test_the_traceback_of_a_survived_failure_is_printed_once(start: Start, tmp_path: Path) -> None:
-    """Two members raise one after the other, in the same way; the run goes on after both."""
+    """Two members raise one after the other, in the same way; the run continues after both."""
     raises = """
         since += len(generation.members) == 2 and "n0.0" not in generation.members
         if member == "n0.0" and step == 10 or member == "n0.1" and since == 40: raise ValueError("boom")
@@ -387,7 +388,7 @@ def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path
     coordinator = find_endpoint(start.home, "crowded").pid
     resource.prlimit(coordinator, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     home = f"Holdfast's home {start.home}"
-    run.until_said(f"{home} is full: the run goes on")
+    run.until_said(f"{home} is full: the run continues")
     resource.prlimit(coordinator, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     run.until_said(f"{home} takes the record again; nothing was lost")
     (tmp_path / "enough").touch()
@@ -416,14 +417,14 @@ def test_a_member_is_replaced_on_request(start: Start, tmp_path: Path) -> None:
     ):
         over = start.verb(*(word.replace("{run}", "asked") for word in words))
         assert over.returncode == 1
-        assert "No run 'asked' is going on" in over.stderr
-        unknown = start.verb(*(word.replace("{run}", "nobody") for word in words))
+        assert "No run 'asked' is running" in over.stderr
+        unknown = start.verb(*(word.replace("{run}", "unknown") for word in words))
         assert unknown.returncode == 2
-        assert "No run 'nobody' is going on" in unknown.stderr
+        assert "No run 'unknown' is running" in unknown.stderr
         assert "  hint: " in unknown.stderr
 
 
-def test_whoever_refuses_a_move_says_what_to_do_instead(start: Start) -> None:
+def test_a_refused_move_says_what_to_do_instead(start: Start) -> None:
     launched = start("--run", "lonely", "--warm", "0", script=JOINS)
     launched.until_printed("generation n0.0$")
     words = (("migrate", "lonely", "n0.0"), ("migrate", "lonely", "n0"), ("drain", "n0", "--run", "lonely"))
@@ -472,7 +473,7 @@ def test_a_struck_node_comes_back_under_its_name(start: Start, tmp_path: Path) -
     assert start.chaos("struck", "node", "n1", "--for", str(away_s)).returncode == 0
     launched.until_printed("generation n0.0$")
     begun_s = time.monotonic()
-    # The first one to be wanted there may have been asked of the agent that was just dying.
+    # The first process wanted there may have been requested from the agent that was just dying.
     launched.until_printed(r"generation n0.0 n1.0\+[12]$", 2)
     assert time.monotonic() - begun_s > (AWAY_S + away_s) / 2
     (tmp_path / "enough").touch()
@@ -591,10 +592,10 @@ def test_a_node_with_tls_joins_no_coordinator_without(start: Start, free_port: i
     flags = ("--coordinator", f"127.0.0.1:{free_port}")
     start(*flags, script=SLEEPS, token=TOKEN).until_said("coordinator at")
     sentence = complaint(start(*flags, "--tls", script=SLEEPS, token=TOKEN))
-    assert sentence.endswith("was started without --tls, and this node with it.")
+    assert sentence.endswith("was started without --tls, but this node with --tls.")
 
 
-def test_a_coordinator_of_another_token_lets_nobody_in(start: Start, free_port: int) -> None:
+def test_a_coordinator_with_another_token_refuses_all_nodes(start: Start, free_port: int) -> None:
     flags = ("--coordinator", f"127.0.0.1:{free_port}")
     first = start(*flags, script=SLEEPS, token=TOKEN)
     first.until_said("coordinator at")

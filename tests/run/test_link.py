@@ -1,4 +1,4 @@
-"""A worker's line, against a coordinator that the test plays itself on a real socket."""
+"""A worker's link, against a coordinator that the test plays on a real socket."""
 
 import contextlib
 import os
@@ -48,11 +48,11 @@ pytestmark = pytest.mark.slow
 TOKEN = "a-token-for-tests"
 INTERRUPTS = 150
 FD_SETSIZE = 1024
-"""select() knows no descriptor beyond it."""
+"""select() supports no descriptor beyond it."""
 
 
 class Hub:
-    """The other end: accepts one connection, shakes hands as told, and keeps what it hears."""
+    """The other end: accepts one connection, shakes hands as told, and keeps received messages."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Hub:
         self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # closing alone would not wake whoever waits in accept()
+        with contextlib.suppress(OSError):  # closing alone would not wake a thread in accept()
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         if self.connected.is_set():
@@ -106,14 +106,14 @@ class Hub:
         assert not self._thread.is_alive()
 
     def hang_up_quietly(self) -> None:
-        with contextlib.suppress(OSError):  # the link may have been quicker
+        with contextlib.suppress(OSError):  # the link may have been faster
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def _serve(self) -> None:
         try:
             self._connection, _ = self._server.accept()
         except OSError:
-            return  # nobody came
+            return  # no connection came
         frames = FrameBuffer()
         certificate = b"" if self._identity is None else self._identity.fingerprint
         host = Host(TOKEN, endpoint=endpoint_of(self._connection.getsockname()), certificate=certificate)
@@ -124,7 +124,7 @@ class Hub:
                 self._channel.host(self._identity)
             while data := self._receive():
                 said = self._channel.open(data)
-                with contextlib.suppress(ConnectionError):  # it has hung up; what it said before is heard
+                with contextlib.suppress(ConnectionError):  # it has hung up; earlier messages are still read
                     self._connection.sendall(self._channel.pending())
                 for message in frames.feed(said):
                     self._hear(message, host)
@@ -145,7 +145,7 @@ class Hub:
             self._connection.sendall(self._channel.seal(frame(host.sealed(self._refusal))))
             self._connection.shutdown(socket.SHUT_WR)
             return
-        # In one piece, so that the handshake reads the beginning of what follows it.
+        # In one piece, so that the handshake reads the beginning of the next message.
         said = b"".join(map(frame, (host.sealed(Accepted(run="r")), *self._early)))
         self._connection.sendall(self._channel.seal(said))
         self.connected.set()
@@ -168,7 +168,7 @@ def hub() -> Iterator[MakeHub]:
 
 
 class Listener:
-    """Keeps what a link tells."""
+    """Keeps the messages from a link."""
 
     def __init__(self) -> None:
         self.messages: queue.Queue[ToWorker | None] = queue.Queue()
@@ -216,7 +216,7 @@ def test_what_comes_with_the_handshake_is_not_missed(hub: MakeHub, tls: bool) ->
 def test_a_signal_handler_that_raises_in_the_middle_of_sending_spoils_nothing(
     hub: MakeHub, tls: bool
 ) -> None:
-    """As SIGTERM's does: what is said after it still arrives, and both threads go on."""
+    """Like SIGTERM's: later messages still arrive, and both threads continue."""
     made = hub(identity=make_identity() if tls else None)
     link = Link.connect(made.environment)
     link.on_message = Listener()
@@ -309,7 +309,7 @@ def test_bytes_that_are_no_message_end_the_connection(hub: MakeHub) -> None:
     link.close()
 
 
-def test_a_coordinator_that_takes_nothing_is_given_up_and_nobody_waits_for_it() -> None:
+def test_a_coordinator_that_reads_nothing_is_given_up_and_blocks_no_sender() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
         far, _ = server.accept()
@@ -317,7 +317,7 @@ def test_a_coordinator_that_takes_nothing_is_given_up_and_nobody_waits_for_it() 
         link = Link(near, FrameBuffer(), "n0.0")
         link.on_message = listener
         large = Published(generation=1, key="k", value=b"v" * (4 << 10))
-        for _ in range(4 * QUEUE_MAX):  # far more than the kernel takes for somebody who does not read
+        for _ in range(4 * QUEUE_MAX):  # far more than the kernel buffers for a peer that does not read
             link.send(large)
         assert listener.next() is None
         link.close()
@@ -380,14 +380,14 @@ def test_a_message_larger_than_the_room_goes_on_behind_what_was_sent_of_it() -> 
         far.close()
 
 
-def test_a_refusal_is_the_users_to_read(hub: MakeHub) -> None:
+def test_a_refusal_is_reported_to_the_user(hub: MakeHub) -> None:
     made = hub(refusal=Refused(sentence="The worker is connected already.", hint="Name it."))
     with pytest.raises(HoldfastError) as caught:
         Link.connect(made.environment)
     assert (caught.value.sentence, caught.value.hint) == ("The worker is connected already.", "Name it.")
 
 
-def test_nobody_at_the_address_is_the_users_to_read(hub: MakeHub) -> None:
+def test_a_closed_port_is_reported_to_the_user(hub: MakeHub) -> None:
     made = hub()
     environment = made.environment
     made.close()
@@ -403,7 +403,7 @@ def test_a_script_that_was_not_started_by_a_run_is_told_so() -> None:
 
 
 @pytest.mark.parametrize("place", ["", "host", "host:", "host:port"])
-def test_an_endpoint_that_is_none(place: str) -> None:
+def test_an_invalid_endpoint(place: str) -> None:
     environment = {"HOLDFAST_COORDINATOR": place, "HOLDFAST_TOKEN": TOKEN, "HOLDFAST_MEMBER": "n0.0"}
     with pytest.raises(HoldfastError, match=r"which is not in the form HOST:PORT\.$"):
         Link.connect(environment)
@@ -427,7 +427,7 @@ def test_last_words_are_sent_where_a_script_has_many_files_open(hub: MakeHub) ->
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_somebody_else_at_the_address_is_told_from_a_coordinator() -> None:
+def test_another_program_at_the_address_is_not_taken_for_a_coordinator() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()
 
@@ -449,7 +449,7 @@ def test_somebody_else_at_the_address_is_told_from_a_coordinator() -> None:
 
 @pytest.mark.soak
 def test_a_coordinator_that_gets_no_core_for_a_while_is_waited_for(hub: MakeHub) -> None:
-    """Longer than what is silent is usually taken for something else."""
+    """It is silent for longer than the time after which a peer is usually taken for another program."""
     made = hub(pause_s=HANDSHAKE_WAIT_S + 2)
     link = Link.connect(made.environment)
     link.on_message = Listener()
@@ -459,7 +459,7 @@ def test_a_coordinator_that_gets_no_core_for_a_while_is_waited_for(hub: MakeHub)
 
 
 @pytest.mark.soak
-def test_somebody_who_says_a_byte_now_and_then_is_given_up() -> None:
+def test_a_peer_that_only_sends_a_byte_now_and_then_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()
         done = threading.Event()

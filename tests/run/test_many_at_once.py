@@ -1,4 +1,4 @@
-"""What many members say at one moment leaves the membership as if each had spoken to it."""
+"""Messages of many members at one moment leave the membership as if each had arrived alone."""
 
 import copy
 

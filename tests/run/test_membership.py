@@ -74,7 +74,7 @@ EXCUSES = (
     "after the training was complete",
     "the script's mistake",
 )
-"""What may end a harassed run."""
+"""Reasons that may end a harassed run."""
 
 
 def up(cluster: "MakeCluster", *, nodes: int = 1, **options: object) -> "Cluster":
@@ -88,7 +88,7 @@ def up(cluster: "MakeCluster", *, nodes: int = 1, **options: object) -> "Cluster
 
 
 def lingering(cluster: "MakeCluster") -> "Cluster":
-    """A run whose training is complete and whose scripts have still something to do."""
+    """A run whose training is complete and whose scripts still have work to do."""
     made = up(cluster, nodes=2, slots=1, warm=0, steps=1000)
     for process in made.processes.values():
         process.lingers = True
@@ -98,7 +98,7 @@ def lingering(cluster: "MakeCluster") -> "Cluster":
 
 
 def load_at(made: "Cluster", step: int) -> None:
-    """Processes that start from now on begin with a checkpoint."""
+    """Let processes that start from now on begin with a checkpoint."""
 
     def load(process: "Process") -> None:
         process.version = step
@@ -277,7 +277,7 @@ def test_what_was_cut_short_after_the_last_step_is_done_again(cluster: "MakeClus
     assert again not in [event.subject for event in made.recorded(MemberLost)]
 
 
-def test_whoever_is_busy_while_the_others_are_finished_holds_up_nobody(cluster: "MakeCluster") -> None:
+def test_a_busy_member_does_not_hold_up_members_that_are_finished(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=0, steps=1000)
     made.steps = made.state.progress.step
     made.processes["n0.0"].hangs_in = "forward"  # it evaluates what the others have finished with
@@ -297,7 +297,7 @@ def test_different_digests_fail_the_run_and_say_whose(cluster: "MakeCluster") ->
     assert "n0.1 differs from n0.0" in ending.reason
 
 
-def test_stop_ends_everybody_and_a_second_one_at_once(cluster: "MakeCluster") -> None:
+def test_stop_ends_all_members_and_a_second_stop_ends_them_at_once(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=1000)
     made.is_deaf = True
     made.tell(StopRequested("SIGTERM", 143))
@@ -317,7 +317,7 @@ def beat(made: "Cluster", name: str, step: int, stage: Stage) -> None:
 
 
 def leave_loop(made: "Cluster", name: str, **told: object) -> int:
-    """The script leaves its loop over steps here; after which step."""
+    """Let the script leave its loop over steps here. Return the step after which it left."""
     process = made.processes[name]
     process.doing, process.is_finished = "finished", True
     fields = {"step": process.version, "digest": "d", "steps_total": made.steps, **told}
@@ -335,10 +335,10 @@ def stepping(cluster: "MakeCluster", members: int = 2) -> "Cluster":
 
 @pytest.mark.parametrize("warm", [0, 1])
 @pytest.mark.parametrize("left", [0, 1], ids=["all have told", "some have told"])
-def test_what_rank_0_does_after_the_last_step_is_done_again_though_nobody_is_done(
+def test_rank_0s_work_after_the_last_step_is_repeated_even_if_no_member_is_done(
     cluster: "MakeCluster", warm: int, left: int
 ) -> None:
-    """The others come to their end meanwhile; until somebody has its part again, no other is rank 0."""
+    """The others end meanwhile. Until a member has repeated its part, no other is rank 0."""
     made = up(cluster, slots=2, warm=warm, steps=1000)
     made.run(lambda: len({process.version for process in made.processes.values() if process.version}) == 1)
     made.deliver_all("worker")
@@ -347,7 +347,7 @@ def test_what_rank_0_does_after_the_last_step_is_done_again_though_nobody_is_don
     made.kill("n0.0", signal=None, code=1)
     made.deliver_all("worker")
     made.deliver_all("agent")
-    made.processes["n0.1"].version = made.steps  # that it has committed is under way
+    made.processes["n0.1"].version = made.steps  # its commit report is in transit
     leave_loop(made, "n0.1")
     assert made.state.ending.closing is None
     assert made.finish().outcome == "completed"
@@ -357,7 +357,7 @@ def test_what_rank_0_does_after_the_last_step_is_done_again_though_nobody_is_don
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_loop_over_more_steps_shows_that_the_last_one_was_not(cluster: "MakeCluster", when: str) -> None:
-    """Rank 0 is lost between two epochs, before another member has come to the second one, or after it."""
+    """Rank 0 is lost between two epochs, before or after another member has reached the second one."""
     made = stepping(cluster)
     made.state.progress.steps_total = made.state.progress.step
     planned = FromMember("n0.1", Planned(member="n0.1", steps_total=1000))
@@ -367,7 +367,7 @@ def test_a_loop_over_more_steps_shows_that_the_last_one_was_not(cluster: "MakeCl
     made.deliver_all("worker")
     made.deliver_all("agent")
     if when == "before":
-        assert len(made.generations) == 1  # somebody is to do rank 0's last part
+        assert len(made.generations) == 1  # a member has to repeat rank 0's last part
         made.tell(planned)
     assert made.generations[-1].members == ("n0.1",)
     made.tell(FromMember("n0.1", Planned(member="n0.1", steps_total=3)))  # of a loop that was left
@@ -393,7 +393,7 @@ def test_leaving_the_loop_alone_is_told_as_soon_as_another_one_goes_on(cluster: 
     assert {stop.grace_s for stop in made.sent(StopWorker)} == {10.0}
 
 
-def test_whoever_has_begun_another_step_before_is_noticed_as_well(cluster: "MakeCluster") -> None:
+def test_a_member_that_began_another_step_before_is_noticed_too(cluster: "MakeCluster") -> None:
     made = stepping(cluster)
     beat(made, "n0.1", made.processes["n0.0"].version + 1, "reduce")
     leave_loop(made, "n0.0")
@@ -457,7 +457,7 @@ def test_a_newcomer_after_the_last_step_is_no_sign_of_a_mistake(cluster: "MakeCl
     assert made.finish().outcome == "completed"
 
 
-def test_who_finishes_while_the_run_ends_may_go(cluster: "MakeCluster") -> None:
+def test_a_member_that_finishes_while_the_run_ends_may_leave(cluster: "MakeCluster") -> None:
     made = stepping(cluster)
     made.is_deaf = True
     made.tell(StopRequested("SIGTERM", 143))
@@ -560,7 +560,7 @@ def test_a_killed_member_is_replaced_by_a_warm_one_in_its_place(cluster: "MakeCl
 
 
 def test_rank_0_is_the_oldest_member_and_stays_where_it_is(cluster: "MakeCluster") -> None:
-    """Whoever comes, and whatever seats are filled again: as long as it lives, and then the next oldest."""
+    """As long as it lives, and then the next oldest, whichever members join and seats are filled again."""
     made = up(cluster, nodes=2, slots=2, steps=1000)
     firsts = [made.generations[0].members[0]]
     for victim in ("n0.0", "n0.2", "n1.0", "n0.1", "n1.1"):
@@ -571,7 +571,7 @@ def test_rank_0_is_the_oldest_member_and_stays_where_it_is(cluster: "MakeCluster
             lambda: not made.state.roster.short and not made.state.roster.coming and pools_are_parked(made)
         )
         firsts.append(made.generations[-1].members[0])
-    # The replacements of n0.0 and of n0.2, and of n1.0, came later than n0.1 and n1.1, wherever they sit.
+    # The replacements of n0.0, n0.2 and n1.0 joined later than n0.1 and n1.1, whatever their seats.
     assert firsts == ["n0.0", "n0.1", "n0.1", "n0.1", "n1.1", firsts[-1]]
     members = [made.state.roster.members[name] for name in made.generations[-1].members]
     assert members[0].since_generation == min(member.since_generation for member in members)
@@ -609,7 +609,7 @@ def test_a_replacement_that_is_replaced_stands_for_whom_it_replaced(cluster: "Ma
 
 
 def test_a_loss_is_told_with_its_cause_though_the_run_has_shrunk_at_once(cluster: "MakeCluster") -> None:
-    """The connection ends before the agent says what the process died of."""
+    """The connection ends before the agent reports the cause of death."""
     made = up(cluster, nodes=2, slots=1, warm=0, steps=200)
     made.tell(Disconnected("worker", "n1.0"))
     assert made.state.generations.number == 2
@@ -618,8 +618,8 @@ def test_a_loss_is_told_with_its_cause_though_the_run_has_shrunk_at_once(cluster
     assert any("without n1.0 (SIGKILL)" in text for text in made.said), made.said
 
 
-def test_who_is_needed_before_it_has_joined_is_shown_from_then_on(cluster: "MakeCluster") -> None:
-    """Once it has joined it is admitted at once, and may print before its agent would hear of it."""
+def test_a_process_needed_before_it_has_joined_is_shown_from_then_on(cluster: "MakeCluster") -> None:
+    """Once it has joined, it is admitted at once, and might print before its agent is told."""
     made = up(cluster, slots=1, warm=1, steps=10**6)
     made.kill("n0.1")
     made.deliver_all("agent")
@@ -678,7 +678,7 @@ def test_a_replacement_that_takes_too_long_comes_later(cluster: "MakeCluster") -
     assert made.generations[2].at_boundary
 
 
-def test_who_came_too_late_for_one_loss_is_not_waited_for_after_another(cluster: "MakeCluster") -> None:
+def test_a_replacement_too_late_for_one_loss_is_not_waited_for_after_another(cluster: "MakeCluster") -> None:
     made = up(cluster, nodes=2, slots=2, steps=10**6)
     made.processes["n1.2"].builds = False
     late = made.state.roster.members["n1.2"]
@@ -756,8 +756,8 @@ def test_below_the_least_nodes_the_run_waits_for_one(cluster: "MakeCluster") -> 
 
 
 def test_each_wait_for_a_node_is_as_long_as_the_first(cluster: "MakeCluster") -> None:
-    """The only node comes back and is lost again before its member is ready; what the run waited for it
-    before, and what the member takes to get ready, is no part of the next wait.
+    """The only node comes back and is lost again before its member is ready. Neither the run's earlier wait
+    nor the member's time to get ready is part of the next wait.
     """
     made = up(cluster, slots=1, warm=0, wait_s=60.0)
     made.script = lambda process: setattr(process, "builds", False)
@@ -806,7 +806,7 @@ def test_a_node_that_comes_back_has_no_longer_than_that_for_its_members(cluster:
     assert made.now_ns - returned_ns < 70 * SECOND
 
 
-def test_when_everybody_is_lost_the_run_goes_on_from_a_checkpoint(cluster: "MakeCluster") -> None:
+def test_when_all_members_are_lost_the_run_continues_from_a_checkpoint(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=0, steps=30)
     made.until_step(9)
     made.kill("n0.0")
@@ -945,7 +945,7 @@ def test_a_stopped_member_is_fenced_and_given_up(cluster: "MakeCluster") -> None
     assert "n0.0 is stopped (SIGSTOP); it is replaced after 5 s unless it continues" in made.said
 
 
-def test_whoever_hears_nobody_because_it_was_held_up_itself_gives_nobody_up(cluster: "MakeCluster") -> None:
+def test_a_coordinator_that_was_held_up_gives_no_node_up(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=10**6)
     made.now_ns += 60 * SECOND
     made.tell(Tick())
@@ -964,7 +964,7 @@ def test_a_member_whose_step_never_ends_is_ended(cluster: "MakeCluster") -> None
     assert (fault.subject, fault.fault) == ("n0.0", "no progress")
 
 
-def test_a_generation_that_breaks_with_nobody_lost_is_opened_again(cluster: "MakeCluster") -> None:
+def test_a_generation_that_breaks_without_a_loss_is_opened_again(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=1000)
     made.break_group("n0.0")
     made.until_generation(2)
@@ -1001,7 +1001,7 @@ BOOM = "Traceback (most recent call last):\n  line {line}\nValueError: boom"
 
 
 def fail_script(made: "Cluster", name: str, stage: Stage, line: int = 1) -> None:
-    """The script raises on this member, and says where it was."""
+    """Let the script raise on this member, and report where it was."""
     beat(made, name, made.state.progress.step, stage)
     made.leave(name, code=1, complaint=BOOM.format(line=line))
 
@@ -1039,7 +1039,7 @@ def test_a_failure_of_all_members_is_printed_once_with_the_end(cluster: "MakeClu
 
 
 def test_a_failure_is_printed_once_the_run_has_come_further(cluster: "MakeCluster") -> None:
-    """Steps that are computed again do not show whether it comes again."""
+    """Repeated steps do not show whether the failure happens again."""
     made = up(cluster, slots=2, warm=2, steps=100)
     made.until_step(5)
     fail_script(made, "n0.0", "forward")
@@ -1098,7 +1098,7 @@ def test_a_script_that_takes_long_to_end_is_still_explained(cluster: "MakeCluste
 
 
 def test_a_process_that_exits_with_0_in_a_step_is_told_of_as_lost(cluster: "MakeCluster") -> None:
-    """As os._exit(0) does, of which the connection tells first."""
+    """As with os._exit(0), where the connection ends first."""
     made = up(cluster, slots=2, steps=10**6)
     made.kill("n0.0", signal=None, code=0)
     made.deliver_all("worker")
@@ -1131,7 +1131,7 @@ def test_a_warm_process_that_fails_costs_the_run_nothing(cluster: "MakeCluster",
 def test_a_sentence_for_the_user_that_two_members_end_with_ends_the_run_with_code_2(
     cluster: "MakeCluster",
 ) -> None:
-    """The connection ends first; the agent sees the exit, and what was said, a moment later."""
+    """The connection ends first; the agent sees the exit and the last words a moment later."""
     made = up(cluster, slots=3, warm=0, steps=10**6)
     for number, name in enumerate(("n0.1", "n0.0")):
         made.leave(name, code=2, complaint=f"holdfast: lanes={number} is wrong.\n  hint: take 8")
@@ -1145,7 +1145,7 @@ def test_a_sentence_for_the_user_that_two_members_end_with_ends_the_run_with_cod
 def test_a_mistake_that_comes_again_after_a_commit_is_survived_in_a_step_alone(
     cluster: "MakeCluster",
 ) -> None:
-    """As a script that raises is: there data or a machine may be to blame."""
+    """Like a script that raises: in a step, data or a machine may be to blame."""
     made = up(cluster, slots=2, warm=0, steps=10**6)
     for number, name in enumerate(("n0.1", "n0.0"), start=1):
         made.leave(name, code=2, complaint=f"holdfast: Lane {number} is wrong.")
@@ -1199,12 +1199,12 @@ def test_a_sentence_that_is_not_the_runs_ends_only_its_member(
     assert made.state.ending.closing is None
 
 
-def test_who_is_cut_off_before_anybody_has_joined_is_started_again(cluster: "MakeCluster") -> None:
-    """It was at `join()`, so the script is one that joins; the run once counted as completed here."""
+def test_a_member_cut_off_before_any_has_joined_is_started_again(cluster: "MakeCluster") -> None:
+    """It was at `join()`, so the script joins; the run once counted as completed here."""
     made = cluster(slots=1, warm=0)
     made.join_node("n0")
     made.run(lambda: "n0.0" in made.processes)
-    made.queues["worker", "n0.0"].clear()  # that it has joined does not arrive any more
+    made.queues["worker", "n0.0"].clear()  # the message that it has joined never arrives
     made.leave("n0.0", code=2, complaint=f"holdfast: {COORDINATOR_GONE}")
     assert made.finish().outcome == "completed"
     assert "n0.0 lost (connection ended)" in made.said
@@ -1386,7 +1386,7 @@ def test_waits_follow_what_was_seen_within_their_bounds() -> None:
     assert slow.lease_ns == ns(30)
     assert slow.replace_ns == 0  # too slow to be waited for at all
     assert slow.form_wait_ns == ns(900)
-    assert fresh.form_wait_ns == ns(900)  # nobody has seen one yet
+    assert fresh.form_wait_ns == ns(900)  # none was seen yet
 
 
 def test_backing_off_is_bounded() -> None:
@@ -1457,7 +1457,7 @@ def test_whatever_fails_in_whatever_order_the_run_ends(
 
 
 def harass(made: "Cluster", generator: random.Random, faults: int) -> None:
-    """Let things happen in any order, with faults in between; in the end everybody who is away returns."""
+    """Let events happen in any order, with faults in between; in the end all nodes that are away return."""
     away: list[str] = []
     for turn in range(TURNS_MAX):
         if made.ending is not None:
@@ -1497,7 +1497,7 @@ def harm(made: "Cluster", generator: random.Random, turn: int, away: list[str]) 
 
 
 def bring_back(made: "Cluster", away: list[str]) -> None:
-    """As soon as the run has noticed that they went."""
+    """Bring nodes back as soon as the run has noticed their loss."""
     for node in list(away):
         if ("agent", node) not in made.queues and made.ending is None:
             away.remove(node)
@@ -1505,7 +1505,7 @@ def bring_back(made: "Cluster", away: list[str]) -> None:
 
 
 def check_steps(made: "Cluster") -> None:
-    """Every step that was recorded is one further than what its generation went on from."""
+    """Every recorded step is one further than the step from which its generation continued."""
     reached = 0
     for event in [effect.event for effect in made.effects if isinstance(effect, Record)]:
         if isinstance(event, GenerationOpened) and event.step is not None:
@@ -1530,8 +1530,8 @@ def test_only_members_that_are_through_are_released(cluster: "MakeCluster") -> N
 @pytest.mark.parametrize("first", ["worker", "agent"])
 @pytest.mark.parametrize("warm", [0, 1])
 def test_a_script_that_joins_and_ends_is_run_once(cluster: "MakeCluster", first: str, warm: int) -> None:
-    """Its connection may end before its agent sees that it ended well. The run once started it again, until
-    seventeen such losses had failed it.
+    """Its connection may end before its agent sees its successful exit. The run once started it again, until
+    it failed after seventeen such losses.
     """
     made = cluster(slots=2, warm=warm)
     made.script = lambda process: setattr(process, "builds", False)
@@ -1566,7 +1566,7 @@ def test_a_run_whose_last_process_leaves_does_not_wait_for_another(
     assert made.now_ns - at_ns < SECOND
 
 
-def test_the_seat_of_who_was_in_no_generation_is_free_once_its_end_is_known(cluster: "MakeCluster") -> None:
+def test_the_seat_of_a_member_in_no_generation_is_free_once_its_end_is_known(cluster: "MakeCluster") -> None:
     made = cluster(slots=2, warm=0, steps=3)
     made.script = lambda process: setattr(process, "builds", process.member != "n0.1")
     made.join_node("n0")
@@ -1574,7 +1574,7 @@ def test_the_seat_of_who_was_in_no_generation_is_free_once_its_end_is_known(clus
     made.kill("n0.1")
     made.deliver_all("worker")
     assert "n0.1+1" not in made.state.roster.members
-    assert not made.generations  # n0.0 waits for who comes in its place
+    assert not made.generations  # n0.0 waits for the one that takes its place
     made.deliver_all("agent")
     assert "n0.1+1" in made.state.roster.members
     assert made.finish().outcome == "completed"

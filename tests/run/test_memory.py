@@ -1,4 +1,4 @@
-"""Memory that outlives workers: who is handed it, and that nothing is left of it."""
+"""Memory that outlives workers: which processes get it, and that nothing is left of it."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a run shows to Prometheus, on a real socket; and that nobody who scrapes can hold it up."""
+"""A run's metrics for Prometheus, on a real socket, and that no scraper can hold up the run."""
 
 import os
 import socket
@@ -171,7 +171,7 @@ def test_a_port_in_use_ends_the_command_before_anything_starts(tmp_path: Path) -
     assert "started" not in done.stdout
 
 
-# ---- how it comes there ----------------------------------------------------------------------------------
+# ---- where the values come from --------------------------------------------------------------------------
 
 
 def begun() -> membership.RunState:

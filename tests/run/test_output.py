@@ -1,4 +1,4 @@
-"""What members print: every line once, whole, in order and named; and what they fail with, held back."""
+"""The members' output: every line once, whole, in order and named; and their complaints, held back."""
 
 import os
 import threading
@@ -23,7 +23,7 @@ from holdfast.run.output import (
 )
 
 ATTEMPTS = 5
-"""At one of them the machine has time for us."""
+"""In at least one of them the machine has time for us."""
 TRACEBACK = b"""\
 Traceback (most recent call last):
   File "train.py", line 3, in <module>
@@ -64,7 +64,7 @@ COMPLAINTS = [TRACEBACK, CHAINED, GROUP, SYNTAX_ERROR, THREAD, SENTENCE]
 
 
 class Terminal:
-    """Keeps what was printed."""
+    """Keeps the printed lines."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[Stream, bytes]] = []
@@ -240,14 +240,14 @@ def test_a_slow_reader_fills_the_printer_and_is_told_of_when_it_has_read() -> No
     os.close(reads)
 
 
-def test_a_reader_that_has_left_holds_up_nobody() -> None:
+def test_a_reader_that_has_left_blocks_no_writer() -> None:
     took_s = []
     for _ in range(ATTEMPTS):
         reads, writes = os.pipe()
         os.close(reads)
         printer = Printer(lambda: None)
         for _ in range(10):
-            printer.put(writes, b"nobody reads this\n")
+            printer.put(writes, b"no one reads this\n")
         begun_s = time.monotonic()
         printer.close()
         took_s.append(time.monotonic() - begun_s)

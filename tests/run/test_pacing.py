@@ -1,4 +1,4 @@
-"""How fast members are, as it is written down: whom the others wait for, and how often that is looked at."""
+"""How fast members are, as recorded: which member the others wait for, and how often that is recorded."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ STEPS = 10
 
 
 def formed(lanes: Sequence[int]) -> RunState:
-    """A generation whose members have so many lanes."""
+    """A generation whose members have these numbers of lanes."""
     state = initial(RunPolicy(run="r"), 1000 * S)
     for slot, count in enumerate(lanes):
         name = f"n0.{slot}"
@@ -31,7 +31,7 @@ def formed(lanes: Sequence[int]) -> RunState:
 
 
 def step(state: RunState, computes_s: Sequence[float], *, checkpoint_s: float = 0.0) -> None:
-    """Each computes for so long a step and waits for the slowest; member 0 also copies for a checkpoint."""
+    """Let each compute for this long and wait for the slowest; member 0 also copies for a checkpoint."""
     for number, (member, compute_s) in enumerate(zip(state.roster.members.values(), computes_s, strict=True)):
         last = member.spent[0]
         copies_s = 0.0 if number else checkpoint_s
@@ -61,7 +61,7 @@ def test_the_slowest_is_named_beside_the_quick_ones() -> None:
     assert (event.step_ns, event.quick_ns, event.slowest_ns) == (5.1 * S, 1.1 * S, 5.1 * S)
 
 
-def test_who_has_fewer_lanes_is_not_quicker() -> None:
+def test_a_member_with_fewer_lanes_is_not_faster() -> None:
     state = formed((3, 3, 2))
     step(state, (3.0, 3.0, 2.0))
     pacing.note(state, is_last=True)
@@ -69,7 +69,7 @@ def test_who_has_fewer_lanes_is_not_quicker() -> None:
     assert event.quick_ns == event.slowest_ns == 3.1 * S
 
 
-def test_who_has_lanes_of_a_slow_member_is_not_slow() -> None:
+def test_a_member_with_lanes_of_a_slow_one_is_not_slow() -> None:
     state = formed((5, 2, 5, 4))
     step(state, (5.2, 4.0, 5.1, 4.0))
     pacing.note(state, is_last=True)

@@ -1,4 +1,4 @@
-"""What the coordinator makes of the members' pace: what it says, what it records, and whom it replaces."""
+"""How the coordinator acts on the members' pace: what it says and records, and which member it replaces."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ def tell(
     generation: int | None = None,
     is_named: bool = False,
 ) -> list[str]:
-    """What is said about it."""
+    """The lines said about the finding."""
     formed = made.state.generations.formed
     assert formed is not None
     said = len(made.said)
@@ -65,7 +65,7 @@ def test_lanes_that_move_are_told_and_written_down(cluster: MakeCluster) -> None
     assert action.causes == (fault.id,)
 
 
-def test_who_is_named_first_is_written_down_once(cluster: MakeCluster) -> None:
+def test_a_member_that_is_named_first_is_recorded_once(cluster: MakeCluster) -> None:
     made = up(cluster)
     (sentence,) = tell(made, "slow", times=5.0)
     assert sentence == (
@@ -96,7 +96,9 @@ def test_a_member_that_only_had_too_many_lanes_is_not_called_slow(cluster: MakeC
 def test_so_is_that_they_are_even_again(cluster: MakeCluster) -> None:
     made = up(cluster)
     (sentence,) = tell(made, "even", before=(5, 2, 5, 4))
-    assert sentence == "all members are about as quick again: lanes are dealt evenly again, n0.1 from 2 to 4"
+    assert (
+        sentence == "all members are about equally fast again: lanes are dealt evenly again, n0.1 from 2 to 4"
+    )
     (action,) = made.recorded(ActionTaken)
     assert (action.action, action.reason) == ("rebalance", sentence)
     assert made.recorded(FaultObserved) == []
@@ -110,7 +112,7 @@ def test_where_no_lane_can_be_moved_it_says_what_would_help(cluster: MakeCluster
     assert made.recorded(ActionTaken) == []
 
 
-def test_what_everybody_suffers_from_is_laid_at_nobodys_door(cluster: MakeCluster) -> None:
+def test_a_slowdown_of_all_members_is_blamed_on_none(cluster: MakeCluster) -> None:
     made = up(cluster)
     (data,) = tell(made, "everyone", times=1.8, data=0.9)
     (other,) = tell(made, "everyone", times=1.8, data=0.1)
@@ -131,7 +133,7 @@ def test_a_member_below_the_floor_is_replaced_once(cluster: MakeCluster) -> None
     assert replaced.reason == "6.0 times as slow as the others"
     (sentence,) = tell(made, "floor", times=6.0)
     assert "n0.4 takes 6.0 times as long" in sentence
-    assert "it is the node. `holdfast drain n0 --run r`" in sentence
+    assert "the node is slow. `holdfast drain n0 --run r`" in sentence
     assert made.state.replacing.leaving == {}
 
 

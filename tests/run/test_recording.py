@@ -1,4 +1,4 @@
-"""What a member tells of its checkpoints, as it gets into the record."""
+"""How a member's reports about checkpoints get into the record."""
 
 from holdfast.record.events import CheckpointSaved, StepWitnessed
 from holdfast.run.recording import checkpoint_event, witness_event

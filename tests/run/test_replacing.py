@@ -1,4 +1,4 @@
-"""Members that the operator wants replaced: by whom, when, and what if somebody is lost meanwhile."""
+"""Members that the operator wants replaced: by which process, when, and what if one is lost meanwhile."""
 
 import random
 from collections.abc import Callable
@@ -33,7 +33,7 @@ from holdfast.run.wire import (
 MakeCluster = Callable[..., Cluster]
 
 EXCUSES = ("failures and not one commit in between", "after the training was complete")
-"""What may end a run in which members are killed at random."""
+"""Reasons that may end a run in which members are killed at random."""
 
 
 def up(cluster: "MakeCluster", *, nodes: int = 1, **options: object) -> "Cluster":
@@ -52,7 +52,7 @@ def ask(made: "Cluster", member: str, *, asks_only: bool = False) -> Answer:
 
 
 def move_of(name: str, *, asks_only: bool = False) -> Move:
-    """A member is migrated, a node drained."""
+    """The move that migrates a member or drains a node."""
     if "." in name:
         return Migrate(member=name, asks_only=asks_only)
     return Drain(node=name, asks_only=asks_only)
@@ -65,7 +65,7 @@ def tell(made: "Cluster", move: Move) -> Answer:
 
 
 def announced(cluster: "MakeCluster", member: str, *, nodes: int = 1) -> "Cluster":
-    """The generation without the member is announced, and the one before still steps."""
+    """A cluster in which the generation without the member is announced and the one before still steps."""
     made = up(cluster, nodes=nodes, slots=2, steps=10**6)
     ask(made, member)
     made.run(lambda: made.state.generations.number == 2)
@@ -78,7 +78,7 @@ def announced(cluster: "MakeCluster", member: str, *, nodes: int = 1) -> "Cluste
 
 
 def active(made: "Cluster") -> set[str]:
-    """Who takes part, as far as the record knows."""
+    """The active members according to the record."""
     names: set[str] = set()
     for event in made.recorded(Event):
         if isinstance(event, MemberJoined) and event.role == "active":
@@ -138,7 +138,7 @@ def test_several_at_once_and_one_after_the_other(cluster: "MakeCluster") -> None
     assert not made.recorded(MemberLost)
 
 
-def test_somebody_with_the_state_stays_where_all_are_to_go(cluster: "MakeCluster") -> None:
+def test_a_member_with_the_state_stays_if_all_are_to_leave(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=2, steps=10**6)
     for name in ("n0.0", "n0.1"):
         assert ask(made, name).ok
@@ -147,7 +147,7 @@ def test_somebody_with_the_state_stays_where_all_are_to_go(cluster: "MakeCluster
     assert made.state.progress.step_max == made.state.progress.step
 
 
-def test_the_lanes_need_room_for_nobody_more(cluster: "MakeCluster") -> None:
+def test_a_replacement_needs_no_room_in_the_lanes(cluster: "MakeCluster") -> None:
     made = cluster(slots=2, steps=10**6)
     made.script = lambda process: process.differ(lanes=2)
     made.join_node("n0")
@@ -171,7 +171,7 @@ def test_a_wrong_name_is_answered_with_the_right_ones(
     assert (answer.ok, answer.is_mistake, answer.sentence) == (False, True, sentence)
 
 
-def test_the_only_member_has_nobody_to_leave_its_state_to(cluster: "MakeCluster") -> None:
+def test_the_only_member_cannot_hand_over_its_state(cluster: "MakeCluster") -> None:
     answer = ask(up(cluster, slots=1, steps=10**6), "n0.0")
     assert (answer.ok, answer.is_mistake) == (False, False)
     assert "the only member" in answer.sentence
@@ -189,7 +189,7 @@ def test_a_node_is_drained_and_a_spare_one_takes_part(cluster: "MakeCluster", sp
     made.until_generation(2)
     assert (made.generations[1].members, made.generations[1].at_boundary) == (("n1.0", "n1.1"), True)
     answer = ask(made, "n0", asks_only=True)
-    assert (answer.ok, answer.is_done, answer.sentence) == (True, True, "n0 has no members any more")
+    assert (answer.ok, answer.is_done, answer.sentence) == (True, True, "n0 no longer has members")
     made.until_step(made.state.progress.step + 20)
     assert made.generations[-1].members == (("n1.0", "n1.1"), ("n1.0", "n2.0", "n2.1", "n1.1"))[spares]
     assert not made.recorded(MemberLost)
@@ -249,7 +249,7 @@ def test_a_node_that_the_run_cannot_do_without_is_not_drained(cluster: "MakeClus
     assert ask(made, "n0").sentence == "the run needs at least 2 nodes"
 
 
-def test_a_run_that_is_through_replaces_nobody(cluster: "MakeCluster") -> None:
+def test_a_complete_run_replaces_no_member(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=3)
     made.finish()
     assert ask(made, "n0.0") == Answer(ok=False, sentence="the run is over")
@@ -258,7 +258,7 @@ def test_a_run_that_is_through_replaces_nobody(cluster: "MakeCluster") -> None:
 @pytest.mark.parametrize("who", ["another", "stand-in", "itself"])
 @pytest.mark.parametrize("when", ["building", "announced", "changing"])
 def test_a_loss_meanwhile_costs_no_state(cluster: "MakeCluster", who: str, when: str) -> None:
-    """With two members: if the other one is lost, the state is with the one that was to go."""
+    """With two members: if the other one is lost, only the leaving one has the state."""
     made = up(cluster, slots=2, steps=10**6)
     step = made.state.progress.step
     ask(made, "n0.1")
@@ -299,7 +299,7 @@ def test_a_collective_that_breaks_meanwhile_costs_the_replacement_and_nothing_el
 
 
 def test_a_member_that_is_lost_first_is_replaced_as_after_any_loss(cluster: "MakeCluster") -> None:
-    """Its stand-in was announced in its place already; the loss is recorded and told all the same."""
+    """Its stand-in was already announced in its place; the loss is still recorded and reported."""
     made = announced(cluster, "n0.1")
     made.kill("n0.1")
     made.until_step(made.state.progress.step + 5)
@@ -317,7 +317,7 @@ def test_a_member_that_is_lost_first_is_replaced_as_after_any_loss(cluster: "Mak
 def test_a_member_that_is_lost_after_the_last_step_has_its_part_done_by_its_heir(
     cluster: "MakeCluster", member: str
 ) -> None:
-    """No boundary comes any more. What rank 0 alone does is done as rank 0."""
+    """No further boundary comes. Rank 0's own work is done by a member as rank 0."""
     made = announced(cluster, member)
     (other,) = {"n0.0", "n0.1"} - {member}
     process = made.processes[other]
@@ -325,7 +325,7 @@ def test_a_member_that_is_lost_after_the_last_step_has_its_part_done_by_its_heir
     made.tell(FromMember(other, Finished(member=other, step=process.version, digest="d")))
     assert made.state.ending.closing is None
     made.processes.pop(member)
-    made.tell(FromNode("n0", WorkerExited(member=member, signal=9, port=1)))  # the agent's word comes first
+    made.tell(FromNode("n0", WorkerExited(member=member, signal=9, port=1)))  # the agent's report comes first
     assert made.generations[-1].members == (("n0.2", "n0.1") if member == "n0.0" else ("n0.0", "n0.2"))
     assert not made.state.ending.is_cut_short
     made.steps = process.version
@@ -333,8 +333,8 @@ def test_a_member_that_is_lost_after_the_last_step_has_its_part_done_by_its_heir
 
 
 def test_a_stand_in_for_another_member_does_not_keep_a_run_that_is_through(cluster: "MakeCluster") -> None:
-    """Rank 0 is lost with its node after the last step. The stand-in waits for a boundary that never comes;
-    generations once followed each other without end, because it seemed to come in with the next one.
+    """Rank 0 is lost with its node after the last step. The stand-in waits for a boundary that never comes.
+    Generations once followed each other without end, because it seemed to join with the next one.
     """
     made = up(cluster, nodes=2, slots=1, steps=10**6)
     made.stall_steps = True
@@ -383,7 +383,7 @@ def test_a_drained_node_whose_members_are_lost_has_none_any_more(cluster: "MakeC
     made.kill("n1.0")
     made.until_step(made.state.progress.step + 5)
     answer = ask(made, "n1", asks_only=True)
-    assert (answer.is_done, answer.sentence) == (True, "n1 has no members any more")
+    assert (answer.is_done, answer.sentence) == (True, "n1 no longer has members")
     assert (made.state.roster.nodes_active, active(made)) == (1, {"n0.0"})
 
 
@@ -395,7 +395,7 @@ def test_an_heir_on_a_node_that_is_drained_meanwhile_inherits_nothing(cluster: "
     made.run(lambda: not made.state.replacing.leaving)
     made.until_step(made.state.progress.step + 5)
     assert {name for one in made.generations[2:] for name in one.members} == {"n0.0", "n0.1", "n1.0"}
-    assert ask(made, "n1", asks_only=True).sentence == "n1 has no members any more"
+    assert ask(made, "n1", asks_only=True).sentence == "n1 no longer has members"
     assert active(made) == {"n0.0", "n0.1"}
 
 
@@ -412,7 +412,7 @@ def test_a_node_that_is_not_drained_after_all_keeps_its_warm_processes(cluster: 
 
 
 def hold_up(made: "Cluster", process: "Process", *, declared: bool) -> None:
-    """It stays where it is: in work that it has declared, or in its lanes, and others wait for it."""
+    """Let a member stay in declared work, or in its lanes, while others wait for it."""
     assert process.generation is not None
     if declared:
         process.hangs_in = "script"
@@ -424,7 +424,7 @@ def hold_up(made: "Cluster", process: "Process", *, declared: bool) -> None:
 
 
 def let_go(made: "Cluster", process: "Process") -> None:
-    """The declared work is over."""
+    """Let the member continue: the declared work is over."""
     if made.processes.get(process.member) is process:
         process.hangs_in = None
         made.from_worker(process, Working(member=process.member, work="evaluation", is_over=True))

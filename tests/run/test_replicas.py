@@ -1,4 +1,4 @@
-"""Replicas of several members: who makes a whole one, who waits on the shelf, and when a part is lost."""
+"""Replicas of several members: which members form one, which wait on the shelf, and when a part is lost."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def members(made: Cluster) -> tuple[str, ...]:
 
 
 def commit(made: Cluster, *names: str, generation: int | None = None) -> None:
-    """These members commit a step, and nobody else."""
+    """Let only these members commit a step."""
     for name in names:
         process = made.processes[name]
         process.version += 1
@@ -91,7 +91,7 @@ def test_a_part_without_a_copy_sends_all_back_to_the_beginning(cluster: MakeClus
     assert "no member has part 2 of 2 of the state any more: all of them begin again" in made.said
 
 
-def test_a_lone_replica_waits_for_who_takes_the_empty_place(cluster: MakeCluster) -> None:
+def test_a_lone_replica_waits_for_a_member_in_the_empty_place(cluster: MakeCluster) -> None:
     made = up(cluster, 1)
     made.kill("n0.1")
     made.run(lambda: made.state.generations.number == 2)
@@ -117,7 +117,7 @@ def test_tensor_parallel_ranks_stay_on_one_node(cluster: MakeCluster) -> None:
 
 
 def test_a_rank_that_is_ahead_takes_the_others_along(cluster: MakeCluster) -> None:
-    """They have the sum of its step; without it they would drop that, and it could not come back."""
+    """They have the sum of its step; without it they would drop the step, and it could not come back."""
     made = up(cluster, 2)
     made.stall_steps = True
     step = made.state.progress.step
@@ -147,7 +147,7 @@ def test_a_twin_on_the_shelf_has_the_part_too(cluster: MakeCluster) -> None:
 
 def test_a_twin_that_has_not_been_heard_of_for_some_steps_has_the_part(cluster: MakeCluster) -> None:
     made = up(cluster, 2)
-    for _ in range(2):  # what n1.1 says of its commits is still on its way
+    for _ in range(2):  # n1.1's commit reports are still in transit
         commit(made, "n0.0", "n0.1", "n1.0")
     lose(made, "n0.1")
     assert "begin again" not in " ".join(made.said)
@@ -160,7 +160,7 @@ def test_a_twin_that_has_told_of_no_step_yet_has_the_part(cluster: MakeCluster) 
     for number in range(2):
         made.join_node(f"n{number}")
     made.until_generation(1)
-    commit(made, "n0.0", "n0.1")  # what the others say of the first step is still on its way
+    commit(made, "n0.0", "n0.1")  # the others' reports of the first step are still in transit
     lose(made, "n0.1")
     assert "begin again" not in " ".join(made.said)
     assert {"n0.0", "n1.0", "n1.1"} <= {name for name in made.processes if made.state.roster.living(name)}
@@ -183,8 +183,8 @@ def test_a_twin_that_was_on_the_shelf_for_long_does_not_count(cluster: MakeClust
     assert made.state.roster.living("n1.0") is None
 
 
-def test_who_tells_too_late_that_it_is_ahead_is_replaced(cluster: MakeCluster) -> None:
-    """The others make that step again: nobody may go on from its own."""
+def test_a_member_that_reports_too_late_that_it_is_ahead_is_replaced(cluster: MakeCluster) -> None:
+    """The others make that step again, so no member may continue from the old one."""
     made = up(cluster, 2)
     made.stall_steps = True
     number = made.state.generations.number
@@ -197,8 +197,8 @@ def test_who_tells_too_late_that_it_is_ahead_is_replaced(cluster: MakeCluster) -
     assert "n1.0" not in members(made)
 
 
-def test_who_is_on_the_shelf_does_not_do_again_what_rank_0_did(cluster: MakeCluster) -> None:
-    """Its script may be past that: who takes the lost one's place does it, as rank 0."""
+def test_a_shelved_member_does_not_repeat_the_work_of_rank_0(cluster: MakeCluster) -> None:
+    """Its script may be past that work: the member that takes the lost one's place does it as rank 0."""
     made = up(cluster, 2)
     made.stall_steps = True
     lose(made, "n1.1")
@@ -238,8 +238,8 @@ def test_to_begin_again_is_no_setback_beside_the_losses_that_led_to_it(cluster: 
     assert made.state.progress.setbacks == 2
 
 
-def test_nobody_waits_for_a_part_that_no_member_has(cluster: MakeCluster) -> None:
-    """Nothing was committed, and all ranks with the first part are lost: newcomers begin with the others."""
+def test_no_member_waits_for_a_part_that_none_has(cluster: MakeCluster) -> None:
+    """Nothing was committed, and all ranks with the first part are lost: newcomers start with the others."""
     made = cluster(nodes_max=2, slots=2, warm=0, mesh=TWO, steps=3)
     made.stall_steps = True
     for name in ("n0", "n1"):
@@ -251,8 +251,8 @@ def test_nobody_waits_for_a_part_that_no_member_has(cluster: MakeCluster) -> Non
     assert made.finish().outcome == "completed"
 
 
-def test_who_has_the_only_copy_of_a_part_is_not_replaced(cluster: MakeCluster) -> None:
-    """A replica by itself that keeps no mirrors: the stand-in looks for the part in vain."""
+def test_a_member_with_the_only_copy_of_a_part_is_not_replaced(cluster: MakeCluster) -> None:
+    """A single replica without mirrors: the stand-in looks for the part in vain."""
     made = up(cluster, 1, warm=1)
     made.stall_steps = True
     made.tell(MoveRequested(Migrate(member="n0.0")))
@@ -283,8 +283,8 @@ def test_a_shelved_member_brings_a_part_that_the_others_lack(cluster: MakeCluste
     assert not any("begin again" in line for line in made.said)
 
 
-def test_all_members_may_say_that_only_who_leaves_has_a_part(cluster: MakeCluster) -> None:
-    """The next generation waits for a node, so that the second of them is heard as well."""
+def test_all_members_may_say_that_only_a_leaving_one_has_a_part(cluster: MakeCluster) -> None:
+    """The next generation waits for a node, so that the second report is heard, too."""
     made = cluster(nodes_max=2, nodes_min=2, slots=2, warm=1, mesh=TWO, steps=10**6)
     for name in ("n0", "n1"):
         made.join_node(name)
@@ -314,7 +314,7 @@ def test_a_twin_that_was_not_there_when_the_last_step_was_made_does_not_have_its
 ) -> None:
     made = up(cluster, 3, mesh=MeshShape.parse("tp=2"))  # ranks of two nodes make no replica
     made.script = lambda process: setattr(process, "builds", not process.member.startswith("n1"))
-    lose(made, "n2.0")  # and n2.1 is on the shelf while the others go on
+    lose(made, "n2.0")  # and n2.1 is on the shelf while the others continue
     made.stall_steps = True
     made.until_generation(2)
     commit(made, "n0.0", "n0.1")
@@ -343,7 +343,7 @@ def lose_node(made: Cluster, name: str) -> None:
 
 
 def test_nodes_with_seats_of_one_part_only_do_not_wait_for_the_other(cluster: MakeCluster) -> None:
-    """Nothing was committed: one of the two begins again as the part that is missing."""
+    """Nothing was committed: one of the two starts again with the missing part."""
     made = cluster(nodes_max=4, nodes_min=2, slots=1, warm=0, mesh=TWO, steps=3)
     made.stall_steps = True
     for number in range(4):
@@ -358,8 +358,8 @@ def test_nodes_with_seats_of_one_part_only_do_not_wait_for_the_other(cluster: Ma
     assert made.generations[-1].members == ("n0.0", "n2.0+1")
 
 
-def test_who_has_the_state_stays_and_another_node_takes_the_lost_ones_place(cluster: MakeCluster) -> None:
-    """n0.0 keeps the mirror of the part that is lost; n2.0 on the shelf has a state that nobody needs."""
+def test_a_node_with_the_state_stays_and_another_takes_the_lost_ones_place(cluster: MakeCluster) -> None:
+    """n0.0 keeps the mirror of the lost part; n2.0 on the shelf has a state that is not needed."""
     made = up(cluster, 4, slots=1)
     lose_node(made, "n3")
     made.until_generation(2)
@@ -372,8 +372,8 @@ def test_who_has_the_state_stays_and_another_node_takes_the_lost_ones_place(clus
     assert not any("begin again" in line for line in made.said)
 
 
-def test_who_keeps_the_mirror_of_a_lost_part_comes_in_before_its_neighbour(cluster: MakeCluster) -> None:
-    """n2.0 and n3.0 are neighbours and make a replica, but what n0.0 had is only in the mirror of n1.0."""
+def test_a_member_with_the_mirror_of_a_lost_part_joins_before_its_neighbour(cluster: MakeCluster) -> None:
+    """n2.0 and n3.0 are neighbours and form a replica, but n0.0's part is only in the mirror of n1.0."""
     made = cluster(nodes_max=4, nodes_min=2, slots=1, warm=0, mesh=TWO, steps=10**6, wait_s=60.0)
     for name in ("n0", "n1"):
         made.join_node(name)
@@ -383,7 +383,7 @@ def test_who_keeps_the_mirror_of_a_lost_part_comes_in_before_its_neighbour(clust
         made.join_node(name)
     made.run(lambda: "n3.0" in made.state.generations.announced.regrouped)  # type: ignore[union-attr]
     assert members(made) == ("n0.0", "n1.0", "n2.0", "n3.0")
-    stuck = made.processes["n2.0"]  # its state has not come, so that nobody else has this part
+    stuck = made.processes["n2.0"]  # its state has not arrived, so no other member has this part
     stuck.sticks_in = stuck.hangs_in = None
     lose_node(made, "n0")
     assert members(made) == ("n2.0", "n1.0")
@@ -391,7 +391,7 @@ def test_who_keeps_the_mirror_of_a_lost_part_comes_in_before_its_neighbour(clust
 
 
 def test_a_node_is_not_moved_with_the_last_copy_of_a_part(cluster: MakeCluster) -> None:
-    """n3.0 has its own part, and the mirror of the one that is lost: n1 is moved, though its place is low."""
+    """n3.0 has its own part and the mirror of the lost one, so n1 is moved, although its place is low."""
     made = up(cluster, 4, slots=1)
     lose_node(made, "n0")
     made.until_generation(2)
@@ -417,7 +417,7 @@ def test_when_a_part_is_lost_with_its_seats_all_begin_again_in_others(cluster: M
 
 
 def test_tensor_parallel_ranks_of_one_seating_come_together_without_a_restart(cluster: MakeCluster) -> None:
-    """Ranks of two nodes make a replica only where the nodes are neighbours."""
+    """Ranks of two nodes form a replica only if the nodes are neighbours."""
     made = cluster(nodes_max=4, nodes_min=2, slots=2, warm=0, mesh=MeshShape.parse("2,tp=2"), steps=3)
     made.stall_steps = True
     for number in range(4):
@@ -455,7 +455,7 @@ def test_the_only_rank_that_has_a_part_is_not_given_up_because_it_is_cut_off(clu
     assert cut_off(made) == []
 
 
-def test_nobody_is_given_up_if_half_of_the_members_may_be_cut_off(cluster: MakeCluster) -> None:
+def test_no_member_is_given_up_if_half_of_them_may_be_cut_off(cluster: MakeCluster) -> None:
     made = up(cluster, 4)
     lose(made, "n0.0")
     assert is_forming(made)
@@ -463,9 +463,9 @@ def test_nobody_is_given_up_if_half_of_the_members_may_be_cut_off(cluster: MakeC
     assert cut_off(made) == []
 
 
-def test_who_has_regrouped_or_may_still_be_in_its_step_is_not_given_up(cluster: MakeCluster) -> None:
+def test_a_member_that_has_regrouped_or_may_still_step_is_not_given_up(cluster: MakeCluster) -> None:
     made = up(cluster, 3)
-    made.tell(Unreached(("n1.1",), 1))  # nobody regroups
+    made.tell(Unreached(("n1.1",), 1))  # no member regroups
     made.tell(MoveRequested(Migrate(member="n2.0")))
     made.run(lambda: made.state.generations.announced is not made.state.generations.formed)
     assert is_forming(made)

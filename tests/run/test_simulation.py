@@ -1,4 +1,4 @@
-"""The membership through simulated schedules of faults; and rules that are broken on purpose, which show."""
+"""The membership in simulated schedules of faults, and deliberately broken rules, which must be noticed."""
 
 import os
 import random
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SCHEDULES = 400
-"""In `make test` half as many, in `make quick` a fifth, from a seed that is drawn anew each time."""
+"""In `make test` half as many, in `make quick` a fifth, from a new seed each time."""
 SOAKED = 1_000_000
 HEIR_SCHEDULES = 60
 HEIRS_SOAKED = 10_000
 HEIRS_CAUGHT_WITHIN = 300
 CAUGHT_WITHIN = 2000
-"""Schedules, in which a broken rule must show; each takes some milliseconds."""
+"""Within this many schedules a broken rule must show; each takes some milliseconds."""
 
 
 def test_schedules_from_a_new_seed_keep_all_promises() -> None:
@@ -47,7 +47,7 @@ def test_newcomers_do_not_wait_for_a_part_that_no_member_has(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [3005168, 3026588, 3031496])
 def test_a_run_is_not_complete_because_its_only_process_was_cut_off(seed: int) -> None:
-    """Its connection ended before anybody had joined: see membership.py, `_judge`."""
+    """Its connection ended before any member had joined: see membership.py, `_judge`."""
     _, failure = run_one(seed)
     assert failure is None, str(failure)
 
@@ -66,7 +66,7 @@ def test_what_was_waited_for_nodes_is_no_part_of_the_wait_for_members(seed: int)
     assert failure is None, str(failure)
 
 
-def test_who_keeps_the_mirror_of_a_lost_part_is_in_the_replica_that_goes_on() -> None:
+def test_a_member_with_the_mirror_of_a_lost_part_is_in_the_next_replica() -> None:
     """Another of its rail was in it, and the run waited in vain: see replicas.py, `_take_in`."""
     _, failure = run_one(5758848)
     assert failure is None, str(failure)
@@ -78,13 +78,13 @@ def test_a_stand_in_for_another_member_does_not_keep_a_run_from_its_end() -> Non
     assert failure is None, str(failure)
 
 
-def test_nobody_begins_again_because_several_say_that_only_who_leaves_has_a_part() -> None:
-    """The first sentence undid the replacement, and the second one ended all members: see `part_lost`."""
+def test_members_do_not_begin_again_because_several_say_that_only_a_leaving_one_has_a_part() -> None:
+    """The first report undid the replacement, and the second one ended all members: see `part_lost`."""
     _, failure = run_one(5190883)
     assert failure is None, str(failure)
 
 
-def test_who_was_given_up_may_begin_again_in_its_old_generation() -> None:
+def test_a_given_up_member_may_begin_again_in_its_old_generation() -> None:
     """It is alone there, and commits nothing; the simulation once took that for a return of the run."""
     _, failure = run_one(4009835)
     assert failure is None, str(failure)
@@ -92,8 +92,8 @@ def test_who_was_given_up_may_begin_again_in_its_old_generation() -> None:
 
 @pytest.mark.parametrize("seed", [5021477, 5608549])
 def test_tensor_parallel_ranks_of_several_nodes_are_no_replica(seed: int) -> None:
-    """Those of a whole one did the first step again, rather than wait for processes that make theirs whole;
-    the simulation once took that for a loss. It is one if the run had that step already.
+    """Members of a whole replica did the first step again instead of waiting for those of a broken one. The
+    simulation once took that for a loss. It is one only if the run already had that step.
     """
     _, failure = run_one(seed)
     assert failure is None, str(failure)
@@ -109,19 +109,21 @@ def test_steps_of_an_attempt_that_the_run_gave_up_are_not_taken_for_others() -> 
 
 
 def test_a_generation_that_is_not_wanted_any_more_is_not_formed_by_a_late_word() -> None:
-    """A stand-in was lost, who it was for stayed, and counted as there: see joined.py, `regrouped`."""
+    """A stand-in was lost, its member stayed, and the stand-in counted as present: see joined.py,
+    `regrouped`.
+    """
     _, failure = run_one(16410997)
     assert failure is None, str(failure)
 
 
-def test_who_leaves_may_commit_the_last_step_after_its_stand_in_has_it() -> None:
+def test_a_leaving_member_may_commit_the_last_step_after_its_stand_in_has_it() -> None:
     """The simulation once took that for a step of two generations."""
     _, failure = run_one(16265936)
     assert failure is None, str(failure)
 
 
 def test_a_run_that_was_alone_has_no_mirrors_to_spare() -> None:
-    """Others come to a generation of one member, and one of them cannot be reached while it forms."""
+    """Others join a generation of one member, and one of them cannot be reached while it forms."""
     _, failure = run_one(52144189)
     assert failure is None, str(failure)
 
@@ -132,14 +134,14 @@ def test_a_shelved_member_is_asked_for_a_part_before_all_members_begin_again() -
     assert failure is None, str(failure)
 
 
-def test_who_was_to_have_the_last_step_goes_on_if_it_never_comes() -> None:
+def test_a_member_that_should_get_the_last_step_continues_if_it_never_comes() -> None:
     """The only member that had left the loop was cut off while it gave its state to the others."""
     _, failure = run_one(55513773)
     assert failure is None, str(failure)
 
 
-def test_steps_of_members_that_nobody_hears_of_any_more_are_of_another_attempt() -> None:
-    """They made them with fewer lanes and died; who was on the shelf made them again, with all lanes."""
+def test_steps_of_members_that_are_never_heard_again_belong_to_another_attempt() -> None:
+    """They made them with fewer lanes and died; members on the shelf made them again, with all lanes."""
     _, failure = run_one(55569870)
     assert failure is None, str(failure)
 
@@ -152,13 +154,13 @@ def test_a_sum_of_an_earlier_attempt_from_the_same_state_is_used(seed: int) -> N
 
 
 def test_the_latest_agreement_on_what_a_step_skips_counts() -> None:
-    """A member on the shelf brought an older one, and the step was made otherwise: see shortage.py."""
+    """A member on the shelf brought an older one, and the step was made differently: see shortage.py."""
     _, failure = run_one(10161931)
     assert failure is None, str(failure)
 
 
 def test_a_member_with_the_last_step_is_preferred_to_one_that_need_not_have_it() -> None:
-    """All began again, though one that was left out had the part: see replicas.py, `_take_in`."""
+    """All began again, although a member that was left out had the part: see replicas.py, `_take_in`."""
     _, failure = run_one(10207285)
     assert failure is None, str(failure)
 
@@ -177,11 +179,11 @@ def test_a_million_schedules_keep_all_promises() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# ---- rules that are broken on purpose --------------------------------------------------------------------
+# ---- deliberately broken rules ---------------------------------------------------------------------------
 
 
 def _at_commits(seed: int) -> Setting:
-    """Members die around commits, nobody takes their places, and lanes are skipped meanwhile."""
+    """Members die around commits, no process takes their places, and lanes are skipped meanwhile."""
     setting, draw = drawn(seed), random.Random(seed)
     faults = tuple(
         Fault(
@@ -200,7 +202,7 @@ def _at_commits(seed: int) -> Setting:
 
 
 def _first_words(make: Callable[[int], Setting], **rule: Advance | type[Script]) -> str:
-    """What the first schedule in which a broken rule shows is blamed for."""
+    """The words of the first failure that a broken rule causes."""
     for seed in range(CAUGHT_WITHIN):
         _, failure = run_one(seed, setting=make(seed), **rule)  # type: ignore[arg-type]
         if failure is not None:
@@ -214,7 +216,7 @@ def _first_words(make: Callable[[int], Setting], **rule: Advance | type[Script])
         (broken.hears_one_for_all, ("is recorded as formed without", "does not have it")),
         (broken.counts_one_for_all, ("does not have it",)),
         (broken.heeds_the_fenced, ("was given up, and its",)),
-        (broken.ends_nobody, ("lives on",)),
+        (broken.ends_no_member, ("lives on",)),
         (broken.leaves_out_the_last, ("leaves out",)),
         (broken.forgets_the_unheard, ("though living members have every part",)),
     ],
@@ -232,7 +234,7 @@ def test_skipped_lanes_that_do_not_bind_show() -> None:
     assert "is not the same on" in _first_words(_at_commits, script=broken.FreeSkips)
 
 
-# ---- who coordinates -------------------------------------------------------------------------------------
+# ---- succession ------------------------------------------------------------------------------------------
 
 
 def test_schedules_of_succession_keep_all_promises() -> None:
@@ -248,7 +250,9 @@ def test_a_member_that_was_cut_off_one_way_hears_of_its_generation_later() -> No
 
 @pytest.mark.parametrize("seed", [4000243, 4000378, 4000906])
 def test_half_of_the_votes_do_not_depose_whom_the_arbiter_has_chosen(seed: int) -> None:
-    """They stood again and again, in vain, and heeded nobody of an earlier term: see `Elector.undecided`."""
+    """They stood again and again in vain, and heeded no coordinator of an earlier term: see
+    `Elector.undecided`.
+    """
     _, failure = run_heirs(seed)
     assert failure is None, str(failure)
 
@@ -282,7 +286,7 @@ def test_a_broken_rule_of_succession_shows(rules: Rules, words: tuple[str, ...])
 
 @pytest.mark.soak
 def test_a_seed_tells_the_same_story_in_any_process() -> None:
-    """Whatever the order of sets and dictionaries is there."""
+    """Regardless of the order of sets and dictionaries there."""
     told, failure = story(7)
     elsewhere = subprocess.run(
         (sys.executable, "-m", "tests.simulation", "--seed", "7"),

@@ -1,4 +1,4 @@
-"""Where a coordinator listens, and for whom."""
+"""Where a coordinator listens, and which machines can reach it."""
 
 import pytest
 

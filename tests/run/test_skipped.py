@@ -1,4 +1,4 @@
-"""Lanes that nobody computed: how they get into the record, and out of it again."""
+"""Lanes that no member computed: how they get into the record, and out of it again."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""`srun holdfast run` under a real Slurm with two nodes: it stands where torchrun stood."""
+"""`srun holdfast run` in place of torchrun, under a real Slurm with two nodes."""
 
 import os
 import shlex
@@ -91,7 +91,7 @@ THREE_NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
 class Job:
-    """One use of the cluster, in a folder: the script, what it and Slurm say, and Holdfast's home."""
+    """One use of the cluster, in a folder: the script, its and Slurm's output, and Holdfast's home."""
 
     def __init__(self, folder: Path, settings: Path) -> None:
         self.folder = folder
@@ -128,7 +128,7 @@ class Job:
             return self.wait(process)
 
     def ask(self, *command: str) -> str:
-        """Slurm, by one of its commands."""
+        """Ask Slurm with one of its commands."""
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=60, check=True
         )
@@ -139,11 +139,11 @@ class Job:
         return process.wait()
 
     def let_go(self) -> None:
-        """The script does not wait, or no longer, when it is halfway through."""
+        """Let the script continue when it is halfway through."""
         (self.folder / "go").touch()
 
     def told(self, what: str) -> dict[str, str]:
-        """By which member."""
+        """The values that members reported, by member."""
         paths = self.folder.glob(f"{what}-*")
         return {path.name.removeprefix(f"{what}-"): path.read_text(encoding="utf-8") for path in paths}
 
@@ -156,7 +156,7 @@ class Job:
 
     @property
     def logs(self) -> str:
-        """Of this job and of those that it has submitted."""
+        """The logs of this job and of those that it has submitted."""
         return "\n".join(path.read_text(encoding="utf-8") for path in self.folder.glob("*out*"))
 
     def events(self, kind: type[Kind]) -> list[Kind]:
@@ -176,7 +176,7 @@ def give_free_port() -> int:
 
 @pytest.fixture(scope="module")
 def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the script comes to by itself, with neither Slurm nor `holdfast run`."""
+    """The digest of the script alone, with neither Slurm nor `holdfast run`."""
     alone = Job(tmp_path_factory.mktemp("alone"), Path(os.devnull))
     alone.let_go()
     assert alone.run(sys.executable, "script.py", "1", script=PROTECTED) == 0, alone.output
@@ -188,9 +188,11 @@ def parent(pid: int) -> int:
     return int(stat.rpartition(")")[2].split()[1])
 
 
+@pytest.mark.soak
 def test_the_nodes_of_a_job_make_one_run(job: Job, free_port: int, digest: str) -> None:
     job.let_go()
-    flags = ("--nnodes", "2", "--nproc-per-node", "1", "--coordinator", f"127.0.0.1:{free_port}")
+    shape = ("--nnodes", "2", "--nproc-per-node", "1", "--warm", "0")
+    flags = (*shape, "--coordinator", f"127.0.0.1:{free_port}")
     code = job.run(*ON_BOTH_NODES, *HOLDFAST, *flags, "script.py", "2", script=PROTECTED)
     assert code == 0, job.output
     lanes = [int(computed) for computed in job.told("lanes").values()]
@@ -233,7 +235,7 @@ srun {shlex.join(HOLDFAST)} --nnodes "$SLURM_JOB_NUM_NODES" --coordinator "$firs
     assert sorted(ranks) == ["0 of 2", "1 of 2"]
 
 
-# ---- a node is lost, and another job brings one ------------------------------------------------------------
+# ---- a node is lost, and another job adds one --------------------------------------------------------------
 
 
 @pytest.mark.soak
@@ -268,7 +270,7 @@ def test_a_node_is_lost_the_run_shrinks_a_job_brings_another_and_the_run_grows(
 
 IN_TURN = f"""\
 #!/bin/bash
-# All nodes are this machine here, and whoever comes first would hold the coordinator.
+# All nodes are this machine here, and the first launcher would start the coordinator.
 until [[ -z ${{SLURM_STEP_ID:-}} ]] || grep -q "coordinator at" output; do sleep {POLL_INTERVAL_S}; done
 exec {sys.executable} -m holdfast "$@"
 """
@@ -285,13 +287,13 @@ def elastic(folder: Path, settings: Path, port: int) -> Job:
 
 
 def members(job: Job) -> set[str]:
-    """Of the generation that goes on now."""
+    """The members of the present generation."""
     opened = job.events(GenerationOpened) if (job.home / "journal").exists() else []
     return {*opened[-1].members} if opened else set()
 
 
 def end_node(node: str, settings: Path, member: int) -> None:
-    """As if its power had failed: Slurm's processes first, so that nobody tells of the end of the others."""
+    """End a node as in a power cut: Slurm's processes first, so that none reports the end of the others."""
     launcher = parent(parent(member))
     for pid in (slurmd(node, settings), parent(launcher), *descendants(launcher)):
         with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The coordinator is killed, and the run goes on: real processes, and SIGKILL."""
+"""The coordinator is killed, and the run continues: real processes, and SIGKILL."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def kill_coordinator(start: Start, run: str) -> int:
-    """Once it has a successor; which becomes the coordinator, and has one again."""
+    """Kill the coordinator once it has a successor, which becomes the coordinator and gets one of its own."""
     endpoint = start.endpoint(run)
     os.kill(endpoint.pid, signal.SIGKILL)
     until(lambda: start.endpoint(run).pid == endpoint.successor)
@@ -55,14 +55,14 @@ def until_said(launched: Launched, text: str, count: int) -> None:
 
 
 def assert_nothing_happened(start: Start, members: int) -> None:
-    """The record of a run in which no member was lost, and no step."""
+    """Check the record of a run in which no member and no step was lost."""
     assert start.events(MemberLost) == []
     (generation,) = start.events(GenerationOpened)
     assert len(generation.members) == members
     assert len(start.events(RunStarted)) == 1
     assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
     steps = sorted(event.step for event in start.events(StepCommitted))
-    assert steps == [*range(1, len(steps) + 1)]  # each once, though several coordinators have written them
+    assert steps == [*range(1, len(steps) + 1)]  # each once, although several coordinators recorded them
 
 
 def test_members_notice_nothing_of_coordinators_that_are_killed(start: Start, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_run_without_coordinator_and_successor_ends_everywhere(start: Start) -
     assert abs(ended.occurred_ns - seen_ns) < 60 * 10**9
     assert not (start.home / "runs" / "r" / "endpoint.json").exists()
     assert start.verb("report", "r").stdout.count("Failed: lost: its coordinator died") == 1
-    assert len(start.events(RunEnded)) == 1  # it is written down once
+    assert len(start.events(RunEnded)) == 1  # it is recorded once
 
 
 def test_a_run_that_is_started_again_after_it_was_lost_does_not_pay_for_the_time_between(
@@ -264,7 +264,7 @@ def test_a_detachable_run_outlives_its_launcher_and_can_be_seen_and_stopped(star
     assert [event.outcome for event in start.events(RunEnded)] == ["stopped"]
 
 
-def test_whoever_attaches_sees_the_lines_so_far_and_those_that_follow(start: Start, tmp_path: Path) -> None:
+def test_attaching_shows_the_lines_so_far_and_those_that_follow(start: Start, tmp_path: Path) -> None:
     launched = start("--detachable", "--run", "r", "--warm", "0", script=JOINS)
     launched.until_printed("generation n0.0$")
     launched.process.send_signal(signal.SIGHUP)  # its terminal has gone
@@ -294,9 +294,9 @@ def test_an_interrupt_ends_the_view_and_not_the_run(start: Start, tmp_path: Path
 
 def test_attaching_to_no_run_is_a_mistake(start: Start) -> None:
     for verb in ("attach", "stop"):
-        done = start.verb(verb, "nobody")
+        done = start.verb(verb, "unknown")
         assert done.returncode == 2
-        assert "No run 'nobody' is going on" in done.stderr
+        assert "No run 'unknown' is running" in done.stderr
 
 
 # ---- a run on two machines, which have an arbiter ---------------------------------------------------------
@@ -336,7 +336,7 @@ def test_of_two_machines_the_other_takes_over_if_the_arbiter_says_so(
             one.close()
 
 
-def test_an_arbiter_that_is_none_is_a_mistake(start: Start) -> None:
+def test_an_invalid_arbiter_is_a_mistake(start: Start) -> None:
     launched = start("--arbiter", "redis://here", "--run", "r", script=JOINS)
     assert launched.wait() == 2
     assert launched.err[0] == "holdfast: The arbiter is not a PostgreSQL database."

@@ -1,4 +1,4 @@
-"""What a control connection does to bytes: nothing without TLS, and nothing that shows with it."""
+"""What a control connection does to bytes: nothing without TLS, and they arrive unchanged with it."""
 
 import random
 from pathlib import Path
@@ -58,15 +58,15 @@ def test_both_ends_know_the_certificate(identity: Identity) -> None:
 
 def test_a_changed_byte_ends_it(identity: Identity) -> None:
     client, host = agreed(identity)
-    passed = bytearray(client.seal(b"kill nobody"))
+    passed = bytearray(client.seal(b"kill nothing"))
     passed[-5] ^= 1
     with pytest.raises(MalformedFrame, match=r"^no TLS: "):
         host.open(bytes(passed))
     host.pending()  # an alert
-    assert host.seal(b"what nobody can be told") == b""
+    assert host.seal(b"sent too late") == b""
 
 
-def test_who_has_proved_nothing_may_send_little(identity: Identity) -> None:
+def test_an_unproven_peer_may_send_little(identity: Identity) -> None:
     client, host = agreed(identity)
     passed = client.seal(bytes(2 * UNPROVEN_BYTES_MAX))
     with pytest.raises(MalformedFrame, match="before the proof"):

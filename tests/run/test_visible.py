@@ -1,4 +1,4 @@
-"""Which GPU a member sees where each is to see its own alone."""
+"""Which GPU a member sees if each should see only its own."""
 
 from holdfast.run.visible import narrow, too_few, virtual
 
@@ -18,7 +18,7 @@ def test_a_warm_process_sees_all_until_it_has_a_seat() -> None:
         assert (environment["CUDA_VISIBLE_DEVICES"], environment["LOCAL_RANK"]) == ("7", "0")
 
 
-def test_nobody_else_is_narrowed() -> None:
+def test_no_other_process_is_narrowed() -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "4,5"}
     narrow(environment, 1, 2)
     assert environment == {"CUDA_VISIBLE_DEVICES": "4,5"}

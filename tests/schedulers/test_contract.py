@@ -57,7 +57,7 @@ def test_what_others_drained_keeps_their_reason(cluster: TriedCluster) -> None:
     cluster.take_out(second, "fan 3, see ticket [417]")
     with pytest.raises(NotOurs, match="fan 3"):
         scheduler.drain(second, REASON)
-    with pytest.raises(NotOurs, match="not out by us"):
+    with pytest.raises(NotOurs, match="no longer out because of us"):
         scheduler.resume(second, REASON)
     node = seen(scheduler)[second]
     assert (node.is_out, node.reason) == (True, "fan 3, see ticket [417]")

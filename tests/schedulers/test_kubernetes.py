@@ -3,7 +3,9 @@ tried on a real server, by tests/schedulers/test_contract.py and test_kubernetes
 """
 
 import base64
+import os
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import yaml
 
 from holdfast.control.policy import read_policy
 from holdfast.record.errors import InputError
+from holdfast.record.secret_files import SECRET_BYTES_MAX
 from holdfast.schedulers import kubernetes_api
 from holdfast.schedulers.kubernetes_api import KubeAccess, KubernetesApi, find_access, read_kubeconfig
 from holdfast.schedulers.kubernetes_objects import KubeNode, KubePod, time_ns
@@ -82,21 +85,35 @@ def test_a_pod_finds_the_server_by_its_own_account(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("KUBECONFIG", f"{config}:/other")
     assert find_access().token == "secret"
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    with pytest.raises(InputError, match="kubeconfig cannot be read"):
+    with pytest.raises(InputError, match="Cannot read the kubeconfig"):
         find_access()
 
 
 @pytest.mark.parametrize("token", ["SEC\nRET", "SEC RET", "SEC\tRET", "SECRÉT"])
 def test_a_token_that_is_none_is_refused_and_not_quoted(token: str) -> None:
     api = KubernetesApi(KubeAccess(server="http://127.0.0.1:1", token=token), patience_s=0.0)
-    with pytest.raises(InputError, match="characters that no token has") as error:
+    with pytest.raises(InputError, match="invalid characters") as error:
         list(api.items("/api/v1/nodes", KubeNode))
     assert "SEC" not in error.value.sentence + error.value.hint
     api.close()
 
 
+def test_a_fifo_is_refused_as_kubeconfig_key_or_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    monkeypatch.setenv("KUBECONFIG", str(pipe))
+    with pytest.raises(InputError, match=r"the kubeconfig: .* is not a regular file"):
+        find_access()
+    with pytest.raises(InputError, match="is not a regular file"):
+        read_kubeconfig(kubeconfig(user={"client-certificate": "pipe"}), tmp_path)
+    api = KubernetesApi(KubeAccess(server="http://127.0.0.1:1", token_path=pipe), patience_s=0.0)
+    with closing(api), pytest.raises(InputError, match="is not a regular file"):
+        list(api.items("/api/v1/nodes", KubeNode))
+
+
 def test_a_file_that_is_too_large_is_refused_rather_than_cut(tmp_path: Path) -> None:
-    (tmp_path / "chain.pem").write_bytes(b"x" * (kubernetes_api.TEXT_BYTES_MAX + 1))
+    (tmp_path / "chain.pem").write_bytes(b"x" * (SECRET_BYTES_MAX + 1))
     with pytest.raises(InputError, match="more than 1 MiB"):
         read_kubeconfig(kubeconfig(user={"client-certificate": "chain.pem"}), tmp_path)
 
@@ -161,5 +178,5 @@ def test_times_that_cannot_be_read_are_long_ago() -> None:
 
 @pytest.mark.parametrize("taint", ["x", "a b=c:NoSchedule", "a=b:Maybe"])
 def test_a_taint_that_is_none_is_refused(taint: str) -> None:
-    with pytest.raises(InputError, match="does not have its form"):
+    with pytest.raises(InputError, match="has a wrong format"):
         read_policy(f'[kubernetes]\ntaint = "{taint}"\n')

@@ -218,7 +218,7 @@ def test_a_fault_that_nvsentinel_finds_on_a_node_that_we_drained_keeps_it_out(
 ) -> None:
     node = drained(nodes)
     nodes.change(node, {"metadata": {"labels": {marks.STATE_LABEL: "quarantined"}}})
-    with pytest.raises(NotOurs, match="NVSentinel is at it"):
+    with pytest.raises(NotOurs, match="NVSentinel works on it"):
         nodes.scheduler.resume(node, REASON)
     assert nodes.node(node)["spec"]["unschedulable"]
 
@@ -260,7 +260,7 @@ def test_only_the_nodes_own_pods_are_evicted_and_only_those_that_somebody_makes_
     node = drained(nodes)
     said = nodes.scheduler.clear(node, seen(nodes.scheduler)[node].jobs)
     assert said.startswith("evicted 1 pod; left: ")
-    assert "nobody would make again" in said
+    assert "has no owner to make it again" in said
     assert "whose namespace is kept" in said
     assert nodes.pods() == sorted(stays)
     assert nodes.pods("kube-system") == [system]
@@ -309,7 +309,7 @@ def requests(nodes: KubernetesCluster) -> Iterator[Callable[[], list[Any]]]:
 def test_nvsentinel_is_asked_to_reboot_once_and_gives_the_node_back_itself(
     nodes: KubernetesCluster, requests: Callable[[], list[Any]]
 ) -> None:
-    with pytest.raises(NotOurs, match="not out by us"):
+    with pytest.raises(NotOurs, match="not out because of us"):
         nodes.scheduler.request_maintenance(nodes.second, "its check failed")
     node = drained(nodes)
     for _ in range(2):  # again, after a lost answer say

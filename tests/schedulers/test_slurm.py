@@ -148,7 +148,7 @@ def test_nothing_is_chosen_while_nobody_answers_and_half_an_answer_is_told(fakes
     fakes.make("scontrol", f"echo '{NODE}'", LINE)
     assert commands.nodes()["n1"].reason == "json"
     fakes.make("scontrol", """echo '{"errors": []}'""", LINE)
-    with pytest.raises(HoldfastError, match="show nodes told no nodes"):
+    with pytest.raises(HoldfastError, match="show nodes printed no nodes"):
         commands.nodes()
 
 

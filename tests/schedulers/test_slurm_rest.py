@@ -84,7 +84,8 @@ def test_a_real_one_lets_in_who_has_a_token_and_tells_what_the_commands_tell(
             ["scontrol", "token", "lifespan=3600"], check=True, capture_output=True, text=True, timeout=WAIT_S
         ).stdout
         good, bad, empty = tmp_path / "token", tmp_path / "bad", tmp_path / "empty"
-        empty.touch()
+        for path in (good, bad, empty):
+            path.touch(0o600)
         good.write_text(made)
         bad.write_text("x" + made.removeprefix("SLURM_JWT="))
         with closing(SlurmRest(SlurmPolicy(rest=place, token_file=str(good)), 8)) as rest:
@@ -108,6 +109,21 @@ def test_a_real_one_lets_in_who_has_a_token_and_tells_what_the_commands_tell(
         monkeypatch.setenv("SLURM_JWT", made.strip().removeprefix("SLURM_JWT="))
         with closing(SlurmRest(SlurmPolicy(rest=place), 8)) as rest:
             assert set(rest.nodes()) == {"127.0.0.1"}
+
+
+def test_a_token_file_is_private_and_a_regular_file(tmp_path: Path) -> None:
+    token, pipe = tmp_path / "token", tmp_path / "pipe"
+    token.write_text("secret")
+    token.chmod(0o644)
+    os.mkfifo(pipe, 0o600)
+    for path, sentence in (
+        (token, "Every user can read the token for slurmrestd"),
+        (pipe, r"the token for slurmrestd: .* is not a regular file"),
+        (tmp_path / "none", "No such file"),
+    ):
+        rest = SlurmRest(SlurmPolicy(rest="http://127.0.0.1:1", token_file=str(path)), 8)
+        with closing(rest), pytest.raises(InputError, match=sentence):
+            rest.nodes()
 
 
 # ---- newer ones ------------------------------------------------------------------------------------------
@@ -263,7 +279,7 @@ def test_a_user_that_no_header_can_have_is_refused(user: str) -> None:
 def test_a_token_that_could_be_another_header_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JWT", "a\r\nX-SLURM-USER-NAME: root")
     rest = SlurmRest(SlurmPolicy(rest="http://127.0.0.1:9"), 8)
-    with closing(rest), pytest.raises(InputError, match="characters that no token has"):
+    with closing(rest), pytest.raises(InputError, match="invalid characters"):
         rest.nodes()
 
 

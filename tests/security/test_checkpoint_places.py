@@ -1,7 +1,7 @@
-"""Attacks on the place where checkpoints are kept: whatever makes it unreadable must not restart training.
+"""Attacks on the place where checkpoints are kept: making it unreadable must not restart training.
 
-Only a directory that does not exist, or has no checkpoint in it, is empty. Some of this fails for root too;
-the rest is tried as another user.
+Only a directory that does not exist, or has no checkpoint in it, is empty. Some attacks also work on root;
+the rest run as another user.
 """
 
 import os
@@ -30,7 +30,7 @@ from holdfast.train.opening import load_checkpoint
 
 pytestmark = pytest.mark.slow
 
-NOBODY = 65534
+OTHER_USER = 65534
 SCRIPT = """
 import torch
 import holdfast.train as hf
@@ -50,8 +50,8 @@ def kept_in(directory: Path) -> DirectoryCheckpoints:
     return DirectoryCheckpoints(directory, told=tell_nobody, read_pauses_s=(0.0, 0.0))
 
 
-def as_nobody(check: Callable[[], None]) -> None:
-    """In a child that is not root, whom modes mean nothing to."""
+def as_another_user(check: Callable[[], None]) -> None:
+    """Run the check in a child process of another user: permissions do not stop root."""
     if os.getuid() != 0:
         check()
         return
@@ -59,8 +59,8 @@ def as_nobody(check: Callable[[], None]) -> None:
     if child == 0:
         try:
             os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgid(OTHER_USER)
+            os.setuid(OTHER_USER)
             check()
         except BaseException as error:
             os.write(2, repr(error).encode())
@@ -71,7 +71,7 @@ def as_nobody(check: Callable[[], None]) -> None:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Holds checkpoints of steps 1 and 2, where another user can come."""
+    """Holds checkpoints of steps 1 and 2, where another user can read them."""
     with TemporaryDirectory() as parent:
         Path(parent).chmod(0o755)
         directory = Path(parent) / "kept"
@@ -89,24 +89,26 @@ def refused(directory: Path) -> None:
 
 def test_a_directory_without_permission_is_not_empty(place: Path) -> None:
     place.chmod(0)
-    as_nobody(lambda: refused(place))
+    as_another_user(lambda: refused(place))
 
 
 def test_a_parent_without_permission_does_not_make_it_empty(place: Path) -> None:
     place.parent.chmod(0)
     try:
-        as_nobody(lambda: refused(place))
+        as_another_user(lambda: refused(place))
     finally:
         place.parent.chmod(0o755)
 
 
 def test_a_newest_file_without_permission_does_not_send_the_run_back(place: Path) -> None:
     (place / "step-000000000002.checkpoint").chmod(0)
-    as_nobody(lambda: refused(place))
+    as_another_user(lambda: refused(place))
 
 
 def test_files_with_input_errors_do_not_start_the_run_anew(place: Path) -> None:
-    """What storage has lost is damaged, so the one before counts. If there is none, it may come back."""
+    """Data that storage has lost count as damaged, so the previous checkpoint counts. Without one, the run
+    ends: the data may come back.
+    """
     lost = [place / "step-000000000002.checkpoint", place / "step-000000000001.checkpoint"]
     for number, file in enumerate(lost):
         file.unlink()
@@ -133,9 +135,9 @@ def packs_of(place: Path, step: int) -> list[Path]:
 def test_chunks_that_cannot_be_read_do_not_send_the_run_back(place: Path) -> None:
     (pack,) = packs_of(place, 2)
     pack.chmod(0)
-    as_nobody(lambda: refused(place))
+    as_another_user(lambda: refused(place))
     (place / FOLDER).chmod(0)
-    as_nobody(lambda: refused(place))
+    as_another_user(lambda: refused(place))
     (place / FOLDER).chmod(0o755)
     pack.unlink()
     pack.symlink_to(place / "unmounted" / "pack")
@@ -143,7 +145,7 @@ def test_chunks_that_cannot_be_read_do_not_send_the_run_back(place: Path) -> Non
 
 
 def test_a_manifest_reads_nothing_outside_of_its_folder(place: Path, tmp_path: Path) -> None:
-    """The attacker's manifest is right in everything but where its chunks are."""
+    """The attacker's manifest is correct except for the places of its chunks."""
     (pack,) = packs_of(place, 2)
     secret = tmp_path / "secret"
     secret.write_bytes(pack.read_bytes())
@@ -198,13 +200,13 @@ def test_a_directory_in_which_nothing_is_sound_is_not_empty(place: Path) -> None
     assert len(packs_in(place / FOLDER)) == 2
 
 
-def test_opening_what_cannot_be_read_is_a_sentence(place: Path) -> None:
+def test_opening_an_unreadable_checkpoint_gives_a_sentence(place: Path) -> None:
     def opened() -> None:
         with pytest.raises(InputError, match="Cannot read"):
             load_checkpoint(place)
 
     place.chmod(0)
-    as_nobody(opened)
+    as_another_user(opened)
 
 
 def test_a_run_ends_with_a_sentence_rather_than_begin_again(tmp_path: Path) -> None:
@@ -252,7 +254,7 @@ class Command:
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 @pytest.mark.parametrize("form", ["torch", "pickle"])
 def test_a_pickle_in_a_checkpoint_runs_nothing(place: Path, tmp_path: Path, form: str, version: int) -> None:
-    """The attacker writes to the directory, and its file has the right length and hash."""
+    """The attacker can write to the directory, and the file has the right length and hash."""
     mark = tmp_path / "run-by-a-pickle"
     if form == "torch":
         file = BytesIO()
@@ -271,7 +273,7 @@ def test_a_pickle_in_a_checkpoint_runs_nothing(place: Path, tmp_path: Path, form
     else:
         newest = kept_in(place).newest()
         assert newest is not None
-        assert newest.step < step  # an unsound one is passed over
+        assert newest.step < step  # an unsound one is skipped
     assert not mark.exists()
     # What a reader that trusts it would have done.
     pickle.loads(pickle.dumps(Command(mark)))

@@ -1,4 +1,5 @@
-"""Attacks on the control connections of a run: by who connects to the coordinator, and by who poses as it.
+"""Attacks on the control connections of a run: by clients of the coordinator, and by processes that pose as
+it.
 
 The attacker has no token, and is on the same network or machine.
 """
@@ -58,9 +59,11 @@ pytestmark = pytest.mark.slow
 TOKEN = "the-token-of-the-run"
 STRANGERS = 1400
 MEMORY_MB_MAX = 16
-"""What strangers may add to the coordinator: asyncio's own structures for a few hundred connections."""
+"""How much memory strangers may cost the coordinator: asyncio's own structures for a few
+hundred connections.
+"""
 TLS_MEMORY_MB_MAX = 48
-"""And OpenSSL's, which are some 100 KiB for a connection that has begun TLS."""
+"""The same plus OpenSSL's structures, some 100 KiB for a connection that has begun TLS."""
 DESCRIPTORS = 64
 
 HOLDS = """
@@ -130,7 +133,7 @@ class Held:
         return len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))
 
     def visit(self) -> str:
-        """As somebody who has the token; the run's name."""
+        """Connect as a client with the token; returns the run's name."""
 
         async def visit() -> str:
             connection = await dial("127.0.0.1", self.port, TOKEN, role="operator")
@@ -178,7 +181,7 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
 
 
 class Wire:
-    """One end of a connection, without manners."""
+    """One end of a connection, which need not follow the protocol."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(WAIT_S)
@@ -191,7 +194,7 @@ class Wire:
         self.socket.sendall(self.channel.seal(b"".join(map(frame, messages))))
 
     def next(self) -> AnyMessage | None:
-        """None: it hung up."""
+        """The next message; None if the other end hung up."""
         while not self._heard:
             try:
                 data = self.socket.recv(1 << 16)
@@ -203,7 +206,7 @@ class Wire:
         return self._heard.pop(0)
 
     def begin_tls(self) -> None:
-        """As a client, after the challenge."""
+        """Begin TLS as a client, after the challenge."""
         self.socket.sendall(self.channel.join())
         while not self.channel.is_ready:
             self.channel.open(self.socket.recv(1 << 16))
@@ -227,7 +230,7 @@ def client_of(port: int, role: Role = "operator", name: str = "", token: str = T
 
 @contextlib.contextmanager
 def posing(behave: Callable[[Wire], None]) -> Iterator[int]:
-    """Somebody who listens where a coordinator was expected; the port."""
+    """A process that listens where a coordinator was expected; yields its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -246,7 +249,7 @@ def posing(behave: Callable[[Wire], None]) -> Iterator[int]:
             thread.join()
 
 
-# ---- who poses as the coordinator ------------------------------------------------------------------------
+# ---- posing as the coordinator ---------------------------------------------------------------------------
 
 
 MALICE = StartWorker(member="n0.0", slot=0, environment={"PYTHONPATH": "/tmp/of-the-attacker"})
@@ -277,7 +280,7 @@ def test_a_stranger_without_the_token_is_believed_nothing(forge: Callable[[Proof
 
 
 def welcome(forge: Callable[[Proof], bytes], heard: list[AnyMessage | None], wire: Wire) -> None:
-    """Let anybody in, and tell it to start something. heard: what it says after its proof."""
+    """Admit every client, and tell it to start something. heard: what it says after its proof."""
     wire.say(Challenge(nonce=os.urandom(32)))
     proof = wire.heard(Proof)
     assert isinstance(proof, Proof)
@@ -301,7 +304,7 @@ def test_a_stranger_that_holds_the_port_is_not_joined(tmp_path: Path) -> None:
         )
     assert (done.returncode, done.stdout) == (2, "")
     assert f"The process that listens at 127.0.0.1:{port} does not have this run's token." in done.stderr
-    assert heard == [None]  # not a word after the proof
+    assert heard == [None]  # nothing after the proof
 
 
 def test_a_worker_tells_a_stranger_nothing() -> None:
@@ -381,10 +384,10 @@ def test_an_agent_leaves_a_coordinator_that_sets_other_variables(tmp_path: Path)
     assert not mark.exists()
 
 
-# ---- who connects without the token ----------------------------------------------------------------------
+# ---- connecting without the token ------------------------------------------------------------------------
 
 
-def test_a_proof_that_is_relayed_is_nobody_s_login(held: Held) -> None:
+def test_a_relayed_proof_does_not_log_in(held: Held) -> None:
     """A victim connects to the attacker, who passes everything on to the real coordinator and back."""
     answers: list[AnyMessage | None] = []
 
@@ -437,7 +440,7 @@ def test_a_proof_is_good_for_its_role_and_name_only(held: Held, change: dict[str
         wire.say(msgspec.structs.replace(proof, **change))
         refused = wire.heard(Refused)
         assert isinstance(refused, Refused)
-        assert refused.proof == b""  # and the coordinator has proved nothing to somebody without the token
+        assert refused.proof == b""  # and the coordinator has proved nothing to a client without the token
         assert wire.next() is None
 
 
@@ -452,7 +455,7 @@ def test_a_proof_that_was_overheard_is_good_once(held: Held) -> None:
 
 
 def test_the_coordinator_s_own_proof_sent_back_is_refused(held: Held) -> None:
-    """Reflection: what the coordinator proved to an honest client opens no connection."""
+    """Reflection: a proof that the coordinator gave an honest client opens no connection."""
     with connected(held.port) as first:
         first.say(client_of(held.port).answer(first.heard(Challenge)))
         accepted = first.heard(Accepted)
@@ -474,7 +477,7 @@ def test_the_coordinator_s_own_proof_sent_back_is_refused(held: Held) -> None:
     ],
     ids=["an agent strikes", "an agent beats", "an operator joins", "an answer", "an agent starts"],
 )
-def test_who_has_the_token_speaks_for_its_role_only(
+def test_a_client_with_the_token_speaks_for_its_role_only(
     held: Held, role: Role, name: str, message: AnyMessage
 ) -> None:
     with connected(held.port) as wire:
@@ -486,7 +489,7 @@ def test_who_has_the_token_speaks_for_its_role_only(
     assert held.errors == ""
 
 
-def test_a_worker_that_the_run_does_not_know_is_not_let_in(held: Held) -> None:
+def test_a_worker_that_the_run_does_not_know_is_refused(held: Held) -> None:
     with connected(held.port) as wire:
         wire.say(client_of(held.port, "worker", "n0.0").answer(wire.heard(Challenge)))
         refused = wire.heard(Refused)
@@ -515,7 +518,7 @@ def test_what_is_not_a_proof_ends_the_connection_at_once(held: Held, first: byte
     assert held.errors == ""
 
 
-def test_strangers_keep_nobody_out_and_fill_nothing(hold: Callable[..., Held]) -> None:
+def test_strangers_keep_no_client_out_and_fill_nothing(hold: Callable[..., Held]) -> None:
     """Idle ones, and ones that send a frame that never ends."""
     one = hold()
     before_mb = one.memory_mb
@@ -537,24 +540,24 @@ def test_a_coordinator_without_descriptors_waits_and_says_so_once(hold: Callable
         for _ in range(2 * DESCRIPTORS):
             strangers.enter_context(connected(one.port))
         until(lambda: one.said)
-        assert one.visit() == "r"  # though they are still there
+        assert one.visit() == "r"  # although they are still connected
     assert one.visit() == "r"
     assert "Traceback" not in one.errors
     assert len(one.said) == 1
     assert "too many open files" in one.said[0]
 
 
-# ---- who is in between, and the coordinator uses TLS ------------------------------------------------------
+# ---- man in the middle, with TLS --------------------------------------------------------------------------
 
 
 class Victim:
-    """A client whose packets end at the attacker's, though it believes to be connected to the coordinator."""
+    """A client that believes it is connected to the coordinator, but whose packets end at the attacker."""
 
     def __init__(self, port: int) -> None:
         self.entry = Entry(client_of(port, "agent", "n0"))
 
     def meets(self, attacker: Channel, data: bytes) -> list[AnyMessage]:
-        """The attacker sends this. What it can read of what the client then says."""
+        """The attacker sends these data. Returns what it can read of the client's answer."""
         frames, heard = FrameBuffer(), list[AnyMessage]()
         while data:
             heard += frames.feed(attacker.open(self.entry.take(data)))
@@ -562,8 +565,8 @@ class Victim:
         return heard
 
 
-def test_a_certificate_of_somebody_in_between_opens_nothing(sealed: Held) -> None:
-    """The attacker speaks TLS with both, by a certificate of its own, and passes everything on."""
+def test_a_certificate_of_a_man_in_the_middle_opens_nothing(sealed: Held) -> None:
+    """The attacker speaks TLS with both, with its own certificate, and passes everything on."""
     victim, between = Victim(sealed.port), Channel()
     with connected(sealed.port) as coordinator:
         challenge = coordinator.heard(Challenge)
@@ -584,7 +587,7 @@ def test_a_certificate_of_somebody_in_between_opens_nothing(sealed: Held) -> Non
 
 
 def test_tls_cannot_be_talked_away(sealed: Held) -> None:
-    """The attacker tells the client that there is no TLS, and has TLS with the coordinator itself."""
+    """The attacker tells the client that there is no TLS, and uses TLS with the coordinator itself."""
     victim = Victim(sealed.port)
     with connected(sealed.port) as coordinator:
         challenge = coordinator.heard(Challenge)
@@ -599,7 +602,7 @@ def test_tls_cannot_be_talked_away(sealed: Held) -> None:
 
 
 def test_tls_cannot_be_talked_into(held: Held) -> None:
-    """A coordinator without it: the attacker would read what the client believes to be secret."""
+    """A coordinator without TLS: the attacker would read what the client believes to be secret."""
     victim, between = Victim(held.port), Channel()
     with connected(held.port) as coordinator:
         challenge = coordinator.heard(Challenge)
@@ -615,14 +618,14 @@ def test_tls_cannot_be_talked_into(held: Held) -> None:
 
 
 def test_words_before_tls_are_not_taken_for_words_in_it() -> None:
-    """What an attacker puts behind the challenge, in plain, must not be read as if TLS had brought it."""
+    """Plain text that an attacker puts after the challenge must not be read as if it came through TLS."""
     entry = Entry(client_of(1))
     with pytest.raises(MalformedFrame):
         entry.take(frame(Challenge(nonce=os.urandom(32), tls=True)) + frame(MALICE))
 
 
 @pytest.mark.parametrize("kind", ["held", "sealed"])
-def test_who_listens_reads_only_what_is_not_encrypted(request: pytest.FixtureRequest, kind: str) -> None:
+def test_an_eavesdropper_reads_only_what_is_not_encrypted(request: pytest.FixtureRequest, kind: str) -> None:
     one: Held = request.getfixturevalue(kind)
     entry, passed = Entry(client_of(one.port, "agent", "name-of-a-node")), bytearray()
     with socket.create_connection(("127.0.0.1", one.port), timeout=WAIT_S) as connection:
@@ -655,7 +658,7 @@ def test_what_is_not_tls_ends_the_connection_at_once(sealed: Held, first: bytes)
 
 
 def test_strangers_who_begin_tls_fill_nothing(hold: Callable[..., Held]) -> None:
-    """Each sends the greater part of a hello, and then nothing."""
+    """Each sends most of a hello, and then nothing."""
     one = hold(tls=True)
     before_mb = one.memory_mb
     with contextlib.ExitStack() as strangers:

@@ -1,8 +1,7 @@
-"""A campaign against every decoder and importer: no input may raise what is not declared,
-or take much memory.
+"""A campaign against every decoder and importer: no input may raise an undeclared error or take much memory.
 
-`DECODERS` is the one list of them; a test proves that no module which decodes anything is missing. `make
-test` tries each a little; `make soak` for ten minutes, in a process of its own whose memory is limited.
+`DECODERS` is the complete list of them; a test proves that no decoding module is missing. `make test` tries
+each a little; `make soak` for ten minutes, in a process of its own with limited memory.
 To try one by hand: `python tests/security/test_fuzzing.py record.journal 60`.
 """
 
@@ -80,9 +79,9 @@ SOAK_S = 600.0
 FEW = 15
 """Examples of each decoder in `make test`."""
 MANY = 500
-"""Examples between two looks at the clock."""
+"""Examples between two checks of the clock."""
 MEMORY_BYTES_MAX = 1 << 30
-"""Beyond what the process has once everything is imported."""
+"""Beyond the memory of the process once everything is imported."""
 INPUT_BYTES_MAX = 1 << 16
 SEED_BYTES_MAX = 4096
 
@@ -94,7 +93,7 @@ WANDB = (Path(__file__).parents[1] / "data" / "wandb" / "run-0yuxogsm.wandb").re
 
 
 class Decoder(NamedTuple):
-    """read: takes any bytes. errors: all that it may raise. seeds: what it would read, to begin with."""
+    """read: takes any bytes. errors: everything that it may raise. seeds: valid inputs to begin with."""
 
     read: Callable[[bytes], object]
     errors: tuple[type[Exception], ...]
@@ -123,7 +122,7 @@ def imported(path: Path) -> int:
 
 
 def steps_of(content: bytes) -> object:
-    """As a run's log, and as what TensorBoard and Weights & Biases write."""
+    """Read as a run's log, and as files of TensorBoard and Weights & Biases."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("log", "events.out.tfevents.1", "run-1.wandb")]
         for path in paths:
@@ -167,7 +166,7 @@ SLURM_API = (
 
 
 def asked(content: bytes) -> None:
-    """As what one who has proven the token asks of the fabric's answerer, and hangs up."""
+    """Read as a question to the fabric's answerer from a client that has proven the token, and hangs up."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -176,7 +175,7 @@ def asked(content: bytes) -> None:
 
 
 def acted(content: bytes) -> object:
-    """As a decision in the record."""
+    """Read as a decision in the record."""
     told = content.decode("utf-8", "replace")
     event = events.ControlActed(
         id="a", occurred_ns=1, action="drain-now", stage="decided", mode="act", decision=told
@@ -266,7 +265,7 @@ SAFETENSORS = struct.pack("<Q", len(_TENSORS)) + _TENSORS + bytes(8)
 
 
 def with_hash(read: Callable[[Path], object]) -> Callable[[bytes], object]:
-    """For a reader of manifests: whatever is in them, their hash agrees."""
+    """For a reader of manifests: the hash matches, whatever the contents."""
 
     def reading(content: bytes) -> object:
         payload = content[HEADER_BYTES:]
@@ -316,7 +315,7 @@ NOTE = msgspec.json.encode(
 
 
 def as_snapshot(content: bytes) -> object:
-    """For the reader of snapshots: whatever is in the note, its hash agrees."""
+    """For the reader of snapshots: the hash matches, whatever the note contains."""
     descriptor = os.memfd_create("fuzzed")
     try:
         data_bytes = snapshot_file.PAGE_BYTES + 2432
@@ -490,7 +489,7 @@ ELSEWHERE = {
     "train": "takes from members that have proven themselves, and from its own files; checkpoints are above",
     "twin": "writes YAML; its presets are above",
 }
-"""What decodes something and is not in the list, by module or room, and why."""
+"""What decodes something but is not in the list, by module or room, and why."""
 
 hostile = st.sampled_from(
     [
@@ -521,7 +520,7 @@ pieces = st.one_of(st.binary(max_size=16), hostile, st.text(max_size=8).map(lamb
 
 @st.composite
 def inputs(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
-    """Noise, or something well-formed with pieces cut out, doubled and put in."""
+    """Noise, or something well-formed with pieces cut out, doubled and inserted."""
     content = draw(st.one_of(st.sampled_from(seeds), st.binary(max_size=64)))
     for _ in range(draw(st.integers(0, 4))):
         start = draw(st.integers(0, len(content)))
@@ -532,7 +531,7 @@ def inputs(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
 
 
 def attack(decoder: Decoder, examples: int, number: int) -> None:
-    """So many inputs, chosen by a number; raises what is not declared, with the input that did it."""
+    """Try this many inputs, chosen by a number; raises undeclared errors, with the input that caused them."""
 
     @seed(number)
     @settings(
@@ -553,7 +552,7 @@ def attack(decoder: Decoder, examples: int, number: int) -> None:
 
 
 def campaign(name: str, seconds: float) -> None:
-    """In a process of its own: until the time is over, with little memory."""
+    """Attack until the time is over, in a process of its own with little memory."""
     used = int(re.search(r"VmSize:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024  # type: ignore[index]
     limit = used + MEMORY_BYTES_MAX
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -1,4 +1,4 @@
-"""Attacks by other users of the machine on what is this user's: the home, its files, a run's token."""
+"""Attacks by other users of the machine on this user's data: the home, its files, a run's token."""
 
 import os
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def open_to_others(home: Path) -> list[Path]:
     return [path for path in (home, *home.rglob("*")) if mode(path) & 0o077]
 
 
-def test_nobody_else_can_look_into_a_home_or_its_files(tmp_path: Path) -> None:
+def test_no_other_user_can_read_a_home_or_its_files(tmp_path: Path) -> None:
     home = tmp_path / "a" / "home"
     with Recorder(home / JOURNAL_DIRECTORY, run="r") as recorder:
         recorder.record(RunStarted, gpus=1)
@@ -45,7 +45,7 @@ def test_nobody_else_can_look_into_a_home_or_its_files(tmp_path: Path) -> None:
     assert mode(tmp_path / "a") == 0o700
 
 
-def test_a_signal_store_is_nobody_elses(tmp_path: Path) -> None:
+def test_a_signal_store_is_private(tmp_path: Path) -> None:
     SignalStore(tmp_path / "home" / "signals").close()
     assert mode(tmp_path / "home") == mode(tmp_path / "home" / "signals") == 0o700
 

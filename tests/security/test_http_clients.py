@@ -1,4 +1,4 @@
-"""What a hostile server could do to whoever asks it: hang, fill memory, lead elsewhere. It must not."""
+"""What a hostile server must not be able to do to its clients: hang, fill memory, lead elsewhere."""
 
 import os
 import signal
@@ -47,9 +47,9 @@ pytestmark = pytest.mark.slow
 BODY_BYTES_MAX = 1 << 20
 IMPATIENT = Limits(total_s=0.5, body_bytes_max=BODY_BYTES_MAX)
 PATIENT = Limits(total_s=30.0, body_bytes_max=BODY_BYTES_MAX)
-"""For those who are caught by something else than time, also on a busy machine."""
+"""For attacks that are stopped by something other than time, also on a busy machine."""
 SLACK_S = 20.0
-"""What a busy machine may add. Who is not held to a bound here takes for ever."""
+"""What a busy machine may add. A client without a bound would take for ever."""
 START_WAIT_S = 120.0
 WINDOW_NS = (1_700_000_000 * 10**9, 1_700_000_060 * 10**9)
 DEEP = b"[" * 200_000
@@ -99,7 +99,7 @@ def test_no_answer_takes_longer_or_fills_more_memory_than_it_may(
             tracemalloc.stop()
 
 
-def test_nobody_who_drips_holds_up_a_client_of_any_kind() -> None:
+def test_a_dripping_server_delays_no_client() -> None:
     alert = Alert(incident="r/s1", labels={"run": "r"}, annotations={}, starts_ns=1, ends_ns=None)
     told: list[str] = []
 
@@ -200,7 +200,7 @@ def test_a_redirect_to_another_port_does_not_get_the_password() -> None:
     assert b"authorization" not in heads[0].lower()
 
 
-def test_a_certificate_that_nobody_vouches_for_gets_no_password() -> None:
+def test_an_untrusted_certificate_gets_no_password() -> None:
     heads: list[bytes] = []
     with (
         servers.hostile(servers.says("HTTP/1.1 200 OK"), tls=True, heads=heads) as url,

@@ -1,6 +1,6 @@
-"""Attacks by forged kernel messages: what any user can log must never become a fault of a GPU.
+"""Attacks by forged kernel messages: a line that any user can log must never become a fault of a GPU.
 
-A line of `logger` is taken as journald and syslog daemons would write it down.
+A line of `logger` is taken as journald and syslog daemons would record it.
 """
 
 import json
@@ -104,7 +104,7 @@ def test_forged_lines_are_counted_as_unproven_and_not_as_faults(tmp_path: Path) 
 
 @pytest.mark.root
 def test_the_kernel_gives_its_facility_to_no_program() -> None:
-    """What the rest relies on. The line is for a GPU that no machine has."""
+    """The rest relies on this. The line is for a GPU that no machine has."""
     try:
         reading = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
         os.lseek(reading, 0, os.SEEK_END)

@@ -1,6 +1,6 @@
-"""Attacks on what members take from each other: gradients, state, and a place in their group.
+"""Attacks on what members accept from each other: gradients, state, and a place in their group.
 
-The attacker has no token. It sees where members listen, as anybody can, and may connect first.
+The attacker has no token. It sees where members listen, as any user can, and may connect first.
 """
 
 import os
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.slow
 
 CREDENTIALS = Credentials("r", "the-token-of-the-run")
 FOREIGN = ("checkpoint.py", "importing.py", "opening.py", "whole_file.py", "export.py", "data.py")
-"""What reads files of the user's own, and a data process of its own; not what comes from other members."""
+"""Modules that read the user's own files, and a data process of their own; nothing from other members."""
 
 
 NONCES = [b"n" * NONCE_BYTES, b"m" * NONCE_BYTES]
 
 
 class Members(Board):
-    """Two members of a generation, and where they find each other."""
+    """Two members of a generation, and the board where they find each other."""
 
     def card(self, rank: int) -> Card:
         return msgspec.msgpack.decode(self.lookup(f"card/{rank}"), type=Card)
@@ -60,7 +60,7 @@ def connect(card: Card) -> socket.socket:
 
 
 def heard(connection: socket.socket) -> bytes:
-    """All that comes before the other end hangs up."""
+    """Everything that comes before the other end hangs up."""
     data = b""
     try:
         while more := connection.recv(4096):
@@ -71,7 +71,7 @@ def heard(connection: socket.socket) -> bytes:
 
 
 def works(*groups: TcpGroup) -> None:
-    """Each of two members gets what the other one sends."""
+    """Check that each of two members gets what the other one sends."""
     arrived = [torch.zeros(3) for _ in groups]
     receiving = [
         group.exchange(
@@ -112,7 +112,7 @@ def forming(board: Members, pool: ThreadPoolExecutor) -> Iterator[Card]:
         pytest.param(_HELLO.pack(1, os.urandom(PROOF_BYTES)), id="a made-up proof"),
         pytest.param(_HELLO.pack(1, b"\0" * PROOF_BYTES), id="no proof"),
         pytest.param(_HELLO.pack(0, b"\0" * PROOF_BYTES), id="as the member itself"),
-        pytest.param(_HELLO.pack(1 << 31, b"\0" * PROOF_BYTES), id="as nobody"),
+        pytest.param(_HELLO.pack(1 << 31, b"\0" * PROOF_BYTES), id="as an impossible rank"),
         pytest.param(pickle.dumps(print) * 9, id="a pickle"),
         pytest.param(b"\xff" * 4096, id="far too much"),
     ],
@@ -142,7 +142,7 @@ def test_a_proof_is_good_for_one_pair_of_one_generation_of_one_run(
             assert heard(stranger) == b""
 
 
-def test_strangers_that_say_nothing_hold_nobody_up(board: Members, pool: ThreadPoolExecutor) -> None:
+def test_silent_strangers_delay_no_member(board: Members, pool: ThreadPoolExecutor) -> None:
     with ExitStack() as strangers, forming(board, pool) as card:
         for _ in range(3 * UNPROVEN_MAX):
             strangers.enter_context(connect(card))
@@ -150,7 +150,7 @@ def test_strangers_that_say_nothing_hold_nobody_up(board: Members, pool: ThreadP
 
 @pytest.mark.parametrize("answer", ["its own proof", "made up", "none"])
 def test_a_stranger_in_a_member_s_place_gets_nothing_sent(board: Members, answer: str) -> None:
-    """Rank 0 is gone, and somebody has its port."""
+    """Rank 0 is gone, and another process has its port."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         card = Card("127.0.0.1", server.getsockname()[1], NONCES[0])
         board.publish("card/0", msgspec.msgpack.encode(card))
@@ -165,12 +165,12 @@ def test_a_stranger_in_a_member_s_place_gets_nothing_sent(board: Members, answer
             else:
                 connection.shutdown(socket.SHUT_WR)
             assert heard(connection) == b""
-        server.close()  # who was hung up on calls again
+        server.close()  # a member that was hung up on calls again
         with pytest.raises(GroupBroken):
             joining.result(WAIT_S)
 
 
-def test_nobody_listens_once_all_are_there(board: Members, pool: ThreadPoolExecutor) -> None:
+def test_members_stop_listening_once_all_are_connected(board: Members, pool: ThreadPoolExecutor) -> None:
     groups = [each.result(WAIT_S) for each in [pool.submit(board.make, rank) for rank in range(2)]]
     for rank in range(2):
         with pytest.raises(ConnectionRefusedError):
@@ -178,8 +178,8 @@ def test_nobody_listens_once_all_are_there(board: Members, pool: ThreadPoolExecu
     works(*groups)
 
 
-def test_a_hello_that_was_overheard_takes_nobody_s_place(board: Members, pool: ThreadPoolExecutor) -> None:
-    """Rank 1 is connected, and rank 2 not yet: so rank 0 still listens."""
+def test_an_overheard_hello_takes_no_place(board: Members, pool: ThreadPoolExecutor) -> None:
+    """Rank 1 is connected, but rank 2 is not yet: so rank 0 still listens."""
     for rank in (1, 2):
         board.publish(f"card/{rank}", msgspec.msgpack.encode(Card("127.0.0.1", 1, NONCES[1])))
     first = pool.submit(board.make, 0, 3)
@@ -195,7 +195,7 @@ def test_a_hello_that_was_overheard_takes_nobody_s_place(board: Members, pool: T
         first.result(WAIT_S).close()
 
 
-# ---- what is taken from members --------------------------------------------------------------------------
+# ---- accepting data from members -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_tensor_of_another_size_or_type_is_not_taken(
     expected = torch.full((3,), 5.0)
     work = first.exchange([], [(expected, 1)], 1)
     second.exchange([(sent, 0)], [], 1)
-    with pytest.raises(GroupBroken, match="something else than was expected"):
+    with pytest.raises(GroupBroken, match="something else than expected"):
         work.wait()
     assert expected.tolist() == [5.0] * 3
     first.close()
@@ -216,7 +216,7 @@ def test_a_tensor_of_another_size_or_type_is_not_taken(
 
 
 class Command:
-    """What it does when it is unpickled."""
+    """Shows whether it was unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self._mark = mark
@@ -231,13 +231,13 @@ def test_a_pickle_in_place_of_a_state_runs_nothing(tmp_path: Path) -> None:
         skeleton.empty_like(pickle.dumps(Command(mark)), torch.device("cpu"))
     assert not mark.exists()
     pickle.loads(pickle.dumps(Command(mark)))
-    assert mark.exists()  # it would have
+    assert mark.exists()  # the pickle itself works
 
 
 def test_nothing_that_comes_from_a_member_is_unpickled() -> None:
     folder = Path(holdfast.train.__file__).parent
     names = {path.name for path in folder.glob("*.py") if "pickle" in path.read_text(encoding="utf-8")}
-    said = {"manifest.py", "skeleton.py", "values.py"}  # they say that they do without
+    said = {"manifest.py", "skeleton.py", "values.py"}  # their texts say that they use none
     assert names <= said | set(FOREIGN)
 
 

@@ -1,4 +1,6 @@
-"""What strangers could do to a metrics page: keep others out, take threads, memory or descriptors."""
+"""What strangers must not be able to do to a metrics page: keep others out, take threads, memory or
+descriptors.
+"""
 
 import os
 import socket
@@ -37,7 +39,7 @@ def strangers() -> Iterator[ExitStack]:
 
 
 def came(strangers: ExitStack, port: int, count: int, says: bytes = b"") -> list[socket.socket]:
-    """So many connections, each of which says this and then waits."""
+    """This many connections, each of which sends this and then waits."""
     found = []
     for _ in range(count):
         connection = strangers.enter_context(socket.create_connection(("127.0.0.1", port), WAIT_S))
@@ -59,7 +61,7 @@ def answer(port: int, request: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("says", [b"", b"GET /metrics HTTP/1.1\r\nX: "], ids=["silent", "half a request"])
-def test_slow_clients_do_not_keep_out_the_one_who_asks(port: int, strangers: ExitStack, says: bytes) -> None:
+def test_slow_clients_do_not_keep_others_out(port: int, strangers: ExitStack, says: bytes) -> None:
     came(strangers, port, 2 * CLIENTS_MAX, says)
     assert scraped(port) == BODY
 
@@ -73,7 +75,7 @@ def test_idle_clients_take_neither_threads_nor_more_descriptors_than_there_are_p
     assert threading.active_count() == threads
     held = len(list(Path("/proc/self/fd").iterdir())) - IDLE_CLIENTS
     assert held < CLIENTS_MAX + 2 * BACKLOG
-    assert connections[0].recv(1) == b""  # who came first has given way
+    assert connections[0].recv(1) == b""  # the first one was dropped
 
 
 def test_a_client_that_does_not_listen_is_left_and_costs_one_page(strangers: ExitStack) -> None:
@@ -89,7 +91,7 @@ def test_a_client_that_does_not_listen_is_left_and_costs_one_page(strangers: Exi
         came(strangers, port, 1, b"GET /metrics HTTP/1.1\r\n\r\n")
         assert answer(port, b"GET /small HTTP/1.1\r\n\r\n").endswith(BODY)
         begun_s = time.monotonic()
-    assert time.monotonic() - begun_s < CLOSE_S_MAX  # nobody waits for it at the end
+    assert time.monotonic() - begun_s < CLOSE_S_MAX  # closing does not wait for it
     assert len(made) <= 1
 
 

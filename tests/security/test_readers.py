@@ -1,7 +1,8 @@
-"""Attacks on readers of files, logs and messages: what they read
-may neither exhaust a machine nor end in a traceback.
+"""Attacks on readers of files, logs and messages: an input may neither exhaust a machine nor end in a
+traceback.
 
-What could take the machine along, if it were not refused, is read in a process with little memory and time.
+Inputs that could take the machine down, if they were not refused, are read in a process with little memory
+and time.
 """
 
 import gzip
@@ -130,7 +131,7 @@ def test_a_nested_message_is_a_malformed_frame() -> None:
         wire.unframe(b"\x91" * DEEP)
     with pytest.raises(wire.MalformedFrame):
         wire.unframe(b"\x81\xa1a" * DEEP)
-    with pytest.raises(wire.MalformedFrame):  # within what a message does not know, and passes over
+    with pytest.raises(wire.MalformedFrame):  # inside a field that the message does not know and skips
         wire.unframe(b"\x82\xa4type\xabAgentJoined\xa5extra" + b"\x91" * DEEP)
 
 
@@ -199,7 +200,7 @@ def test_a_journals_endless_line_is_passed_over(confined: Callable[..., str], tm
     path = tmp_path / "a-000000.journal"
     with path.open("wb") as file:
         file.write(good)
-        file.seek(400 << 20, 1)  # zeros that take no room
+        file.seek(400 << 20, 1)  # zeros that take no space
         file.write(b"\n" + good)
     said = confined(
         """

@@ -1,4 +1,4 @@
-"""Secrets in URLs and credentials: where they must not appear, and how they are given without being seen."""
+"""Secrets in URLs and credentials: where they must not appear, and how to pass them without exposing them."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from holdfast.signals.collectors.exposition import Exposition
 from holdfast.signals.collectors.redfish_access import redfish_service
 from holdfast.signals.collectors.redfish_service import RedfishConnection, Service
 from holdfast.signals.collectors.scrape import ScrapeCollector
-from holdfast.signals.credentials import access
+from holdfast.signals.credentials import access, spelled_out
 from holdfast.signals.prometheus import Prometheus
 from holdfast.signals.source import SourceError
 
@@ -35,7 +35,7 @@ WINDOW_NS = (0, 60 * 10**9)
 
 
 def secretive(url: str) -> str:
-    """The URL with a secret wherever one may stand."""
+    """The URL with a secret in every possible place."""
     return url.replace("://", f"://{SECRET}-user:{SECRET}-password@") + f"/{SECRET}-path?key={SECRET}-query"
 
 
@@ -144,6 +144,15 @@ def test_a_file_that_holds_no_secret_is_refused(
     monkeypatch.setenv("HOLDFAST_SCRAPE_TOKEN_FILE", str(tmp_path / "token"))
     with pytest.raises(InputError, match=r"^\$HOLDFAST_SCRAPE_TOKEN_FILE: .* a single line"):
         access("SCRAPE")
+
+
+def test_a_fifo_is_refused_as_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    monkeypatch.setenv("HOLDFAST_SCRAPE_TOKEN_FILE", str(pipe))
+    with pytest.raises(InputError, match=r"\$HOLDFAST_SCRAPE_TOKEN_FILE: .* is not a regular file"):
+        access("SCRAPE")
+    with pytest.raises(InputError, match=r"--webhook: .* is not a regular file"):
+        spelled_out(f"@{pipe}", what="--webhook")
 
 
 def test_a_redirect_does_not_take_a_password_of_redfish_elsewhere() -> None:

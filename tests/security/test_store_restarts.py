@@ -1,4 +1,4 @@
-"""A store whose server restarts: whoever looks goes on looking, and nothing that was recorded is lost."""
+"""A store whose server restarts: its readers continue, and nothing that was recorded is lost."""
 
 import json
 import os
@@ -29,8 +29,8 @@ from holdfast.signals.collectors.kernel_log import KernelEvent
 pytestmark = pytest.mark.slow
 
 EMPTY = b'{"status":"success","data":{"resultType":"matrix","result":[]}}'
-NOBODY = "postgresql://127.0.0.1:9/none"
-"""A store whose server is not there."""
+UNREACHABLE = "postgresql://127.0.0.1:9/none"
+"""A store without a server."""
 NO_SERIES = b'{"status":"success","data":[]}'
 
 
@@ -92,7 +92,7 @@ def verb(tmp_path: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
 
 @contextmanager
 def prometheus() -> Iterator[tuple[str, "Queue[str]"]]:
-    """A server that knows nothing, and tells when it was asked."""
+    """A server that has no data, and reports each request."""
     asked: Queue[str] = Queue()
 
     class Handler(BaseHTTPRequestHandler):
@@ -142,7 +142,7 @@ def test_an_open_store_is_written_again_after_its_server_restarted(
         assert store.marks() == {"m": 2}
 
 
-def test_watch_looks_while_its_store_is_down_and_writes_what_waited(
+def test_watch_looks_while_its_store_is_down_and_writes_the_backlog(
     postgres_process: Server, postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
     url = postgres_database()
@@ -155,10 +155,10 @@ def test_watch_looks_while_its_store_is_down_and_writes_what_waited(
         with stopped(postgres_process):
             with Recorder(tmp_path / JOURNAL_DIRECTORY) as recorder:
                 recorder.record(RunStarted, run="r", identity="while-down")
-            told.await_line("Looking goes on")
+            told.await_line("The watch continues")
             while not asked.empty():
                 asked.get()
-            for _ in range(4):  # more than the requests of a look that was under way
+            for _ in range(4):  # more than the requests of a look that is under way
                 asked.get(timeout=WAIT_S)
             assert process.poll() is None
         told.await_line("can be read and written again")
@@ -175,7 +175,7 @@ def test_watch_begins_though_its_store_is_down(
         with stopped(postgres_process):
             process = stack.enter_context(verb(tmp_path, *words, "--prometheus", server))
             told = Lines(process.stderr)
-            told.await_line("Looking goes on without the record; the store is tried again.")
+            told.await_line("The watch continues without the record; it will retry the store.")
             told.await_line("Nothing can be said")  # a look
             with Recorder(tmp_path / JOURNAL_DIRECTORY) as recorder:
                 recorder.record(RunStarted, run="r", identity="while-down")
@@ -185,13 +185,13 @@ def test_watch_begins_though_its_store_is_down(
         told.await_line("can be read and written again")
         with open_store(url, tmp_path) as store:
             assert len(ids(store)) == 1
-    assert sum("Looking goes on" in line for line in told.seen) == 1
+    assert sum("The watch continues" in line for line in told.seen) == 1
 
 
 def test_a_single_look_needs_its_store(tmp_path: Path) -> None:
     with (
         prometheus() as (server, _),
-        verb(tmp_path, "watch", "--once", "--prometheus", server, "--store", NOBODY) as process,
+        verb(tmp_path, "watch", "--once", "--prometheus", server, "--store", UNREACHABLE) as process,
     ):
         Lines(process.stderr).await_line("cannot be used")
         assert process.wait(WAIT_S) == 2
@@ -220,7 +220,7 @@ def test_faults_that_had_to_be_let_go_are_counted(tmp_path: Path) -> None:
         KernelEvent(source="xid", code=79, device="0000:9b:00", host="n1", at_ns=number, message="x")
         for number in range(PENDING_MAX + 3)
     ]
-    record = FaultRecord(NOBODY, tmp_path, source="nvidia-catalogue-2025-10-29")
+    record = FaultRecord(UNREACHABLE, tmp_path, source="nvidia-catalogue-2025-10-29")
     with pytest.raises(StoreError):
         record.add(faults, Names(gpus={}, ports={}), now_ns=1)
     assert record.dropped == 3

@@ -1,6 +1,6 @@
 """Another user of the same machine, against a live run: its processes, files, coordinator and members.
 
-Needs root, to be two users. Elsewhere it is skipped, which fails where HOLDFAST_NO_SKIP=1 is set.
+Needs root, to be two users. Elsewhere it is skipped, which fails if HOLDFAST_NO_SKIP=1 is set.
 """
 
 import json
@@ -28,7 +28,7 @@ from holdfast.train.tcp import _HELLO, NONCE_BYTES, PROOF_BYTES, Card, Credentia
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 OTHER = 65534
-"""nobody, who has no files and no processes of ours."""
+"""The system's unprivileged user, who has no files and no processes of ours."""
 TOKEN = "the-token-of-the-run"
 ATTACK = """
 import json, pathlib, socket, sys
@@ -57,7 +57,7 @@ print(json.dumps(found))
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One that everybody can look into, as many homes are; pytest's own are not."""
+    """A folder that every user can read, as many homes are; pytest's own are not."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -91,13 +91,13 @@ def run(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Path, int]]:
 
 
 def family_of(pid: int) -> list[int]:
-    """The process and all that came of it."""
+    """The process and all its descendants."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return [pid, *(one for child in text.split() for one in family_of(int(child)))]
 
 
 def attacked(**told: object) -> dict[str, Any]:
-    """What the other user came to."""
+    """The result of the other user's attack."""
     done = subprocess.run(
         ["/usr/bin/env", "python3", "-I", "-c", ATTACK],
         input=json.dumps({"paths": [], "pids": [], "calls": {}} | told),
@@ -117,7 +117,7 @@ def attacked(**told: object) -> dict[str, Any]:
     return found
 
 
-def test_another_user_reads_no_token_and_strikes_nobody(
+def test_another_user_reads_no_token_and_strikes_no_process(
     run: tuple["subprocess.Popen[bytes]", Path, int],
 ) -> None:
     process, home, port = run
@@ -148,11 +148,11 @@ def test_another_user_reads_no_token_and_strikes_nobody(
         assert b"Answer" not in bytes.fromhex(str(answer))
         assert b"Accepted" not in bytes.fromhex(str(answer))
     assert process.poll() is None
-    assert family_of(process.pid) == pids  # nobody was killed
+    assert family_of(process.pid) == pids  # no process was killed
 
 
 def test_another_user_gets_no_state_and_no_place_among_members() -> None:
-    """The attack that worked on gloo: connect to where a member listens, and say a number."""
+    """The attack that worked on gloo: connect to a member's port, and send a number."""
     keys: dict[str, bytes] = {}
     changed = threading.Condition()
 

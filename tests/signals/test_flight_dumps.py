@@ -147,7 +147,7 @@ def test_values_that_refer_to_each_other_are_not_walked_through() -> None:
         (b'{"version": "2.10", "entries": [', "JSON is damaged"),
         (b'{"entries": []}', "no version"),
         (b'{"version": "3.0"}', "version is '3.0'"),
-        (b'{"version": "2.1", "entries": 5}', "not built as a dump"),
+        (b'{"version": "2.1", "entries": 5}', "not have the structure of a dump"),
         (b'{"version": "2.1", "entries": [{"process_group": ["0", 1]}]}', "where a name should be"),
         (pickle.dumps({"version": "2.10", "entries": [os.getcwd]}), "more than plain values"),
     ],
@@ -186,7 +186,7 @@ def test_a_dump_that_an_earlier_hang_has_left_is_not_used(tmp_path: Path) -> Non
     )
     found = read_dumps(folder)
     assert [one.rank for one in found.dumps] == [0, 1, 3, 4]
-    assert found.unreadable == {2: "it is of another time"}
+    assert found.unreadable == {2: "it is from another time"}
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def answering(answer: Callable[[int], Answer]) -> Iterator[tuple[str, Seen]]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Nobody reads it."""
+            """Not needed."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -159,7 +159,7 @@ def answering(answer: Callable[[int], Answer]) -> Iterator[tuple[str, Seen]]:
     [
         ((200, b"<html>Grafana</html>"), "answers, but not as a Prometheus does", 1),
         ((200, b'{"status":"success","data":[1]}'), "answers, but not as a Prometheus does", 1),
-        ((401, b"who?"), r"does not let us in \(401\)", 1),
+        ((401, b"who?"), r"refuses access \(401\)", 1),
         ((400, b'{"status":"error","error":"parse error: x."}'), "answered 400: parse error: x.$", 1),
         ((404, b'{"status":"error","error":""}'), "answered 404: Not Found", 1),
         ((503, b"<h1>tired</h1>"), "answered 503: Service Unavailable.$", 3),
@@ -168,7 +168,7 @@ def answering(answer: Callable[[int], Answer]) -> Iterator[tuple[str, Seen]]:
         ((200, _matrix("[[1]]")), "not as a Prometheus does", 1),
         (
             (422, b'{"status":"error","error":"too many samples"}'),
-            "will not give so much: too many samples",
+            "refuses to return so much: too many samples",
             7,
         ),
     ],

@@ -1,4 +1,4 @@
-"""A metric that somebody names as the step, and files that a run writes itself."""
+"""A metric that the user names as the step, and files that a run writes itself."""
 
 import json
 import os

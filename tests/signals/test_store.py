@@ -163,7 +163,7 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path: Path) -> None:
 
 def test_a_place_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(StoreError, match="cannot be made"):
+    with pytest.raises(StoreError, match="Cannot create"):
         SignalStore(tmp_path / "file" / "signals")
 
 

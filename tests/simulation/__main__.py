@@ -1,6 +1,6 @@
 """Run schedules: `python -m tests.simulation --seeds 0:10000 --processes 2`. Tell one: `--seed 17`.
 
-With `--heirs` they are of machines that are cut off or die, and of who coordinates.
+With `--heirs` the schedules are about machines that are cut off or die, and which of them coordinates.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from tests.simulation.heirs import run_heirs, run_many_heirs
 from tests.simulation.schedule import run_many, story
 
 CHUNK = 250
-"""Schedules that a process runs at once."""
+"""How many schedules a process runs at once."""
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
-"""Rules that are broken on purpose: the checks must find each of them, or they prove nothing.
+"""Deliberately broken rules: the checks must find each of them, or they prove nothing.
 
-A broken rule of the membership is a step function around the real one, which changes what it is told or
-what it wants. A broken rule of members is a script of its own.
+A broken rule of the membership is a step function around the real one, which changes its events or its
+effects. A broken rule of members is a script of its own.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def counts_one_for_all(state: RunState, event: Happening, now_ns: int) -> tuple[
 
 
 def has_what_one_has(state: RunState, event: Happening, now_ns: int) -> tuple[Effect, ...]:
-    """The run has a step when the first member has told of it; nobody writes that down."""
+    """The run has a step when the first member has reported it, and does not record it."""
     effects = advance(state, event, now_ns)
     versions = [member.version for member in state.roster.members.values()]
     state.progress.step = max([state.progress.step, *versions])
@@ -48,13 +48,13 @@ def _for_all(
 
 
 def heeds_the_fenced(state: RunState, event: Happening, now_ns: int) -> tuple[Effect, ...]:
-    """A member that was given up comes back by speaking."""
+    """A member that was given up comes back by sending a message."""
     if isinstance(event, FromMember) and (member := state.roster.members.get(event.member)) is not None:
         member.is_lost = False
     return advance(state, event, now_ns)
 
 
-def ends_nobody(state: RunState, event: Happening, now_ns: int) -> tuple[Effect, ...]:
+def ends_no_member(state: RunState, event: Happening, now_ns: int) -> tuple[Effect, ...]:
     """A member that is given up is neither killed nor cut off, unless the whole run ends."""
     effects = advance(state, event, now_ns)
     if state.ending.closing is not None:
@@ -87,7 +87,7 @@ def _shortened(effect: ToMembers) -> ToMembers:
 
 
 def forgets_the_unheard(state: RunState, event: Happening, now_ns: int) -> tuple[Effect, ...]:
-    """Of a sharded model, only members that have told of a step count as having their part of the state."""
+    """In a sharded model, only members that have reported a step count as having their part of the state."""
     formed = state.generations.formed
     members = (
         []
@@ -112,8 +112,8 @@ class StaleClaims(Script):
 
 
 class FreeSkips(Script):
-    """Skips what those who are there have no room for, though somebody may have committed the step
-    otherwise.
+    """Skips lanes for which the present members have no room, although a member may have committed the step
+    differently.
     """
 
     def skips(self, stands: Sequence[Stand]) -> AgreedSkips | None:

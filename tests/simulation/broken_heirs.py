@@ -1,4 +1,4 @@
-"""Rules of succession that are broken on purpose: the simulation must notice each of them."""
+"""Deliberately broken rules of succession: the simulation must notice each of them."""
 
 import msgspec
 
@@ -7,14 +7,14 @@ from tests.simulation.heirs import Rules
 
 
 class ShowsAtOnce(Reign):
-    """What is entered may be seen, whoever has it."""
+    """An entry becomes visible at once, without a quorum."""
 
     def _settle(self) -> None:
         self.committed = self.position
 
 
 class CountsOneHeir(Reign):
-    """One heir is enough, however many elect."""
+    """One heir is enough, however many electors there are."""
 
     def _settle(self) -> None:
         others = [position for machine, position in self._acked.items() if machine != self.machine]
@@ -22,14 +22,14 @@ class CountsOneHeir(Reign):
 
 
 class VotesForTheIgnorant(Elector):
-    """Whoever asks is voted for, though it lacks entries."""
+    """It votes for every candidate, even one that lacks entries."""
 
     def vote(self, candidacy: Candidacy, now_ns: int) -> Vote:
         return super().vote(msgspec.structs.replace(candidacy, known=self.memory.known), now_ns)
 
 
 class VotesTwice(Elector):
-    """What was promised to one is granted to another."""
+    """It grants a vote that it has already promised to another."""
 
     def vote(self, candidacy: Candidacy, now_ns: int) -> Vote:
         memory = self.memory
@@ -44,4 +44,4 @@ BROKEN: tuple[tuple[Rules, tuple[str, ...]], ...] = (
     (Rules(elector=VotesForTheIgnorant), ("which was seen as", "commits step")),
     (Rules(elector=VotesTwice), ("has two coordinators", "which was seen as")),
 )
-"""And what the first schedule in which each shows is blamed for."""
+"""Each broken rule and the words of the first failure that it causes."""

@@ -23,7 +23,7 @@ Check = Callable[[Sequence[Note], Setting, "Outcome"], Iterator[str]]
 
 
 class Outcome:
-    """What the checks need to know beside the history. kinds: of faults that struck. away: nodes that have
+    """What the checks need to know besides the history. kinds: of faults that struck. away: nodes that have
     not returned.
     """
 
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def one_content(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
-    """A step has one content, whoever commits it and in whichever generation."""
+    """A step has the same content for every member and generation that commits it."""
     contents: dict[tuple[int, int], Kept | Began] = {}
     for note in notes:
         if isinstance(note, Kept | Began):
@@ -47,8 +47,8 @@ def one_content(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> It
 
 
 def one_membership(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
-    """Two memberships never both commit a step. With replicas of several members one on the shelf may have
-    told too late that it has a step; it is ended then, and the content is the same.
+    """Two memberships never both commit a step. With replicas of several members, one on the shelf may have
+    reported a step too late. It is ended then, and the content is the same.
     """
     for note in notes:
         if isinstance(note, Doubled) and setting.policy.mesh.ranks == 1:
@@ -59,7 +59,7 @@ def one_membership(notes: Sequence[Note], setting: Setting, outcome: Outcome) ->
 
 
 def every_lane_once(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
-    """In a sum is each lane exactly once, of the same state, but for those that may be skipped."""
+    """A sum has each lane exactly once, from the same state, except lanes that may be skipped."""
     lanes = setting.lanes // setting.policy.mesh.slices
     for note in notes:
         if not isinstance(note, Summed):
@@ -75,7 +75,7 @@ def every_lane_once(notes: Sequence[Note], setting: Setting, outcome: Outcome) -
 
 
 def nothing_lost(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
-    """No step is lost that a member has which counts, and nobody goes back without need."""
+    """No step of a counted member is lost, and no member goes back without need."""
     for note in notes:
         if isinstance(note, Returned) and note.holders:
             yield (
@@ -87,7 +87,7 @@ def nothing_lost(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> I
 
 
 def steps_in_order(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
-    """The record tells one story: steps one by one, from where the generation has opened."""
+    """The record is consistent: steps one by one, from where the generation opened."""
     reached = 0
     returned: int | None = None  # where a generation that was not formed may have gone back to
     for note in notes:
@@ -109,8 +109,8 @@ def steps_in_order(notes: Sequence[Note], setting: Setting, outcome: Outcome) ->
 
 
 def sound_generations(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
-    """Ranks are unique and dense, numbers rise, nobody who was given up is in one, and no survivor is left
-    out.
+    """Ranks are unique and dense, numbers rise, no member that was given up is in a generation, and no
+    survivor is left out.
     """
     before = 0
     for note in notes:
@@ -129,7 +129,7 @@ def sound_generations(notes: Sequence[Note], setting: Setting, outcome: Outcome)
 
 
 def fences_hold(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
-    """What a member says after it was given up changes nothing, and it is ended."""
+    """Messages of a member that was given up change nothing, and it is ended."""
     for note in notes:
         if isinstance(note, Heeded):
             yield f"{note.member} was given up, and its {note.what} changed something"
@@ -143,11 +143,11 @@ _REASONS: tuple[tuple[str, frozenset[str]], ...] = (
     ("the script failed", frozenset({"raise"})),
     ("the script's mistake", frozenset({"device"})),
 )
-"""What a run may fail with, and the faults that it takes; whatever it is, a fault."""
+"""Reasons with which a run may fail, and the faults that each requires; at least one fault in any case."""
 
 
 def ends_once(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
-    """The run ends, once, and as it should: faults stop, and then it goes on to its last step."""
+    """The run ends once and as it should: faults stop, and then it continues to its last step."""
     ends = [note for note in notes if isinstance(note, Ended)]
     if len(ends) != 1:
         yield "the run never ends" if not ends else f"the run ends {len(ends)} times"
@@ -159,7 +159,7 @@ def ends_once(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iter
             yield f"the run is complete at step {last} of {setting.steps}"
     elif end.outcome == "stopped":
         if "stop" not in outcome.kinds:
-            yield f"the run was stopped by nobody: {end.reason}"
+            yield f"the run was stopped without a request: {end.reason}"
     elif not _may_fail(end.reason, setting, outcome):
         yield f"the run fails without need: {end.reason}"
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a schedule, and how it is mended."""
+"""The faults in a schedule, and how they are repaired."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,9 @@ SECOND_NS = 10**9
 
 
 class Faults:
-    """struck: how many have. kinds: which. away: nodes that do not return."""
+    """The faults of one schedule. struck: how many have struck. kinds: of those. away: nodes that do not
+    return.
+    """
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -26,7 +28,7 @@ class Faults:
         self.away: dict[str, None] = {}
 
     def reach(self, script: "Script", point: Point) -> None:
-        """A script has come to this point."""
+        """Note that a script has reached this point."""
         count = self._reached[point] = self._reached.get(point, 0) + 1
         for fault in self._waiting:
             if fault.point == point and fault.times == count:
@@ -96,7 +98,7 @@ class Faults:
                 self._say_unreached(victim)
 
     def lose_node(self, name: str, *, is_seen: bool) -> None:
-        """The agent and all its workers are gone. is_seen: their connections end; else they fall silent."""
+        """Lose the agent and all its workers. is_seen: their connections end; otherwise they fall silent."""
         world = self._world
         agent = world.agents.get(name)
         if agent is None or agent.is_dead:
@@ -130,7 +132,7 @@ class Faults:
             world.join(node)
 
     def _partition(self, node: str, fault: Fault) -> None:
-        """The coordinator cannot be reached from the node. Members still reach each other."""
+        """Cut the node off from the coordinator. Members still reach each other."""
         world = self._world
         agent = world.agents.get(node)
         if agent is None or agent.is_dead:
@@ -142,7 +144,7 @@ class Faults:
         world.at(fault.for_ns, self._heal, node, fault)
 
     def _heal(self, node: str, fault: Fault) -> None:
-        """The node sees that its connections are dead, and begins anew."""
+        """End the partition: the node sees that its connections are dead, and starts again."""
         world = self._world
         world.partitioned.pop(node, None)
         self.lose_node(node, is_seen=True)
@@ -151,7 +153,7 @@ class Faults:
             world.at(SECOND_NS, self._return, node)
 
     def _break_line(self, victim: "Script") -> None:
-        """Both ends see it, each when it does."""
+        """Break the connection; each end sees it at a moment of its own."""
         world = self._world
         world.hang_up(victim.line, is_abrupt=True)
         world.at(world.delay() * 10, world.notice_end, "worker", victim.name)
@@ -166,8 +168,8 @@ class Faults:
             call(*args)
 
     def _say_unreached(self, victim: "Script") -> None:
-        """Nothing that is sent to it is acknowledged, and that may be so of others. Whether the run waits for
-        anybody, and whether it has been so for long, is not asked: the membership is told too often.
+        """Tell the membership that a member, and perhaps others, acknowledge nothing. This happens more often
+        than in production, which first checks that the run waits and that the silence has lasted.
         """
         world = self._world
         if victim.is_dead or world.now_ns > victim.line.deaf_until_ns or world.ending is not None:

@@ -1,9 +1,8 @@
-"""The wires between members, which carry tensors: what one of them tells all the others, or does not.
+"""The connections between members, which carry tensors: each member sends its part to all the others.
 
-Everybody waits for everybody. Whoever has told all hears of it at a moment of its own, so one member may
-have a
-sum that another never gets. When somebody goes, the others notice at a moment of their own, or, if the power
-failed there, not at all.
+Every member waits for all others. Each learns at a moment of its own that all have sent, so one member may
+have a sum that another never gets. When a member leaves, the others notice at a moment of their own, or not
+at all after a power cut.
 """
 
 from collections.abc import Callable
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 Key = tuple[str, int, tuple[str, ...]]
-"""What is told, in which step, and among whom."""
+"""The kind of exchange, the step, and the members."""
 
 
 class Arrival(NamedTuple):
@@ -25,9 +24,7 @@ class Arrival(NamedTuple):
 
 
 class Groups:
-    """One group of members for each generation. left: who is not in it any more, and whether others
-    notice.
-    """
+    """One group of members for each generation. left: members no longer in it, and whether others notice."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -43,7 +40,7 @@ class Groups:
         told: Any,
         then: Callable[[list[Any]], None],
     ) -> None:
-        """`then` is called with what all have told, unless somebody goes."""
+        """Call `then` with the parts of all members, unless one leaves."""
         number, name = script.number, script.name
         script.awaits = peers
         self._entered.setdefault(number, {})[name] = script
@@ -65,7 +62,7 @@ class Groups:
             world.at(world.delay(), other.script.go_on, other.epoch, other.then, (result,))
 
     def leave(self, script: "Script", *, is_seen: bool = True) -> None:
-        """It goes, or gives the group up."""
+        """A member dies or gives the group up."""
         number, name = script.number, script.name
         entered = self._entered.get(number)
         left = self.left.setdefault(number, {})
@@ -79,7 +76,7 @@ class Groups:
                 self._tell_gone(other, number, name)
 
     def cut(self, one: "Script", other: str) -> None:
-        """The connection between two members ends, though both live."""
+        """End the connection between two members, although both live."""
         self._tell_gone(one, one.number, other)
         entered = self._entered.get(one.number, {})
         if other in entered:

@@ -1,10 +1,9 @@
-"""Machines that may be cut off or die, and who coordinates: the production rules under a simulated network.
+"""Elections among machines that may be cut off or die: the production rules under a simulated network.
 
 The estate is a list here. A coordinator enters steps and generations into it and, once a quorum has them,
 tells the members, of which each machine has one. A generation commits a step when all its members are in it
-and reach each other. Connections keep their order; one on which a message was lost brings nothing more, and
-is made anew after a silence; what a member was sent over it comes then. All that happens follows from a
-seed.
+and reach each other. Connections keep their order. After a lost message, a connection delivers nothing more
+and is replaced after a silence; a member then receives what it was sent. Everything follows from a seed.
 """
 
 import heapq
@@ -30,20 +29,20 @@ BEAT_NS = ns(0.5)
 STEP_NS = ns(0.3)
 DOUBT_NS = ns(2.0)
 LIVES_NS = ns(5.0)
-"""A member that was not heard for so long is left out of the next generation."""
+"""A member that was not heard for this long is left out of the next generation."""
 RETURN_NS = ns(4.0)
 PHASES = (3, 8)
 CALM_NS = ns(150.0)
 PROGRESS = 10
-"""So many steps at least in the calm at the end, and in a long phase in which a quorum is connected."""
+"""The least number of steps in the calm at the end, and in a long phase in which a quorum is connected."""
 LONG_NS = ns(60.0)
 ARBITER = "arbiter"
 STREAMED = ("estate", "entry", "reigning")
-"""What comes over a connection that an heir follows, whose number is said first."""
+"""Messages over a connection that an heir follows; the connection's number comes first."""
 
 
 class HeirEntry(NamedTuple):
-    """One entry of the estate. members: of a generation that is opened; None: it is something else."""
+    """One entry of the estate. members: of a generation that it opens; None for other entries."""
 
     term: int
     text: str
@@ -53,7 +52,7 @@ class HeirEntry(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What may be broken on purpose."""
+    """The rules that may be broken deliberately."""
 
     reign: type[Reign] = Reign
     elector: type[Elector] = Elector
@@ -67,7 +66,7 @@ class HeirSetting(NamedTuple):
     has_arbiter: bool
     delay_ns: int
     phases: tuple[tuple[str, int, int], ...]
-    """What strikes, how long it lasts, and a number that chooses whom."""
+    """The fault, how long it lasts, and a number that chooses the target."""
 
 
 FAULTS = (
@@ -119,7 +118,7 @@ class Machine:
 
     @property
     def mandate(self) -> Mandate:
-        """As it knows it."""
+        """The mandate as this machine knows it."""
         return next(one.mandate for one in reversed(self.log) if one.mandate is not None)
 
     # ---- coordinating ------------------------------------------------------------------------------------
@@ -148,7 +147,7 @@ class Machine:
         self.release()
 
     def release(self) -> None:
-        """What a quorum has may be seen."""
+        """Make visible what a quorum has."""
         reign = self.reign
         assert reign is not None
         if reign.committed >= len(self.log):
@@ -170,14 +169,14 @@ class Machine:
         self.world.send(self, member, "announce", self.reign.term, number, members)
 
     def _hear_member(self, member: str, generation: int) -> None:
-        """It lives. What was sent to it while it was cut off is sent again, as by run/sent.py."""
+        """Note that a member lives. Messages sent while it was cut off are sent again, as by run/sent.py."""
         self.heard[member] = self.world.now_ns
         last = self.announced
         if last is not None and member in (last.members or ()) and generation < last.generation:
             self._announce(member)
 
     def coordinate(self) -> None:
-        """What it looks after twice a second."""
+        """Do a coordinator's regular work, twice a second."""
         world, reign = self.world, self.reign
         assert reign is not None
         for name, (session, _seen_ns) in self.followers.items():
@@ -222,7 +221,7 @@ class Machine:
                 self.enter("alone", electorate=electorate.without(absent[0], self.name))
 
     def _regroup(self) -> None:
-        """A generation of those that were heard of late."""
+        """Open a generation of the members that were heard recently."""
         reign, now_ns = self.reign, self.world.now_ns
         assert reign is not None
         living = sorted(
@@ -265,7 +264,7 @@ class Machine:
         self._ask(self.elector.try_out(self.world.now_ns))
 
     def _ask(self, candidacy: Candidacy) -> None:
-        """All who elect; a coordinator asks all who have come to it."""
+        """Ask all electors; a coordinator asks all heirs that have connected to it."""
         self.candidacy, self.votes = candidacy, {self.name: None}
         electorate = self.elector.electorate if self.reign is None else self.reign.mandate.electorate
         for machine in dict.fromkeys((*electorate.machines, *self.deaf)):
@@ -274,7 +273,7 @@ class Machine:
         self.count()
 
     def count(self) -> None:
-        """Whether its votes are enough, with the arbiter's or without."""
+        """Take over if its votes are enough, with the arbiter's or without."""
         if self.candidacy is None:
             return
         if self.reign is not None:
@@ -304,7 +303,7 @@ class Machine:
         self.enter(f"term {candidacy.term}", electorate=kept if is_granted else None)
 
     def _renew(self, candidacy: Candidacy) -> None:
-        """A coordinator goes on in a later term, with the votes of those who follow it."""
+        """A coordinator continues in a later term, with the votes of the heirs that follow it."""
         reign = self.reign
         assert reign is not None
         is_granted = reign.is_granted
@@ -372,7 +371,7 @@ class Machine:
             self.upstream = ""
             return
         if position != len(self.log) + 1 or self.session[1] < 0:
-            return  # the estate comes before it, or has it
+            return  # the estate comes first, or already has it
         self.log.append(entry)
         self.elector.heard(sender, entry.term, self.world.now_ns)
         self._followed(sender, session)
@@ -387,7 +386,7 @@ class Machine:
 
 
 class HeirWorld:
-    """Machines, a network, and somebody who sees everything. wrong: what must not be, in sentences."""
+    """Machines, a network, and an observer who sees everything. wrong: violations, in sentences."""
 
     def __init__(self, setting: HeirSetting, seed: int, rules: Rules = SOUND) -> None:
         self.setting, self.rules = setting, rules
@@ -485,7 +484,7 @@ class HeirWorld:
             machine.hear(sender, kind, *said)
 
     def _break(self, receiver: str, session: int) -> None:
-        """What follows a message that was lost does not arrive either."""
+        """Break the connection: messages after a lost one do not arrive either."""
         if receiver in self.machines:
             self.machines[receiver].broken.add(session)
             if self.machines[receiver].session[0] == session:
@@ -509,8 +508,8 @@ class HeirWorld:
     # ---- steps -------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        """Whoever is in a generation whose members are all in it, and reach each other, commits a step: all
-        of them, or some of them if a fault comes between.
+        """Members of a generation that all its members have joined, and that reach each other, commit a step:
+        all of them, or some of them if a fault intervenes.
         """
         for number, members in sorted({one.generation for one in self.living()}):
             ranks = [self.machines[name] for name in members if name in self.machines]
@@ -537,7 +536,7 @@ class HeirWorld:
             )
         self._committed, self._version = (number, members), version
 
-    # ---- what an observer writes down --------------------------------------------------------------------
+    # ---- the observer's notes ----------------------------------------------------------------------------
 
     def note_coordinator(self, machine: Machine, term: int) -> None:
         self.tell(f"{machine.name} coordinates in term {term}")
@@ -559,7 +558,7 @@ class HeirWorld:
                 return
 
     def ask_arbiter(self, name: str, known: Stand, term: int) -> bool:
-        """Compare and set, as the row of a database."""
+        """Compare and set, like the row of a database."""
         if not self.reaches(name, ARBITER) or self.row > known.term:
             return False
         self.row = term
@@ -568,7 +567,7 @@ class HeirWorld:
     # ---- faults ------------------------------------------------------------------------------------------
 
     def _strike(self, kind: str, number: int) -> list[str]:
-        """Make the fault; the machines that are then a connected quorum, if any are."""
+        """Inflict the fault. Return the machines that are then a connected quorum, if there is one."""
         self.tell(kind)
         names = [machine.name for machine in self.living()]
         reigning = [one.name for one in self.living() if one.reign is not None]
@@ -607,13 +606,13 @@ class HeirWorld:
         self.at(RETURN_NS, self._come)
 
     def replace(self, machine: Machine) -> None:
-        """Its coordinator has ended, and its member; what comes in their place is somebody else."""
+        """Replace the machine's coordinator and member, which have ended, by new ones."""
         self.tell(f"{machine.name} ends: it has no quorum")
         machine.is_dead = True
         self.at(RETURN_NS, self._come)
 
     def _restart(self, machine: Machine) -> None:
-        """The process of an heir is killed; another one has what it must not forget."""
+        """Kill the process of an heir; the next one has its memory."""
         if machine.reign is not None:
             return
         self.tell(f"the heir of {machine.name} is started again")
@@ -621,7 +620,7 @@ class HeirWorld:
         machine.log, machine.upstream, machine.candidacy, machine.session = [], "", None, (0, 0)
 
     def _connected_quorum(self) -> list[str]:
-        """The largest group of living machines that all reach each other, if it is a quorum for certain."""
+        """The largest group of living machines that all reach each other, if it is certainly a quorum."""
         if self.lag_ns or not self._released:
             return []
         mandate = next(one.mandate for one in reversed(self._released) if one.mandate is not None)
@@ -633,7 +632,7 @@ class HeirWorld:
         others = [one.name for one in self.living() if one.name not in group]
         pairs = [(one, other) for one in group for other in others]
         if any(self.reaches(one, other) or self.reaches(other, one) for one, other in pairs):
-            return []  # neither in nor out: who is heard by some keeps them from electing another
+            return []  # a coordinator that some can hear keeps them from electing another
         if any(not self.machines[one].log for one in group):
             return []
         mandates = [self.machines[one].mandate for one in group] or [mandate]

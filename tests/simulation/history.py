@@ -1,4 +1,4 @@
-"""What happened in a schedule, as an observer who sees everything writes it down; `checks.py` judges it."""
+"""The events of a schedule, as noted by an observer who sees everything; `checks.py` judges them."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from holdfast.run.happenings import Effect, Happening
 
 
 class Struck(NamedTuple):
-    """A fault, or what it brings along: a process that continues, a node that returns."""
+    """A fault or its consequence: a process that continues, a node that returns."""
 
     at_ns: int
     what: str
@@ -30,8 +30,8 @@ class Began(NamedTuple):
 
 
 class Summed(NamedTuple):
-    """All members of a rail have put in their lanes: lanes by member, and the contents they go on from.
-    without: the lanes that they have agreed to skip.
+    """All members of a rail have added their lanes: lanes by member, and the contents they started from.
+    without: the lanes that they agreed to skip.
     """
 
     at_ns: int
@@ -43,7 +43,7 @@ class Summed(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A member has committed a step. history: what it has been since the run last began from a checkpoint."""
+    """A member has committed a step. history: its steps since the run last started from a checkpoint."""
 
     at_ns: int
     member: str
@@ -55,7 +55,7 @@ class Kept(NamedTuple):
 
 
 class Doubled(NamedTuple):
-    """A step was committed that a member which counts had from another generation, and which has no part in
+    """A step was committed that a counted member already had from another generation, without being part of
     this one.
     """
 
@@ -67,9 +67,7 @@ class Doubled(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """A generation begins from a checkpoint, or from nothing. holders: members that count and have the
-    state.
-    """
+    """A generation starts from a checkpoint or from nothing. holders: counted members that have the state."""
 
     at_ns: int
     generation: int
@@ -78,14 +76,14 @@ class Returned(NamedTuple):
 
 
 class BeganAgain(NamedTuple):
-    """The membership said that a part of the state is lost. is_needless: every part of it was there."""
+    """The membership said that a part of the state is lost. is_needless: every part still existed."""
 
     at_ns: int
     is_needless: bool
 
 
 class Announcing(NamedTuple):
-    """A generation was announced. left_out: members of the one before that count, and are not in it."""
+    """A generation was announced. left_out: counted members of the previous one that are not in it."""
 
     at_ns: int
     generation: int
@@ -112,7 +110,7 @@ class Recorded(NamedTuple):
 
 
 class Heeded(NamedTuple):
-    """What a member said after it was given up changed something."""
+    """A message of a member that was given up changed something."""
 
     at_ns: int
     member: str
@@ -135,7 +133,7 @@ class Ended(NamedTuple):
 
 
 class Told(NamedTuple):
-    """All that the membership was told, and wanted: only in a story."""
+    """An event and the membership's effects; noted only for a story."""
 
     at_ns: int
     happening: Happening

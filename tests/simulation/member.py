@@ -1,10 +1,9 @@
 """A member as the membership and the other members see it: train/seat.py, steps.py and control.py without
 tensors.
 
-It regroups (standings go through the coordinator, the highest version wins, who is behind takes the state
-over),
-computes lanes and keeps them, adds up with the others, commits by itself, and tells the coordinator later.
-The state is a number that follows from all that was ever committed. Who deals lanes is the production code.
+It regroups (standings go through the coordinator, the highest version wins, members behind copy the state),
+computes lanes and keeps them, sums with the others, commits by itself, and tells the coordinator later. The
+state is a number that follows from everything ever committed. The production code deals the lanes.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,8 +46,8 @@ STAGES: dict[str, wire.Stage] = {
 
 
 class Stand(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member brings into a new generation, as `Standing` of train/seat.py. content: of its version, of
-    that history; skipped: in its last step.
+    """What a member brings into a new generation, like `Standing` of train/seat.py. content: of its version
+    in that history. skipped: lanes of its last step.
     """
 
     version: int
@@ -65,7 +64,7 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reflection(msgspec.Struct, kw_only=True):
-    """What a rank keeps of another one, as train/mirror.py does: by step, whether it was committed."""
+    """A rank's mirror of another one, like train/mirror.py: by step, whether it was committed."""
 
     ward: int = -1
     version: int = -1
@@ -100,7 +99,7 @@ class Reflection(msgspec.Struct, kw_only=True):
 
 
 class Script:
-    """One worker process. epoch: counts its moments, so that what belonged to an earlier one is not done."""
+    """One worker process. epoch: counts its moments, so that actions of an earlier one are dropped."""
 
     def __init__(self, world: "World", name: str, node: str, line: "Line") -> None:
         self.world = world
@@ -140,7 +139,7 @@ class Script:
         self.begun_ns = 0
         self.beat: tuple[int, wire.Stage] = (0, "starting")
 
-    # ---- how it gets on ------------------------------------------------------------------------------------
+    # ---- control flow --------------------------------------------------------------------------------------
 
     @property
     def ranks(self) -> int:
@@ -148,7 +147,7 @@ class Script:
 
     @property
     def is_lost(self) -> bool:
-        """Whether its generation is to be left at once."""
+        """Whether it must leave its generation at once."""
         return self.abandon_below > self.number
 
     @property
@@ -158,7 +157,7 @@ class Script:
 
     @property
     def twins(self) -> tuple[str, ...]:
-        """All that have the same part of the model."""
+        """All members that have the same part of the model."""
         return self.members[self.rank % self.ranks :: self.ranks]
 
     def enter(self, doing: str) -> None:
@@ -166,7 +165,7 @@ class Script:
         self.epoch += 1
 
     def go_on(self, epoch: int, then: Callable[..., None], args: tuple[Any, ...] = ()) -> None:
-        """What it was waiting for has come, if it still waits."""
+        """Continue after a wait, if it still waits for this."""
         if epoch != self.epoch or self.is_dead or self.hangs:
             return
         if self.is_paused:
@@ -181,11 +180,11 @@ class Script:
         self.world.from_worker(self, message)
 
     def at(self, point: Point) -> bool:
-        """A fault may strike here. Whether the script goes on."""
+        """Let a fault strike here; whether the script continues."""
         self.world.reach(self, point)
         return not self.is_dead
 
-    # ---- what it hears -------------------------------------------------------------------------------------
+    # ---- received messages ---------------------------------------------------------------------------------
 
     def hear(self, message: wire.ToWorker) -> None:
         if self.is_dead:
@@ -208,7 +207,7 @@ class Script:
                 self.world.exit(self, code=2, complaint=f"holdfast: {message.sentence}")
 
     def hear_told(self, generation: int, key: str, rank: int, stand: Stand) -> None:
-        """What another member published."""
+        """Take a notice that another member published."""
         if self.is_dead:
             return
         if self.is_paused:
@@ -246,7 +245,7 @@ class Script:
             self._abandon()
 
     def _abandon(self) -> None:
-        """The group is aborted at once; a lane is finished first, and a commit is."""
+        """Abort the group at once; a lane or a commit in progress is finished first."""
         self.world.groups.leave(self)
         if self.doing == "lanes":
             done = self._lanes_done() + 1
@@ -256,7 +255,7 @@ class Script:
             self._wait()
 
     def lose_peer(self, number: int, name: str) -> None:
-        """The connection to another member has ended."""
+        """Handle the end of the connection to another member."""
         if self.is_dead or self.number != number or self.hangs:
             return
         if self.is_paused:
@@ -269,7 +268,7 @@ class Script:
             self._break()
 
     def _break(self) -> None:
-        """A collective failed."""
+        """Handle a failed collective."""
         self.world.groups.leave(self)
         if not self.is_lost:
             self.say(wire.Broken(member=self.name, generation=self.number, reason="reset by peer"))
@@ -278,7 +277,7 @@ class Script:
     # ---- regrouping ----------------------------------------------------------------------------------------
 
     def regroup(self) -> None:
-        """Go on in the newest generation, if it has this member."""
+        """Continue in the newest generation, if this member is in it."""
         generation = self.newest
         if generation is None or generation.number <= self.number or self.name not in generation.members:
             self._wait()
@@ -322,7 +321,7 @@ class Script:
         self.world.publish(self, key, stand)
 
     def _look(self) -> None:
-        """Whether all have told what it waits for."""
+        """Continue if all have published what it waits for."""
         if self.hangs or self.doing not in ("standing", "loading"):
             return
         told = self.told.get((self.number, self.doing), {})
@@ -332,7 +331,7 @@ class Script:
         if self.doing == "loading":
             self._bring_up(stands)
             return
-        self.world.groups.leave(self)  # all are there: nobody is in the last exchange any more
+        self.world.groups.leave(self)  # all have joined: no member is in the last exchange any more
         self.enter("group")
         if not self.at("group"):
             return
@@ -361,7 +360,7 @@ class Script:
         self._bring_up([_caught_up(stand, ahead) for stand in stands])
 
     def _load(self) -> None:
-        """Nobody has done anything yet: go on from what is durable, if anything is."""
+        """Start from a durable checkpoint, if there is one, because no member has a step yet."""
         self.settled, self.held = False, frozenset()
         self.version, self.content, before = self.world.checkpoint_for(self.number)
         self.history = StateHistory(str(self.number), self.version, before, self.number)
@@ -378,7 +377,7 @@ class Script:
         self.fresh, self.bound, self.held = False, None, frozenset()
 
     def _bring_up(self, stands: list[Stand]) -> None:
-        """Who is behind takes the state from who is not, or from a mirror."""
+        """Let members that are behind copy the state from one that is not, or from a mirror."""
         top = max(stand.version for stand in stands)
         ahead = next(stand for stand in stands if stand.version == top)
         sources = [name for name, stand in zip(self.members, stands, strict=True) if stand.version == top]
@@ -412,12 +411,12 @@ class Script:
     def _taken(self, stands: list[Stand], ahead: Stand) -> None:
         left = self.world.groups.left.get(self.number, {})
         if any(name in left for name in self.awaits):
-            return  # it broke off: the rest never comes, or is about to be noticed
+            return  # it was interrupted: the rest never comes
         self._adopt(ahead)
         self._sit(stands, ahead)
 
     def _sit(self, stands: Sequence[Stand], ahead: Stand) -> None:
-        """It has the state: lanes are dealt, and it goes on."""
+        """Deal the lanes and continue, now that it has the state."""
         self.history, self.through = ahead.history, any(stand.through for stand in stands)
         if self.is_apart and ahead.history.opened != self.number:
             self.history = StateHistory(
@@ -459,11 +458,11 @@ class Script:
     # ---- lanes ---------------------------------------------------------------------------------------------
 
     def claims(self, stand: Stand) -> frozenset[int]:
-        """The lanes that a member has computed of the step that comes next."""
+        """The lanes of the next step that a member has computed."""
         return stand.held if stand.version == self.version else frozenset()
 
     def _deal(self, stands: Sequence[Stand]) -> None:
-        """Lanes that somebody has computed stay his; the others are dealt. As `Seat._deal`."""
+        """Deal the lanes, like `Seat._deal`: computed lanes stay with their member; the others are dealt."""
         ranks, lanes = self.ranks, self.world.lanes
         claims = [self.claims(stand) for stand in stands]
         held = [tree.in_common(claims[first : first + ranks]) for first in range(0, len(claims), ranks)]
@@ -487,7 +486,7 @@ class Script:
         return self._shortage(held, frozenset(lane for stand in here for lane in stand.todo))
 
     def skips(self, stands: Sequence[Stand]) -> AgreedSkips | None:
-        """What somebody may have committed the next step without."""
+        """The lanes without which a member may have committed the next step."""
         return max((stand.bound for stand in stands if stand.bound is not None), default=None)
 
     def _shortage(
@@ -556,7 +555,7 @@ class Script:
         then([told])
 
     def _summed(self, told: list[Any]) -> None:
-        """All have the sum, or will: what follows is done by everybody alike."""
+        """All members have the sum or will have it, and all do the same from here on."""
         if not self.at("sum"):
             return
         pendings = [one[3] for one in told]
@@ -643,7 +642,7 @@ class Script:
 
 
 def _caught_up(stand: Stand, ahead: Stand) -> Stand:
-    """A rank that had its sum of this step has done it."""
+    """The stand of a rank that had its sum of this step, after doing the step."""
     if not can_follow(stand, ahead):
         return stand
     keeps = stand.keeps

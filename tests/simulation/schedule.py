@@ -1,4 +1,4 @@
-"""One schedule from its seed: run it, judge it, and tell it."""
+"""One schedule from its seed: run it, judge it, and print it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from tests.simulation.world import START_NS, Advance, World
 
 
 class Failure(NamedTuple):
-    """Of the schedule of this seed, what is wrong."""
+    """The violations in the schedule of this seed."""
 
     seed: int
     wrong: tuple[str, ...]
@@ -44,7 +44,7 @@ def run_one(
     script: type[Script] = Script,
     is_told: bool = False,
 ) -> tuple[World, Failure | None]:
-    """A schedule that has come to its end, and what is wrong with it. setting: another than the seed's."""
+    """Run a schedule to its end. Return it and its failure, if any. setting: replaces the seed's."""
     setting = drawn(seed) if setting is None else setting
     world = World(setting, seed, step=step, script=script, is_told=is_told)
     try:
@@ -63,7 +63,7 @@ def run_many(seeds: Sequence[int]) -> list[Failure]:
 
 
 def story(seed: int) -> tuple[str, Failure | None]:
-    """All that happened in a schedule, line by line, and what is wrong with it."""
+    """All events of a schedule, line by line, and its failure, if any."""
     world, failure = run_one(seed, is_told=True)
     setting = world.setting
     lines = [f"seed {seed}: {setting}", *(f"  fault: {fault}" for fault in setting.faults)]

@@ -1,4 +1,4 @@
-"""What one schedule is about: the run, the network's temper and the faults, all drawn from its seed."""
+"""The setting of one schedule: the run, the network's behaviour and the faults, all drawn from its seed."""
 
 import random
 from typing import Literal
@@ -77,15 +77,15 @@ KINDS: tuple[tuple[FaultKind, int], ...] = (
     ("drain", 1),
     ("stop", 1),
 )
-"""What may happen, and how often in relation to the others."""
+"""The possible faults and their relative frequencies."""
 DEAF_SHARE = 0.15
-"""In this part of all schedules a member is deaf for a while, beside what else happens. It is drawn last: the
-others are what they were before there was any."""
+"""The share of schedules in which a member is also deaf for a while. It is drawn last, so that the other
+draws stay what they were before this fault existed."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """Strikes when members have come to `point` so many times, `after_ns` later: the member that has, or
-    another one. for_ns: how long it lasts, where that matters; returns: whether a lost node comes back.
+    """Strikes `after_ns` after members have reached `point` a number of times: the member that did, or
+    another one. for_ns: how long it lasts, if that matters. returns: whether a lost node comes back.
     """
 
     kind: FaultKind
@@ -103,10 +103,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """nodes: how many join, `late` of them after a while. delay_ns: of a message, usually; spikes: how many
-    of
-    a thousand take seconds. lane_ns: the time of a lane. checkpoint_every: in steps; 0: none. mirror_every:
-    as in `protect`. is_smaller: lanes of members that are missing are skipped.
+    """One schedule's setting. nodes: how many join, `late` of them after a while. delay_ns: the usual delay
+    of a message. spikes: how many of a thousand take seconds. lane_ns: the time of a lane. checkpoint_every:
+    in steps; 0 for none. mirror_every: as in `protect`. is_smaller: lanes of missing members are skipped.
     """
 
     policy: RunPolicy
@@ -199,7 +198,7 @@ def drawn(seed: int) -> Setting:
 
 
 def _storm(draw: random.Random) -> Fault:
-    """One of several that strike where they hurt most: while members regroup, and around a commit."""
+    """One of several faults that strike where they hurt most: while members regroup, and around a commit."""
     return Fault(
         kind=draw.choice(("kill", "kill", "kill", "line", "wire", "node")),
         point=draw.choice(("regroup", "state", "reduce", "sum", "sum", "commit", "commit")),

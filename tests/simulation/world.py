@@ -1,8 +1,7 @@
-"""A run in a simulated cluster: the production membership, a clock that leaps, and a network that breaks.
+"""A run in a simulated cluster: the production membership, a clock that jumps, and a network that breaks.
 
-A connection to the coordinator is TCP: it keeps its order, and when it breaks, what was under way may be
-lost.
-Between connections there is no order. Nothing is sent twice, because no process connects again: a worker
+A connection to the coordinator is TCP: it keeps its order, and when it breaks, messages in transit may be
+lost. Between connections there is no order. Nothing is sent twice, because no process reconnects: a worker
 whose connection ends is ended, and so is an agent, with its node; a node that returns is a new one.
 """
 
@@ -57,28 +56,26 @@ SECOND_NS = 10**9
 START_NS = 1000 * SECOND_NS
 BEAT_NS, SLOW_BEAT_NS = SECOND_NS, 4 * SECOND_NS
 QUICK_NS = 20 * SECOND_NS
-"""So long beats come every second, then less often: what is left is waiting."""
+"""For this long heartbeats come every second, then less often, because the rest is waiting."""
 TURNS_MAX = 200_000
 """Far more than any schedule has."""
 PATIENCE_NS = 3 * 3600 * SECOND_NS
-"""By then every run must have come to its end: all of the membership's waits are shorter, one after
-another.
-"""
+"""By then every run must have ended: all of the membership's waits together are shorter."""
 LINGER_NS = 60 * SECOND_NS
-"""So long a process may live that does not count any more: it is killed, or notices that it is alone."""
+"""How long a process that no longer counts may live until it is killed or notices that it is alone."""
 SIGTERM, SIGKILL = 15, 9
 PART_LOST = "part of the state lost"
-"""Of what the membership says that members were ended which begin again."""
+"""The reason that the membership gives for ending members that start again."""
 SPIKE_NS = 6 * SECOND_NS
 LATE_NS_MAX = 40 * SECOND_NS
-"""A late node comes by then: less than a run waits for one at least."""
+"""A late node joins by then, before any run stops waiting for one."""
 
 Advance = Callable[[RunState, Happening, int], tuple[Effect, ...]]
 
 
 class Line:
-    """A connection to the coordinator. up_ns, down_ns: when the last message arrives; cut_ns: nothing arrives
-    after that. deaf_until_ns: what the coordinator says arrives no sooner. is_open: the coordinator has not
+    """A connection to the coordinator. up_ns, down_ns: when the last message arrives. cut_ns: nothing arrives
+    after that. deaf_until_ns: the coordinator's messages arrive no earlier. is_open: the coordinator has not
     seen its end.
     """
 
@@ -102,7 +99,7 @@ class Agent:
 
 
 class World:
-    """is_told: keep all that the membership was told and wanted, for a story."""
+    """The simulated cluster. is_told: keep all events and effects of the membership, for a story."""
 
     def __init__(
         self,
@@ -155,7 +152,7 @@ class World:
         self._durable: list[dict[int, tuple[int, int]]] = [{} for _ in range(self.ranks)]
         self._chosen: dict[int, tuple[int, int, str]] = {}
         self._makers: dict[tuple[int, int], dict[str, int]] = {}
-        """Who has committed each step of an attempt, and in which generation."""
+        """The members that have committed each step of an attempt, and in which generation."""
         self._unwanted: dict[str, int] = {}
         self.faults = faults.Faults(self)
 
@@ -166,7 +163,7 @@ class World:
         heapq.heappush(self._queue, (self.now_ns + delay_ns, self._count, call, args))
 
     def delay(self) -> int:
-        """Of a message, or of anything else that takes a moment."""
+        """The delay of a message, or of anything else that takes a moment."""
         draw = self.random.random()
         if draw * 1000 < self.setting.spikes:
             return int(self.random.random() * SPIKE_NS)
@@ -176,7 +173,7 @@ class World:
         self.notes.append(note)
 
     def run(self) -> None:
-        """Until the end, or until it is clear that there is none."""
+        """Run until the end, or until it is clear that there is none."""
         self.tell(Begun())
         for number in range(self.setting.nodes):
             is_late = number >= self.setting.nodes - self.setting.late
@@ -198,7 +195,7 @@ class World:
                 return
 
     def _beat(self) -> None:
-        """Everybody who can says that it lives. Those that do what they did are heard at one moment."""
+        """Let every process that can send a heartbeat. Unchanged ones are heard at one moment."""
         nodes, members = [], []
         for agent in self.agents.values():
             if agent.is_dead or agent.is_paused or agent.name in self.partitioned:
@@ -263,7 +260,7 @@ class World:
     # ---- the coordinator -----------------------------------------------------------------------------------
 
     def tell(self, event: Happening) -> None:
-        """Let the membership know, and do what it wants, as run/coordinator.py does."""
+        """Tell the membership, and carry out its effects, like run/coordinator.py."""
         state = self.state
         speaker = event.member if isinstance(event, FromMember) else ""
         is_fenced = bool(speaker) and state.roster.living(speaker) is None
@@ -337,7 +334,7 @@ class World:
         self.tell(happening)
 
     def hang_up(self, line: Line, *, is_abrupt: bool) -> None:
-        """The coordinator will see that the connection has ended. is_abrupt: before what is under way."""
+        """Let the coordinator see that the connection ended. is_abrupt: before messages in transit arrive."""
         if is_abrupt:
             line.cut_ns = min(line.cut_ns, self.now_ns)
         line.up_ns = max(self.now_ns + self.delay(), 0 if is_abrupt else line.up_ns + 1)
@@ -352,7 +349,7 @@ class World:
             self.tell(Disconnected(line.role, line.name))  # type: ignore[arg-type]
 
     def notice_end(self, role: str, name: str) -> None:
-        """The other side of a connection sees that it is over."""
+        """Let the other side of a connection see that it is over."""
         if role == "worker":
             script = self.scripts[name]
             if script.is_paused:
@@ -368,7 +365,7 @@ class World:
                 self.faults.lose_node(name, is_seen=True)
 
     def _pass_on(self, sender: str, message: wire.Published) -> None:
-        """To the other members of its generation: `Coordinator._pass_on`."""
+        """Pass a notice on to the other members of its generation, like `Estate._pass_on`."""
         generation = self.state.generations.announced
         if generation is not None and generation.at_boundary and generation.formed_ns is None:
             stepping = self.state.generations.formed
@@ -387,7 +384,7 @@ class World:
     # ---- agents --------------------------------------------------------------------------------------------
 
     def join(self, name: str) -> None:
-        """A node joins; as long as the coordinator has the old one's connection, it is refused."""
+        """Let a node join; it is refused while the coordinator has the old one's connection."""
         self.returning.pop(name, None)
         if self.ending is not None:
             return
@@ -430,7 +427,7 @@ class World:
                 agent.is_dead = True
 
     def _connect(self, script: Script) -> None:
-        """The script is at `join()`. The coordinator refuses who was given up meanwhile."""
+        """Connect a script that is at `join()`. The coordinator refuses one that was given up meanwhile."""
         if script.is_dead:
             return
         if self.state.roster.living(script.name) is None:
@@ -461,7 +458,7 @@ class World:
         )
 
     def die(self, script: Script, signal: int = SIGKILL) -> None:
-        """The process is killed: what it has sent arrives, or not all of it."""
+        """Kill the process: its sent messages arrive, or only some of them."""
         self._end(script, wire.WorkerExited(member=script.name, signal=signal, port=2000))
 
     def exit(self, script: Script, code: int, complaint: str = "") -> None:
@@ -479,7 +476,7 @@ class World:
         self.hang_up(script.line, is_abrupt=is_abrupt)
 
     def bury(self, script: Script, how: str, *, is_seen: bool) -> None:
-        """The process is no more."""
+        """Note that the process is gone."""
         script.is_dead = True
         script.epoch += 1
         self.note(Died(self.now_ns, script.name, how))
@@ -488,14 +485,14 @@ class World:
     def reach(self, script: Script, point: Point) -> None:
         self.faults.reach(script, point)
 
-    # ---- what the members keep -----------------------------------------------------------------------------
+    # ---- the members' state --------------------------------------------------------------------------------
 
     def slices_of(self, lanes: tuple[int, ...]) -> tuple[int, ...]:
-        """Lanes of a replica, in those that the run counts."""
+        """A replica's lanes in the run's numbering."""
         return tuple(lane * self.slices + one for lane in lanes for one in range(self.slices))
 
     def checkpoint_for(self, generation: int) -> tuple[int, int, str]:
-        """The newest step that every part has, its content, and which attempt it is of: the same for all of a
+        """The newest step that every part has, its content, and its attempt: the same for all members of a
         generation.
         """
         if generation not in self._chosen:
@@ -510,11 +507,11 @@ class World:
         return self._chosen[generation]
 
     def _holders_beside(self, generation: int) -> tuple[str, ...]:
-        """Members that count, are not in the generation and have the whole state, together. In a generation
-        that another has followed only those are left who were given up.
+        """Counted members outside the generation that together have the whole state. A generation that
+        another has followed has only members that were given up.
 
-        Tensor parallel ranks are on one node: those of several nodes cannot go on without others. While the
-        run has no step, members that wait at its beginning do the first one again, rather than wait for them.
+        Tensor parallel ranks are on one node: those of several nodes cannot continue without others. While
+        the run has no step, members that wait at its beginning do the first step again instead of waiting.
         """
         announced = self.state.generations.announced
         if announced is None or announced.number != generation:
@@ -531,7 +528,7 @@ class World:
         return tuple(one.name for one in holders) if is_whole else ()
 
     def _are_together(self, scripts: list[Script]) -> bool:
-        """Whether some of them are all the ranks of a replica on one node."""
+        """Whether some of them form all ranks of a replica on one node."""
         slots = {(one.node, self.state.roster.members[one.name].slot) for one in scripts}
         seatings = [(node, slot // self.ranks) for node, slot in slots]
         return any(seatings.count(seating) == self.ranks for seating in seatings)
@@ -541,7 +538,7 @@ class World:
         return self.state.roster.living(name) is not None
 
     def kept(self, script: Script, note: Kept) -> None:
-        """A member has committed a step."""
+        """Note that a member has committed a step."""
         self.note(note)
         makers = self._makers.setdefault((note.history, note.step), {})
         for name, generation in makers.items():
@@ -568,7 +565,7 @@ class World:
         without = tuple(sorted(script.without))
         self.note(Summed(self.now_ns, script.number, script.version + 1, lanes, contents, without))
 
-    # ---- what only the observer knows ----------------------------------------------------------------------
+    # ---- the observer's notes ------------------------------------------------------------------------------
 
     def _note_announced(self, generation: wire.Announced) -> None:
         announced = self.state.generations.announced
@@ -588,7 +585,7 @@ class World:
         self.note(Announcing(self.now_ns, generation.number, generation.members, given_up, left_out))
 
     def _note_lost(self, name: str, effects: tuple[Effect, ...]) -> None:
-        """A member that is given up while it lives is ended, or has been cut off."""
+        """Check that a member that is given up while it lives is ended or was cut off."""
         script = self.scripts.get(name)
         if script is None or script.is_dead or not script.line.is_open:
             return
@@ -621,7 +618,7 @@ class World:
         )
 
     def _note_return(self, effects: tuple[Effect, ...]) -> None:
-        """Whether those that the membership ended, because a part of the state was gone, had every part."""
+        """Note whether members that were ended because a part was gone had every part together."""
         ended = [
             one
             for effect in effects

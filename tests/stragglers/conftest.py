@@ -154,7 +154,7 @@ class _Step:
         return rows
 
     def _gathers(self, dp: int, stage: int) -> list[Row]:
-        """One after another; nobody waits for anybody there."""
+        """One after another; no worker waits for another there."""
         return [
             self._row(dp, stage, "params-all-gather", GATHER_S * n, GATHER_S * (n + 1), seq=n, mc=n)
             for n in range(self.job.chunks)

@@ -44,7 +44,7 @@ def test_a_complete_topology_has_none() -> None:
             "unplaced: Nothing is known about any mount: a cause there cannot be found.",
         ),
         ("'n[1-4]'", "'n[1-2]'", "unused: No run and no pool depends on 4 GPUs, those of n[3-4]."),
-        ("runs:\n  job: {nodes: 'n[1-4]'}\n", "", "unused: There are no runs: nobody can be late."),
+        ("runs:\n  job: {nodes: 'n[1-4]'}\n", "", "unused: There are no runs, so no member can be late."),
         ("racks:", "subjects:\n  x: {}\nracks:", "ownerless: x has no owner."),
         ("r1: all", "r[1-2]: 3 each", "grouping: line 5: 3 each does not come out even: r2 has 1 of 3."),
     ],

@@ -51,7 +51,7 @@ def test_the_example_is_what_it_says() -> None:
 
 
 def test_a_draft_is_read_though_nobody_told_of_a_node() -> None:
-    page = read(draft(Survey("nobody")))
+    page = read(draft(Survey("empty")))
     assert page.described(page.survey).topology.names("node") == ()
 
 

@@ -4,7 +4,7 @@ import threading
 
 from holdfast.train.group import Superseded
 
-LOOKUP_S = 10.0
+LOOKUP_S = 60.0
 
 
 class Board:

@@ -1,4 +1,6 @@
-"""What tests of the room `train` share: a cluster of processes, groups of threads, a run of one process."""
+"""Fixtures that tests of the room `train` share: a cluster of processes, groups of threads, a run of one
+process.
+"""
 
 import queue
 import sys
@@ -26,7 +28,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 Post = dict[tuple[int, int, int], "queue.SimpleQueue[torch.Tensor]"]
-"""What is under way, by sender, receiver and tag."""
+"""Letters under way, by sender, receiver and tag."""
 
 
 class LoopbackGroup:
@@ -68,7 +70,7 @@ class LoopbackGroup:
         return work
 
     def _box(self, sender: int, receiver: int, tag: int) -> "queue.SimpleQueue[torch.Tensor]":
-        # Not a defaultdict, of which two threads at once may each get a box of their own.
+        # Not a defaultdict, from which two threads at once may each get a box of their own.
         return self._post.setdefault((sender, receiver, tag), queue.SimpleQueue())
 
     def settle(self) -> None:
@@ -106,7 +108,9 @@ Together = Callable[..., list[Any]]
 
 @pytest.fixture
 def together() -> Together:
-    """Does the same in several threads, each with its place in one group; what came of it, by rank."""
+    """Runs the same function in several threads, each with its place in one group; returns the results by
+    rank.
+    """
 
     def do(
         size: int,
@@ -125,7 +129,9 @@ def together() -> Together:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """This process as a run with one member; where it keeps its journal. Leaves no traces in torch."""
+    """This process as a run with one member; the path of its journal. Restores torch's settings
+    afterwards.
+    """
     for name in ("HOLDFAST_COORDINATOR", "HOLDFAST_CHECKPOINTS", "HOLDFAST_CHECKPOINT_EVERY", "HOLDFAST_RUN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))

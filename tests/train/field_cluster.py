@@ -70,8 +70,8 @@ def topology(
     members: Labels | None = None,
     mounts: str = _MOUNTS,
 ) -> Topology:
-    """more: further sections of the file, such as what cools the racks. members: with their nodes, where they
-    are not one for each. mounts: the lines of that section.
+    """more: further sections of the file, such as what cools the racks. members: with their nodes, unless
+    there is one for each. mounts: the lines of that section.
     """
     racks, leaves = NODES // nodes_per_rack, NODES // nodes_per_leaf
     places = (
@@ -99,7 +99,7 @@ class Field:
         return np.asarray(level * (1 + share * self.dice.standard_normal((self.rows, series))))
 
     def put(self, metric: str, values: Floats, subjects: Sequence[str], labels: Sequence[Labels]) -> None:
-        """values: of a counter its growth by second."""
+        """values: for a counter, its growth per second."""
         self.values[metric] = values
         self.subjects[metric], self.labels[metric] = list(subjects), list(labels)
 
@@ -117,7 +117,7 @@ class Field:
         self.values[metric][part] = self.values[metric][part] * by + plus
 
     def slower(self, factor: float, ago_min: float) -> None:
-        """The run's steps, and with them what its GPUs draw while they wait."""
+        """Slow down the run's steps."""
         self.values["holdfast_run_step_seconds"][self.row(ago_min) :] *= factor
 
     def members(self, part: str, level_s: float, share: float = 0.01) -> str:
@@ -129,7 +129,7 @@ class Field:
     def look(
         self, only: Collection[str] | None = None, *, at_row: int | None = None, without: Collection[str] = ()
     ) -> Assessment:
-        """only: the metrics that there are. As of the last row, or the one before `at_row`."""
+        """Assess. only: the available metrics. As of the last row, or the one before `at_row`."""
         end = self.rows if at_row is None else at_row
         chosen = [name for name in self.values if (only is None or name in only) and name not in without]
         return assess(
@@ -144,7 +144,7 @@ class Field:
 
 
 class _Healthy:
-    """The same hours with nothing wrong, made once for all tests."""
+    """The same hours without faults, made once for all tests."""
 
     def __init__(self, hours: float = 5.0, seed: int = 1) -> None:
         self.rows = int(hours * 3600 / EVERY_S)
@@ -197,7 +197,7 @@ class _Healthy:
             "UNCORRECTABLE_REMAPPED_ROWS": np.zeros((self.rows, count)),
             "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": np.zeros((self.rows, count)),
         }
-        gauges["XID_ERRORS"][:, 5] = 79  # of a job that is long gone
+        gauges["XID_ERRORS"][:, 5] = 79  # of an old job
         gauges["XID_ERRORS"][:, 77] = 31
         for name, values in gauges.items():
             self.put(dcgm + name, values, names, labels)

@@ -1,4 +1,4 @@
-"""Dumps as torch writes them, of ranks that made the calls that a test says."""
+"""Dumps as torch writes them, of ranks that made the given calls."""
 
 import pickle
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ CREATED_NS = 1_794_887_615_000_000_000
 
 
 def entry(name: str = "nccl:all_reduce", seq: int = 1, state: str = "started", **more: Any) -> dict[str, Any]:
-    """One call. group: its name and what its maker calls it."""
+    """One call. group: its name and its description."""
     is_p2p = "send" in name or "recv" in name
     group = more.pop("group", ("0", "default_pg"))
     return {

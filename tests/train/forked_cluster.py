@@ -1,7 +1,7 @@
 """A cluster for tests: a real coordinator, real members, real kills, quick starts.
 
-Nodes and members are forked from a process that has imported torch (zygote.py), which takes milliseconds
-where the real agent's processes take seconds; what the agent does beyond that has tests of its own.
+Nodes and members are forked from a process that has imported torch (zygote.py). That takes milliseconds,
+while the real agent's processes take seconds; the agent's other functions have tests of their own.
 """
 
 import asyncio
@@ -35,14 +35,15 @@ RUN_S_MAX = 300.0
 END_S_MAX = 60.0
 WORKERS = Path(__file__).parents[2] / "bench" / "workers"
 BY_COST = -1
-"""Of snapshots: as often as they may be taken."""
+"""Snapshots as often as their cost allows."""
 STACK_S = 1.0
-"""What a process has to write its stack."""
+"""How long a process has to write its stack."""
 
 
 class Result(NamedTuple):
-    """What a run came to: how it ended, the digest its members agree on, the losses of the steps that those
-    took part in who saw the end, how many faults struck, what was said about it all, and where files are.
+    """The result of a run: how it ended, the digest its members agree on, the losses of the steps of the
+    members that saw the end, how many faults struck, all lines that were printed, and the folder of its
+    files.
     """
 
     ending: Ending
@@ -54,12 +55,12 @@ class Result(NamedTuple):
 
     @property
     def story(self) -> str:
-        """All that was said; pytest shows the whole of a text only."""
+        """All printed lines in one string, because pytest shows only strings completely."""
         return f"{self.ending.reason}\n" + "\n".join(self.said)
 
     @property
     def unexplained(self) -> list[str]:
-        """Losses that no planned fault explains: lines that tell of one."""
+        """Lines about losses that no planned fault explains."""
         struck: set[str] = set()
         found = []
         for line in self.said:
@@ -75,7 +76,9 @@ class Result(NamedTuple):
 
     @property
     def was_empty(self) -> bool:
-        """Whether faults may have left nobody with the state: as many losses as a generation had members."""
+        """Whether faults may have left no member with the state: as many losses as a generation
+        had members.
+        """
         present, lost = 0, 0
         for line in self.said:
             if formed := re.search(r"^generation .*?(\d+) members?\b", line):
@@ -88,13 +91,13 @@ class Result(NamedTuple):
 
     @property
     def skipped(self) -> tuple[wire.SkippedLanes, ...]:
-        """The lanes that nobody computed."""
+        """The lanes that no member computed."""
         found = read_directory(self.folder / "journal")
         return skipped_in(event for event in found if isinstance(event, StepCommitted))
 
     @property
     def steps_lost(self) -> int:
-        """Commits that were made again: of a run that went back to a checkpoint."""
+        """Commits that were repeated, because the run went back to a checkpoint."""
         found = read_directory(self.folder / "journal")
         committed = [event.step for event in found if isinstance(event, StepCommitted)]
         return len(committed) - len(set(committed))
@@ -112,7 +115,7 @@ class Cluster:
             [sys.executable, "-u", str(Path(__file__).with_name("zygote.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Imports ask whether there is a GPU, which must not be asked of CUDA before a fork.
+            # Imports check for a GPU, which must not go through CUDA before a fork.
             env={
                 **os.environ,
                 "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
@@ -126,7 +129,7 @@ class Cluster:
         self._zygote.communicate(timeout=END_S_MAX)
 
     def undisturbed(self, build: str, **told: Any) -> Result:
-        """One member by itself, unless something else is told; computed once for all tests."""
+        """One member by itself, unless arguments say otherwise; computed once for all tests."""
         key = (build, *sorted(told.items()))
         if key not in self._undisturbed:
             self._undisturbed[key] = self.train(build, **told)
@@ -165,9 +168,9 @@ class Cluster:
         run_s_max: float = RUN_S_MAX,
         meanwhile: Meanwhile | None = None,
     ) -> Result:
-        """`nodes` nodes with `members` members each. meets: scripts call collectives. deaths: member and
-        spot (see `Meets` in scripts.py) where it kills itself. meanwhile: what an operator does.
-        going_on_with: a run whose checkpoints are this one's, too. skipped: lanes that are not computed.
+        """`nodes` nodes with `members` members each. meets: scripts call collectives. deaths: member and spot
+        (see `Meets` in scripts.py) where it kills itself. meanwhile: what an operator does. going_on_with: a
+        run whose checkpoints this one also uses. skipped: lanes that are not computed.
         """
         folder = self._folder / str(next(self._numbers))
         folder.mkdir()
@@ -210,7 +213,7 @@ class Cluster:
         losses: dict[int, float] = {}
         for result in results:
             for step, loss in result["losses"].items():
-                # As text: a loss may be what equals nothing.
+                # As text: a loss may be NaN.
                 assert str(losses.setdefault(int(step), loss)) == str(loss), f"two losses of step {step}"
         assert len(digests) <= 1, f"members disagree: {said}"
         struck = sum(line.startswith("planned ") and " strikes " in line for line in said)
@@ -252,12 +255,12 @@ class Cluster:
         return sorted(map(int, children.read_text().split()))
 
     def _states(self) -> list[str]:
-        """What every process of the run is doing; its stack goes to its stderr."""
+        """The state of every process of the run; their stacks go to stderr."""
         found, parents = [], [self._zygote.pid]
         while parents:
             parent = parents.pop()
             for children in Path(f"/proc/{parent}/task").glob("*/children"):
-                with suppress(OSError):  # what ends meanwhile has nothing to tell
+                with suppress(OSError):  # the process has ended meanwhile
                     for pid in map(int, children.read_text().split()):
                         parents.append(pid)
                         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

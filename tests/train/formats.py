@@ -9,7 +9,7 @@ DIGEST_AT, BODY_AT = 36, 68
 
 
 def numbered(manifest: bytes, version: int) -> bytes:
-    """With another format number and nothing else, as after a flipped bit."""
+    """Only the format number differs, as after a flipped bit."""
     return manifest[:VERSION_AT] + VERSION.pack(version) + manifest[VERSION_AT + VERSION.size :]
 
 

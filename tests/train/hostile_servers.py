@@ -1,4 +1,4 @@
-"""Servers on loopback that mean no good: raw sockets that answer as an attacker would, or never do."""
+"""Hostile servers on loopback: raw sockets that answer as an attacker would, or never answer."""
 
 import socket
 import ssl
@@ -10,7 +10,7 @@ from pathlib import Path
 
 DATA = Path(__file__).parents[1] / "data" / "tls"
 DRIP_S = 0.05
-"""Between two bytes: any time-out of a single read is far longer."""
+"""Pause between two bytes: any time-out of a single read is far longer."""
 BOMB_BYTES = 64 << 20
 DRAIN_S = 5.0
 GZIP_FORM = 31
@@ -18,12 +18,12 @@ GZIP_FORM = 31
 CHUNK = b"x" * 65_536
 
 Act = Callable[[socket.socket, threading.Event], None]
-"""What is done to a client whose request has come; the event says that the server is over."""
+"""What is done to a client after its request; the event is set when the server stops."""
 
 
 @contextmanager
 def hostile(act: Act, *, tls: bool = False, heads: list[bytes] | None = None) -> Iterator[str]:
-    """The URL of a server that does this to everybody who asks. heads: gets what it is sent."""
+    """The URL of a server that does this to every client. heads: collects the requests."""
     over = threading.Event()
     connections: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:

@@ -1,4 +1,4 @@
-"""Fifty kills in one run, in every moment of a step, of a recovery and of a join: which, by a seed."""
+"""Fifty kills in one run, in every moment of a step, of a recovery and of a join, chosen by a seed."""
 
 import msgspec
 
@@ -21,7 +21,7 @@ def plan_of(seed: int, members: int, steps: int = STEPS) -> tuple[PlannedFault, 
     )
     if members > 1:
         return plan
-    # Nobody sends a lone member its state.
+    # A lone member receives no state.
     return tuple(
         msgspec.structs.replace(fault, moment="lane") if fault.moment == "state" else fault for fault in plan
     )

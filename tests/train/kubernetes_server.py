@@ -1,14 +1,14 @@
 """A real Kubernetes API server with etcd, on loopback, for as long as a session of tests lasts.
 
-No distribution has a package of the server any more, and Debian has its source: version 1.20, which is built
-once (`make test-kubernetes`; about four minutes of two idle cores) and kept in
-$XDG_CACHE_HOME/holdfast, where later runs find it. Nothing runs containers: nodes are stand-ins that tell the
-server what a kubelet would, and nobody but the tests acts on objects.
+No distribution packages the server any more, but Debian has its source: version 1.20, which is built once
+(`make test-kubernetes`; about four minutes of two idle cores) and kept in $XDG_CACHE_HOME/holdfast, where
+later runs find it. Nothing runs containers: nodes are stand-ins that tell the server what a kubelet would,
+and only the tests act on objects.
 
 The source comes from deb.debian.org, or from $HOLDFAST_DEBIAN_MIRROR, by apt with the proxies of the system.
-What cannot be had is one sentence: which step, and why.
+If something cannot be fetched, one sentence says which step failed, and why.
 
-As a script it needs of Python the standard library only, and for apt-get root or sudo.
+As a script it needs only Python's standard library, and root or sudo for apt-get.
 """
 
 import base64
@@ -35,17 +35,17 @@ from waiting import free_port, until
 
 PACKAGES = {"golang-go": "go", "etcd-server": "etcd", "dpkg-dev": "dpkg-source", "openssl": "openssl"}
 SUITE = "bookworm"
-"""The last of Debian that has the source."""
+"""The last Debian release that has the source."""
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 PACKAGE = "k8s.io/kubernetes"
 SERVER = "kube-apiserver"
 TAGS = "providerless"
 """Without the clouds' own code, which is a third of it."""
 REFLECT, REFLECT_PACKAGE = "github.com/modern-go/reflect2", "golang-github-modern-go-reflect2-dev"
-"""The source's own copy of it is older than Debian's compiler, by which its maps cannot be walked."""
+"""The source's own copy is older than Debian's compiler and cannot iterate over its maps."""
 MIRROR = "http://deb.debian.org/debian"
 ROOM_BYTES = 6 << 30
-"""That the source and what is compiled of it need, while it is built."""
+"""The space that the source and its build need."""
 BUILD_WAIT_S = 3_600
 STOP_WAIT_S = 30
 START_WAIT_S = 600
@@ -54,7 +54,7 @@ ADMINISTRATORS = "system:masters"
 
 
 class NotBuilt(Exception):
-    """There is no server, and why."""
+    """There is no server; the message says why."""
 
 
 def cache() -> Path:
@@ -70,7 +70,7 @@ def binary() -> Path:
 
 
 def build() -> Path:
-    """The server, built unless it is there already; one process at a time builds."""
+    """The path of the server, built unless it exists; one process at a time builds."""
     made = binary()
     if made.exists() and find("etcd"):
         return made
@@ -136,7 +136,9 @@ def _build(folder: Path, made: Path) -> None:
 
 
 def fetch(folder: Path, tree: Path, mirror: str) -> None:
-    """By apt, which checks Debian's signature, with lists of its own: the system's stay as they are."""
+    """Fetch the source with apt, which checks Debian's signature, with separate lists: the system's stay
+    unchanged.
+    """
     if find("apt-get") is None:
         raise NotBuilt("this system has no apt-get, by which the source is fetched")
     if not KEYRING.exists():
@@ -154,7 +156,7 @@ def fetch(folder: Path, tree: Path, mirror: str) -> None:
         "Dir::State::Lists": str(folder / "lists"),
         "Dir::Cache": str(folder / "apt"),
         "APT::Sandbox::User": "root" if os.geteuid() == 0 else "",
-        "APT::Update::Error-Mode": "any",  # else lists that could not be had are no failure
+        "APT::Update::Error-Mode": "any",  # else lists that cannot be fetched are not a failure
         "Acquire::Retries": "3",
     }
     apt = ["apt-get", "-q", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
@@ -175,7 +177,7 @@ def fetch(folder: Path, tree: Path, mirror: str) -> None:
 
 
 def _described(tree: Path) -> list[str]:
-    """The packages whose types the server describes to clients; it does not start without."""
+    """The packages whose types the server describes to clients; it does not start without them."""
     folders = [tree / "pkg", *sorted((tree / "vendor" / "k8s.io").iterdir())]
     folders = [one for one in folders if one.name not in ("code-generator", "sample-apiserver")]
     found = set()
@@ -189,7 +191,7 @@ def _described(tree: Path) -> list[str]:
 def _run(
     command: list[str], folder: Path, environment: dict[str, str] | None = None, *, what: str = ""
 ) -> None:
-    """what: has failed, for a reader; without one it is the command."""
+    """what: what failed, for the message; by default the command."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -214,7 +216,7 @@ def _say(what: str, begun: float) -> None:
 
 
 class KubernetesServer:
-    """An API server and its etcd, which holds all that it knows: it may be killed and started again."""
+    """An API server and its etcd, which holds all its state: the server may be killed and started again."""
 
     def __init__(self, program: Path, home: Path) -> None:
         self.home = home
@@ -228,7 +230,7 @@ class KubernetesServer:
 
     @property
     def authority(self) -> Path:
-        """Who vouches for the server's certificate, which it made itself."""
+        """The certificate of the server, which it made and signed itself."""
         return self.home / "certificates" / "apiserver.crt"
 
     @property
@@ -259,7 +261,7 @@ class KubernetesServer:
         self.start()
 
     def start(self) -> None:
-        """The API server, at the address that it had before."""
+        """Start the API server, at the address that it had before."""
         self._server = self._started(
             SERVER,
             [
@@ -274,7 +276,8 @@ class KubernetesServer:
                 f"--service-account-key-file={self.home}/accounts.key",
                 f"--token-auth-file={self.home}/tokens.csv",
                 "--authorization-mode=RBAC",
-                # Nobody makes an account's token here, and nobody is to say that a stand-in is not ready.
+                # There is no controller to make an account's token, and none may mark a stand-in as not
+                # ready.
                 "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
                 "--allow-privileged=true",
             ],
@@ -282,7 +285,7 @@ class KubernetesServer:
         until(self._is_ready, self._logs, wait_s=START_WAIT_S)
 
     def kill(self) -> None:
-        """As when its machine dies: nothing is said to anybody."""
+        """End it as when its machine dies: without a message."""
         assert self._server is not None
         self._server.kill()
         self._server.wait(STOP_WAIT_S)
@@ -298,7 +301,7 @@ class KubernetesServer:
                     process.wait(STOP_WAIT_S)
 
     def ask(self, method: str, path: str, body: object = None, *, form: str = "json", token: str = "") -> Any:
-        """As an administrator would, by a client that is not the one under test."""
+        """Send a request as an administrator would, with a client that is not the one under test."""
         request = urllib.request.Request(
             f"{self.url}{path}",
             method=method,
@@ -306,7 +309,7 @@ class KubernetesServer:
             headers={
                 "Authorization": f"Bearer {token or self.token}",
                 "Content-Type": f"application/{form}",
-                "User-Agent": "somebody-else/1.0",
+                "User-Agent": "another-client/1.0",
             },
         )
         if self._trust is None:
@@ -330,7 +333,7 @@ class KubernetesServer:
             "users": [{"name": "u", "user": {"token": token or self.token}}],
             "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
         }
-        return json.dumps(config)  # which is YAML, too
+        return json.dumps(config)  # JSON is YAML, too
 
     def _is_ready(self) -> bool:
         assert self._server is not None
@@ -338,14 +341,14 @@ class KubernetesServer:
             raise AssertionError(self._logs())
         try:
             self.ask("GET", "/api/v1/namespaces/default")
-        except (OSError, ValueError):  # urllib's errors are of OSError
+        except (OSError, ValueError):  # urllib's errors are OSErrors
             return False
         return True
 
     def _started(self, name: str, command: list[str]) -> "subprocess.Popen[bytes]":
         with (self.home / f"{name}.log").open("ab") as output:
             return subprocess.Popen(
-                ["setpriv", "--pdeathsig", "TERM", *command],  # also where the tests are killed
+                ["setpriv", "--pdeathsig", "TERM", *command],  # ends also if the tests are killed
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

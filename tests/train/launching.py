@@ -79,7 +79,7 @@ class Launched:
         until(condition, lambda: "\n".join((*self.out, *self.err)))
 
     def until_printed(self, pattern: str, count: int = 1) -> list[str]:
-        """The lines of the members' stdout with it, once there are so many."""
+        """The lines of the members' stdout that match, once there are this many."""
 
         def found() -> list[str]:
             return [line for line in tuple(self.out) if re.search(pattern, line)]
@@ -91,14 +91,14 @@ class Launched:
         self.until(lambda: any(text in line for line in tuple(self.err)))
 
     def pids(self) -> list[int]:
-        """The script's processes, as they said themselves."""
+        """The script's processes, as they printed themselves."""
         return [int(match[1]) for line in tuple(self.out) if (match := re.search(r"pid (\d+)", line))]
 
     def agents(self) -> list[int]:
         return [pid for pid in children(self.process.pid) if is_a("agent", pid)]
 
     def wait(self) -> int:
-        """Its exit code, once it has ended and all it printed is here."""
+        """Its exit code, once it has ended and all its output is here."""
         code = self.process.wait(WAIT_S)
         for reader in self._readers:
             reader.join(WAIT_S)
@@ -115,7 +115,7 @@ class Launched:
 
 class Start:
     """Starts `holdfast run` in a directory of its own, with a home of its own; keeps what must be ended.
-    prefix: a command that starts another one, elsewhere.
+    prefix: a command that runs another one elsewhere.
     """
 
     def __init__(self, directory: Path, prefix: tuple[str, ...] = ()) -> None:
@@ -131,7 +131,7 @@ class Start:
         return self._started({**kept, **variables}, "run", *arguments, "script.py")
 
     def attached(self, run: str, token: str = "") -> Launched:
-        """Another view of a run, by `holdfast attach`."""
+        """Another view of a run, with `holdfast attach`."""
         variables = {"HOLDFAST_HOME": str(self.home), "HOLDFAST_TOKEN": token}
         return self._started({**os.environ, **variables}, "attach", run)
 
@@ -152,7 +152,7 @@ class Start:
         return [event for event in read if isinstance(event, kind)]
 
     def endpoint(self, run: str) -> Endpoint:
-        """Of the run's coordinator, once that has a successor."""
+        """The endpoint of the run's coordinator, once it has a successor."""
 
         until(lambda: find_endpoint(self.home, run).successor)
         return find_endpoint(self.home, run)
@@ -177,7 +177,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """The process, and all that it has started, directly or not."""
+    """The process and all its descendants."""
     found = [pid]
     with suppress(FileNotFoundError, ProcessLookupError):
         for child in children(pid):

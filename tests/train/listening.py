@@ -1,5 +1,5 @@
-"""Whom a store of checkpoints tells what happened, in tests of several folders."""
+"""A listener for stores of checkpoints, for tests of several folders."""
 
 
 def tell_nobody(*_: object, **__: object) -> None:
-    """Nobody listens."""
+    """Ignore the report."""

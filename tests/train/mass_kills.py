@@ -1,4 +1,4 @@
-"""Kill all members of a run at once, and see from where it goes on."""
+"""Kills all members of a run at once, and finds the step from which it resumes."""
 
 import asyncio
 import os
@@ -15,8 +15,8 @@ from holdfast.run.coordinator import Coordinator
 def killing(
     cluster: Cluster, steps: list[int], spoil: Callable[[int], None] = lambda node: None
 ) -> Meanwhile:
-    """Kills all members at once, warm ones too, each time the run has come to one of these steps. spoil: is
-    done to each node before.
+    """Kills all members at once, including warm ones, each time the run has come to one of these steps.
+    spoil: called for each node before.
     """
 
     async def kill(coordinator: Coordinator) -> None:
@@ -38,5 +38,5 @@ def killing(
 
 
 def goes_on_from(run: Result) -> list[int]:
-    """The steps that the run had where it went on after a loss."""
+    """The steps from which the run resumed after each loss."""
     return [int(found[1]) - 1 for line in run.said if (found := re.search(r"; step (\d+) goes on", line))]

@@ -1,7 +1,7 @@
 """A cluster that exists only in memory: agents and scripts that answer the membership as real ones would.
 
-Every connection is a queue that keeps its order; between connections any order can be chosen, which is what
-makes races. Whatever happens, the cluster holds the membership to its promises (`Cluster.tell`).
+Every connection is a queue that keeps its order; between connections any order can be chosen, which makes
+races. The cluster always checks the membership's promises (`Cluster.tell`).
 """
 
 from collections import deque
@@ -96,8 +96,8 @@ class Process:
     """A worker: the script, and how far it is.
 
     hangs_in: it hangs there until it is told of a generation. sticks_in: it hangs for good as soon as it
-    comes there. standing: the generation whose members it has told how it stands. sees: what its agent finds
-    out about it, at a time.
+    comes there. standing: the generation whose members have its standing. sees: what its agent finds out
+    about it, at a time.
     """
 
     def __init__(self, member: str, node: str, *, joins: bool) -> None:
@@ -140,9 +140,9 @@ class Process:
 class Cluster:
     """The membership under test, and everything around it.
 
-    queues: what is under way to the membership, by connection. agents, processes: those that live.
-    script: what is done to every process as it starts, which is how a test makes one different.
-    is_deaf: agents do nothing they are told. stall_steps: no step is ever committed.
+    queues: messages under way to the membership, by connection. agents, processes: those that live. script:
+    called for every process as it starts, so that a test can make one different. is_deaf: agents ignore all
+    requests. stall_steps: no step is ever committed.
     """
 
     def __init__(self, *, joins: bool = True, steps: int = 5, **policy: object) -> None:
@@ -184,7 +184,7 @@ class Cluster:
     # -- the membership, held to its promises ------------------------------------------------------------
 
     def tell(self, event: Happening) -> None:
-        """Let the membership know, and do what it wants."""
+        """Tell the membership of an event, and carry out its effects."""
         self.now_ns += MS // 10
         if isinstance(event, Disconnected) and event.role == "worker":
             self.given_up.add(event.name)
@@ -250,7 +250,7 @@ class Cluster:
         return [name for name, member in self.state.roster.members.items() if member.has_left]
 
     def _check_release(self, members: tuple[str, ...]) -> None:
-        """Whoever is released, in the last generation and not newly come is through, or lost."""
+        """A released member that was stepping in the last generation must be through, or lost."""
         if not self.generations:
             return
         for name in set(self.generations[-1].members).intersection(members):
@@ -261,7 +261,7 @@ class Cluster:
                 raise AssertionError(f"{name} was released while it was {process.doing}")
 
     def replay(self) -> list[Effect]:
-        """What the same events at the same times lead to in another state."""
+        """The effects of the same events at the same times in another state."""
         state = initial(self.policy, 1000 * SECOND)
         return [effect for event, at_ns in self.happenings for effect in advance(state, event, at_ns)]
 
@@ -306,7 +306,7 @@ class Cluster:
                     self.kill(member)
 
     def kill_node(self, name: str) -> None:
-        """A power cut: nobody there says anything more, and every connection ends."""
+        """A power cut: no process there says anything more, and every connection ends."""
         for member in [name_ for name_, process in self.processes.items() if process.node == name]:
             del self.processes[member]
             self._hang_up("worker", member)
@@ -322,7 +322,7 @@ class Cluster:
         complaint: str = "",
         xid: Xid | None = None,
     ) -> None:
-        """The process ends; its connection and its agent tell so, in any order."""
+        """The process ends; its connection and its agent report it, in any order."""
         process = self.processes.pop(member, None)
         if process is None:
             return
@@ -342,7 +342,7 @@ class Cluster:
         complaint: str = "",
         xid: Xid | None = None,
     ) -> None:
-        """The GPU fails in the step under way: the member says so, and its process ends."""
+        """The GPU fails in the current step: the member reports it, and its process ends."""
         process = self.processes[member]
         if is_said:
             self.say_failed(process, failure, detail)
@@ -405,7 +405,7 @@ class Cluster:
             self.from_worker(process, standing)
 
     def break_group(self, member: str, reason: str = "reset") -> None:
-        """A collective fails on this member, though nobody died."""
+        """A collective fails on this member, although no member died."""
         process = self.processes[member]
         assert process.generation is not None
         process.doing = "broken"
@@ -414,7 +414,7 @@ class Cluster:
         self.from_worker(process, broken)
 
     def _group(self, process: Process) -> list[Process] | None:
-        """The members of its generation; None where one of them is gone or elsewhere."""
+        """The members of its generation; None if one of them is gone or elsewhere."""
         assert process.generation is not None
         group = [self.processes.get(name) for name in process.generation.members]
         if any(
@@ -437,7 +437,7 @@ class Cluster:
         return process.doing == "stepping"
 
     def _can_regroup(self, process: Process) -> bool:
-        """All have told how they stand, and whoever has a newer state than this one gives it away."""
+        """Whether all have published their standings, and every member with a newer state gives it away."""
         group = self._group(process)
         return group is not None and all(
             other.standing >= process.standing
@@ -446,7 +446,7 @@ class Cluster:
         )
 
     def move(self, process: Process) -> None:
-        """The script goes on by one thing."""
+        """The script takes one step forward."""
         match process.doing:
             case "building":
                 process.doing = "ready"
@@ -488,7 +488,7 @@ class Cluster:
         group = self._group(process)
         if group is None:
             if process.pending is None and all(name in self.processes for name in process.generation.members):
-                return  # somebody is paused, or changes over: it blocks
+                return  # a member is paused or changes generations: it blocks
             process.doing = "broken"
             self.from_worker(process, Broken(member=process.member, generation=number, reason="reset"))
             return
@@ -527,7 +527,7 @@ class Cluster:
         return [*under_way, *(partial(self.move, process) for process in movable)]
 
     def deliver_all(self, role: str) -> None:
-        """What is under way from agents, or from workers, arrives before anything else."""
+        """Deliver all messages of agents, or of workers, before anything else."""
         for key in list(self.queues):
             while key[0] == role and self.queues.get(key):
                 self._deliver(key)
@@ -539,7 +539,9 @@ class Cluster:
         self.tell(event)
 
     def wait(self, until_ns: int) -> None:
-        """Let time pass with heartbeats, but nothing else; the membership is asked when it wants to be."""
+        """Let time pass with heartbeats, but nothing else; the membership gets its ticks when
+        they are due.
+        """
         while self.now_ns < until_ns and not self.state.ending.is_over:
             due_ns = deadline(self.state)
             next_ns = min(until_ns, self._beat_ns + BEAT_NS, until_ns if due_ns is None else due_ns)
@@ -562,7 +564,7 @@ class Cluster:
                 self.tell(FromMember(process.member, beat))
 
     def run(self, until: Callable[[], bool], seconds: float = 3000) -> None:
-        """Everything in order, the quickest thing first, until something is so."""
+        """Let everything happen in order, the quickest thing first, until the condition holds."""
         give_up_ns = self.now_ns + round(seconds * SECOND)
         for _ in range(TURNS_MAX):
             if until():

@@ -1,7 +1,7 @@
-"""Machines in network namespaces of one bridge, for tests of cuts: who reaches whom can be changed at will.
+"""Machines in network namespaces on one bridge, for tests of network cuts: their connections can be changed
+at will.
 
-Only root can make them. Everything has a name that begins with `hh-`; what a killed test has left behind is
-removed first.
+Only root can make them. Every name begins with `hh-`; leftovers of a killed test are removed first.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ DROP_SOME = (*DROP_ALL[:3], "4,32 0 0 4294963256,53 0 1 214748365,6 0 0 0,6 0 0 
 """One that loads a random number and drops if it is below a twentieth of the largest (SKF_AD_RANDOM)."""
 
 COORDINATES = "holdfast: this machine ("
-"""What the launcher of a machine says whose heir takes over."""
+"""What a machine's launcher prints when its heir takes over."""
 
 Way = Literal["in", "out"]
 
@@ -38,7 +38,7 @@ def sh(*command: str) -> None:
 
 
 class NetworkedMachine:
-    """One of them."""
+    """One machine."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -48,7 +48,7 @@ class NetworkedMachine:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What starts a command there."""
+        """The prefix that runs a command there."""
         return ("nsenter", f"--net=/run/netns/{self._namespace}")
 
     def plug_in(self) -> None:
@@ -67,7 +67,7 @@ class NetworkedMachine:
             sh("ip", "netns", "delete", self._namespace)
 
     def cut(self, *ways: Way) -> None:
-        """Nothing gets in any more, or out."""
+        """Drop everything that goes in, or out."""
         for way in ways:
             tc, device = self._end(way)
             sh(*tc, "qdisc", "add", "dev", device, "ingress")
@@ -80,16 +80,16 @@ class NetworkedMachine:
                 sh(*tc, "qdisc", "del", "dev", device, "ingress")
 
     def slow(self, rate: str) -> None:
-        """What it sends goes at most so fast, as in `200kbit`."""
+        """Limit its sending rate, for example to `200kbit`."""
         shape = ("rate", rate, "burst", "4kb", "latency", "500ms")
         sh(*self.prefix, "tc", "qdisc", "replace", "dev", DEVICE, "root", "tbf", *shape)
 
     def hurry(self) -> None:
-        """As fast as before."""
+        """Remove the limit."""
         sh(*self.prefix, "tc", "qdisc", "del", "dev", DEVICE, "root")
 
     def lose(self) -> None:
-        """A twentieth of what it gets is lost."""
+        """Lose a twentieth of what it receives."""
         sh(*self.prefix, "tc", "qdisc", "add", "dev", DEVICE, "ingress")
         sh(*self.prefix, "tc", "filter", "add", "dev", DEVICE, "ingress", *DROP_SOME)
 
@@ -99,7 +99,7 @@ class NetworkedMachine:
 
 @contextlib.contextmanager
 def network(count: int) -> Iterator[list[NetworkedMachine]]:
-    """So many machines, for as long as the block lasts."""
+    """This many machines, for as long as the block lasts."""
     machines = [NetworkedMachine(number) for number in range(count)]
     _remove(machines)
     sh("ip", "link", "add", BRIDGE, "type", "bridge")
@@ -121,7 +121,7 @@ def _remove(machines: list[NetworkedMachine]) -> None:
 
 
 class NetworkedRun:
-    """Machines with a launcher each, of one run. The first one has the coordinator."""
+    """The machines of one run, with a launcher each. The first one has the coordinator."""
 
     def __init__(self, folder: Path, machines: list[NetworkedMachine]) -> None:
         self.folder, self.machines = folder, machines
@@ -129,7 +129,7 @@ class NetworkedRun:
         self._flags: tuple[str, ...] = ()
 
     def start(self, *flags: str, script: str = JOINS) -> None:
-        """flags: of all machines."""
+        """flags: for all machines."""
         self._flags = flags
         for machine in self.machines:
             (self.folder / str(machine.number)).mkdir()
@@ -138,7 +138,7 @@ class NetworkedRun:
                 self.launched[0].until_said("coordinator at")
 
     def start_again(self, number: int, script: str = JOINS) -> None:
-        """The command that each machine is given."""
+        """Start the launcher of a machine."""
         place, nodes = f"{self.machines[0].address}:29400", f"1:{len(self.machines)}"
         enough = script.replace('"enough"', repr(str(self.folder / "enough")))
         start = Start(self.folder / str(number), self.machines[number].prefix)
@@ -152,7 +152,9 @@ class NetworkedRun:
         )
 
     def until_generation(self, *names: str, among: Sequence[int] | None = None) -> None:
-        """Until the members on these machines, or all, were last told that they are these."""
+        """Wait until the last generation that members on these machines, or all, were told of has these
+        members.
+        """
 
         def is_so(launched: Launched) -> bool:
             told = [
@@ -164,12 +166,12 @@ class NetworkedRun:
             until(lambda: is_so(self.launched[number]), self.tell)  # noqa: B023
 
     def until_heirs(self) -> None:
-        """Until the run would outlive the coordinator's machine, and has a member on each."""
+        """Wait until the run would outlive the coordinator's machine, and has a member on each."""
         self.launched[0].until_said(f"{len(self.machines)} members")
         self.launched[0].until_said(OUTLIVES)
 
     def coordinating(self) -> list[int]:
-        """The machines that have taken over, in this order."""
+        """The machines that have taken over, by number."""
         return [
             number
             for number, launched in enumerate(self.launched)
@@ -177,7 +179,7 @@ class NetworkedRun:
         ]
 
     def is_encrypted(self, number: int) -> bool:
-        """Whether the coordinator on that machine uses TLS, as somebody who connects to it finds."""
+        """Whether the coordinator on that machine uses TLS, as a client finds by connecting."""
         found = find_endpoint(self.folder / str(number) / "home", "r")
         call = f"dial({found.host!r}, {found.port}, {found.token!r}, role='operator')"
         program = (
@@ -188,7 +190,7 @@ class NetworkedRun:
         return done.stdout == "True\n"
 
     def kill(self, number: int) -> None:
-        """The machine's power is cut: everything on it is gone at once."""
+        """Cut the machine's power: everything on it is gone at once."""
         for pid in descendants(self.launched[number].process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

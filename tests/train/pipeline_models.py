@@ -22,10 +22,10 @@ from holdfast.train.protected import digest
 
 WIDTH = 24
 LAYERS = 5
-"""Stages have different numbers of them, and the last one has parameters of another type beside."""
+"""Stages have different numbers of layers, and the last one also has a parameter of another type."""
 MICROBATCHES = 4
 ROWS = 3
-"""Of a microbatch."""
+"""Rows of a microbatch."""
 DIGEST_BYTES = 32
 Built = tuple[nn.Module, list[object], dict[str, Any]]
 
@@ -61,8 +61,8 @@ class Part(nn.Module):
 
 
 class Piped(nn.Module):
-    """What one process has of the model. schedule: None where that is all of it. deaths: `forward 5` or
-    `backward 5`, the pass in which the process dies.
+    """One process's part of the model. schedule: None if that is all of it. deaths: `forward 5` or `backward
+    5`, the pass in which the process dies.
     """
 
     def __init__(self, parts: list[Part], group: Any = None) -> None:
@@ -95,7 +95,7 @@ class Piped(nn.Module):
             lane.backward(loss_of(part, target) / MICROBATCHES)
 
     def digest(self, optimizer: Any) -> str:
-        """Of all stages, layer by layer, however they are cut."""
+        """The digest of all stages, layer by layer, however they are cut."""
         found = torch.zeros((LAYERS, DIGEST_BYTES), dtype=torch.uint8)
         for part in self.parts:
             assert isinstance(part, Part)
@@ -126,7 +126,7 @@ def build(
     cut: Callable[[Part], None] = lambda _: None,
     last: torch.dtype = torch.float64,
 ) -> Built:
-    """each: how many stages a process has. cut: what cuts one of them further. last: of the last gain."""
+    """each: how many stages a process has. cut: cuts a stage further. last: the type of the last gain."""
     dtypes = [torch.float32] * (LAYERS - 1) + [last]
     layers = [PipedLayer(has_chance=has_chance, dtype=dtype) for dtype in dtypes]
     if schedule is None:
@@ -158,7 +158,7 @@ def with_adamw(model: nn.Module, **told: Any) -> Built:
 
 
 def unpiped(run: hf.Run) -> Built:
-    """One process has all of it."""
+    """One process has the whole model."""
     return build(run, None)
 
 

@@ -1,5 +1,5 @@
-"""How much a tier tries: of a property's examples `make quick` takes a fifth, `make test` a third, `make
-soak` ten times as many; of the cases of a test `make test` may take some, and `make soak` has the others.
+"""How much a tier tries. Of a property's examples `make quick` takes a fifth, `make test` a quarter, `make
+soak` ten times as many. Of the cases of a test `make test` may take some, and `make soak` the others.
 """
 
 from collections.abc import Collection, Iterable
@@ -9,17 +9,17 @@ import pytest
 from hypothesis import settings
 
 QUICK, USUAL, SOAK = "quick", "unhurried", "soak"
-"""Profiles of Hypothesis, one for each of those three."""
-TIMES = {QUICK: 0.2, USUAL: 1 / 3, SOAK: 10.0}
+"""The profiles of Hypothesis for these three tiers."""
+TIMES = {QUICK: 0.2, USUAL: 1 / 4, SOAK: 10.0}
 
 
 def examples(count: int, profile: str | None = None) -> int:
-    """What `settings(max_examples=...)` is to be given where `count` of them are a fair number."""
+    """The value for `settings(max_examples=...)` if `count` is a fair number."""
     return max(1, round(count * TIMES.get(profile or settings.get_current_profile_name(), 1.0)))
 
 
 def sampled(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
-    """Cases for `parametrize`, of which those that are not kept are left to `make soak`."""
+    """Cases for `parametrize`; those that are not in `kept` are left to `make soak`."""
     every = list(cases)
     assert all(one in every for one in kept)
     return [one if one in kept else _left_to_soak(one) for one in every]

@@ -1,7 +1,7 @@
-"""Small training scripts for members in tests. Each writes what its run came to into a folder.
+"""Small training scripts for members in tests. Each writes the result of its run into a folder.
 
-`<member>.json`: the digest of everything protected, the loss of every step the member took part in and the
-rank that it then had, and the last scale of a GradScaler, if one is protected.
+`<member>.json`: the digest of everything protected, the loss of every step that the member took part in and
+its rank in that step, and the last scale of a GradScaler, if one is protected.
 Models and data are on the member's device: the same scripts serve for a CPU and for a GPU.
 """
 
@@ -31,21 +31,21 @@ WIDTH = 24
 ROWS = 6
 WIDE = {"cpu": 128, "cuda": 2048}
 LANE_S = 0.008
-"""Of `lopsided`, what a lane takes a member that is not slow."""
+"""In `lopsided`: the time of a lane on a member that is not slow."""
 SLEPT_S = 0.04
-"""What a lane takes a member of a script that has a slow one: see `dawdling`."""
+"""The time of a lane in a script with a slow member: see `dawdling`."""
 LATE_POLLS, LATE_POLL_INTERVAL_S = 3000, 0.02
 WIDE_ROWS = 256
-"""Of `wide`: on a GPU its gradients are several buckets."""
+"""For `wide`: on a GPU its gradients are several buckets."""
 AUTOCAST = {"plain": torch.bfloat16, "scaled_half": torch.float16, "autocast": torch.bfloat16}
 FIRST_SCALE = 2.0**30
-"""Of `scaled_half`: too large for float16, so its first steps are skipped."""
+"""For `scaled_half`: too large for float16, so its first steps are skipped."""
 LEAVES_AFTER = 5
-"""After this step a script leaves its loop that is told to."""
+"""The step after which a script that is told to leaves its loop."""
 TRACED = range(6, 11)
-"""Steps that a trace shows."""
+"""The steps in a trace."""
 Built = tuple[nn.Module, list[object], dict[str, Any]]
-"""A model, what else is protected, and what protect() is told."""
+"""A model, the other protected things, and further arguments of protect()."""
 
 
 def data(step: int, lane: int) -> torch.Tensor:
@@ -54,7 +54,7 @@ def data(step: int, lane: int) -> torch.Tensor:
 
 
 def device_type() -> str:
-    """Of the device on which models are being built."""
+    """The type of the device on which models are being built."""
     return torch.get_default_device().type
 
 
@@ -72,7 +72,7 @@ def heavy() -> Built:
 
 
 def lr_by_hand() -> Built:
-    """Its learning rate is what the loop sets, step by step."""
+    """The loop sets its learning rate, step by step."""
     model = nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, WIDTH))
     return model, [torch.optim.AdamW(model.parameters(), lr=0.0)], {"clip_norm": math.inf}
 
@@ -153,7 +153,9 @@ def noisy_milestones() -> Built:
 
 
 class Tracking(nn.Module):
-    """Assigns statistics of its own anew, beside BatchNorm's, and keeps a cache that is no state."""
+    """Assigns its own statistics anew, beside BatchNorm's, and keeps a cache that is not part
+    of the state.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +174,7 @@ class Tracking(nn.Module):
 def averaged_norm() -> Built:
     """An average of a model whose buffers move; the average's own buffers move at each commit."""
     model = Tracking()
-    # Not torch's own mean, which fails on a GPU where a buffer is an integer.
+    # Not torch's own mean, which fails on a GPU if a buffer is an integer.
     average = torch.optim.swa_utils.AveragedModel(
         model, avg_fn=lambda mean, value, count: mean + (value - mean) / (count + 1), use_buffers=True
     )
@@ -184,7 +186,7 @@ def averaged_norm() -> Built:
 
 
 def keeping_best() -> Built:
-    """The best weights by a measure that goes up and down; tied ones, because a copy must be, too."""
+    """The best weights by a measure that goes up and down; tied weights, because a copy must be tied, too."""
     model, (optimizer,), told = tied_and_unused()
     assert isinstance(model, Gated)
     best = hf.Best(model)
@@ -217,7 +219,7 @@ def overflowing() -> Built:
 
 
 class Odd(nn.Module):
-    """Parameters that are complex, double, empty, a single number, or not laid out row by row."""
+    """Parameters that are complex, double, empty, a single number, or not contiguous."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +244,7 @@ def odd() -> Built:
 
 
 def different() -> Built:
-    """A model that every process builds otherwise."""
+    """A model that every process builds differently."""
     last = nn.Linear(8, WIDTH)
     with torch.no_grad():
         last.weight[0, 0] = os.getpid()
@@ -274,7 +276,7 @@ class Blocks(nn.Module):
 
 
 class Checkpointed(Blocks):
-    """Computes what is inside its blocks twice."""
+    """Computes its blocks twice."""
 
     def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = checkpoint(block, x, use_reentrant=False)
@@ -302,7 +304,7 @@ def with_adamw(model: nn.Module, *, fused: bool | None = None, foreach: bool | N
 
 
 def compiled(module: nn.Module, mode: str | None = None) -> nn.Module:
-    """On a CPU without the part that needs a C compiler."""
+    """Compile; on a CPU without the part that needs a C compiler."""
     told: dict[str, Any] = {"mode": mode} if device_type() == "cuda" else {"backend": "aot_eager"}
     result: Any = torch.compile(module, **told)
     return cast(nn.Module, result)
@@ -313,12 +315,14 @@ def compiled_model() -> Built:
 
 
 def rehearsed() -> Built:
-    """As above; its warm processes compile before they are needed."""
+    """The same; its warm processes compile before they are needed."""
     return compiled_model()
 
 
 def rehearsal(folder: Path) -> Callable[[torch.device], None]:
-    """Compiles as `rehearsed` does, and leaves what a careless one would: a file tells who did."""
+    """Compiles like `rehearsed`, and leaves what a careless script would; a file names the
+    member that did.
+    """
 
     def rehearse(device: torch.device) -> None:
         with device:
@@ -341,7 +345,7 @@ def compiled_to_graphs() -> Built:
 
 
 def graphed() -> Built:
-    """Recorded as CUDA graphs, once, and played from then on."""
+    """Recorded once as CUDA graphs, and replayed from then on."""
     model: nn.Module = Blocks()
     if device_type() == "cuda":
         sample = torch.randn(ROWS, WIDTH)
@@ -377,12 +381,12 @@ def channels_last() -> Built:
 
 
 def channels_last_fused() -> Built:
-    """A kernel that goes through parameters and their state in the order of memory."""
+    """Uses a kernel that goes through parameters and their state in the order of memory."""
     return with_adamw(Images(), fused=True)
 
 
 class Summing(Blocks):
-    """Sums in an order that a GPU does not promise."""
+    """Sums in an order that a GPU does not guarantee."""
 
     def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = block(x.cumsum(1) / WIDTH)
@@ -395,7 +399,7 @@ def not_deterministic() -> Built:
 
 
 class Wide(nn.Module):
-    """Large enough that a bucket travels while others are computed."""
+    """Large enough that a bucket is sent while others are computed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -446,7 +450,7 @@ SAME_BITS: dict[str, Callable[[], Built]] = {
         channels_last_fused,
     )
 }
-"""What every number of members must give the same bits of, wherever it is trained."""
+"""Scripts that must give the same bits for every number of members, on every device."""
 OPTIONS: dict[str, Callable[[], Built]] = {
     builder.__name__: builder
     for builder in (
@@ -462,7 +466,7 @@ OPTIONS: dict[str, Callable[[], Built]] = {
         channels_last,
     )
 }
-"""What users switch on, above all on a GPU."""
+"""Options that users switch on, above all on a GPU."""
 BUILDERS = {
     **SAME_BITS,
     **OPTIONS,
@@ -496,10 +500,10 @@ class Trace:
 
 
 class Meets:
-    """Calls every collective, beginning with another one each time, and notes what it came to.
+    """Calls every collective, beginning with another one each time, and notes the results.
 
-    deaths: member and spot where it kills itself, `<where> <collective>` behind it and `<where> item <n>` in
-    the middle of the work that is shared.
+    deaths: member and spot where it kills itself; `<where> <collective>` is after the collective, and
+    `<where> item <n>` in the middle of shared work.
     """
 
     def __init__(self, run: hf.Run, model: nn.Module, deaths: list[tuple[str, str]]) -> None:
@@ -530,7 +534,7 @@ class Meets:
         self.die_at(f"{where} item {item}")
         self._model.eval()
         with torch.no_grad():
-            x = data(1000, item) + torch.randn(ROWS, WIDTH)  # the item's own numbers, whoever draws them
+            x = data(1000, item) + torch.randn(ROWS, WIDTH)  # the item's own numbers, on every member
             loss = self._model(x).square().mean().item()
         self._model.train()
         return float(loss)
@@ -560,10 +564,10 @@ def train(
     does: str,
     on_shortage: Any,
 ) -> None:
-    """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
-    pace_s: how long every step lasts at least. hold_s: for so long the first members, `holders` of them, keep
-    the interpreter after step 4, so that no other thread of theirs runs. meets, deaths: see `Meets`; then
-    the steps are in two loops. does: what else it does; see `tarry`, `leave`, `dawdling` and `spoilt`.
+    """Train, and write the result. stop_after: the step after which the script stops early. pace_s: the least
+    time of every step. hold_s: for this long the first `holders` members keep the interpreter after step 4,
+    so that no other thread of theirs runs. meets, deaths: see `Meets`; the steps are then in two loops. does:
+    further behaviour; see `tarry`, `leave`, `dawdling` and `spoilt`.
     """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = checkpoints
@@ -589,7 +593,7 @@ def train(
             meeting.meet("before", 0)
         for total in (steps // 2, steps) if meets else (steps,):
             kept = state.steps(total) if does == "break kept" else None
-            for step in kept or state.steps(total):  # in kept, or dropped with the loop
+            for step in kept or state.steps(total):  # kept in a variable, or dropped with the loop
                 shown: AbstractContextManager[None] = traced.step(step.number) if traced else nullcontext()
                 if build == "lr_by_hand":
                     set_lr(others[0], step.number)
@@ -631,7 +635,7 @@ def train(
 
 
 def tarry(does: str, member: str, folder: Path) -> None:
-    """`late n0.3 3`: when that member begins anew, it joins no sooner than three steps are logged."""
+    """`late n0.3 3`: when that member begins anew, it does not join before three steps are logged."""
     if does.startswith("late "):
         import stuck  # of bench/workers, which only the members of a cluster have on their path
 
@@ -648,7 +652,7 @@ def tarry(does: str, member: str, folder: Path) -> None:
 @contextmanager
 def dawdling(does: str, member: str, step: int) -> Iterator[None]:
     """`slow n0.1 2 20 60`: a lane takes that member twice as long as the others, from step 20 up to 60. All
-    rest for the remainder of a fixed time, so that on a busy machine it is still the one that is slow.
+    sleep for the rest of a fixed time, so that the same member is slow on a busy machine, too.
     """
     begun_s = time.monotonic()
     yield
@@ -660,7 +664,7 @@ def dawdling(does: str, member: str, step: int) -> Iterator[None]:
 
 
 def strike(does: str, member: str, lane: Any, folder: Path) -> None:
-    """`stuck loop n0.1 8`: that member, or each of `n0.1,n0.2`, gets stuck so in step 8, once."""
+    """`stuck loop n0.1 8`: that member, or each of `n0.1,n0.2`, gets stuck like this in step 8, once."""
     if does.startswith("stuck "):
         import stuck  # of bench/workers, which only the members of a cluster have on their path
 
@@ -671,9 +675,7 @@ def strike(does: str, member: str, lane: Any, folder: Path) -> None:
 
 @contextmanager
 def spoilt(does: str, model: nn.Module, lane: Any) -> Iterator[None]:
-    """`noise`: what a lane gives is another thing each time. `nan 5 3`: so that it is not a number, in that
-    step and lane.
-    """
+    """`noise`: a lane's result differs each time. `nan 5 3`: it is NaN in that step and lane."""
     factor = 1.0
     if does == "noise":
         factor += random.SystemRandom().random()
@@ -688,7 +690,7 @@ def spoilt(does: str, model: nn.Module, lane: Any) -> Iterator[None]:
 
 
 def leave(does: str, rank: int) -> bool:
-    """Whether the script leaves its loop here, unless it exits."""
+    """Whether the script leaves its loop here; it may also exit."""
     if does == "exit" or (does == "exit alone" and rank == 0):
         sys.exit(0)
     return does in ("break alone", "break kept") and rank == 0

@@ -1,8 +1,8 @@
-"""The servers and programs that tests need, and how they are installed, asked for and run.
+"""The servers and programs that tests need: how to install, require and run them.
 
-As a script (`make servers`) it installs with apt-get what is missing, and says what it installs and for which
-tests. It needs root or sudo, and of Python the standard library only. A fixture asks for packages with
-`need`: where one is missing, its tests are skipped, and the reason says what to do.
+As a script (`make servers`) it installs missing packages with apt-get, and prints what it installs for which
+tests. It needs root or sudo, and only Python's standard library. A fixture requires packages with `need`: if
+one is missing, its tests are skipped, and the reason says what to do.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ INSTALL_WAIT_S = 900
 KILL_WAIT_S = 10
 STOP_WAIT_S = 30
 TIMED_OUT = (124, 137)
-"""How `timeout` exits when it had to end its command, by asking or by force."""
+"""Exit codes of `timeout` when it had to end its command, by SIGTERM or by SIGKILL."""
 INSTALL = "`make servers` installs it (needs root or sudo)"
 
 
 class Package(NamedTuple):
-    """A package of Debian or Ubuntu: the commands that show that it is there, or the file below /usr/lib, and
-    the tests that use it.
+    """A package of Debian or Ubuntu: the commands, or the file below /usr/lib, that show that it is
+    installed, and the tests that use it.
     """
 
     commands: tuple[str, ...]
@@ -49,11 +49,11 @@ PACKAGES: Mapping[str, Package] = {
 
 
 class InstallFailed(Exception):
-    """What is missing could not be installed, and why."""
+    """A package could not be installed; the message says why."""
 
 
 def find(command: str) -> Path | None:
-    """Where a command is. A user's $PATH need not lead to daemons, and Debian's to no part of PostgreSQL."""
+    """The path of a command. A user's $PATH may lack daemons, and Debian's lacks all of PostgreSQL."""
     beside = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parts[4]))
     places = [*os.environ.get("PATH", "").split(":"), "/usr/sbin", "/sbin", *map(str, reversed(beside))]
     found = shutil.which(command, path=":".join(places))
@@ -61,7 +61,7 @@ def find(command: str) -> Path | None:
 
 
 def missing(names: Iterable[str] = PACKAGES) -> list[str]:
-    """The packages of which something is not here."""
+    """The packages that are not completely installed."""
     return [name for name in names if not _is_here(PACKAGES[name])]
 
 
@@ -71,7 +71,7 @@ def _is_here(package: Package) -> bool:
 
 
 def need(*names: str) -> None:
-    """Skip the test that asks where one of these packages is missing, and say what to do about it."""
+    """Skip the calling test if one of these packages is missing, and say what to do about it."""
     if absent := missing(names):
         import pytest
 
@@ -80,7 +80,7 @@ def need(*names: str) -> None:
 
 @contextlib.contextmanager
 def daemon(command: list[str], home: Path) -> Iterator[None]:
-    """A process that runs in the foreground, with its log in `home`; it ends when it is told to."""
+    """A process that runs in the foreground, with its log in `home`; it ends with the block."""
     with (home / f"{command[0]}.log").open("ab") as output:
         process = subprocess.Popen(
             [find(command[0]) or command[0], *command[1:]], stdout=output, stderr=output
@@ -97,7 +97,7 @@ def daemon(command: list[str], home: Path) -> Iterator[None]:
 
 
 def install(names: list[str], *, wait_s: float = INSTALL_WAIT_S) -> None:
-    """Install these packages, or `InstallFailed`."""
+    """Install these packages, or raise `InstallFailed`."""
     if not shutil.which("apt-get"):
         raise InstallFailed("this system has no apt-get: install them by its own means")
     if os.geteuid() != 0 and not shutil.which("sudo"):
@@ -112,7 +112,7 @@ def install(names: list[str], *, wait_s: float = INSTALL_WAIT_S) -> None:
 
 
 def _apt(words: list[str], wait_s: float) -> "subprocess.CompletedProcess[str]":
-    # A process that sudo has started is not ours to end, but `timeout` may, and what that has started too.
+    # A process that sudo has started is not ours to end, but `timeout` can end it and its children.
     as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
     bounded = ["timeout", f"--kill-after={KILL_WAIT_S}", str(wait_s)]
     done = subprocess.run(
@@ -130,7 +130,7 @@ def _apt(words: list[str], wait_s: float) -> "subprocess.CompletedProcess[str]":
 
 
 def main() -> str | None:
-    """Install what is missing; the sentence to fail with where that is not possible."""
+    """Install what is missing. Returns the sentence to fail with, if any."""
     absent = missing()
     for name, package in PACKAGES.items():
         print(f"{name:26}{'to be installed' if name in absent else 'here':17}for {package.used_by}")

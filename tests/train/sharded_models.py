@@ -1,4 +1,4 @@
-"""Models that are sharded over `run.mesh`, built as a script would, and the digest of what they come to."""
+"""Models that are sharded over `run.mesh`, built as a script would, and the digest of their results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ Built = tuple[nn.Module, list[object], dict[str, Any]]
 
 
 class Layer(nn.Module):
-    """With a parameter of one row, which all ranks but the first have nothing of."""
+    """Has a parameter of one row, of which all ranks but the first have nothing."""
 
     def __init__(self, hidden: int = HIDDEN) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Layers one after the other; `twice`: what is inside them is computed again in the backward pass."""
+    """Layers one after the other; `twice`: their insides are computed again in the backward pass."""
 
     def __init__(self, layers: int = 3, *, hidden: int = HIDDEN, twice: bool = False) -> None:
         super().__init__()
@@ -74,8 +74,8 @@ def unsharded(run: hf.Run) -> Built:
 
 
 def sharded_twice(run: hf.Run) -> Built:
-    """Activation checkpointing, parameters that stay whole after the forward pass. Not a fused optimizer: on
-    processors that rounds by where a shard ends.
+    """Activation checkpointing, with parameters that stay whole after the forward pass. No fused optimizer:
+    on CPUs its rounding depends on where a shard ends.
     """
     model = Stack(twice=True)
     shard(run, model, reshard_after_forward=False)
@@ -110,7 +110,7 @@ def tensor_parallel(run: hf.Run) -> Built:
     for layer in model.layers:
         plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
         parallelize_module(layer, run.mesh["tp"], plan, src_data_rank=None)
-    return with_adamw(model, foreach=False)  # which torch takes for parameters of one kind only
+    return with_adamw(model, foreach=False)  # torch allows foreach only for parameters of one kind
 
 
 def sharded_and_tensor_parallel(run: hf.Run) -> Built:
@@ -121,7 +121,7 @@ def sharded_and_tensor_parallel(run: hf.Run) -> Built:
 
 
 class Tied(Stack):
-    """The head is the transpose of nothing but the stem itself: one parameter in two places."""
+    """The head is the transpose of the stem itself: one parameter in two places."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -216,7 +216,7 @@ SHARDED: dict[str, Callable[[hf.Run], Built]] = {
 
 
 def whole_digest(model: nn.Module, others: list[object]) -> str:
-    """Of the whole model and optimizer, however they are cut: every rank gathers them."""
+    """The digest of the whole model and optimizer, however they are cut: every rank gathers them."""
 
     def whole(tensor: Any) -> Any:
         return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

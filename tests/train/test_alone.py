@@ -1,4 +1,4 @@
-"""A script that nobody coordinates: a run with one member, its record, its checkpoints, and its mistakes."""
+"""A script without a coordinator: a run with one member, its record, its checkpoints, and its mistakes."""
 
 import math
 import os
@@ -53,7 +53,7 @@ def events(journal: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("moment", ["in the commit", "behind it"])
-def test_a_stop_keeps_what_there_is(alone: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+def test_a_stop_keeps_the_state(alone: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(alone.parent / "checkpoints"))
     before = signal.getsignal(signal.SIGTERM)
     seen: list[int] = []
@@ -73,7 +73,7 @@ def test_a_stop_keeps_what_there_is(alone: Path, monkeypatch: pytest.MonkeyPatch
                 step.commit()
                 if step.number == last and moment == "behind it":
                     os.kill(os.getpid(), signal.SIGTERM)
-                seen.append(step.number)  # what follows a step that stands is done before the script leaves
+                seen.append(step.number)  # work after a committed step is done before the script leaves
 
     with pytest.raises(SystemExit) as stop:
         train_until(3)
@@ -83,7 +83,7 @@ def test_a_stop_keeps_what_there_is(alone: Path, monkeypatch: pytest.MonkeyPatch
     assert seen == [1, 2, 3, 4, 5, 6]
 
 
-def test_an_exception_keeps_what_there_is(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_keeps_the_state(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(alone.parent / "checkpoints"))
 
     def train_until(last: int) -> list[int]:
@@ -105,7 +105,7 @@ def test_an_exception_keeps_what_there_is(alone: Path, monkeypatch: pytest.Monke
 
 
 def test_a_run_that_was_stopped_early_is_not_trained_on(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As docs/checkpoints.md has it: what follows the loop is done again, and nothing else."""
+    """As in docs/checkpoints.md: only what follows the loop is done again."""
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(alone.parent / "checkpoints"))
 
     def train_until_old(is_saved: bool) -> tuple[list[int], int]:
@@ -132,7 +132,7 @@ def test_a_run_that_was_stopped_early_is_not_trained_on(alone: Path, monkeypatch
     with pytest.raises(OSError, match="cannot be saved"):
         train_until_old(False)
     assert train_until_old(True) == ([], 4)
-    assert train_until_old(True) == ([], 4)  # nor if it was completed
+    assert train_until_old(True) == ([], 4)  # also if it was completed
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_checkpoint_without_what_a_run_needs_is_refused(
     del kept[missing]
     DirectoryCheckpoints(alone.parent / "kept", told=lambda *_, **__: None).save(3, kept | instead)
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(alone.parent / "kept"))
-    with pytest.raises(InputError, match=f"has no {missing} that can be used"):
+    with pytest.raises(InputError, match=f"has no usable {missing}"):
         train(4)
 
 
@@ -189,7 +189,7 @@ def test_a_script_that_fails_ends_its_run(alone: Path) -> None:
     assert (ended.outcome, ended.reason) == ("failed", "division by zero")
 
 
-def test_a_script_that_protects_nothing_or_makes_no_step_is_none_the_worse(alone: Path) -> None:
+def test_a_script_that_protects_nothing_or_makes_no_step_works(alone: Path) -> None:
     with hf.join() as run:
         assert run.rank == 0
     assert not alone.exists()
@@ -238,7 +238,7 @@ Script = Callable[[hf.State, nn.Module], None]
 
 
 def mistake(script: Script, model: nn.Module | None = None, **told: Any) -> str:
-    """What a script is told that does this."""
+    """The error message for a script that does this."""
     built = build() if model is None else (model, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(InputError) as refused, hf.join() as run:
         script(run.protect(*built, **{"lanes": 2, "seed": 1, **told}), built[0])
@@ -254,7 +254,7 @@ def go(state: hf.State, model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("cost", [0, -1.0, math.inf, math.nan, "12", None, True])
-def test_a_cost_that_is_none(alone: Path, cost: Any) -> None:
+def test_an_invalid_cost(alone: Path, cost: Any) -> None:
     def priced(state: hf.State, model: nn.Module) -> None:
         for step in state.steps(2):
             for lane in step.lanes:
@@ -266,7 +266,7 @@ def test_a_cost_that_is_none(alone: Path, cost: Any) -> None:
 
 
 @pytest.mark.parametrize("lanes", [6, 0, -8, 1 << 17])
-def test_lanes_that_are_no_power_of_two(alone: Path, lanes: int) -> None:
+def test_lanes_that_are_not_a_power_of_two(alone: Path, lanes: int) -> None:
     assert f"lanes={lanes} is not a power of two" in mistake(go, lanes=lanes)
 
 
@@ -277,7 +277,7 @@ def test_what_should_be_a_whole_number(alone: Path, name: str, value: object) ->
     assert f"{name}={value!r} is a {type(value).__name__}." in mistake(go, None, **{name: value})
 
 
-def test_a_batch_that_is_no_number_of_samples() -> None:
+def test_an_invalid_batch_size() -> None:
     with pytest.raises(InputError, match="batch_size='4' is a str"):
         hf.MapData([1, 2], batch_size="4", seed=1)  # type: ignore[arg-type]
 
@@ -304,7 +304,7 @@ def test_a_lane_without_backward(alone: Path) -> None:
     assert "Lane 0 had 0 calls" in mistake(script)
 
 
-def test_a_lane_with_more_backwards_than_it_was_told_of(alone: Path) -> None:
+def test_a_lane_with_more_backwards_than_declared(alone: Path) -> None:
     def script(state: hf.State, model: nn.Module) -> None:
         for step in state.steps(1):
             for lane in step.lanes:
@@ -315,7 +315,7 @@ def test_a_lane_with_more_backwards_than_it_was_told_of(alone: Path) -> None:
     assert "had 1 calls of lane.backward(), not 2" in mistake(go, accumulate=2)
 
 
-def test_a_backward_that_the_lane_knows_nothing_of(alone: Path) -> None:
+def test_a_backward_that_bypasses_the_lane(alone: Path) -> None:
     def script(state: hf.State, model: nn.Module) -> None:
         for step in state.steps(1):
             for lane in step.lanes:
@@ -326,7 +326,7 @@ def test_a_backward_that_the_lane_knows_nothing_of(alone: Path) -> None:
 
 
 class Reentrant(nn.Module):
-    """One layer, used in two segments whose backward passes are passes of their own."""
+    """One layer, used in two segments whose backward passes are separate."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -340,11 +340,11 @@ class Reentrant(nn.Module):
 
 
 def test_a_parameter_whose_gradient_comes_in_parts(alone: Path) -> None:
-    """The first part was sent already when the second comes."""
+    """The first part has already been sent when the second comes."""
     assert "its gradient in two parts" in mistake(go, Reentrant())
 
 
-def test_a_loss_that_is_none(alone: Path) -> None:
+def test_an_invalid_loss(alone: Path) -> None:
     def script(state: hf.State, model: nn.Module) -> None:
         for step in state.steps(1):
             for lane in step.lanes:
@@ -420,7 +420,7 @@ def test_collectives_of_one_member_return_its_own(alone: Path) -> None:
         assert run.broadcast(lambda: "called") == "called"
 
 
-def test_collectives_in_the_wrong_place_are_told(alone: Path) -> None:
+def test_collectives_in_the_wrong_place_are_reported(alone: Path) -> None:
     def in_lanes(run: hf.Run, state: hf.State, model: nn.Module) -> None:
         for step in state.steps(1):
             for _lane in step.lanes:
@@ -460,7 +460,7 @@ def test_collectives_in_the_wrong_place_are_told(alone: Path) -> None:
     assert "called in the work of another" in said(in_work)
     assert "math.inf measures" in said(no_norm)
     assert "logged before its lanes were through" in said(log_early)
-    assert "cannot be told" in said(lambda run, *_: run.broadcast({1, 2}))
+    assert "cannot be sent" in said(lambda run, *_: run.broadcast({1, 2}))
     assert "no operation 'product'" in said(lambda run, *_: run.reduce(1, "product"))
     assert "given a str" in said(lambda run, *_: run.reduce("a"))
     with pytest.raises(InputError, match=r"share\(\) was called before protect"), hf.join() as run:
@@ -564,7 +564,7 @@ def test_zero_grad_wherever_a_script_is_used_to_call_it(alone: Path) -> None:
 
 
 def test_all_of_it_inside_autocast_uses_the_newest_weights(alone: Path) -> None:
-    """autocast remembers weights until it ends, and would compute with those of the first step."""
+    """autocast caches weights until it ends, and would compute with those of the first step."""
 
     def digest_of(outer: bool) -> str:
         with hf.join() as run:

@@ -1,4 +1,4 @@
-"""Chunks of checkpoints: what is written, what is kept, and what is found after damage or a kill anywhere."""
+"""Chunks of checkpoints: what is written, what is kept, and what is left after damage or a kill anywhere."""
 
 import contextlib
 import ctypes
@@ -51,7 +51,7 @@ pytestmark = [
 ]
 
 KILLS = examples(120)
-"""Of the moments at which a save, a removal and a restore can be killed, so many are tried."""
+"""How many of the moments at which a save, a removal and a restore can be killed are tried."""
 ROUNDS = examples(12)
 fork = multiprocessing.get_context("fork")
 
@@ -61,7 +61,7 @@ def kept_in(directory: Path, **more: Any) -> DirectoryCheckpoints:
 
 
 def state_of(step: int, frozen: int = 3 * CHUNK_BYTES // 4) -> dict[str, Any]:
-    """Some of it is as it always was, some is new in every step."""
+    """Some of it never changes, some is new in every step."""
     new = torch.arange(CHUNK_BYTES // 8 + 3) + step
     return {"step": step, "frozen": torch.arange(float(frozen)), "new": new, "few": torch.full((3,), step)}
 
@@ -130,7 +130,7 @@ def test_a_restart_without_progress_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_pack_that_is_mostly_dead_goes(tmp_path: Path) -> None:
-    """Of an embedding that changes here and there, packs do not pile up."""
+    """Packs of an embedding that changes here and there do not pile up."""
     kept = kept_in(tmp_path)
     table = torch.randn(40, CHUNK_BYTES // 4)
     places = random.Random(1)
@@ -149,7 +149,7 @@ def test_a_pack_that_is_mostly_dead_goes(tmp_path: Path) -> None:
 def test_a_writer_that_gives_up_leaves_neither_packs_nor_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of packs whose turn to be synced has not come: here the disk takes its time with each."""
+    """This includes packs that are not synced yet: here the disk is slow with each."""
     monkeypatch.setattr("holdfast.train.chunks.PACK_BYTES", CHUNK_BYTES)
     goes_on, begun = threading.Event(), threading.Semaphore(0)
     sync = os.fsync
@@ -162,7 +162,7 @@ def test_a_writer_that_gives_up_leaves_neither_packs_nor_descriptors(
     monkeypatch.setattr(os, "fsync", slow)
     packs = PackWriter(tmp_path, {})
     count = PACKS_BEHIND_MAX
-    assert count > PACKERS  # so that one is queued
+    assert count > PACKERS  # so that at least one is queued
     for _ in packs.add_all(memoryview(os.urandom(CHUNK_BYTES)) for _ in range(count)):
         pass
     for _ in range(PACKERS):
@@ -175,7 +175,7 @@ def test_a_writer_that_gives_up_leaves_neither_packs_nor_descriptors(
 
 
 def open_packs(folder: Path) -> list[str]:
-    """Of this process, also those that have been removed."""
+    """Those of this process, including removed ones."""
     found = []
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -197,7 +197,7 @@ def test_without_locks_nothing_is_shared_and_what_is_old_still_goes(
     assert_whole(kept.newest())
     assert kept.steps() == [3, 4]
     assert set(packs_in(tmp_path / FOLDER)) == needed_in(tmp_path)
-    # What killed writers have left: one just now, one long ago.
+    # Packs left by killed writers: one just now, one long ago.
     new, old = (tmp_path / FOLDER / f"{name * 16}-000000.pack" for name in "ab")
     for left in (new, old):
         left.write_bytes(b"left")
@@ -208,7 +208,7 @@ def test_without_locks_nothing_is_shared_and_what_is_old_still_goes(
     assert set(packs_in(tmp_path / FOLDER)) == needed_in(tmp_path) | {new.name}
 
 
-def test_who_may_write_to_the_folder_may_lock_it(tmp_path: Path) -> None:
+def test_a_user_who_may_write_to_the_folder_may_lock_it(tmp_path: Path) -> None:
     tmp_path.chmod(0o770)
     before = os.umask(0o077)
     try:
@@ -297,7 +297,7 @@ def test_any_damage_to_any_file_leaves_the_other_version(tmp_path: Path, damage:
 
 
 def is_of_newest(sound: Path, broken: Path, name: Path) -> bool:
-    """Whether the file has other bytes now, of those that the newest checkpoint needs."""
+    """Whether bytes of this file that the newest checkpoint needs have changed."""
     newest = "step-000000000004.checkpoint"
     before = (sound / name).read_bytes()
     after = (broken / name).read_bytes() if (broken / name).exists() else b""
@@ -314,7 +314,7 @@ WATCHED = ("chunks.py", "pack_file.py", "manifest.py", "checkpoint.py", "whole_f
 
 
 def die_at(moment: int, reached: ctypes.c_longlong) -> None:
-    """From here on count the lines of checkpoints' code in all threads, and die at one of them."""
+    """From here on count the lines of checkpoint code in all threads, and die at this one."""
 
     def count(frame: FrameType, event: str, _: object) -> Any:
         if not frame.f_code.co_filename.endswith(WATCHED):
@@ -330,7 +330,7 @@ def die_at(moment: int, reached: ctypes.c_longlong) -> None:
 
 
 def save_and_restore(directory: Path, moment: int, reached: ctypes.c_longlong) -> None:
-    """Writes, makes a manifest, removes the oldest and collects its chunks, and restores."""
+    """Save, write a manifest, remove the oldest checkpoint, collect its chunks, and restore."""
     torch.set_num_threads(1)
     kept = kept_in(directory)
     die_at(moment, reached)
@@ -340,7 +340,7 @@ def save_and_restore(directory: Path, moment: int, reached: ctypes.c_longlong) -
 
 
 def run_until(directory: Path, moment: int) -> int:
-    """The lines that were reached."""
+    """How many lines were reached."""
     reached = fork.RawValue(ctypes.c_longlong, 0)
     child = fork.Process(target=save_and_restore, args=(directory, moment, reached))
     child.start()
@@ -373,7 +373,7 @@ def test_a_kill_at_any_line_leaves_the_newest_whole_version(tmp_path: Path) -> N
             verify(path)
         for path in broken.glob(".*.part"):
             if path.stat().st_size == 0:
-                path.unlink()  # killed before it had its lock, and given the benefit of a minute
+                path.unlink()  # killed before it had its lock: it stays for a minute
         later = kept_in(broken)
         later.save(5, state_of(5))
         assert_whole(later.newest())
@@ -396,7 +396,7 @@ def save_for_ever(directory: Path, first: int, stride: int) -> None:
 
 
 def test_two_runs_in_one_directory_remove_nothing_that_a_manifest_needs(tmp_path: Path) -> None:
-    """Each reuses chunks and removes what is old, and each is killed in the middle, again and again."""
+    """Each reuses chunks and removes old ones, and each is killed in the middle, again and again."""
     chance = random.Random(3)
     reader = kept_in(tmp_path)
     for number in range(ROUNDS):
@@ -410,7 +410,7 @@ def test_two_runs_in_one_directory_remove_nothing_that_a_manifest_needs(tmp_path
         while max(reader.steps(), default=0) < first + 8:
             assert time.monotonic() < deadline_s
             check_all(reader)
-        time.sleep(chance.uniform(0, 0.05))  # the moment of the kill, by chance
+        time.sleep(chance.uniform(0, 0.05))  # the random moment of the kill
         for writer in writers:
             writer.kill()
             writer.join(WAIT_S)
@@ -424,13 +424,13 @@ def test_two_runs_in_one_directory_remove_nothing_that_a_manifest_needs(tmp_path
 
 
 def test_a_checkpoint_is_opened_while_its_run_goes_on(tmp_path: Path) -> None:
-    """What is read may be removed as old meanwhile; then a newer one is."""
+    """The checkpoint may be removed as old while it is read; then a newer one is read."""
     writer = fork.Process(target=save_named_for_ever, args=(tmp_path,))
     writer.start()
     try:
         until(lambda: len(kept_in(tmp_path).steps()) == 2)
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # none is passed over as damaged
+            warnings.simplefilter("error")  # none is skipped as damaged
             for _ in range(30):
                 found = load_checkpoint(tmp_path)
                 assert torch.equal(found.model["new"], state_of(found.step)["new"])

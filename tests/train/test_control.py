@@ -1,4 +1,4 @@
-"""What a member hears while it waits: every wait ends when the run goes on differently, or is over."""
+"""A member's waits: every wait ends when the run changes course, or is over."""
 
 import socket
 import threading
@@ -24,7 +24,7 @@ Heard = TypeVar("Heard", bound=wire.AnyMessage)
 
 
 class Coordinator:
-    """As much of one as a single member needs."""
+    """The part of a coordinator that a single member needs."""
 
     def __init__(self) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -90,17 +90,15 @@ def generation(number: int, *members: str, at_boundary: bool = False) -> wire.An
 
 
 def outcome(wait: Callable[[], object], ended_by: Callable[[], None]) -> object:
-    """What a wait came to that something ended."""
+    """The result of a wait, ended by this call."""
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait)
         ended_by()
         return waiting.exception(WAIT_S) or waiting.result()
 
 
-def test_who_waits_for_another_member_is_woken_by_the_run_s_end(
-    coordinator: Coordinator, control: Coordinated
-) -> None:
-    """The other one may have left already."""
+def test_a_wait_for_another_member_ends_with_the_run(coordinator: Coordinator, control: Coordinated) -> None:
+    """The other member may have left already."""
     coordinator.say(generation(1, "a", "b"))
     assert control.newest(0) == generation(1, "a", "b")
     aborted = threading.Event()
@@ -116,7 +114,7 @@ def test_who_waits_for_another_member_is_woken_by_the_run_s_end(
 
 
 def test_a_run_that_is_over_has_no_newer_generation(coordinator: Coordinator, control: Coordinated) -> None:
-    """One that was opened a moment before is not formed any more."""
+    """A generation that was opened a moment before is not formed any more."""
     coordinator.say(generation(1, "a"))
     assert control.newest(0) is not None
     coordinator.say(generation(2, "a", "b", at_boundary=True))
@@ -178,7 +176,9 @@ def test_work_within_declared_work_is_a_part_of_it(coordinator: Coordinator, con
 def test_getting_ready_begins_when_a_rehearsal_is_over(
     coordinator: Coordinator, control: Coordinated
 ) -> None:
-    """A warm process may be admitted in the midst of it: what is left of it says nothing of other members."""
+    """A warm process may be admitted in the middle of it: the rest of the rehearsal says nothing about other
+    members.
+    """
     coordinator.say(wire.Admitted(slot=0, slots=1))
     assert control.admitted_soon()
     rehearsed_s = 0.5

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 WHOLE = 3 * MIB + 8
-"""What a state has: the last few bytes are in the manifest itself."""
+"""The size of a state; its last few bytes are in the manifest itself."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def place(request: pytest.FixtureRequest, environment: ObjectServer, tmp_path: P
 
 
 def url(tmp_path: Path, inner: str = "run") -> str:
-    """A prefix of its own for each test."""
+    """A separate prefix for each test."""
     return f"s3://{BUCKET}/{tmp_path.name}/{inner}"
 
 
@@ -71,7 +71,7 @@ def steps_at(place: Storage) -> list[int]:
 
 
 def faults_at(place: Storage) -> dict[int, str]:
-    """Of every step that is there, after every byte was read."""
+    """The fault of every step in the place, after every byte was read."""
     listing = place.listed()
     return {kept.step: fault_at(place, kept, listing, is_thorough=True) for kept in steps_in(listing)}
 
@@ -121,9 +121,7 @@ def test_retention_leaves_the_newest_and_removes_what_nothing_needs(place: Stora
     assert len([key for key in place.listed() if key.endswith(".pack")]) == 2
 
 
-def test_who_is_writing_is_left_alone_until_its_note_is_old(
-    environment: ObjectServer, tmp_path: Path
-) -> None:
+def test_packs_of_a_writer_stay_until_its_note_is_old(environment: ObjectServer, tmp_path: Path) -> None:
     place = opened_place(url(tmp_path))
     copy_newest(kept_in(tmp_path / "here", [1]), place)
     own, named = "chunks/0123456789abcdef-000000.pack", "chunks/fedcba9876543210-000000.pack"
@@ -136,13 +134,13 @@ def test_who_is_writing_is_left_alone_until_its_note_is_old(
     os.utime(there, (1e9, 1e9))  # its writer died long ago
     assert collect(place) == 2
     assert note not in place.listed()
-    place.write(note, b"torn")  # what cannot be read may need anything
+    place.write(note, b"torn")  # an unreadable note may need any pack
     with pytest.raises(StorageTrouble, match="cannot be read"):
         collect(place)
     assert faults_at(place) == {1: ""}
 
 
-def test_parts_of_ranks_that_cannot_be_are_no_step() -> None:
+def test_parts_of_impossible_ranks_are_ignored() -> None:
     names = ("shard-5-of-2/step-000000000001.checkpoint", "shard-0-of-1/step-000000000002.checkpoint")
     assert steps_in({name: StoredObject(1, 0.0, "") for name in names}) == []
 
@@ -252,7 +250,7 @@ def copier(
 
 @pytest.mark.parametrize("seed", sampled(range(8), [0]))
 def test_a_killed_copy_loses_and_tears_nothing(environment: ObjectServer, tmp_path: Path, seed: int) -> None:
-    """Killed at every request in turn, before or after the server does it; then it is done again."""
+    """Killed at every request in turn, before or after the server has done it; then the copy is repeated."""
     draws = random.Random(seed)
     direct = opened_place(url(tmp_path))
     source = kept_in(tmp_path / "here", [1], keep=9)
@@ -300,7 +298,7 @@ def test_a_killed_copy_loses_and_tears_nothing(environment: ObjectServer, tmp_pa
 def test_two_writers_lose_nothing_and_tear_nothing(
     environment: ObjectServer, tmp_path: Path, rounds: int
 ) -> None:
-    """Each copies its steps and removes all but the newest, while the other does."""
+    """Each copies its steps and removes all but the newest, at the same time as the other."""
     for number, name in enumerate(("one", "other")):
         kept_in(tmp_path / name, range(1 + number, 9, 2), keep=9)
     target = url(tmp_path)
@@ -320,7 +318,7 @@ def test_two_writers_lose_nothing_and_tear_nothing(
 
 
 def test_a_collection_that_is_killed_leaves_what_is_needed(environment: ObjectServer, tmp_path: Path) -> None:
-    """At each of its removals in turn: of manifests, of packs, and of notes."""
+    """Killed at each of its removals in turn: of manifests, of packs, and of notes."""
     direct = opened_place(url(tmp_path))
     source = kept_in(tmp_path / "here", [1, 2, 3], keep=9)
     kills = 0

@@ -14,14 +14,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantity import examples
+from quantity import examples, sampled
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from waiting import is_alive, until
 
 from holdfast.record.errors import InputError
 from holdfast.train.data import MapData, StreamData
 
-# From Python 3.12 on; why the processes that work ahead are forked all the same is said in `MapData`.
+# From Python 3.12 on; `MapData` says why the fetching processes are forked all the same.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
@@ -42,7 +42,7 @@ class At:
 
 
 class Noisy(Dataset[torch.Tensor]):
-    """Samples with their number and three augmentations, one from each generator a dataset may draw from."""
+    """Samples with their number and three augmentations, one from each generator that a dataset may use."""
 
     def __len__(self) -> int:
         return 23
@@ -138,8 +138,8 @@ def test_samples_are_collated_and_fetched_together_where_the_user_says_how() -> 
     assert MapData(Together(), 4, shuffle=False, collate=tuple)(At(1, 1, 2)) == (40, 50, 0, 10)
 
 
-def test_the_same_batches_with_and_without_processes_whoever_has_the_lanes() -> None:
-    """Lanes move, a step is begun again after a loss, a member comes late: always the same bits."""
+def test_the_same_batches_with_and_without_processes_for_any_deal() -> None:
+    """Lanes move, a step is begun again after a loss, a member joins late: always the same bits."""
     alone = steps_of(MapData(Noisy(), 4, seed=3), [[0, 1, 2, 3, 4, 5, 6, 7]] * 12, 8)
     asked = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1), (4, 0)]
     asked += [(4, 0), (4, 1), (4, 2), (4, 3), (5, 0), (5, 1), (5, 2), (5, 3), (6, 0), (6, 1), (6, 2), (6, 3)]
@@ -215,7 +215,7 @@ def test_a_dataset_that_raises_is_heard_and_the_next_batch_is_right() -> None:
         started = children() - before
         data.close()
     assert started
-    assert not children() & started, caught.traceback  # which holds on to all that took part
+    assert not children() & started, caught.traceback  # the traceback keeps everything alive
 
 
 @pytest.mark.parametrize("way", ["close", "context", "drop"])
@@ -264,9 +264,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("closes", sampled([False, True], [True]))
 def test_a_member_that_dies_or_hangs_up_is_seen_to_at_once(closes: bool) -> None:
-    """Its processes hold on neither to the connection nor to life, even in the middle of a sample."""
+    """Its processes keep neither the connection nor themselves alive, even in the middle of a sample."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         script = MEMBER.format(
             port=server.getsockname()[1], workers=WORKERS, closes=closes, sample_s=SAMPLE_S
@@ -338,7 +338,7 @@ class Opened:
 
 
 class Endless:
-    """A stream that can be sought in."""
+    """A stream with seek()."""
 
     def __init__(self) -> None:
         self.sought: list[int] = []

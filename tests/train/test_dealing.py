@@ -1,4 +1,4 @@
-"""The deal of lanes as whoever watches a run is shown it."""
+"""The deal of lanes as a run shows it to observers."""
 
 import asyncio
 from typing import Any
@@ -15,11 +15,11 @@ POLL_INTERVAL_S = 0.02
 LANES = 8
 STEPS = 30
 STRUCK = 4
-"""The step in which a node is lost, whose lanes the others finish."""
+"""The step in which a node is lost; the others finish its lanes."""
 
 
 def test_the_deal_that_is_shown_is_even_again_after_a_loss(cluster: Any) -> None:
-    """The step in which somebody died is finished by those who hold its lanes; the next is dealt anew."""
+    """The step in which a member died is finished by the holders of its lanes; the next is dealt anew."""
     seen: list[tuple[int, ...]] = []
 
     async def watch(coordinator: Coordinator) -> None:

@@ -1,6 +1,6 @@
-"""What counts as a failed GPU, by the exceptions that torch raises; and a run that goes on through it.
+"""Which of torch's exceptions count as a failed GPU; and a run that continues after one.
 
-The texts were captured on an H200 with torch 2.11, but for NCCL's, which is that of
+The texts were captured on an H200 with torch 2.11, except NCCL's, which is from
 https://github.com/awslabs/awsome-distributed-ai/issues/192.
 """
 
@@ -116,7 +116,7 @@ def test_an_error_that_led_to_another_counts() -> None:
     assert device_failure(handled) is None
 
 
-def test_of_memory_that_ran_out_it_is_told_how_much_there_was() -> None:
+def test_an_out_of_memory_error_says_how_much_was_free() -> None:
     memory = DeviceMemory("at most 100.00 GiB was allocated", "39.00 GiB of 139.80 GiB is free now")
     found = device_failure(torch.OutOfMemoryError(NO_MEMORY), lambda: memory)
     assert found is not None
@@ -128,7 +128,7 @@ def test_of_memory_that_ran_out_it_is_told_how_much_there_was() -> None:
     assert found.detail == "39.00 GiB of 139.80 GiB is free now; at most 100.00 GiB was allocated"
 
 
-def test_of_nccl_its_last_word() -> None:
+def test_an_nccl_error_has_its_last_message() -> None:
     found = device_failure(torch.distributed.DistBackendError(NCCL))
     assert found is not None
     assert found.detail == (
@@ -180,15 +180,12 @@ def test_a_member_that_runs_out_of_memory_is_replaced_and_the_bits_are_the_same(
     alone = launched(tmp_path, "train.py")
     assert alone.returncode == 0, alone.stderr
     digest = alone.stdout.split()[-1]
-    done = launched(
-        tmp_path, "-m", "holdfast", "run", "--run", "r", "--nproc-per-node", "2", "train.py", "n0.1"
-    )
+    flags = ("--run", "r", "--nproc-per-node", "2", "--warm", "0")
+    done = launched(tmp_path, "-m", "holdfast", "run", *flags, "train.py", "n0.1")
     assert done.returncode == 0, done.stderr
     assert f"digest {digest}" in done.stderr
     assert "n0.1 lost (CUDA out of memory): 80.00 GiB was asked for; 39.19 GiB of 139.80 GiB" in done.stderr
-    # The warm process may not be warm yet.
-    went_on = r"generation 2: (n0\.2 takes the place of|without) n0\.1 \(CUDA out of memory\); step 5 goes on"
-    assert re.search(went_on, done.stderr), done.stderr
+    assert "generation 2: without n0.1 (CUDA out of memory); step 5 goes on" in done.stderr, done.stderr
     assert done.stderr.count("[n0.1] Traceback (most recent call last)") == 1
     assert done.stderr.count("Traceback") == 1
     events = [

@@ -1,4 +1,4 @@
-"""A run's checkpoints in further places: fetched before it starts, and filled while it goes, by a real
+"""A run's checkpoints in further places: fetched before it starts, and filled while it goes on, by a real
 process and a real S3 server.
 """
 
@@ -84,7 +84,7 @@ def pack_of(place: Storage, step: int) -> str:
 
 
 class Fetched(list[str]):
-    """What was said."""
+    """The lines that fetching printed."""
 
     def __init__(self, own: Path, *places: Storage) -> None:
         super().__init__()
@@ -106,11 +106,11 @@ def test_the_newest_sound_checkpoint_of_any_place_is_taken(
     assert [(one.step, one.origin, one.reason) for one in fetched.news] == [(3, url, "")]
     assert sound_at(DirectoryStorage(tmp_path / "own")) == [3]
     assert Fetched(tmp_path / "own", remote, shared) == []  # this machine has it now
-    # Damaged there: passed over, and said; the next place has an older one.
+    # Damaged there: skipped, and reported; the next place has an older one.
     for step in (3, 2):
         damage(server.root / tmp_path.name / "chunks" / pack_of(remote, step))
     again = Fetched(tmp_path / "again", remote, shared)
-    why = "of its chunks, 000000.pack is damaged at byte 0; the next is tried"
+    why = "its pack 000000.pack is damaged at byte 0; trying the next"
     assert [re.sub(r"[0-9a-f]{16}-", "", said) for said in again] == [
         f"the checkpoint of step 3 in {url} cannot be used: {why}",
         f"the checkpoint of step 2 in {url} cannot be used: {why}",
@@ -154,18 +154,18 @@ def test_no_run_begins_anew_or_goes_back_because_the_newest_could_not_be_fetched
         with pytest.raises(InputError, match=f"Cannot fetch the checkpoint of step 2 from {url}"):
             Fetched(tmp_path / "own", faulty)
         assert not sound_at(DirectoryStorage(tmp_path / "own"))
-        save(tmp_path / "own", 1)  # this machine has something to go on from
+        save(tmp_path / "own", 1)  # this machine has a checkpoint to resume from
         (said,) = Fetched(tmp_path / "own", faulty)
         assert said.startswith("Cannot fetch the checkpoint of step 2")
 
 
 def test_no_run_begins_anew_because_a_filesystem_is_not_mounted(tmp_path: Path) -> None:
     (tmp_path / "there").symlink_to(tmp_path / "mount" / "small")
-    with pytest.raises(InputError, match="a link on the way to it leads nowhere"):
+    with pytest.raises(InputError, match="a link in its path is broken"):
         Fetched(tmp_path / "own", DirectoryStorage(tmp_path / "there"))
 
 
-def test_no_run_begins_anew_because_all_that_there_is_is_damaged(tmp_path: Path) -> None:
+def test_no_run_begins_anew_because_all_checkpoints_are_damaged(tmp_path: Path) -> None:
     there = DirectoryStorage(tmp_path / "there")
     save(tmp_path / "there", 1)
     damage(tmp_path / "there" / "chunks" / pack_of(there, 1))
@@ -173,7 +173,7 @@ def test_no_run_begins_anew_because_all_that_there_is_is_damaged(tmp_path: Path)
         Fetched(tmp_path / "own", there)
 
 
-def test_what_another_version_wrote_is_not_passed_over(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_version_is_not_skipped(tmp_path: Path) -> None:
     there = DirectoryStorage(tmp_path / "there")
     save(tmp_path / "there", 1, 2)
     path = tmp_path / "there" / "step-000000000002.checkpoint"
@@ -190,7 +190,7 @@ def test_a_bucket_that_does_not_exist_is_a_mistake(url: str, tmp_path: Path) -> 
         Fetched(tmp_path / "own", opened_place("s3://nowhere/x"))
 
 
-# ---- while it goes ---------------------------------------------------------------------------------------
+# ---- while it goes on ------------------------------------------------------------------------------------
 
 
 class Filling:
@@ -279,7 +279,7 @@ def test_a_place_is_kept_filled_and_the_last_one_is_waited_for(
         for step in (1, 2, 3):
             save(tmp_path / "own", step)
             until(lambda step=step: step in sound_at(remote), lambda: filler.lines)  # type: ignore[misc]
-        # If memory runs out, it goes before anybody who trains.
+        # If memory runs out, this process is killed before any that trains.
         assert Path(f"/proc/{filler.process.pid}/oom_score_adj").read_text() == "1000\n"
         save(tmp_path / "own", 4)
         assert filler.finish() == 0
@@ -289,7 +289,7 @@ def test_a_place_is_kept_filled_and_the_last_one_is_waited_for(
     assert not remote.listed("writing")
 
 
-def test_who_started_it_dies_and_the_last_one_gets_there(
+def test_the_last_copy_is_made_though_the_launcher_dies(
     server: ObjectServer, url: str, tmp_path: Path
 ) -> None:
     save(tmp_path / "own", 1)
@@ -298,7 +298,7 @@ def test_who_started_it_dies_and_the_last_one_gets_there(
     assert sound_at(opened_place(url)) == [1]
 
 
-def test_a_run_that_outlives_who_started_it_is_copied_until_it_is_over_or_lost(
+def test_a_run_that_outlives_its_launcher_is_copied_until_it_is_over_or_lost(
     server: ObjectServer, url: str, tmp_path: Path
 ) -> None:
     home, remote = tmp_path / "home", opened_place(url)
@@ -354,10 +354,8 @@ def test_the_end_waits_for_a_bounded_time(server: ObjectServer, url: str, tmp_pa
         assert filler.lines[-1].startswith(f"holdfast: step 7 is NOT in {url}: it answers 503")
 
 
-def test_a_place_that_lets_nobody_in_is_not_waited_for(
-    server: ObjectServer, url: str, tmp_path: Path
-) -> None:
-    """The time that the end has is longer than the test waits."""
+def test_a_place_that_denies_access_is_not_waited_for(server: ObjectServer, url: str, tmp_path: Path) -> None:
+    """The last copy has more time than the test waits."""
     save(tmp_path / "own", 7)
     with filling(tmp_path, url, server, secret="another", end_s=10.0 * END_S) as filler:
         assert filler.finish() == 1
@@ -403,7 +401,7 @@ def waiting(
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", sampled([signal.SIGTERM, signal.SIGINT], [signal.SIGTERM]))
 def test_a_signal_ends_the_waiting_for_the_last_copy(
     server: ObjectServer, url: str, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -418,12 +416,12 @@ def test_a_signal_ends_the_waiting_for_the_last_copy(
                 process.send_signal(number)
         out, _ = process.communicate(timeout=END_S)
     assert (process.returncode, out) == (0, "over\n"), lines
-    # The second, if the process that copies is too slow to answer.
+    # The second form, if the copying process is too slow to answer.
     assert f"step 7 is NOT in {url}: " in lines[-1] or f"step 7 may not be in {url}; " in lines[-1]
     assert f"to copy it later: holdfast checkpoint copy {tmp_path / 'own'} --to {url}" in lines[-1]
 
 
-def test_all_who_fill_places_are_told_to_leave_before_one_is_waited_for(
+def test_all_fillers_are_told_to_leave_before_one_is_waited_for(
     server: ObjectServer, url: str, tmp_path: Path
 ) -> None:
     """The first cannot hear it: it is stopped, and has more time to leave than the test takes."""
@@ -461,7 +459,7 @@ def test_all_who_fill_places_are_told_to_leave_before_one_is_waited_for(
 
 
 class NoteLost:
-    """A place that answers, but for the question whose it is."""
+    """A place that answers everything except whose it is."""
 
     def __init__(self, place: Storage) -> None:
         self._place = place
@@ -484,21 +482,21 @@ def test_a_place_belongs_to_one_run(server: ObjectServer, url: str, tmp_path: Pa
     assert fetch_newest([tmp_path / "again"], [(place, place)], "small", lambda said: None)
     with pytest.raises(InputError) as refused:
         fetch_newest([tmp_path / "other"], [(place, place)], "large", lambda said: None)
-    assert refused.value.sentence == f"{url} has the checkpoints of the run 'small', and this run is 'large'."
+    assert refused.value.sentence == f"{url} has the checkpoints of the run 'small', but this run is 'large'."
     assert f"holdfast checkpoint copy {url} --to PLACE" in refused.value.hint
     assert not (tmp_path / "other").exists()
-    # If nobody can tell whose it is, nothing of it is taken.
+    # If the owner is unknown, nothing is taken from the place.
     with pytest.raises(InputError, match="Cannot use"):
         fetch_newest([tmp_path / "other"], [(NoteLost(place), place)], "large", lambda said: None)
     assert not list((tmp_path / "other").rglob("*.checkpoint"))
-    # One that did not look at it, because it was going on elsewhere, does not write there, either.
+    # A run that did not check it, because it was going on elsewhere, does not write there either.
     save(tmp_path / "large", 2)
     with filling(tmp_path, url, server, run="large", directories=(str(tmp_path / "large"),)) as filler:
         assert filler.finish() == 1
         assert "step 2 is NOT in" in filler.lines[-1]
         assert "it has the checkpoints of the run 'small'" in filler.lines[-1]
     assert sound_at(place) == [1]
-    # A copy made by hand is nobody's yet.
+    # A copy made by hand has no owner yet.
     other = opened_place(f"{url}-other")
     copy_all(tmp_path / "own", other)
     assert fetch_newest([tmp_path / "other"], [(other, other)], "large", lambda said: None)
@@ -506,7 +504,7 @@ def test_a_place_belongs_to_one_run(server: ObjectServer, url: str, tmp_path: Pa
     assert fetch_newest([tmp_path / "third"], [(place, place)], "large", lambda said: None) == []
 
 
-def test_links_that_a_crash_has_left_are_removed_unless_somebody_copies(tmp_path: Path) -> None:
+def test_links_that_a_crash_has_left_are_removed_unless_a_copy_is_going_on(tmp_path: Path) -> None:
     left, used = (tmp_path / copying_mark(place) for place in ("s3://gone/x", "s3://used/x"))
     for folder in (left, used):
         (folder / "chunks").mkdir(parents=True)
@@ -531,7 +529,7 @@ def test_a_damaged_checkpoint_is_not_copied(server: ObjectServer, url: str, tmp_
 def test_two_fill_one_place_from_one_directory_and_one_does_it(
     server: ObjectServer, url: str, tmp_path: Path
 ) -> None:
-    """As nodes of one machine, or machines that share a directory; if one dies, the other does it."""
+    """As on nodes of one machine, or machines that share a directory; if one dies, the other does it."""
     with filling(tmp_path, url, server) as one, filling(tmp_path, url, server) as other:
         save(tmp_path / "own", 1)
         until(lambda: sound_at(opened_place(url)) == [1])

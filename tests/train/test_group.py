@@ -1,4 +1,4 @@
-"""A group's connections, and how groups are formed. What every transport promises: test_transport.py."""
+"""A group's connections, and how groups are formed. test_transport.py has what every transport promises."""
 
 import socket
 import threading

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 MOMENTS_S = 3.0
 PACE_S = 0.04
-"""Between steps: machines are found dead and replaced in the same time whatever members compute meanwhile."""
+"""Pause between steps: dead machines are found and replaced in the same time, whatever members compute."""
 SEEDS = range(10)
 
 

@@ -1,4 +1,4 @@
-"""Which attempt of a run all members go on with, and who cannot."""
+"""Which attempt of a run all members continue, and which members cannot."""
 
 import msgspec
 
@@ -19,7 +19,7 @@ class Member(msgspec.Struct, frozen=True):
     skipped: tuple[int, ...] = ()
 
 
-def test_the_newest_attempt_that_has_come_anywhere_leads() -> None:
+def test_the_newest_attempt_with_progress_leads() -> None:
     old, new, newcomer = Member(12, FIRST), Member(11, SECOND), Member(0, ANEW, fresh=True)
     assert leading([old, Member(10, SECOND), new, newcomer]) is new
     assert leading([newcomer, old]) is old
@@ -55,7 +55,7 @@ def test_a_sum_of_another_attempt_is_followed_from_the_same_state() -> None:
 
 
 def test_a_leader_that_loaded_its_step_is_not_followed() -> None:
-    """It does not know the norm of the gradients, by which the others clip theirs."""
+    """It does not know the norm of the gradients, which the others need to clip theirs."""
     assert not can_follow(Member(9, FIRST, settled=True), Member(10, SECOND))
 
 

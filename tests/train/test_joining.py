@@ -30,7 +30,7 @@ def test_members_of_one_machine_have_a_gpu_each_as_far_as_they_go(
 
 @pytest.mark.parametrize("meets", [False, True], ids=["one loop", "two loops"])
 def test_rank_0_stays_one_process_as_long_as_it_lives(cluster: Any, meets: bool) -> None:
-    """Its neighbour's replacement does not take it over, nor does its own: the oldest of the others does."""
+    """Neither its neighbour's replacement nor its own takes rank 0 over: the oldest of the others does."""
     faults = [
         PlannedFault(id=1, step=3, moment="reduce", rank=1),
         PlannedFault(id=2, step=7, moment="lane", rank=0),

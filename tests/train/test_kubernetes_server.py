@@ -1,4 +1,4 @@
-"""The server of `make test-kubernetes`: what keeps it from being built is one sentence."""
+"""The server of `make test-kubernetes`: if it cannot be built, one sentence says why."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from waiting import free_port
 pytestmark = pytest.mark.slow
 
 
-def test_a_mirror_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """Where there is no apt, or Debian's keys are missing, that is the sentence."""
+def test_a_missing_mirror_is_named(tmp_path: Path) -> None:
+    """Without apt, or without Debian's keys, the sentence says that instead."""
     mirror = f"http://127.0.0.1:{free_port()}/debian"
     said = f"cannot be had from {mirror}.*: E: |no apt-get|debian-archive-keyring"
     with pytest.raises(NotBuilt, match=said) as error:

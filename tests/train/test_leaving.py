@@ -15,8 +15,8 @@ from holdfast.record.journal import read_directory
 pytestmark = pytest.mark.slow
 
 TOLD_S_MAX = 60.0
-"""From the start of a run to its end, on a busy machine. Nobody waits for a hang to be noticed, which would
-take ten minutes after so few steps.
+"""From the start of a run to its end, on a busy machine. Noticing a hang would take ten minutes after so few
+steps, so no test waits for that.
 """
 
 
@@ -37,11 +37,11 @@ def test_leaving_alone_is_told_at_once_with_the_line(cluster: Any, does: str) ->
     )
     assert re.fullmatch(pattern, result.ending.reason), result.ending.reason
     kept = [path.name for path in (result.folder / "checkpoints").glob("step-*")]
-    assert kept == [f"step-{LEAVES_AFTER:012d}.checkpoint"]  # to go on from once the script is mended
+    assert kept == [f"step-{LEAVES_AFTER:012d}.checkpoint"]  # to resume from once the script is fixed
 
 
 def test_a_loop_that_is_left_and_kept_is_named_by_its_own_line(cluster: Any) -> None:
-    """As a progress bar keeps it: where the script broke out of it nobody has seen."""
+    """As in a progress bar: the line at which the script left the loop is unknown."""
     result = cluster.train("plain", members=2, steps=200, checkpoint_every=1000, does="break kept")
     assert result.ending.outcome == "failed"
     line = next(
@@ -52,7 +52,7 @@ def test_a_loop_that_is_left_and_kept_is_named_by_its_own_line(cluster: Any) -> 
     assert f"after step {LEAVES_AFTER} (scripts.py:{line}), but n0.1" in result.ending.reason
 
 
-def test_exiting_together_is_no_completion_and_can_be_gone_on_from(cluster: Any) -> None:
+def test_exiting_together_is_not_a_completion_and_can_be_resumed(cluster: Any) -> None:
     result = cluster.train("plain", members=2, steps=200, checkpoint_every=1000, does="exit")
     assert (result.ending.outcome, result.ending.code) == ("stopped", 0)
     assert result.ending.reason == f"the script exited at step {LEAVES_AFTER} of 200 (exit 0)"
@@ -62,7 +62,7 @@ def test_exiting_together_is_no_completion_and_can_be_gone_on_from(cluster: Any)
 
 @pytest.mark.parametrize("does", ["fail at the end", "fail at the end, first"])
 def test_what_fails_twice_after_the_last_step_fails_the_run(cluster: Any, does: str) -> None:
-    """Whether the others are done by then, or come to their end while nobody has done rank 0's part."""
+    """Whether the others are done by then, or come to their end before rank 0's part is done."""
     result = cluster.train("plain", members=2, does=does)
     assert (result.ending.outcome, result.ending.code) == ("failed", 1), result.story
     assert re.match(r"the script failed again on n0\.\S+ after step 12,", result.ending.reason), result.story

@@ -53,8 +53,8 @@ def test_the_next_place_is_used_where_the_first_fails_and_the_newest_counts(tmp_
     assert Path(saved.place).parent == second
     ((happened, step, place, reason),) = told
     assert (happened, step, place) == ("failed", 2, str(first))
-    assert "Not a directory. The next is tried." in reason or "File exists. The next is tried." in reason
-    # What may be there and cannot be read is not passed over: it may be the newest.
+    assert "Not a directory. Trying the next." in reason or "File exists. Trying the next." in reason
+    # A place that cannot be read is not skipped: it may have the newest checkpoint.
     with pytest.raises(StoreError, match="Cannot read"):
         kept.newest()
     first.unlink()
@@ -98,7 +98,7 @@ def test_all_places_fail(tmp_path: Path) -> None:
 
 
 class Hanging(DirectoryCheckpoints):
-    """Storage that hangs until it is let go on."""
+    """Storage that hangs until the test releases it."""
 
     def __init__(self, directory: Path, told: Any) -> None:
         super().__init__(directory, told=told)
@@ -125,8 +125,8 @@ def test_storage_that_hangs_is_left_alone_and_so_is_the_state_that_it_reads(tmp_
             until(lambda: not writer.is_busy)
             assert writer.saved == step
         reasons = [reason for happened, _, _, reason in told if happened == "failed"]
-        assert "it hangs. The next is tried." in reasons[0]
-        assert all("which hangs. The next is tried." in reason for reason in reasons[1:])
+        assert "it hangs. Trying the next." in reasons[0]
+        assert all("which hangs. Trying the next." in reason for reason in reasons[1:])
         hanging.gate.set()
         assert hanging.done.wait(WAIT_S)
         until(lambda: not kept.is_read)
@@ -157,7 +157,7 @@ def test_the_last_checkpoint_goes_to_the_second_place_where_the_first_hangs(tmp_
 
 
 class Dead(DirectoryCheckpoints):
-    """A mount that answers nothing."""
+    """A mount that never answers."""
 
     def marks(self) -> list[Mark]:
         threading.Event().wait()
@@ -179,15 +179,8 @@ def test_a_place_that_hangs_while_it_is_read_is_named(tmp_path: Path) -> None:
         kept.steps()
 
 
-def hold(lock: Path, ready: Any) -> None:
-    with lock.open("r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        ready.set()
-        threading.Event().wait()
-
-
 def end_with_a_save_that_hangs(directory: Path) -> None:
-    chunks.LOCK_S_MAX = 100 * WAIT_S  # it is not the lock that is given up
+    chunks.LOCK_S_MAX = 100 * WAIT_S  # the wait for the lock must not end first
     kept = LeveledCheckpoints([level(directory, Heard())], told=Heard(), hang_s=0.1)
     writer = Writer(kept, told=Heard(), every_steps=1)
     writer.offer(2, state_of(2))
@@ -197,18 +190,14 @@ def end_with_a_save_that_hangs(directory: Path) -> None:
 
 
 def test_a_process_ends_though_its_storage_hangs(tmp_path: Path) -> None:
-    """Somebody was paused while he had the lock. Nothing of the directory is lost by it."""
+    """A process was paused while it had the lock. The directory loses nothing by it."""
     level(tmp_path, Heard()).save(1, state_of(1))
-    ready = spawn.Event()
-    holder = spawn.Process(target=hold, args=(tmp_path / FOLDER / ".lock", ready), daemon=True)
-    holder.start()
-    assert ready.wait(WAIT_S)
-    ending = spawn.Process(target=end_with_a_save_that_hangs, args=(tmp_path,))
-    ending.start()
-    ending.join(WAIT_S)
-    assert ending.exitcode == 0
-    holder.kill()
-    holder.join()
+    with (tmp_path / FOLDER / ".lock").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ending = spawn.Process(target=end_with_a_save_that_hangs, args=(tmp_path,))
+        ending.start()
+        ending.join(WAIT_S)
+        assert ending.exitcode == 0
     later = level(tmp_path, Heard())
     later.save(3, state_of(3))
     found = later.newest()

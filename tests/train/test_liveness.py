@@ -1,4 +1,4 @@
-"""Members that work and cannot say so, that hang, and that have declared what they do: in real runs."""
+"""In real runs: members that work but cannot report it, that hang, and that have declared their work."""
 
 import os
 import re
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import WAIT_S
 
 from holdfast.run.waits import LEASE_S_MIN
 
 pytestmark = pytest.mark.slow
 
 HOLD_S = LEASE_S_MIN + 1.5
-RUN_S_MAX = 120.0
 
 SCRIPT = """
 import ctypes, os, pathlib, socket, struct, sys, threading, time
@@ -63,7 +63,7 @@ with hf.join() as run:
 
 
 def test_a_member_that_keeps_the_interpreter_is_not_given_up(cluster: Any) -> None:
-    """As sorted() of a long list does: for longer than a lease no thread of its process runs."""
+    """As sorted() of a long list does: no thread of its process runs for longer than a lease."""
     alone = cluster.undisturbed("plain")
     busy = cluster.train("plain", members=2, hold_s=HOLD_S, holders=1)
     assert busy.ending.outcome == "completed", busy.story
@@ -88,7 +88,7 @@ def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         env={**os.environ, "HOLDFAST_HOME": str(folder / "home")},
         capture_output=True,
         text=True,
-        timeout=RUN_S_MAX,
+        timeout=WAIT_S,
         check=True,
     )
 

@@ -1,4 +1,4 @@
-"""The file of a log: where it goes on, after whatever was written to it before."""
+"""The file of a log: where writing continues, whatever was written to it before."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_new_writer_goes_on_where_the_last_one_was_killed(tmp_path: Path) -> N
     assert found == [{"step": step, "loss": 1 / step} for step in (1, 2, 3, 4)]
 
 
-def test_a_file_that_is_no_log_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_log_is_left_alone(tmp_path: Path) -> None:
     for text in ("a letter\n", "[1]\n", '{"loss": 1}\n'):
         path = tmp_path / "notes.txt"
         path.write_text(text)
@@ -52,4 +52,4 @@ def test_a_file_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> 
     (tmp_path / "log.jsonl").mkdir()
     with pytest.raises(StoreError, match=r"Cannot write step 7 to .*log\.jsonl: Is a directory\.") as told:
         LogFile(tmp_path / "log.jsonl")(7, {"loss": 1.0})
-    assert "goes on after this step" in told.value.hint
+    assert "resumes after this step" in told.value.hint

@@ -41,6 +41,7 @@ def test_a_node_may_die_because_mirrors_are_on_the_other(cluster: Any) -> None:
     assert disturbed.steps_lost == 0
 
 
+@pytest.mark.soak  # test_sharded_checkpoints.py has it with two ranks
 def test_a_rank_that_dies_with_its_mirror_sends_the_run_back_to_its_checkpoint(cluster: Any) -> None:
     undisturbed = cluster.undisturbed("sharded", shard="1", steps=STEPS)
     disturbed = cluster.train(

@@ -1,4 +1,4 @@
-"""Checkpoints as people open them: by name, verified, in a process that is no member of any run."""
+"""Checkpoints as people open them: by name, verified, in a process outside any run."""
 
 import signal
 import subprocess
@@ -26,7 +26,7 @@ WIDTH = 4
 
 
 class Tied(nn.Module):
-    """A head that is tied to its stem, a buffer of integers and parameters of several types."""
+    """A head tied to its stem, a buffer of integers, and parameters of several types."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Tied(nn.Module):
 
 
 class Counting:
-    """Something of the script's own that has a state."""
+    """An object of the script that has a state."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -55,7 +55,7 @@ class Counting:
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """older: the step of the other checkpoint that was kept; a writer that is busy leaves some out."""
+    """older: the step of the other kept checkpoint; a busy writer leaves some out."""
 
     folder: Path
     older: int
@@ -66,7 +66,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
 
 @pytest.fixture
 def trained(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
-    """A run of a few steps that kept its last one and one before."""
+    """A run of a few steps that kept its last one and an earlier one."""
     folder = alone.parent / "runs" / "short" / "checkpoints"
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(folder))
     monkeypatch.setenv("HOLDFAST_CHECKPOINT_EVERY", "1")
@@ -87,7 +87,7 @@ def trained(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
             step.commit()
             losses[step.number] = step.loss
             if step.number == STEPS - 1:
-                until(lambda: kept_steps(folder))  # or the writer would still be busy with it
+                until(lambda: kept_steps(folder))  # else the writer would still be busy with it
     older, newest = (kept.step for kept in kept_steps(folder))
     assert newest == STEPS
     return Trained(
@@ -119,7 +119,7 @@ def test_a_renamed_file_and_an_older_step_are_opened(trained: Trained, tmp_path:
     assert hf.load_checkpoint(moved).digest == older.digest
     with pytest.raises(InputError, match="There is no checkpoint of step 9 in") as missing:
         hf.load_checkpoint(trained.folder, step=9)
-    assert missing.value.hint == f"There are those of {trained.older}, {STEPS}."
+    assert missing.value.hint == f"Available steps: {trained.older}, {STEPS}."
 
 
 def test_a_damaged_one_is_passed_over_and_told(trained: Trained) -> None:
@@ -127,20 +127,20 @@ def test_a_damaged_one_is_passed_over_and_told(trained: Trained) -> None:
     damaged = bytearray(newest.read_bytes())
     damaged[-1] ^= 1
     newest.write_bytes(damaged)
-    with pytest.warns(UserWarning, match="its hash does not agree.* An older one is taken"):
+    with pytest.warns(UserWarning, match="its hash does not agree.* Using an older one"):
         assert hf.load_checkpoint(trained.folder).step == trained.older
     with pytest.raises(InputError, match="its hash does not agree"):
         hf.load_checkpoint(newest)
 
 
-def test_what_is_no_checkpoint_is_told_in_a_sentence(tmp_path: Path, trained: Trained) -> None:
+def test_a_file_that_is_not_a_checkpoint_gets_one_sentence(tmp_path: Path, trained: Trained) -> None:
     with pytest.raises(InputError, match="There is no checkpoint in"):
         hf.load_checkpoint(tmp_path)
     with pytest.raises(InputError, match="No such file or directory"):
         hf.load_checkpoint(tmp_path / "nowhere")
     with pytest.raises(InputError, match="has no part named 'model'") as none:
         msgspec.structs.replace(hf.load_checkpoint(trained.folder), states={"model_0": {}}).model  # noqa: B018
-    assert none.value.hint == "Take from .states what you want of: model_0."
+    assert none.value.hint == "Take one of these from .states: model_0."
 
 
 def test_the_best_weights_are_those_of_their_step(trained: Trained) -> None:

@@ -37,5 +37,5 @@ def test_a_run_with_one_slow_member_is_not_its_own_reference(cluster: Any) -> No
     stepping = told.partition["useful"] + told.partition["slowdown"]
     assert told.partition["useful"] < 0.5 * stepping
     assert told.reference.step_ns > own_s * 1e9
-    # The rest of the run is its beginning and its end: nobody stopped it.
+    # The rest of the run is its beginning and its end: it was not stopped.
     assert stepping + told.partition["starting"] + told.partition["checkpoint_stall"] == told.paid_gpu_ns

@@ -1,4 +1,4 @@
-"""Packs on real filesystems: with a way past the page cache and without, whatever the sizes of chunks."""
+"""Packs on real filesystems: with and without a way past the page cache, for all sizes of chunks."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ SIZES = [
     [BUFFER_BYTES - 3, 7, 2 * BUFFER_BYTES + 5],
 ]
 SHARED_MEMORY = Path("/dev/shm")
-"""Has no way past the page cache, or only pretends to."""
+"""It has no way past the page cache, or only pretends to."""
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -41,7 +41,7 @@ def test_what_is_written_is_there(tmp_path: Path, sizes: list[int], is_shared_me
 def test_what_the_disk_gives_back_is_compared(
     tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A byte is changed on the disk once all are there."""
+    """A byte is changed on the disk after all were written."""
     path, sync = tmp_path / "new.pack", os.fsync
 
     def changes(descriptor: int) -> None:
@@ -81,7 +81,7 @@ except (OSError, MemoryError):
 
 
 def test_a_file_without_memory_for_it_is_closed(tmp_path: Path) -> None:
-    """In a process of its own: nobody else here is to go without."""
+    """In a process of its own, so that no other test runs out of memory."""
     command = [sys.executable, "-c", WITHOUT_MEMORY, str(tmp_path / "new.pack")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "refused True\n"

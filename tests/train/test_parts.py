@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 def extent(shape: Shape, ranks: int, rail: int) -> Extent:
-    """As torch cuts the first dimension; what has none is on every rank."""
+    """As torch cuts the first dimension; a tensor without dimensions is on every rank."""
     if not shape:
         return Extent((), ())
     each = -(-shape[0] // ranks)
@@ -40,7 +40,7 @@ def mesh_of(ranks: int, stages: int = 1) -> MeshShape:
 
 
 def keep(folder: Path, step: int, wholes: list[torch.Tensor], ranks: int, **instead: Any) -> None:
-    """As ranks of a run write it: a model, and an optimizer that notes something of each tensor."""
+    """Write a step as the ranks of a run do: a model, and an optimizer with state for each tensor."""
     names = [str(number) for number in range(len(wholes))]
     for rail in range(ranks):
         local = [piece(whole, ranks, rail).clone() for whole in wholes]
@@ -120,7 +120,7 @@ def test_the_newest_complete_one_of_any_ranks_is_taken(tmp_path: Path) -> None:
     keep(tmp_path, 30, WHOLES, 2)
     own = opened(tmp_path, WHOLES, 2, 1)
     assert own is not None
-    assert "shard-1-of-2" in own.place  # of the same step its own
+    assert "shard-1-of-2" in own.place  # its own part of the same step
     assert [(kept.step, kept.ranks, kept.is_complete) for kept in kept_steps(tmp_path)] == [
         (10, 2, True),
         (20, 4, True),
@@ -141,7 +141,7 @@ def test_a_folder_of_another_mesh_is_cut_anew(tmp_path: Path) -> None:
 
 def test_another_number_of_pipeline_stages_is_refused(tmp_path: Path) -> None:
     keep(tmp_path, 10, WHOLES, 4)
-    with pytest.raises(InputError, match="have 1 pipeline stages, and this run has 2"):
+    with pytest.raises(InputError, match="have 1 pipeline stages, but this run has 2"):
         opened(tmp_path, WHOLES, 2, 0, stages=2)
 
 
@@ -166,8 +166,8 @@ def test_pipeline_stages_are_kept_apart_and_exported_together(tmp_path: Path) ->
     [
         ({"mesh": {"sizes": [["shard", 4]]}}, "of 4 parts instead of 2"),
         ({"mesh": {"sizes": [["shard", -1], ["tp", -2]]}}, "its mesh is shard=-1,tp=-2"),
-        ({"rail": 1}, "not of the same parts"),
-        ({"cut": []}, "how 0 states are cut, and holds 2"),
+        ({"rail": 1}, "not belong to the same parts"),
+        ({"cut": []}, "how 0 states are cut, but holds 2"),
         ({"cut": [[[["9"], [5, 3], [0, 0]]], []]}, "no tensor 9"),
         ({"cut": [[[["0"], [5, 3], [4, 0]]], []]}, "piece of 0 lies outside"),
         ({"cut": [[[["0"], [5], [0]]], []]}, "piece of 0 lies outside"),
@@ -186,7 +186,7 @@ def test_parts_that_do_not_fit_together_are_passed_over(
 
 
 def test_what_other_ranks_have_not_kept_is_not_the_only_one_left(tmp_path: Path) -> None:
-    """A rank that is ahead removes nothing that the others would need, up to a bound."""
+    """A rank that is ahead does not remove what the others would need, up to a bound."""
     one, other = (
         RunCheckpoints(tmp_path, mesh=mesh_of(2), rail=rail, wanted=lambda *_: None, told=tell_nobody)
         for rail in range(2)
@@ -212,5 +212,5 @@ def test_a_part_alone_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is one rank's part of a sharded state"):
         load_checkpoint(part)
     part.unlink()
-    with pytest.raises(InputError, match="of its 2 parts those of ranks 0 are missing"):
+    with pytest.raises(InputError, match="the parts of ranks 0 of 2 are missing"):
         load_checkpoint(tmp_path)

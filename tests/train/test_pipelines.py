@@ -29,7 +29,7 @@ from holdfast.train.sharding import Line
 STEPS = 6
 CPU = torch.device("cpu")
 STUCK_S = 20.0
-"""Only what waits for ever takes as long."""
+"""Only an endless wait takes this long."""
 
 
 def undisturbed(cluster: Any, build: str, members: int) -> Any:
@@ -125,18 +125,16 @@ def test_a_stage_may_die_between_microbatches(cluster: Any, build: str, spot: st
     survived(disturbed, undisturbed(cluster, "unpiped", 1))
 
 
-# ---- what stages exchange --------------------------------------------------------------------------------
+# ---- exchanges between stages ----------------------------------------------------------------------------
 
 
-def test_a_stage_asks_for_what_comes_before_anybody_sends(together: Any) -> None:
+def test_a_stage_posts_a_receive_before_anything_is_sent(together: Any) -> None:
     def exchange(group: Any) -> list[float]:
         line = Line()
         line.carry(group)
         mesh = MeshGroup(line, range(2), group.rank, CPU)
         peer = 1 - group.rank
-        came = (
-            torch.full((2, 3), -1.0).t().requires_grad_(True)
-        )  # neither laid out in rows, nor without gradient
+        came = torch.full((2, 3), -1.0).t().requires_grad_(True)  # not contiguous, and with a gradient
         receiving = mesh.recv([came], peer, 0)
         given = torch.arange(6.0).view(3, 2) + 10 * group.rank
         sending = mesh.send([given], peer, 0)
@@ -180,7 +178,7 @@ class StrictWork:
 
 
 def test_two_stages_may_both_send_first_on_a_device(together: Any) -> None:
-    """What 1F1B does in each turn: a microbatch goes one way, and a gradient the other."""
+    """As 1F1B does in each turn: a microbatch goes one way, and a gradient the other."""
 
     def exchange(group: Any) -> list[float]:
         line = Line()
@@ -199,15 +197,15 @@ def test_two_stages_may_both_send_first_on_a_device(together: Any) -> None:
 
 
 class BrokenGroup:
-    """Nothing comes any more."""
+    """Every operation fails: a peer is gone."""
 
     rank, size, is_ordered = 0, 2, False
 
     def __getattr__(self, name: str) -> Any:
-        raise GroupBroken("somebody is gone")
+        raise GroupBroken("a peer is gone")
 
 
-def test_what_does_not_come_in_a_lane_is_zero() -> None:
+def test_a_receive_that_fails_in_a_lane_gives_zeros() -> None:
     line = Line()
     line.carry(BrokenGroup())
     line.begin()
@@ -226,7 +224,7 @@ def test_a_tensor_on_another_device_is_refused() -> None:
     group: Any = MeshGroup(Line(), range(2), 0, CPU)
     elsewhere = torch.zeros(3, device="meta")
     for call, more in ((group.allreduce, ()), (group.send, (1, 0))):
-        with pytest.raises(InputError, match="given a tensor on meta, and its ranks exchange on cpu"):
+        with pytest.raises(InputError, match="given a tensor on meta, but its ranks exchange on cpu"):
             call([elsewhere], *more)
 
 
@@ -296,7 +294,7 @@ def test_a_stage_that_gives_something_else_is_refused(mesh_group: Any) -> None:
     assert "Stage 0 of the pipeline gives" in refused(lambda: pipeline.step(1.0, [x], x, {}))
 
 
-def test_a_loss_that_is_none_is_refused(mesh_group: Any) -> None:
+def test_an_invalid_loss_is_refused(mesh_group: Any) -> None:
     pipeline = Pipeline(ScheduleGPipe(stage_of(mesh_group), 2, loss_fn=lambda output, target: output))
     x = torch.ones(4, 3)
     assert "has no target" in refused(lambda: pipeline.step(1.0, [x], None, {}))
@@ -304,7 +302,7 @@ def test_a_loss_that_is_none_is_refused(mesh_group: Any) -> None:
 
 
 def test_gradients_are_the_lanes_share(mesh_group: Any) -> None:
-    """Of a mean, or of a sum, as the schedule was told; the schedule is as it was afterwards."""
+    """Gradients of a mean or of a sum, as the schedule says; the schedule is restored afterwards."""
     x, target = torch.randn(4, 3), torch.randn(4, 3)
     for is_mean, factor in ((True, 0.125), (False, 0.25)):
         stage = stage_of(mesh_group)

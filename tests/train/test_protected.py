@@ -1,4 +1,4 @@
-"""What is protected: told apart, taken apart, put together again to the bit; and what cannot be."""
+"""Protected things: distinguished, taken apart, restored to the bit; and things that cannot be protected."""
 
 import copy
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 def again(tree: Any) -> Any:
-    """The tree after a journey."""
+    """The tree after it was taken apart and put together."""
     skeleton, tensors = take_apart(tree)
     arrived = empty_like(skeleton, CPU)
     for tensor, sent in zip(arrived, tensors, strict=True):
@@ -200,7 +200,7 @@ def test_a_state_that_is_put_back_is_the_same_to_the_bit(dtype: torch.dtype) -> 
     assert scheduler.milestones == Counter({1: 2, 3: 1})
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------
+# ---- refusing --------------------------------------------------------------------------------------------
 
 
 def refusal(*things: object, moving: tuple[str, ...] = ()) -> str:
@@ -229,7 +229,7 @@ def test_what_cannot_be_protected_is_refused_with_a_sentence() -> None:
     assert "without values" in refusal(elsewhere, sgd(elsewhere))
 
 
-def test_a_parameter_that_nobody_would_reduce_is_refused() -> None:
+def test_a_parameter_that_would_not_be_reduced_is_refused() -> None:
     model, head = nn.Linear(2, 2), nn.Linear(2, 3)
     assert "of shape (3, 2), that is in no protected model" in refusal(model, sgd(model, head))
     Protected([model, head, sgd(model, head)])

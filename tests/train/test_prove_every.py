@@ -1,4 +1,4 @@
-"""`holdfast run --prove-every`: checkpoints are computed with while the run goes on; it tells the result."""
+"""`holdfast run --prove-every`: checkpoints are proven while the run goes on, and it reports the result."""
 
 import asyncio
 import re
@@ -94,7 +94,9 @@ with hf.join() as run:
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_checkpoint_stays_while_it_is_proven_however_often_the_run_saves(tmp_path: Path) -> None:
-    """A save takes a moment, and a proof seconds: without a hold the run removes what is being proven."""
+    """A save takes a moment, a proof takes seconds: without a hold the run removes the
+    checkpoint meanwhile.
+    """
     start = Start(tmp_path)
     kept = ("--checkpoint-every", "2", "--prove-every", "1s")
     flags = ("--run", "often", "--nproc-per-node", "1", "--warm", "0", *kept)

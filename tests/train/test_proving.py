@@ -1,4 +1,4 @@
-"""Checkpoints loaded into a fresh process, and a step computed: what hashes cannot find is found."""
+"""Checkpoints loaded into a fresh process that computes a step: this finds errors that hashes cannot find."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ def train() -> None:
 
 @pytest.fixture
 def kept(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The checkpoints of a run: of step 4, which it went on from, and of its last step."""
+    """The checkpoints of a run: of step 4, which it resumed from, and of its last step."""
     folder = alone.parent / "checkpoints"
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(folder))
     monkeypatch.setenv("HOLDFAST_CHECKPOINT_EVERY", str(EVERY))
@@ -73,21 +73,21 @@ def prove(
 
 
 def rewrite(folder: Path, step: int, change: Callable[[Any, Any], None]) -> None:
-    """A checkpoint that is whole and verifies, with a model and an optimizer that were changed before."""
+    """Rewrite a checkpoint as a whole and valid one, with a changed model and optimizer."""
     state: Any = read(DirectoryCheckpoints(folder, told=tell_nobody).path(step), step).state
     change(state["state"][0], state["state"][1])
     DirectoryCheckpoints(folder, told=tell_nobody, keep=9).save(step, state)
 
 
 def swap(model: Any, optimizer: Any) -> None:
-    """What the optimizer keeps of the two weights, which have the same shape."""
+    """Swap the optimizer's states of the two weights, which have the same shape."""
     state = optimizer["state"]
     assert state[0]["exp_avg"].shape == state[2]["exp_avg"].shape
     state[0], state[2] = state[2], state[0]
 
 
 def flip(model: Any, optimizer: Any) -> None:
-    """The lowest bit of a weight."""
+    """Flip the lowest bit of a weight."""
     model["0.weight"].view(torch.int32)[1, 1] ^= 1
 
 
@@ -107,7 +107,7 @@ def test_the_step_after_a_checkpoint_proves_it(
 
 
 @pytest.mark.parametrize("change", [swap, flip])
-def test_what_was_wrong_before_it_was_written_is_found(
+def test_an_error_before_the_write_is_found(
     alone: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, Any], None]
 ) -> None:
     without_the_newest(kept)
@@ -144,13 +144,13 @@ def test_what_cannot_be_loaded_is_not_proven(
     manifest.write_bytes(manifest.read_bytes()[:-1])
     proof = prove(kept, monkeypatch, known=witnessed(alone))
     assert (proof.step, proof.is_proven) == (EVERY, False)
-    assert "step 4 could not be loaded: the script went on from step 3" in proof.reason
+    assert "step 4 could not be loaded: the script resumed from step 3" in proof.reason
 
 
 def test_what_would_take_too_many_steps_is_refused(alone: Path, kept: Path) -> None:
     with pytest.raises(InputError, match="more than 1 steps away"):
         plan_proof(kept, {}, 1)
-    # What the record does have is proven instead.
+    # A checkpoint that the record covers is proven instead.
     plan = plan_proof(kept, witnessed(alone), 1)
     assert (plan.step, plan.way) == (EVERY, "after")
     with pytest.raises(InputError, match="There is no checkpoint in"):
@@ -160,7 +160,7 @@ def test_what_would_take_too_many_steps_is_refused(alone: Path, kept: Path) -> N
 def test_a_checkpoint_by_a_member_with_a_corrupted_weight_is_not_proven(
     cluster: Any, alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two members the first, which writes, has it from step 4 on; the second dies in step 7, so that the
+    """The first of two members, which writes, has it from step 4 on. The second dies in step 7, so that the
     run ends although they do not agree.
     """
     wrong = PlannedFault(id=7, step=4, moment="lane", rank=0, fault="corrupt", what="weight")
@@ -185,7 +185,7 @@ def test_a_checkpoint_by_a_member_with_a_corrupted_weight_is_not_proven(
 def proof_by_cluster(
     folder: Path, monkeypatch: pytest.MonkeyPatch, known: dict[int, StepWitnessed]
 ) -> CheckpointProof:
-    """Of a run of the cluster's script."""
+    """The proof of a run of the cluster's script."""
     monkeypatch.setenv("HOLDFAST_MEMBER", "n0.0")
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(folder / "checkpoints"))
     defaults: dict[str, Any] = {"checkpoint_every": 0, "checkpoints": "", "stop_after": 0, "trace": False}

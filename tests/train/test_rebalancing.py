@@ -1,6 +1,6 @@
-"""Members of which one is slow: it has fewer lanes, and has them back; the bits are the same.
+"""Runs with a slow member: it gets fewer lanes, and later gets them back; the bits are the same.
 
-Lanes take their time asleep, so that a busy machine makes little difference to who is slow.
+Lanes spend their time asleep, so that a busy machine makes little difference to which member is slow.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Watch:
         while status.outcome is None:
             members = [member for member in status.members if member.alive and member.lanes]
             dealt = [member.lanes for member in sorted(members, key=lambda member: member.name)]
-            # Members tell of their lanes one after the other: in between it is nobody's deal.
+            # Members report their lanes one after the other; in between, the page shows no real deal.
             is_whole = sorted(lane for own in dealt for lane in own) == list(range(LANES))
             shares = tuple(map(len, dealt))
             if is_whole and shares not in self.shares[-1:]:
@@ -45,7 +45,7 @@ class Watch:
 
 @pytest.fixture(scope="module")
 def digest(cluster: Any) -> str:
-    """Of a member by itself."""
+    """The digest of a member by itself."""
     found: str = cluster.train("plain", steps=STEPS, lanes=LANES).digest
     return found
 
@@ -88,8 +88,9 @@ def test_a_run_that_is_not_to_be_rebalanced_is_not(cluster: Any, digest: str) ->
     assert watch.shares == [EVEN]
 
 
+@pytest.mark.soak
 def test_a_loss_in_the_middle_of_it_leaves_no_trace(cluster: Any, digest: str) -> None:
-    """The others finish its step, and then find out anew who is slow."""
+    """The others finish its step, and then find out anew which member is slow."""
     fault = PlannedFault(id=1, step=40, moment="reduce", rank=2)
     run = cluster.train(
         "plain", members=MEMBERS, steps=STEPS, lanes=LANES, does=f"slow n0.1 2 1 {STEPS}", faults=(fault,)
@@ -100,6 +101,7 @@ def test_a_loss_in_the_middle_of_it_leaves_no_trace(cluster: Any, digest: str) -
     assert sum("lanes of n0.1 from 4 to " in line for line in run.said) >= 2, run.story
 
 
+@pytest.mark.soak
 def test_a_member_that_is_much_too_slow_is_replaced(cluster: Any) -> None:
     steps = 60
     run = cluster.train("plain", members=2, steps=steps, lanes=8, does=f"slow n0.1 8 1 {steps}")
@@ -117,7 +119,7 @@ def test_a_member_that_is_much_too_slow_is_replaced(cluster: Any) -> None:
     [("sharded", "2"), ("tensor_parallel", "tp=2")],
 )
 def test_a_replica_with_a_slow_rank_has_fewer_lanes(cluster: Any, build: str, shard: str) -> None:
-    """Its ranks compute a lane together, so all of them are as slow."""
+    """Its ranks compute a lane together, so all of them are equally slow."""
     steps = 18
     usual = cluster.train(build, members=4, shard=shard, steps=steps, lanes=LANES, warm=0)
     run = cluster.train(

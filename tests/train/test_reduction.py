@@ -1,4 +1,4 @@
-"""The sum over lanes: bit by bit the one along the tree, whoever computed what, when, in which buckets."""
+"""The sum over lanes: bit by bit the sum along the tree, for any deal of lanes, any order and any buckets."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def fill(sheet: Sheet, lane: int) -> None:
 
 
 def reference(layout: BucketLayout, node: tree.Node, skipped: Collection[int] = ()) -> list[torch.Tensor]:
-    """Empty where no lane below was computed."""
+    """The expected sum; empty if no lane below was computed."""
     if node[0] == 0:
         sheet = Sheet(layout)
         fill(sheet, node[1])
@@ -75,9 +75,9 @@ def test_one_member_adds_along_the_tree_in_whatever_order_lanes_come(lanes: int,
 
 
 @pytest.mark.parametrize("is_ordered", [False, True], ids=["gathered at the end", "bucket by bucket"])
-def test_members_add_along_the_tree_whoever_has_which_lanes(together: Together, is_ordered: bool) -> None:
-    """Twice, with what was held left as it was: a step that breaks off is reduced again by others. Lanes
-    that are skipped are nobody's.
+def test_members_add_along_the_tree_for_any_deal_of_lanes(together: Together, is_ordered: bool) -> None:
+    """Twice, leaving the held sheets unchanged: a step that breaks off is reduced again by others. No member
+    holds skipped lanes.
     """
 
     @given(st.integers(1, 4), st.sampled_from([1, 2, 8, 16]), st.sampled_from([16, 100, 1 << 20]), st.data())

@@ -1,4 +1,4 @@
-"""What a warm process does for the script: it is used, it hurts nothing, and it leaves the same bits."""
+"""What a warm process does for the script: it is used, it hurts nothing, and the bits stay the same."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ class Doubling(nn.Module):
 
 
 class Compiler:
-    """A backend of torch.compile that counts what it is given."""
+    """A backend of torch.compile that counts the graphs it is given."""
 
     def __init__(self) -> None:
         self.compiled = 0
@@ -58,7 +58,7 @@ def test_what_was_compiled_for_a_model_that_is_gone_serves_the_next(compiler: Co
 
 
 def test_under_other_settings_it_would_be_compiled_again(compiler: Compiler) -> None:
-    """Or else the settings that a rehearsal has prove nothing."""
+    """Otherwise the settings of a rehearsal would prove nothing."""
     compiler.run()
     determinism.require(True, CPU)
     compiler.run()
@@ -77,7 +77,7 @@ def test_a_failure_is_told_and_leaves_the_settings_as_they_were(
     assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     told = capfd.readouterr().err.splitlines()
     assert len(told) == 1
-    assert told[0].endswith("goes on without it: ValueError: no such layer")
+    assert told[0].endswith("continues without it: ValueError: no such layer")
 
 
 def test_what_a_rehearsal_sets_is_put_back(alone: Path) -> None:
@@ -92,7 +92,7 @@ def test_what_a_rehearsal_sets_is_put_back(alone: Path) -> None:
 
 @pytest.mark.soak
 def test_a_replacement_that_compiled_in_the_pool_leaves_the_same_bits(cluster: Any) -> None:
-    """It was given other random numbers there, on purpose."""
+    """It had other random numbers there, on purpose."""
     alone = cluster.train("compiled_model")
     faults = [PlannedFault(id=1, step=10, moment="lane", rank=1)]
     disturbed = cluster.train("rehearsed", members=2, faults=faults, pace_s=0.5)

@@ -91,7 +91,7 @@ def test_the_record_has_what_a_script_is_told_apart_by(alone: Path, monkeypatch:
     assert replay(alone.parent, monkeypatch, 2, 1, **told).begun == 0
 
 
-def test_a_lane_that_there_is_not_is_a_mistake(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_that_does_not_exist_is_a_mistake(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = ReplayOrder(step=2, lane=LANES, result=str(alone.parent / "result.json"))
     monkeypatch.setenv(VARIABLE, order.text)
     with pytest.raises(InputError, match="There is no lane 4: the run has 4"):

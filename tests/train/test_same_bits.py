@@ -1,4 +1,4 @@
-"""The same bits: whoever computes which lanes, weights, optimizer state and every loss are the same."""
+"""The same bits: for any deal of lanes, weights, optimizer state and every loss are the same."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from holdfast.run.wire import PlannedFault
 pytestmark = pytest.mark.slow
 
 
-# Each is trained by several members below as well, which are killed.
-@pytest.mark.parametrize("build", sampled(SAME_BITS, ["half", "noisy_milestones"]))
+# Most are also trained by several members below, which are killed.
+@pytest.mark.parametrize("build", sampled(SAME_BITS, ["half", "overflowing"]))
 def test_three_members_give_the_same_bits_as_one(cluster: Any, build: str) -> None:
     check_same_bits(cluster, build, 3)
 
@@ -29,13 +29,16 @@ def check_same_bits(cluster: Any, build: str, members: int) -> None:
     assert len(alone.losses) == 12
     together = cluster.train(build, members=members)
     assert together.ending.outcome == "completed", together.story
-    assert str(together.losses) == str(alone.losses)  # as text: a loss may be what equals nothing
+    assert str(together.losses) == str(alone.losses)  # as text: a loss may be NaN
     assert together.digest == alone.digest
 
 
-@pytest.mark.parametrize("build", SAME_BITS)
+@pytest.mark.parametrize(
+    "build",
+    sampled(SAME_BITS, [*SAME_BITS.keys() - {"batch_norm", "tied_and_unused", "half", "overflowing"}]),
+)
 def test_members_that_are_lost_replaced_and_return_leave_no_trace(cluster: Any, build: str) -> None:
-    """Killed in a lane, between two members' commits, and with a whole node, that comes back."""
+    """Killed in a lane, between two members' commits, and with a whole node, which comes back."""
     alone = cluster.undisturbed(build)
     faults = (
         PlannedFault(id=1, step=2, moment="lane", rank=1),
@@ -51,7 +54,7 @@ def test_members_that_are_lost_replaced_and_return_leave_no_trace(cluster: Any, 
 
 
 def test_a_learning_rate_that_is_set_by_hand_is_protected(cluster: Any) -> None:
-    """As well as one of a scheduler: who takes a step over, or begins with the next one, has it too."""
+    """Like one of a scheduler: a member that adopts a step, or begins with the next one, has it, too."""
     alone = cluster.undisturbed("lr_by_hand")
     faults = (
         PlannedFault(id=1, step=3, moment="commit", rank=0),
@@ -64,14 +67,14 @@ def test_a_learning_rate_that_is_set_by_hand_is_protected(cluster: Any) -> None:
 
 
 def test_infinite_losses_are_among_them(cluster: Any) -> None:
-    """Or else `overflowing` proves nothing."""
+    """Otherwise `overflowing` would prove nothing."""
     losses = [str(loss) for loss in cluster.undisturbed("overflowing").losses.values()]
     assert "inf" in losses or "nan" in losses
     assert len({*losses, "inf", "nan"}) > 4
 
 
 def test_a_training_that_differs_gives_other_bits(cluster: Any) -> None:
-    """Or else the digests above prove nothing."""
+    """Otherwise the digests above would prove nothing."""
     results = {
         cluster.train("plain", steps=steps, lanes=lanes).digest for steps, lanes in [(4, 8), (5, 8), (4, 16)]
     }
@@ -79,7 +82,7 @@ def test_a_training_that_differs_gives_other_bits(cluster: Any) -> None:
 
 
 def test_a_script_that_has_seen_enough_ends_although_a_member_is_lost_just_then(cluster: Any) -> None:
-    """Who replaces it must not go on alone, with steps that nobody else makes."""
+    """Its replacement must not continue alone, with steps that no other member makes."""
     enough = cluster.train("plain", stop_after=4)
     fault = PlannedFault(id=1, step=4, moment="commit", rank=0)
     disturbed = cluster.train("plain", members=2, stop_after=4, faults=[fault])

@@ -1,4 +1,4 @@
-"""Regrouping without a coordinator: members as threads, generations as a test says."""
+"""Regrouping without a coordinator: members are threads, and the test opens generations."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ Together = Callable[..., list[Any]]
 
 
 class Board:
-    """What the members of all generations have published; which generations there are."""
+    """What the members of all generations have published, and which generations exist."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -90,7 +90,7 @@ class ScriptedControl:
         return self._board.published[generation, key]
 
     def forget(self, generation: int, keys: Sequence[str]) -> None:
-        """The others read it here."""
+        """Keep it: the others read it here."""
 
     def say(self, message: wire.FromWorker) -> None:
         self.said.append(message)
@@ -113,7 +113,7 @@ class ScriptedControl:
         pass
 
     def finished(self, message: wire.Finished, present: int) -> wire.Announced | None:
-        """The first to be through is joined by another; then both are done."""
+        """When the first member is through, another one joins; then both are done."""
         self.finishes += 1
         if self.member == "a" and self.finishes == 1:
             self._board.open("a", "b")
@@ -156,10 +156,8 @@ class Member:
 
 
 @pytest.mark.parametrize("stop_after", [3, 10])
-def test_who_joins_when_the_others_are_through_makes_no_steps_of_its_own(
-    together: Together, stop_after: int
-) -> None:
-    """It gets their state; its script would go on to the last step, with nobody to go on with."""
+def test_a_newcomer_after_the_others_are_through_makes_no_steps(together: Together, stop_after: int) -> None:
+    """It gets their state; its script would continue to the last step, without any other member."""
     board = Board()
     building = threading.Lock()
 
@@ -183,7 +181,7 @@ def test_a_member_knows_how_many_nodes_there_are_and_how_often_the_run_has_faile
         number = len(board.generations) + 1
         board.generations.append(wire.Announced(number=number, members=members, at_boundary=at_boundary))
 
-    open_next("n0.0", "n1.0+1", at_boundary=False)  # the first is nobody's loss
+    open_next("n0.0", "n1.0+1", at_boundary=False)  # the first generation follows no loss
 
     def take_part(group: Any) -> list[tuple[int, int]]:
         seat = Member(("n0.0", "n1.0+1")[group.rank], board, group).seat
@@ -216,7 +214,7 @@ def test_a_collective_that_others_went_past_without_calling_it_is_told(
         seat.regroup()
         seat.minutes.enter(9)
         seat.minutes.begin_step()
-        if group.rank < 2:  # c takes the step over, from the others' memory
+        if group.rank < 2:  # c adopts the step from the others' memory
             seat.committed(1, 0.5, 0.1, None)
         if group.rank != stray and group.rank < 2:
             seat.minutes.enter(9)
@@ -241,7 +239,7 @@ def test_a_collective_that_others_went_past_without_calling_it_is_told(
 
 
 class BrokenGroup:
-    """Ends when it is first used, and another generation follows, with one member only."""
+    """Breaks when it is first used; another generation follows, with only one member."""
 
     is_ordered = False
 
@@ -263,9 +261,9 @@ class BrokenGroup:
         pass
 
 
-def test_who_followed_another_attempt_is_of_that_one_even_if_regrouping_is_cut_short() -> None:
-    """It has the sum of the first step, which the leader has committed in a later attempt. It commits it as
-    well, and is to give the state to a newcomer when the group ends.
+def test_a_member_that_followed_another_attempt_belongs_to_it_even_if_regrouping_breaks() -> None:
+    """It has the sum of the first step, which the leader has committed in a later attempt. It commits that
+    step, too, and is about to send the state to a newcomer when the group breaks.
     """
     board = Board()
     member = Member("b", board, BrokenGroup(board, "b"))
@@ -287,7 +285,7 @@ def test_who_followed_another_attempt_is_of_that_one_even_if_regrouping_is_cut_s
 
 
 @pytest.mark.parametrize("is_apart", [False, True])
-def test_what_follows_members_that_nobody_hears_of_any_more_is_another_attempt(is_apart: bool) -> None:
+def test_members_that_follow_vanished_ones_begin_another_attempt(is_apart: bool) -> None:
     board = Board()
     member = Member("b", board, BrokenGroup(board, "b"))
     seat = member.seat
@@ -306,10 +304,10 @@ def test_what_follows_members_that_nobody_hears_of_any_more_is_another_attempt(i
     assert told.opened == (2 if is_apart else 1)
 
 
-def test_who_was_to_have_the_last_step_is_not_through_if_it_never_comes(
+def test_a_member_that_never_gets_the_last_step_is_not_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The only one that has it dies while it gives it away: the others make it again."""
+    """The only member that has it dies while sending it: the others make it again."""
     board = Board()
     member = Member("b", board, BrokenGroup(board, "b"))
     board.open("b")
@@ -324,7 +322,7 @@ def test_who_was_to_have_the_last_step_is_not_through_if_it_never_comes(
 
 
 def test_what_is_drawn_outside_lanes_does_not_depend_on_the_lanes_before() -> None:
-    """And is something else at each of the places where a step may draw."""
+    """It differs between the places where a step may draw."""
     drawn = set()
     for place in (randomness.BEFORE_LANES, randomness.REDUCED, randomness.COMMITTED, 0, 1):
         randomness.begin(1, 5, place)

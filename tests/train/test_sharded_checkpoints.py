@@ -1,4 +1,4 @@
-"""Checkpoints of sharded runs: each rank's part, and going on from them with any other number of ranks."""
+"""Checkpoints of sharded runs: each rank's part, and resuming from them with any other number of ranks."""
 
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ IN_TURN = (
     ("unsharded", 2, ""),
     ("sharded", 2, "2"),
 )
-"""Models, members, and of them in a replica."""
+"""Models, numbers of members, and how many of these form a replica."""
 PACE_S = 0.5
-"""What a step takes at least: the checkpoint of the one before is durable by then."""
+"""The least time of a step: the checkpoint of the previous one is durable by then."""
 
 
 def go_on(
@@ -65,7 +65,7 @@ def test_what_is_whole_on_every_rank_goes_on_too(cluster: Any) -> None:
 
 @pytest.mark.soak
 def test_tensor_parallel_parts_are_cut_anew(cluster: Any) -> None:
-    """The state is the same; what comes of it depends on `tp`, and is not compared."""
+    """The state is the same; later steps depend on `tp`, and are not compared."""
     both = "sharded_and_tensor_parallel"
     first = go_on(cluster, both, 4, "shard=2,tp=2", 2, None)
     assert [kept.ranks for kept in kept_steps(first.folder / "checkpoints") if kept.step == 2] == [4]
@@ -78,9 +78,9 @@ def test_tensor_parallel_parts_are_cut_anew(cluster: Any) -> None:
                 path.unlink()
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # says torch when it loads without
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # torch warns when it loads without it
 def test_an_export_is_what_torch_itself_loads(cluster: Any, tmp_path: Path) -> None:
-    """Four ranks' parts, as one file and as what `torch.distributed.checkpoint` reads, in a plain model."""
+    """Four ranks' parts in a plain model: as one file, and as `torch.distributed.checkpoint` reads it."""
     run = go_on(cluster, "sharded", 4, "4", 2, None)
     folder = str(run.folder / "checkpoints")
     export.command.main([folder, "--to", str(tmp_path / "all.pt")], standalone_mode=False)
@@ -98,7 +98,7 @@ def test_an_export_is_what_torch_itself_loads(cluster: Any, tmp_path: Path) -> N
     assert whole_digest(model, [optimizer]) != run.digest
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()  # makes what there is to load into
+    optimizer.step()  # creates the state to load into
     states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 0}
     load(states, checkpoint_id=tmp_path / "dcp", no_dist=True)
     optimizer.load_state_dict(states["optimizer"])  # type: ignore[arg-type]
@@ -113,8 +113,8 @@ def damage(path: Path) -> None:
 
 
 def test_a_step_counts_only_if_all_its_parts_are_sound(cluster: Any) -> None:
-    """Two ranks kept steps 3 and 4; of 4 a part is damaged on one, so both begin from 3. With other ranks
-    neither that nor a part that is missing is taken.
+    """Two ranks kept steps 3 and 4; on one of them the part of 4 is damaged, so both begin from 3. With other
+    ranks, neither a damaged nor a missing part is used.
     """
     undisturbed = cluster.undisturbed("sharded", shard="1", steps=6)
     first = go_on(cluster, "sharded", 2, "2", 3, None)
@@ -130,7 +130,7 @@ def test_a_step_counts_only_if_all_its_parts_are_sound(cluster: Any) -> None:
 
 
 def rewrite(kept: KeptStep, rail: int, **told: object) -> None:
-    """Have a rank's part say something else of itself."""
+    """Make a rank's part describe itself differently."""
     path = kept.paths[rail]
     state = read(path).state
     note = state["shards"]
@@ -140,16 +140,16 @@ def rewrite(kept: KeptStep, rail: int, **told: object) -> None:
     store.save(kept.step, {**state, "shards": {**note, **told}})
 
 
-def test_checkpoints_that_were_never_complete_are_none(cluster: Any) -> None:
-    """Whoever wrote the other part died each time; what was complete and is not any more is missed."""
+def test_checkpoints_that_were_never_complete_do_not_count(cluster: Any) -> None:
+    """The writer of the other part died each time. A checkpoint that was complete before must be missed."""
     first = go_on(cluster, "sharded", 2, "2", 3, None, PACE_S)
     folder = first.folder / "checkpoints"
-    assert len(kept_steps(folder)) >= 2  # one more where a part was still being written when it ended
+    assert len(kept_steps(folder)) >= 2  # one more if a part was still being written when the run ended
     for kept in kept_steps(folder):
         kept.paths[1].unlink()
     lost = cluster.train("sharded", members=2, shard="2", steps=4, checkpoint_every=1, going_on_with=first)
     assert lost.ending.outcome == "failed"
-    assert "before the first commit (exit 2)" in lost.story  # it is told on the standard error of members
+    assert "before the first commit (exit 2)" in lost.story  # members print the reason on stderr
     for kept in kept_steps(folder):
         rewrite(kept, 0, whole=0)
     again = go_on(cluster, "sharded", 2, "2", 3, first)
@@ -158,7 +158,7 @@ def test_checkpoints_that_were_never_complete_are_none(cluster: Any) -> None:
 
 
 def test_parts_of_two_attempts_make_no_checkpoint(cluster: Any) -> None:
-    """A run that went back makes a step again, and is lost before all of its parts are there again."""
+    """A run that went back makes a step again, and is lost before all of its parts are written again."""
     first = go_on(cluster, "sharded", 2, "2", 4, None, PACE_S)
     folder = first.folder / "checkpoints"
     older, newest = kept_steps(folder)[-2:]

@@ -1,4 +1,4 @@
-"""What sharded members are made of: lanes that break, sums that do not depend on the cut, lanes in common."""
+"""Building blocks of sharded members: lanes that break, sums independent of the cut, lanes in common."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from holdfast.train.sheets import BucketLayout
 
 
 class Breaking:
-    """A group of two that breaks at one of its exchanges. What it receives before that are ones."""
+    """A group of two that breaks at one of its exchanges. Before that, it receives ones."""
 
     is_ordered = False
     rank, size = 0, 2
@@ -55,7 +55,7 @@ class Breaking:
     def close(self) -> None: ...
 
 
-def test_a_collective_that_breaks_in_a_lane_gives_zeros_and_the_lane_is_known_to_be_worthless() -> None:
+def test_a_collective_that_breaks_in_a_lane_gives_zeros_and_the_lane_is_invalid() -> None:
     line = Line()
     line.carry(Breaking(1))
     line.begin()
@@ -80,14 +80,14 @@ def test_what_broke_stays_broken_until_another_group_carries_it() -> None:
     assert line.end() is None
 
 
-def test_outside_a_lane_nobody_is_given_zeros() -> None:
+def test_outside_a_lane_a_broken_collective_raises() -> None:
     line = Line()
     line.carry(Breaking(0))
     with pytest.raises(GroupBroken, match=r"outside lanes and run.share\(\).*rank 1 is gone.*use the model"):
         line.exchange([], [(torch.empty(1), 1)])
 
 
-def test_a_commit_is_every_ranks_own_affair() -> None:
+def test_a_commit_uses_no_collective() -> None:
     line = Line()
     line.carry(Breaking(9))
     with line.commit(), pytest.raises(InputError, match=r"called in step\.commit\(\)"):

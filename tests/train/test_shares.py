@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from listening import tell_nobody
-from quantity import examples
+from quantity import examples, sampled
 
 from holdfast.record.errors import StoreError
 from holdfast.run.wire import PlannedFault
@@ -23,6 +23,7 @@ from holdfast.train.manifest_file import ALL, INLINE_BYTES, Share, read_manifest
 pytestmark = pytest.mark.slow
 
 HISTORY = "0123456789abcdef"
+LANES = 4
 
 
 def state_of(step: int) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def test_every_byte_belongs_to_one_share(sizes: list[int], count: int) -> None:
 
 
 def save_shares(directory: Path, step: int, count: int, spares: list[Any]) -> None:
-    """As so many members do, each with its own copy of its share."""
+    """Save as this many members do, each with its own copy of its share."""
     state = state_of(step)
 
     def save(number: int) -> None:
@@ -82,7 +83,7 @@ def save_shares(directory: Path, step: int, count: int, spares: list[Any]) -> No
         list(members.map(save, range(count)))
 
 
-@pytest.mark.parametrize("count", [2, 3, 7])
+@pytest.mark.parametrize("count", sampled([2, 3, 7], [3]))
 def test_shares_make_the_checkpoint_that_one_member_makes(tmp_path: Path, count: int) -> None:
     spares: list[Any] = [None] * count
     for step in (1, 2, 3):
@@ -128,7 +129,7 @@ def test_a_share_that_does_not_come_makes_no_checkpoint(
     kept.save(2, state_of(2), Share(1, 3, HISTORY))
     with pytest.raises(StoreError, match="the member of rank 2 did not write its share"):
         kept.save(2, state_of(2), Share(0, 3, HISTORY))
-    kept.save(2, state_of(2), Share(2, 3, "aaaa"))  # of another attempt to come to this step
+    kept.save(2, state_of(2), Share(2, 3, "aaaa"))  # of another attempt at this step
     with pytest.raises(StoreError, match="the member of rank 2 did not write its share"):
         kept.save(2, state_of(2), Share(0, 3, HISTORY))
     found = kept.newest()
@@ -150,26 +151,30 @@ def test_shares_of_different_states_make_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_run_shares_the_writing_and_goes_on_with_any_number(cluster: Any) -> None:
-    undisturbed = cluster.train("heavy", steps=9)
-    first = cluster.train("heavy", members=3, steps=4, checkpoint_every=2, pace_s=0.3)
+    undisturbed = cluster.undisturbed("heavy", steps=6, lanes=LANES)
+    first = cluster.train("heavy", members=3, steps=4, lanes=LANES, checkpoint_every=2, pace_s=0.3)
     assert first.ending.outcome == "completed", first.story
     folder = first.folder / "checkpoints"
     shared = [path for path in folder.glob("step-*") if len(writers_of(read_manifest(path).packs)) == 3]
-    assert shared, first.story  # the last one may be written by one member alone
-    for members, steps in ((1, 6), (2, 9)):
-        run = cluster.train("heavy", members=members, steps=steps, checkpoint_every=2, going_on_with=first)
+    assert shared, first.story  # one member alone may write the last one
+    for members, steps in ((1, 5), (2, 6)):
+        run = cluster.train(
+            "heavy", members=members, steps=steps, lanes=LANES, checkpoint_every=2, going_on_with=first
+        )
         assert run.ending.outcome == "completed", run.story
         assert run.losses.items() <= undisturbed.losses.items()
     assert run.digest == undisturbed.digest
 
 
 def test_a_member_that_dies_before_it_has_written_costs_a_checkpoint_and_no_more(cluster: Any) -> None:
-    undisturbed = cluster.train("heavy", steps=6)
+    undisturbed = cluster.undisturbed("heavy", steps=6, lanes=LANES)
     kill = PlannedFault(id=1, step=4, moment="commit", rank=1, fault="kill")
-    run = cluster.train("heavy", members=2, steps=6, checkpoint_every=2, pace_s=0.3, faults=[kill])
+    run = cluster.train(
+        "heavy", members=2, steps=6, lanes=LANES, checkpoint_every=2, pace_s=0.3, faults=[kill]
+    )
     assert run.ending.outcome == "completed", run.story
     assert run.digest == undisturbed.digest
     assert "the member of rank 1 did not write its share" in run.story
-    again = cluster.train("heavy", members=2, steps=6, checkpoint_every=2, going_on_with=run)
+    again = cluster.train("heavy", members=2, steps=6, lanes=LANES, checkpoint_every=2, going_on_with=run)
     assert again.losses == {}, again.story
     assert again.digest == undisturbed.digest

@@ -1,4 +1,4 @@
-"""What goes to a GPU from a snapshot is registered with CUDA, stretch by stretch, where CUDA allows it."""
+"""Data of a snapshot for a GPU are registered with CUDA, stretch by stretch, if CUDA allows it."""
 
 import mmap
 import os
@@ -14,7 +14,7 @@ from holdfast.train.snapshot_restore import RestoreTimes, registered_stretches
 
 @pytest.mark.parametrize("allowed", [0, 1, 3])
 def test_memory_that_cuda_does_not_register_is_copied_all_the_same(allowed: int) -> None:
-    """Nothing is wrong with the snapshot, and CUDA is not asked again."""
+    """The snapshot is sound, and CUDA is not asked again."""
     asked: list[int] = []
 
     def ask(part: torch.Tensor) -> None:
@@ -48,7 +48,7 @@ def test_shared_memory_is_mapped_at_once_and_keeps_its_contents_when_that_is_und
 
 
 def _mapped_kb(memory: torch.Tensor) -> int:
-    """Of its pages, as the kernel counts them."""
+    """How many of its pages are mapped, as the kernel counts them."""
     entry = Path("/proc/self/smaps").read_text().split(f"{memory.data_ptr():x}-", 1)[1]
     found = re.search(r"^Rss: +(\d+) kB", entry, re.MULTILINE)
     assert found is not None

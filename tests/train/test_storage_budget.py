@@ -1,4 +1,6 @@
-"""What saves may take of shared storage: a rate, kept by all members together, and moments of their own."""
+"""How much of shared storage saves may use: a rate for all members together, and different times for each
+run.
+"""
 
 import queue
 import threading
@@ -29,7 +31,7 @@ STATE = {"tensor": torch.arange(float(MB // 8))}
 
 
 def test_takers_wait_for_each_other() -> None:
-    """However many threads take, and each for as many members as there are."""
+    """For any number of threads and members."""
     budget = StorageBudget(100 * MB)
     begun_s = time.monotonic()
     takers = [threading.Thread(target=budget.take, args=(2 * MB, 2)) for _ in range(6)]
@@ -39,7 +41,7 @@ def test_takers_wait_for_each_other() -> None:
         taker.join()
     assert time.monotonic() - begun_s >= 5 * 0.04  # the first does not wait
     assert budget.paused_s <= time.monotonic() - begun_s + 1e-3
-    with pytest.raises(InputError, match="write no checkpoint"):
+    with pytest.raises(InputError, match="No checkpoint can be written at"):
         StorageBudget(0)
 
 
@@ -48,13 +50,13 @@ def test_a_save_keeps_to_its_budget_and_tells_what_it_waited(tmp_path: Path) -> 
     begun_s = time.monotonic()
     saved = kept.save(1, STATE)
     took_s = time.monotonic() - begun_s
-    assert took_s >= 0.25  # half a megabyte is not read back sooner
+    assert took_s >= 0.25  # half a megabyte cannot be read back sooner
     assert took_s >= saved.paused_ns / 1e9 > 0
     assert DirectoryCheckpoints(tmp_path, told=tell_nobody).save(2, STATE).paused_ns == 0
 
 
 def test_a_save_that_waits_for_its_budget_does_not_count_as_hanging(tmp_path: Path) -> None:
-    """Unlike one that takes as long by itself: see test_levels."""
+    """Unlike one that takes this long by itself: see test_levels."""
     first = DirectoryCheckpoints(tmp_path / "first", told=tell_nobody, budget=StorageBudget(MB / 12))
     second = DirectoryCheckpoints(tmp_path / "second", told=tell_nobody)
     saved = LeveledCheckpoints([first, second], told=tell_nobody, hang_s=4.0).save(1, STATE)
@@ -62,14 +64,14 @@ def test_a_save_that_waits_for_its_budget_does_not_count_as_hanging(tmp_path: Pa
     assert "first" in saved.place
 
 
-def test_at_the_end_nobody_waits(tmp_path: Path) -> None:
+def test_at_the_end_no_save_waits(tmp_path: Path) -> None:
     kept = DirectoryCheckpoints(tmp_path, told=tell_nobody, budget=StorageBudget(1))  # it would take days
     with Writer(LeveledCheckpoints([kept], told=tell_nobody), told=tell_nobody) as writer:
         writer.offer(1, STATE)
     assert kept.steps() == [1]
 
 
-def test_waiting_for_the_budget_is_no_cost(tmp_path: Path) -> None:
+def test_waiting_for_the_budget_does_not_count_as_cost(tmp_path: Path) -> None:
     """It takes no core from training, so it does not make checkpoints rare."""
     told: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -79,14 +81,14 @@ def test_waiting_for_the_budget_is_no_cost(tmp_path: Path) -> None:
     kept = DirectoryCheckpoints(tmp_path, told=tell_nobody, budget=StorageBudget(MB))
     with Writer(kept, told=tell) as writer:
         stall_ns = writer.offer(1, STATE)
-        told.get(timeout=600)  # it is begun
+        told.get(timeout=600)  # the save has begun
         took_ns = stall_ns + told.get(timeout=600)
         assert kept.paused_s > 0
         assert writer._cost_ns == pytest.approx(took_ns - 1e9 * kept.paused_s, abs=1e3)
 
 
 def waited_s(run: str, cost_s: float) -> float:
-    """Until the second is due, where the first has cost so much."""
+    """How long until the second save is due, if the first has cost this much."""
     clock = ManualClock()
     checkpoints = DirectoryCheckpoints("/nowhere", told=tell_nobody)
     writer = Writer(checkpoints, told=tell_nobody, clock=clock, run=run)
@@ -105,7 +107,7 @@ def waited_s(run: str, cost_s: float) -> float:
     ],
 )
 def test_runs_that_begin_together_do_not_save_together(cost_s: float, least_s: float, most_s: float) -> None:
-    """And none leaves the bounds that there are."""
+    """None leaves the bounds."""
     found = [waited_s(f"run-{number}", cost_s) for number in range(8)]
     assert len({round(one, 1) for one in found}) >= 7, found
     assert least_s - 0.11 <= min(found) < max(found) <= most_s + 0.11
@@ -139,7 +141,7 @@ with hf.join() as run:
 
 @pytest.mark.slow
 def test_a_run_keeps_to_the_rate_that_it_is_given(tmp_path: Path) -> None:
-    """A megabyte is written at once, and read back once that has passed: after a second."""
+    """A megabyte is written at once, and read back a second later, when the rate allows it."""
     start = Start(tmp_path)
     given = ("--checkpoint-rate", "1MB/s", "--checkpoint-every", "3", "--checkpoints", str(tmp_path / "kept"))
     run = start("--run", "slow", "--nproc-per-node", "1", "--warm", "0", *given, script=SCRIPT)

@@ -22,7 +22,7 @@ KILLS = 20
 WITH_MEMBER = 4
 """With this kill, a member dies at the same moment."""
 MOMENTS_S = 0.5
-"""Any moment of a step, and of what a successor does first."""
+"""Covers any moment of a step, and of a successor's first actions."""
 SCRIPT = """
 import os, pathlib, time
 import torch
@@ -50,7 +50,7 @@ ENDED = r"digest (\w+) at (\d+), longest pause ([\d.]+) s"
 
 
 def takeover_s(start: Start, after_s: float, too: list[int]) -> float:
-    """From the kill of the coordinator until its successor has taken over. too: who is killed with it."""
+    """From the kill of the coordinator until its successor has taken over. too: processes killed with it."""
     endpoint = start.endpoint("r")
     time.sleep(after_s)
     for pid in (*too, endpoint.pid):

@@ -1,4 +1,4 @@
-"""A state from some memories to others: whole and verified, or not at all."""
+"""Copies a state from some memories to others: complete and verified, or not at all."""
 
 import copy
 import math
@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from quantity import sampled
 from torch import nn
 
 from holdfast.train import transfer
@@ -42,7 +43,7 @@ def large(filled: bool) -> Protected:
 
 
 class Move:
-    """The first members' state goes to the others. spoil: changes what a source tells of it."""
+    """The first members' state goes to the others. spoil: changes a source's header."""
 
     def __init__(
         self, states: list[Protected], sources: int = 1, spoil: Callable[[bytes], bytes] = lambda told: told
@@ -75,8 +76,8 @@ class Move:
             self._told[source, receiver].put(self._spoil(header))
 
 
-def test_receivers_know_of_the_state_before_anything_is_queued_for_them(together: Together) -> None:
-    """A GPU that waits for a receiver may hold up what its host has yet to queue: see `transfer.send`."""
+def test_receivers_get_the_header_before_anything_is_queued_for_them(together: Together) -> None:
+    """A GPU that waits for a receiver may delay what its host has yet to queue: see `transfer.send`."""
     happened: list[str] = []
 
     def tell(header: bytes) -> bytes:
@@ -101,7 +102,7 @@ def test_everything_arrives(together: Together, loss: float | None) -> None:
     assert states[1].digest() == states[0].digest() == before
 
 
-@pytest.mark.parametrize("sources", [1, 2, 3])
+@pytest.mark.parametrize("sources", sampled([1, 2, 3], [2]))
 def test_several_serve_several_at_once_each_its_share(together: Together, sources: int) -> None:
     states = [large(filled=True)]
     states += [copy.deepcopy(states[0]) for _ in range(sources - 1)]
@@ -111,7 +112,9 @@ def test_several_serve_several_at_once_each_its_share(together: Together, source
     assert {state.digest() for state in states} == {states[0].digest()}
     whole = sum(parameter.nbytes for parameter in states[0].parameters)
     outline_and_padding = 64 << 10
-    assert 2 * whole <= sum(sent) < 2 * (whole + outline_and_padding)  # nothing goes twice to anybody
+    assert (
+        2 * whole <= sum(sent) < 2 * (whole + outline_and_padding)
+    )  # nothing is sent twice to the same receiver
     assert max(sent) <= transfer.PIECE_BYTES
 
 
@@ -155,7 +158,7 @@ def test_what_is_not_as_it_was_told_is_refused(together: Together, spoil: Callab
 
 
 def test_what_a_lane_moves_meanwhile_is_sent_as_it_was(together: Together) -> None:
-    """A source goes on computing: BatchNorm's statistics move in a lane, and back at its end."""
+    """A source continues computing: BatchNorm's statistics move in a lane, and back at its end."""
     states = [build(1, steps=3), build(2, steps=0)]
     before = states[0].digest()
     move = Move(states)
@@ -173,7 +176,9 @@ def test_what_a_lane_moves_meanwhile_is_sent_as_it_was(together: Together) -> No
 
 
 def test_tensors_keep_their_layout(together: Together) -> None:
-    """Kernels that go through memory in its order would otherwise pair up what does not belong together."""
+    """Kernels that go through memory in its order would otherwise pair elements that do not
+    belong together.
+    """
 
     def convolution(steps: int) -> Protected:
         torch.manual_seed(1)

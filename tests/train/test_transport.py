@@ -1,4 +1,4 @@
-"""TCP keeps what a transport promises. That NCCL does is tested where there is a GPU: tests/gpu."""
+"""TCP keeps the promises of a transport. NCCL is tested on machines with a GPU: tests/gpu."""
 
 import pytest
 from forked_ranks import Ranks

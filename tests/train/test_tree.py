@@ -1,4 +1,4 @@
-"""The tree over lanes: whatever is dealt to whom, every lane is there once and the additions are the same."""
+"""The tree over lanes: for any deal, every lane is there once and the additions are the same."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +46,7 @@ def test_what_is_missing_is_dealt_once_and_nothing_held_is_dealt_again(
     everything = sorted([*(lane for own in dealt for lane in own), *(lane for own in held for lane in own)])
     assert everything == list(range(lanes))
     missing = sum(map(len, dealt))
-    assert max(map(len, dealt)) == -(-missing // members)  # or the step ends later than it could
+    assert max(map(len, dealt)) == -(-missing // members)  # else the step would end later than it could
 
 
 @given(LANES, st.data())
@@ -76,7 +76,7 @@ def test_a_slow_members_last_lanes_go_to_others() -> None:
 
 
 @given(LANES, st.data())
-def test_what_is_skipped_is_dealt_to_nobody_and_no_more_is_than_must_be(
+def test_skipped_lanes_are_not_dealt_and_no_more_are_skipped_than_necessary(
     lanes: int, data: st.DataObject
 ) -> None:
     room = data.draw(st.integers(1, lanes))
@@ -109,14 +109,14 @@ def test_with_nothing_held_the_missing_are_dealt_as_always() -> None:
 
 
 def test_a_lost_members_lanes_are_shared_out_to_all() -> None:
-    """Its replacement would compute them one after the other while everybody else waits."""
+    """Its replacement would compute them one after the other while all others wait."""
     done, nothing = frozenset({0, 1, 2, 3}), frozenset[int]()
     assert tree.deal_missing(8, [done, nothing]) == ((6, 7), (4, 5))
     four = [frozenset({0, 1}), nothing, frozenset({4, 5}), frozenset({6, 7})]
     assert tree.deal_missing(8, four) == ((3,), (2,), (), ())
 
 
-def test_who_has_own_lanes_left_gets_fewer_of_others() -> None:
+def test_a_member_with_own_lanes_left_gets_fewer_of_others() -> None:
     held = [frozenset({0, 1, 2, 3}), frozenset({4}), frozenset[int](), frozenset({12, 13, 14, 15})]
     assert tree.deal_missing(16, held) == ((7, 10), (5, 6), (8, 9), (11,))
 

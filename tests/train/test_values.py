@@ -1,4 +1,4 @@
-"""What members tell each other comes back as it was, and nothing else travels."""
+"""Values that members exchange come back as they were, and nothing else can be sent."""
 
 import math
 import struct
@@ -27,7 +27,7 @@ def test_a_value_comes_back_with_its_types(value: object) -> None:
 
 
 def test_every_bit_of_a_number_comes_back() -> None:
-    odd = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_1234))[0]  # a NaN of its own
+    odd = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_1234))[0]  # a NaN with its own bits
     for number in (-0.0, math.inf, odd, 5e-324):
         assert struct.pack("<d", values.decode(values.encode(number), CPU)) == struct.pack("<d", number)
 

@@ -1,6 +1,6 @@
 """What every transport of a generation promises: TCP between CPUs, NCCL between GPUs.
 
-A class of tests for each of them derives from this one and names the processes to run it with.
+A test class for each of them derives from this one and provides the processes to run it with.
 """
 
 import time
@@ -11,15 +11,17 @@ from forked_ranks import Ranks
 
 RACES = 16
 GIVE_UP_S_MAX = 30.0
-"""From the moment at which a group is not wanted any more to the end of making it, on a busy machine."""
+"""From the moment at which a group is no longer wanted to the end of making it, on a busy machine."""
 KILL_S = 0.25
 """How long something large is exchanged before a peer is killed."""
 TELL_S = 0.3
-"""How long after a death the others are told to leave: whoever has not noticed by then waits."""
+"""How long after a death the others are told to leave; a member that has not noticed by then waits."""
 DEATHS_S = (0.0, 0.005, 0.02, 0.06)
-"""How long after a rank first looks for the others it dies."""
+"""How long after it first looks for the others a rank dies."""
 SLACK = {"threads": 2, "descriptors": 4, "sockets": 2, "resident_mb": 64, "device_mb": 64}
-"""What may be held more after fifty generations than after five: less than a tenth of one thing for each."""
+"""How much more may be held after fifty generations than after five: less than a tenth of one
+thing for each.
+"""
 
 
 class TransportContract:
@@ -32,7 +34,7 @@ class TransportContract:
         total = (1 + 2) / 2 + sum(range(20))
         assert ranks.run(scenarios.a_chain_of_sums, 2) == [[total, total]] * 2
 
-    def test_what_is_under_way_is_kept_although_nobody_else_has_it(self, ranks: Ranks) -> None:
+    def test_tensors_under_way_are_kept_without_other_references(self, ranks: Ranks) -> None:
         ranks.run(scenarios.what_is_under_way_is_kept, 2)
 
     def test_waiting_holds_the_host_up_only_where_the_group_says_so(self, ranks: Ranks) -> None:
@@ -46,7 +48,7 @@ class TransportContract:
         has_noticed, _ = ranks.run(scenarios.confirm_needs_all, 2)
         assert has_noticed == (ranks.transport == "nccl")
 
-    def test_an_abort_wakes_who_waits_here_and_at_the_other_end(self, ranks: Ranks) -> None:
+    def test_an_abort_wakes_waiters_here_and_at_the_other_end(self, ranks: Ranks) -> None:
         for took_s in ranks.run(scenarios.abort_wakes, 2):
             assert 0 < took_s < ranks.wake_s_max
 
@@ -60,7 +62,7 @@ class TransportContract:
         ranks.run(scenarios.threads_of_backward, 2)
 
     def test_a_peer_that_never_comes_is_given_up_as_soon_as_it_is_not_wanted(self, ranks: Ranks) -> None:
-        assert max(ranks.run(scenarios.nobody_comes, 2)) < GIVE_UP_S_MAX
+        assert max(ranks.run(scenarios.no_peer_comes, 2)) < GIVE_UP_S_MAX
 
     def test_a_peer_that_dies_while_a_group_is_made_does_not_hold_up_the_next(self, ranks: Ranks) -> None:
         with ranks.running(scenarios.dies_being_made, 2 + len(DEATHS_S), delays_s=DEATHS_S) as running:

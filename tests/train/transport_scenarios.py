@@ -22,40 +22,40 @@ SIZES = (0, 1, 3, 17, 1024, (1 << 16) + 1)
 """In elements; of uint8, the second is a single byte."""
 LARGE_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
 KEPT_BYTES = 1 << 22
-"""So large that it is unmapped when it is freed."""
+"""Large enough that it is unmapped when it is freed."""
 SUPERSEDE_S = 0.4
 PROMPT_S = 0.5
-"""How long a call that does not wait for anybody may take on a busy machine."""
+"""How long a call that does not wait for others may take on a busy machine."""
 GENERATIONS = 50
 WARM_UP = 5
-"""Generations after which what is opened once for all is open."""
+"""Generations after which everything that is opened only once is open."""
 SETTLE_S_MAX = 8.0
-"""What is freed in the background is freed by then."""
+"""Background frees are done by then."""
 
 Letter = tuple[int, int, int, int]
 """Sender, receiver, tag and number."""
 
 
 def content(dtype: torch.dtype, elements: int, letter: Letter) -> torch.Tensor:
-    """Whole numbers below 251, which all of these types hold, and different in every letter."""
+    """Whole numbers below 251, which all of these types hold, different in every letter."""
     begin = letter[0] * 31 + letter[1] * 17 + letter[2] * 5 + letter[3] * 3
     return ((torch.arange(elements) * 7 + begin) % 251).to(dtype)
 
 
 def empty(dtype: torch.dtype, elements: int, offset: int, device: torch.device) -> torch.Tensor:
-    """Memory that begins `offset` elements behind where an allocation does."""
+    """Memory that begins `offset` elements after the beginning of an allocation."""
     return torch.zeros(elements + offset, dtype=dtype, device=device)[offset:]
 
 
 def finish(group: Group, *works: Work) -> None:
-    """What was exchanged is in memory, or this raises."""
+    """Wait until all exchanged tensors are in memory, or raise."""
     for work in works:
         work.wait()
     group.settle()
 
 
 def talk(rank: Rank, group: Group, *, tag: int = 2, elements: int = 5000) -> None:
-    """Everybody sends everybody something, and it arrives."""
+    """Every rank sends something to every other, and it arrives."""
     peers = [peer for peer in range(group.size) if peer != group.rank]
     sends = [content(torch.float32, elements, (group.rank, peer, tag, 0)).to(rank.device) for peer in peers]
     arrived = [empty(torch.float32, elements, 0, rank.device) for _ in peers]
@@ -67,7 +67,7 @@ def talk(rank: Rank, group: Group, *, tag: int = 2, elements: int = 5000) -> Non
 
 
 def meet_and_talk(rank: Rank, name: str, members: Sequence[int] | None = None) -> None:
-    """A group is made, works, and is given back when nobody needs it any more."""
+    """A group is made, works, and is closed when it is no longer needed."""
     group = rank.form(name, members)
     talk(rank, group)
     rank.meet(f"{name}/talked", members)
@@ -75,16 +75,16 @@ def meet_and_talk(rank: Rank, name: str, members: Sequence[int] | None = None) -
 
 
 def waits_until_broken(group: Group, device: torch.device, peers: Iterable[int]) -> float:
-    """Wait for what nobody sends; when that ended, with `GroupBroken` and nothing else."""
+    """Wait for data that are never sent. Returns when that ended; it must end with `GroupBroken`."""
     try:
         finish(group, group.exchange([], [(torch.zeros(8, device=device), peer) for peer in peers], 9))
     except GroupBroken:
         return time.monotonic()
-    raise AssertionError("what nobody sent has arrived")
+    raise AssertionError("data that were never sent have arrived")
 
 
 def refuses(group: Group, device: torch.device) -> None:
-    """It was aborted: nothing can be exchanged any more."""
+    """After an abort nothing can be exchanged any more."""
     try:
         finish(group, group.exchange([], [(torch.zeros(8, device=device), 1 - min(group.rank, 1))], 11))
     except GroupBroken:
@@ -93,7 +93,7 @@ def refuses(group: Group, device: torch.device) -> None:
 
 
 def abort_when(rank: Rank, key: str, *groups: Group) -> threading.Thread:
-    """As the coordinator's word does: from another thread."""
+    """Abort from another thread, as when the coordinator opens a generation."""
 
     def wait_and_abort() -> None:
         rank.board.hear(key)
@@ -116,11 +116,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# ---- what arrives ------------------------------------------------------------------------------------------
+# ---- arrivals ----------------------------------------------------------------------------------------------
 
 
 def everything_arrives(rank: Rank) -> None:
-    """Both ways at once, between all, in order, whatever the kind, the size and the alignment."""
+    """In both directions at once, between all, in order, for every type, size and alignment."""
     group = rank.form("g")
     assert (group.rank, group.size) == (rank.index, rank.size)
     peers = [peer for peer in range(rank.size) if peer != rank.index]
@@ -129,7 +129,7 @@ def everything_arrives(rank: Rank) -> None:
     for tag, (dtype, offset) in enumerate((dtype, offset) for dtype in KINDS for offset in (0, 1, 3)):
         sends, receives = [], []
         for peer in peers:
-            for number, elements in enumerate((*SIZES, 17, 17)):  # the last ones differ by their order alone
+            for number, elements in enumerate((*SIZES, 17, 17)):  # the last ones differ only by their order
                 sent = empty(dtype, elements, offset, rank.device)
                 sent.copy_(content(dtype, elements, (rank.index, peer, tag, number)))
                 sends.append((sent, peer))
@@ -145,7 +145,7 @@ def everything_arrives(rank: Rank) -> None:
 
 
 def a_chain_of_sums(rank: Rank) -> list[float]:
-    """What was received is added to and passed on, without the host's having seen it: as a reduction does."""
+    """Received data are added to and passed on, without the host having seen them: as a reduction does."""
     group = rank.form("g")
     total = torch.full((1 << 20,), 1.0 + rank.index, device=rank.device)
     peer = 1 - rank.index
@@ -162,7 +162,7 @@ def a_chain_of_sums(rank: Rank) -> list[float]:
 
 
 def what_is_under_way_is_kept(rank: Rank) -> None:
-    """Memory that was freed would be sent, or written to."""
+    """Otherwise freed memory would be sent, or written to."""
     group = rank.form("g")
     rounds = 3
     if rank.index == 0:
@@ -186,7 +186,7 @@ def what_is_under_way_is_kept(rank: Rank) -> None:
 
 
 def receive_into_nothing(rank: Rank, group: Group) -> None:
-    """Nobody holds what is received into; what others allocate meanwhile stays as it is."""
+    """The receiving memory has no other reference; memory that is allocated meanwhile must stay unchanged."""
     if rank.index == 1:
         work = group.exchange([], [(torch.zeros(KEPT_BYTES, dtype=torch.uint8, device=rank.device), 0)], 20)
         gc.collect()
@@ -228,7 +228,7 @@ def waiting_holds_up(rank: Rank) -> tuple[bool, float]:
 
 
 def confirm_needs_all(rank: Rank) -> bool:
-    """All confirm; then one leaves instead. Whether the other noticed."""
+    """All confirm; then one leaves instead. Returns whether the other noticed."""
     group = rank.form("g")
     talk(rank, group)
     group.confirm()
@@ -249,7 +249,9 @@ def confirm_needs_all(rank: Rank) -> bool:
 
 
 def abort_wakes(rank: Rank) -> float:
-    """One aborts; both wait for what nobody sends. How long after the abort this one was awake."""
+    """One aborts; both wait for data that are never sent. Returns how long after the abort this one was
+    awake.
+    """
     group = rank.form("g")
     rank.meet("formed")
 
@@ -267,7 +269,7 @@ def abort_wakes(rank: Rank) -> float:
     refuses(group, rank.device)
     group.abort()
     group.close()
-    group.abort()  # also when it is closed
+    group.abort()  # allowed also after it is closed
     return woken - aborted
 
 
@@ -280,7 +282,7 @@ def aborts_of_all_sorts(rank: Rank) -> None:
         rank.meet(f"in/{number}/ready")
         with ThreadPoolExecutor(aborters) as pool:
             aborting = [pool.submit(abort_after, group, 0.2) for _ in range(aborters)]
-            if rank.index == 1:  # something of what is waited for does come
+            if rank.index == 1:  # some of the awaited data do come
                 group.exchange([(torch.ones(8, device=rank.device), peer) for peer in peers], [], 9)
             waits_until_broken(group, rank.device, [peer for peer in peers if peer != 1 or rank.index == 0])
             for done in aborting:
@@ -302,7 +304,7 @@ def abort_after(group: Group, seconds: float) -> None:
 
 
 def aborts_race_with_exchanges(rank: Rank, trials: int) -> int:
-    """The abort falls into the call of an exchange, in front of it or behind it. How often it was noticed."""
+    """The abort comes during, before or after the call of an exchange. Returns how often it was noticed."""
     noticed = 0
     with ThreadPoolExecutor(1) as other:
         for trial in range(trials):
@@ -327,7 +329,7 @@ def talk_until_broken(rank: Rank, group: Group) -> int:
 
 
 def threads_of_backward(rank: Rank) -> None:
-    """Exchanges of a thread that did not make the group, before and after one was broken under its hands."""
+    """Exchanges of a thread that did not make the group, before and after one broke during its exchange."""
     with ThreadPoolExecutor(1) as backward:
         group = rank.form("first")
         backward.submit(talk, rank, group).result()
@@ -350,8 +352,10 @@ def threads_of_backward(rank: Rank) -> None:
 # ---- deaths ------------------------------------------------------------------------------------------------
 
 
-def nobody_comes(rank: Rank) -> float:
-    """A peer never comes. How long after it was superseded the attempt ended; the next group works."""
+def no_peer_comes(rank: Rank) -> float:
+    """A peer never comes. Returns how long after it was superseded the attempt ended; the next
+    group works.
+    """
     took_s = 0.0
     for trial in range(3):
         if rank.index == 0:
@@ -366,18 +370,20 @@ def superseded_after(rank: Rank, name: str, seconds: float) -> float:
         rank.form(name, superseded=lambda: time.monotonic() > due)
     except Superseded:
         return time.monotonic() - due
-    raise AssertionError("a group was formed with nobody")
+    raise AssertionError("a group was formed without its peer")
 
 
 def dies_being_made(rank: Rank, delays_s: Sequence[float]) -> float:
-    """Rank 2 + n dies while generation n is being made. How long survivors took to give it up, at most."""
+    """Rank 2 + n dies while generation n is being made. Returns the longest time survivors took to give it
+    up.
+    """
     took_s = 0.0
     for number, delay_s in enumerate(delays_s):
         victim = 2 + number
         if rank.index == victim:
             rank.on_look = partial(later, delay_s, die)
             rank.form(f"doomed/{number}", [0, 1, victim])
-            time.sleep(10)  # it was made before it died: so it dies as a member
+            time.sleep(10)  # the group was made before it died: it dies as a member
         if rank.index < 2:
             took_s = max(took_s, survive_making(rank, f"doomed/{number}", victim))
             meet_and_talk(rank, f"survivors/{number}", [0, 1])
@@ -406,8 +412,8 @@ def survive_making(rank: Rank, name: str, victim: int) -> float:
 
 
 def dies_in_exchange(rank: Rank, is_idle: bool) -> tuple[float, int]:
-    """Rank 2 dies in the middle of something large, or of nothing. How long after the survivors knew they
-    were out of it, and how many exchanges were whole before.
+    """Rank 2 dies in the middle of a large exchange, or while idle. Returns how long the survivors took to
+    leave once they knew, and how many exchanges were complete before.
     """
     group = rank.form("g")
     elements = LARGE_BYTES[rank.device.type] // 4
@@ -416,7 +422,7 @@ def dies_in_exchange(rank: Rank, is_idle: bool) -> tuple[float, int]:
     if rank.index == 2:
         rank.board.publish("begun")  # the test kills it from here on
         exchange_large(rank, group, elements) if not is_idle else time.sleep(60)
-        raise AssertionError("nobody killed this rank")
+        raise AssertionError("this rank was not killed")
     aborting = abort_when(rank, "abort", group)
     whole = exchange_large(rank, group, elements, wait_for="dead/2" if is_idle else "")
     awake = time.monotonic()
@@ -429,7 +435,9 @@ def dies_in_exchange(rank: Rank, is_idle: bool) -> tuple[float, int]:
 
 
 def exchange_large(rank: Rank, group: Group, elements: int, wait_for: str = "") -> int:
-    """Until the group breaks. What settles before is whole, or this fails: nothing else may count."""
+    """Exchange until the group breaks. Whatever settles before must be complete, and nothing
+    else may count.
+    """
     if wait_for:
         rank.board.hear(wait_for)
     peers = [peer for peer in range(group.size) if peer != group.rank]
@@ -445,7 +453,7 @@ def exchange_large(rank: Rank, group: Group, elements: int, wait_for: str = "") 
             return number - 1
         for tensor, peer in pairs:
             assert bool((tensor == number * 10 + peer).all()), f"garbage from {peer} was taken for a result"
-    raise AssertionError("nobody died")
+    raise AssertionError("no rank died")
 
 
 # ---- many generations, and the script's own group ----------------------------------------------------------
@@ -478,7 +486,7 @@ def one_generation(rank: Rank, number: int) -> None:
 
 
 def settled_holdings(rank: Rank, wanted: dict[str, int] | None) -> dict[str, int]:
-    """What is held once what is freed in the background is: when it is as wanted, or no longer shrinks."""
+    """What is held after background frees: when it is as wanted, or no longer shrinks."""
     due = time.monotonic() + SETTLE_S_MAX
     while True:
         time.sleep(1.0)
@@ -490,9 +498,9 @@ def settled_holdings(rank: Rank, wanted: dict[str, int] | None) -> dict[str, int
 
 
 def descriptors() -> Iterator[str]:
-    """What each descriptor of this process leads to."""
+    """The target of each descriptor of this process."""
     for path in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the one of this very look is gone
+        with suppress(OSError):  # the descriptor of this listing is gone
             yield str(path.readlink())
 
 
@@ -514,7 +522,7 @@ def holdings(rank: Rank) -> dict[str, int]:
 
 
 def beside_the_script_s_own(rank: Rank, folder: str) -> None:
-    """The default group was there before ours, and goes on while ours are aborted and replaced."""
+    """The default group existed before ours, and continues while ours are aborted and replaced."""
     backend = "nccl" if rank.is_gpu else "gloo"
     dist.init_process_group(
         backend, init_method=f"file://{folder}/script", rank=rank.index, world_size=rank.size

@@ -1,5 +1,5 @@
-"""Waiting for what must happen, in tests of every room. The bounds are for failures: a test that passes does
-not come near them, however busy the machine is.
+"""Waiting for conditions, in tests of every room. The bounds are for failures: a test that passes does not
+come near them, however busy the machine is.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def until(
     *,
     wait_s: float = WAIT_S,
 ) -> Found:
-    """What it comes to, once that is true. tell: what there is to say if it never is."""
+    """The value of the condition, once it is true. tell: what to print if it never is."""
     due_s = time.monotonic() + wait_s
     while not (found := condition()):
         assert time.monotonic() < due_s, tell()
@@ -39,14 +39,14 @@ def until(
 
 @contextlib.contextmanager
 def alone(what: str) -> Iterator[None]:
-    """While another worker of this user does it, wait: there can be one at a time only."""
+    """Wait while another worker of this user does this: only one may at a time."""
     with (Path(tempfile.gettempdir()) / f"holdfast-{what}-{os.geteuid()}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def answers(url: str) -> bool:
-    """Whether a server does, and without an error."""
+    """Whether a server answers without an error."""
     try:
         with urllib.request.urlopen(url, timeout=ANSWER_S_MAX):
             return True
@@ -55,7 +55,7 @@ def answers(url: str) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie, which its parent has not looked at yet, is dead."""
+    """Whether the process lives. A zombie, which its parent has not reaped yet, is dead."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
     except (FileNotFoundError, ProcessLookupError):
@@ -64,8 +64,8 @@ def is_alive(pid: int) -> bool:
 
 
 def free_port() -> int:
-    """One that nobody listens on, for a server that is told its port: not of those that the kernel chooses
-    from, of which it might give this one away before the server has it.
+    """A port without a listener, for a server that is given its port. It is outside the kernel's own range,
+    from which the kernel might give it away before the server has it.
     """
     while True:
         port = PORTS.start + secrets.randbelow(len(PORTS))

@@ -34,9 +34,9 @@ RETURN_S = 0.3
 """How long a killed node stays away."""
 BEAT_S = 0.25
 LOOK_S = 0.02
-"""How often the zygote looks after its nodes, as long as it has some."""
+"""How often the zygote checks its nodes, as long as it has some."""
 STACK_S = 1.0
-"""What a process has to write its stack."""
+"""How long a process has to write its stack."""
 IMPORTED_LATER = (
     "holdfast.train.joining",
     "holdfast.train.mesh",
@@ -44,11 +44,13 @@ IMPORTED_LATER = (
     "torch._dynamo",
     "torch.testing",
 )
-"""What a member imports when it uses it, an optimizer's first step for one; here it is done once for all."""
+"""Modules that a member imports on first use, for example in an optimizer's first step; imported here once
+for all.
+"""
 HELD: list[memory.HeldMemory] = []
-"""Of a node: what outlives its members."""
+"""The memory of a node that outlives its members."""
 STACK_FILES: dict[int, int] = {}
-"""Of the members of a node: where each writes its stack."""
+"""For the members of a node: where each writes its stack."""
 
 
 class Assignment(NamedTuple):
@@ -62,7 +64,7 @@ class Assignment(NamedTuple):
 
 
 def die_with_parent(parent: int) -> None:
-    """Or at once, where it has died already: an orphan would hold a lost node's connection."""
+    """Die with the parent, at once if it is already dead: an orphan would hold a lost node's connection."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -112,7 +114,9 @@ def end(nodes: dict[int, tuple[str, Assignment]]) -> None:
 
 
 def fork_node(name: str, assignment: Assignment) -> int:
-    """It exits with 0 when it was told to end; any other, such as one that was not let in yet, comes back."""
+    """Fork a node. It exits with 0 when it was told to end; with any other code, as when it was refused, it
+    comes back.
+    """
     zygote = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -152,7 +156,7 @@ def node(name: str, assignment: Assignment) -> None:
 
 
 class Connection:
-    """An agent's, without threads or a loop: members are forked beside it."""
+    """An agent's connection, without threads or an event loop: members are forked beside it."""
 
     def __init__(self, name: str, assignment: Assignment) -> None:
         host, _, port = assignment.endpoint.rpartition(":")
@@ -185,8 +189,8 @@ def obey(
     stopped: dict[int, float],
     assignment: Assignment,
 ) -> bool:
-    """Do what the coordinator says; False: the run is over. stopped: by when members that were told to end
-    are killed.
+    """Do what the coordinator says. False: the run is over. stopped: when members that were told to end are
+    killed.
     """
     if isinstance(message, wire.StartWorker):
         pid = fork_member(message, assignment)
@@ -208,7 +212,7 @@ def obey(
 
 
 def located(pid: int, member: str) -> wire.Located:
-    """As `Worker.locate`, without a loop."""
+    """Like `Worker.locate`, without an event loop."""
     seen = kernel_view.view(pid)
     before, text, file = "", "", STACK_FILES[pid]
     if seen.state != whereabouts.STOPPED and whereabouts.ask(pid, file, all_threads=not seen.runs_threads):
@@ -263,7 +267,7 @@ def node_of(member: str) -> str:
 
 
 def number_of(member: str) -> int:
-    """Of the node that the member is on: 2 for n2.0+1."""
+    """The number of the node that the member is on: 2 for n2.0+1."""
     return int(node_of(member).removeprefix("n"))
 
 
@@ -275,11 +279,11 @@ def exited(member: str, status: int) -> wire.WorkerExited:
 
 
 if __name__ == "__main__":
-    faulthandler.register(signal.SIGUSR2)  # also in all that are forked: where a run is stuck
+    faulthandler.register(signal.SIGUSR2)  # inherited by all forks: prints where a run is stuck
     die_with_parent(os.getppid())
     SCRIPTS = runpy.run_path(str(Path(__file__).with_name("scripts.py")))  # imports torch
     for name in IMPORTED_LATER:
         importlib.import_module(name)
-    gc.freeze()  # a member that looked through all that was imported would have a copy of it
+    gc.freeze()  # a garbage collection would copy all imported objects into each member
     print("ready", flush=True)
     serve()

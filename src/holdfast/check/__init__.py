@@ -1,4 +1,4 @@
-"""What one node can do now, tried and held against what it should: before it is trusted with a run."""
+"""Tests of one node, whose results are compared with reference figures before the node is given a run."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""The other side of the fabric's check, on a node that is known to be good: `holdfast check --answer`.
+"""The other side of the fabric check, on a node that is known to be good: `holdfast check --answer`.
 
-It answers only those who prove the token, one connection at a time, and each for a bounded time and number
-of bytes; it sends zeros and forgets what it gets. It ends by itself.
+It answers only nodes that prove the token, one connection at a time, each within bounds of time and bytes.
+It sends zeros and discards the data that it receives. It ends by itself.
 
 Every connection is accepted at once, even while another is answered. If too many wait, the kernel drops some;
 to the node at the other end that looks like a cut link, and a healthy node would fail its check.
@@ -31,16 +31,16 @@ from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Host, endpoint_of
 from holdfast.run.seeking import Address
 
 HANDSHAKE_S, CONNECTION_S = 3.0, 60.0
-"""What one who connects has to prove the token, and what it then has for all of its questions."""
+"""How long a node may take to prove the token, and then for all of its requests."""
 BYTES_MAX = 256 << 30
-"""Of one connection, both ways together."""
+"""For one connection, in both directions together."""
 WAITING_MAX = 16
-"""Connections that wait until it is their turn. Further ones are closed: so they know that we are busy."""
+"""Connections that wait for their turn. Further ones are closed, which tells the node that we are busy."""
 NAME = "check"
 
 
 class FabricAnswerer:
-    """Listens there. Raises `InputError` where that is not possible."""
+    """Listens at `place`. Raises `InputError` if that is not possible."""
 
     def __init__(self, place: Address, token: str) -> None:
         self._token = token
@@ -48,7 +48,7 @@ class FabricAnswerer:
         try:
             self._listener = socket.create_server(place, family=family, backlog=WAITING_MAX)
         except OSError as error:
-            number = error.errno or 0  # below 0: the resolver's
+            number = error.errno or 0  # below 0: an error of the resolver
             reason = "its name is not known" if number < 0 else os.strerror(number).lower()
             raise InputError(
                 f"Cannot listen at {place[0]}:{place[1]}: {reason}.",
@@ -60,11 +60,11 @@ class FabricAnswerer:
         return int(self._listener.getsockname()[1])
 
     def stop(self) -> None:
-        """For another thread to call: `serve` ends, and no further node is answered."""
+        """End `serve`; no further node is answered. For another thread to call."""
         self._listener.shutdown(socket.SHUT_RDWR)
 
     def serve(self, until_s: float) -> None:
-        """Answer, one after the other. until_s: of the monotonic clock."""
+        """Answer one node after the other. until_s: by the monotonic clock."""
         waiting: Queue[socket.socket | None] = Queue(WAITING_MAX)
         answering = threading.Thread(target=self._answer_all, args=(waiting,), daemon=True)
         answering.start()
@@ -80,7 +80,7 @@ class FabricAnswerer:
             try:
                 connection, _ = self._listener.accept()
             except ConnectionAbortedError:
-                continue  # it was gone before it was taken
+                continue  # the node hung up before it was accepted
             except OSError:
                 return  # the time is over, or `stop` was called
             try:
@@ -94,7 +94,7 @@ class FabricAnswerer:
                 with connection, suppress(OSError, wire.MalformedFrame):
                     self._answer(connection)  # if one fails, the next is still answered
         finally:
-            with suppress(OSError):  # it is closed already, unless this thread fails
+            with suppress(OSError):  # the listener is closed already, unless this thread failed
                 self.stop()
 
     def _answer(self, connection: socket.socket) -> None:
@@ -124,7 +124,7 @@ class FabricAnswerer:
 
 
 def _close_all(waiting: "Queue[socket.socket | None]") -> None:
-    """Their turn does not come any more."""
+    """Close the connections that still wait for their turn."""
     while True:
         try:
             connection = waiting.get_nowait()
@@ -135,14 +135,14 @@ def _close_all(waiting: "Queue[socket.socket | None]") -> None:
 
 
 class FabricQuestions:
-    """Of one who has proven the token."""
+    """The requests of a node that has proven the token."""
 
     def __init__(self, connection: BoundedSocket) -> None:
         self._connection = connection
         self._bytes_left = BYTES_MAX
 
     def answer(self) -> None:
-        """Until the connection ends. Raises `MalformedFrame` for an unknown or too large question."""
+        """Answer until the connection ends. Raises `MalformedFrame` for an unknown or too large request."""
         while True:
             asked, count = REQUEST.unpack(self._connection.read(REQUEST.size))
             self._spend(asked, count)
@@ -160,4 +160,4 @@ class FabricQuestions:
         most = {ECHO: PINGS, SEND: PIECE_BYTES_MAX, RECEIVE: PIECE_BYTES_MAX}.get(asked, 0)
         self._bytes_left -= count * PING_BYTES if asked == ECHO else count
         if not 0 < count <= most or self._bytes_left < 0:
-            raise wire.MalformedFrame("nobody asks that")
+            raise wire.MalformedFrame("unknown or too large request")

@@ -1,4 +1,4 @@
-"""One node, from end to end, within a bound: schedulers kill a health check that takes longer."""
+"""The whole check of a node, within a time limit: schedulers kill a health check that takes longer."""
 
 import re
 import time
@@ -32,18 +32,21 @@ from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.collectors.kernel_log_collector import OWN_LOG, KernelLogCollector
 from holdfast.wording.units import SECOND_NS
 
-HOST_SHARE, FABRIC_SHARE = 0.5, 0.3
-"""Of the time, at most, before the GPUs are tried."""
+HOST_SHARE, FABRIC_SHARE, GPU_SHARE = 0.5, 0.3, 0.5
+"""Shares of the time: the most that host and fabric may take, and the least that the fabric leaves to GPUs.
+`--for gpu` took 21 s on an H200 (docs/check.md), of the 50 s that a check has by default.
+"""
 
 KINDS = ("gpu", "fabric", "port", "disk", "memory", "clock", "kernel")
-"""How the names of checks begin."""
+"""The beginnings of the checks' names."""
 
 
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """gpus: so many must be there; None: as many as are plugged in. folder: on the disk that is tried.
-    most_s: for all. since_s: so far back the kernel log counts. skipped: names, or how they begin. part: what
-    the node was drained for, which is tried longer and must be proven good. peers: known to be good; the way
-    to the first that answers is tried, with this token. ports: the kernel's tree of adapters.
+    """gpus: the number that must be present; None: as many as are plugged in. folder: on the disk to try.
+    most_s: time limit of the whole check. since_s: how far back the kernel log counts. skipped: names of
+    checks, or their beginnings. part: the part that the node was drained for; it is tried longer and must be
+    proven good. peers: nodes that are known to be good; the link to the first one that answers is tried, with
+    this token. ports: the kernel's tree of adapters. log: the kernel log.
     """
 
     gpus: int | None
@@ -59,7 +62,7 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found. took_s: the whole."""
+    """The result. took_s: of the whole check."""
 
     ok: bool
     took_s: float
@@ -70,13 +73,14 @@ def check_node(plan: CheckPlan, reference: Mapping[str, float], clock: Clock | N
     begun = time.monotonic()
     ports = look_at_ports(plan.ports)
     asked = [part for part in PARTS if not _is_skipped("gpu" if part == "driver" else part, plan.skipped)]
-    # The host while nothing else is at work, then the GPUs, which take what time is left.
+    count = plugged_in() if plan.gpus is None else plan.gpus
+    # The host is tried while nothing else runs; the GPUs come last and have the rest of the time.
     host = look_at_host(plan.folder, asked, begun + HOST_SHARE * plan.most_s)
     found = host.figures
     if plan.peers and not _is_skipped("fabric", plan.skipped):
-        found += try_fabric(plan.peers, plan.token, time.monotonic() + FABRIC_SHARE * plan.most_s)
+        until_s = fabric_until_s(plan, begun, time.monotonic(), gpus=count)
+        found += try_fabric(plan.peers, plan.token, until_s)
     if not _is_skipped("gpu", plan.skipped):
-        count = plugged_in() if plan.gpus is None else plan.gpus
         probed = probe(begun + plan.most_s, probe_for(plan.part, plan.most_s))
         found += tried(probed, count, host.readings)
         found += counted(host.readings)
@@ -90,9 +94,19 @@ def check_node(plan: CheckPlan, reference: Mapping[str, float], clock: Clock | N
     return NodeCheck(ok=all(one.ok for one in shown), took_s=time.monotonic() - begun, checks=tuple(shown))
 
 
+def fabric_until_s(plan: CheckPlan, begun_s: float, now_s: float, *, gpus: int) -> float:
+    """Until when the fabric may be tried. A busy peer or a slow disk must not cost the GPUs their time,
+    unless the node was drained for its fabric.
+    """
+    until_s = now_s + FABRIC_SHARE * plan.most_s
+    if not gpus or plan.part == "fabric" or _is_skipped("gpu", plan.skipped):
+        return until_s
+    return min(until_s, begun_s + (1 - GPU_SHARE) * plan.most_s)
+
+
 def require_known(skipped: Sequence[str], part: SuspectPart | None = None) -> None:
-    """Raises `InputError` where one of them is the beginning of no check's name, or leaves out what has to
-    clear this part.
+    """Raises `InputError` if no check's name begins with one of these, or if one of them leaves out a check
+    that has to clear this part.
     """
     for one in skipped:
         if not one or not any(one.startswith(kind) or kind.startswith(one) for kind in KINDS):
@@ -107,12 +121,12 @@ def require_known(skipped: Sequence[str], part: SuspectPart | None = None) -> No
 
 
 def _is_of_a_gpu(name: str, skipped: str) -> bool:
-    """Whether `gpu*.product` is left out for one of them."""
+    """Whether `skipped` leaves out a figure such as `gpu*.product` for one GPU."""
     return name.startswith(EACH_GPU) and bool(re.match(r"gpu\d", skipped))
 
 
 def _is_asked(name: str, plan: CheckPlan) -> bool:
-    """Whether this check measures it: some figures are only measured on request."""
+    """Whether this check measures the figure: some are only measured on request."""
     if name.startswith("fabric."):
         return bool(plan.peers)
     return name.rpartition(".")[2] not in SUSTAINED or plan.part in SUSTAINING
@@ -132,7 +146,7 @@ def _kernel(plan: CheckPlan, clock: Clock) -> Iterator[CheckedFigure]:
 
 
 def _recent(plan: CheckPlan, clock: Clock) -> Iterator[KernelEvent]:
-    """Of lines that do not say when, all."""
+    """The events since `plan.since_s`, and all that have no time."""
     since_ns = clock.now_ns() - round(plan.since_s * SECOND_NS)
     with closing(KernelLogCollector(plan.log, clock=clock, host="", gpus=dict)) as collector:
         collector.collect()

@@ -1,4 +1,4 @@
-"""A program that may hang in the kernel, and what it writes until it is given up."""
+"""Runs a program that may hang in the kernel, and collects its output until it ends or its time is over."""
 
 import os
 import selectors
@@ -12,19 +12,19 @@ from typing import IO, NamedTuple
 
 LINE_BYTES_MAX, OUTPUT_BYTES_MAX = 1 << 16, 1 << 22
 END_S = 2.0
-"""What it has to end once it was killed."""
+"""How long the program may take to end after it was killed."""
 
 
 class ChildOutput(NamedTuple):
-    """output: whole lines. note: why there may be no more of it; empty where it ended well."""
+    """output: whole lines. note: why the output may be incomplete; empty if the program ended well."""
 
     output: bytes
     note: str
 
 
 def written_by(command: Iterable[str], until_s: float) -> ChildOutput:
-    """until_s: of the monotonic clock. One that is stuck in the kernel cannot be ended, and is left behind:
-    to wait for it would be to hang as well.
+    """Run the command until it ends, or until `until_s` of the monotonic clock. A process that is stuck in
+    the kernel cannot be killed and is left behind: waiting for it would hang this process, too.
     """
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
@@ -43,7 +43,7 @@ def written_by(command: Iterable[str], until_s: float) -> ChildOutput:
 
 
 def _read_until(pipe: IO[bytes], until_s: float) -> tuple[bytes, bool]:
-    """Whole lines, and whether more might have come."""
+    """Whole lines, and whether the program might have written more."""
     found = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)

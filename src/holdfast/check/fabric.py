@@ -1,7 +1,7 @@
-"""What the way to a node that is known to be good carries: bandwidth, small round trips, and what TCP had to
-send again. The other side is `holdfast check --answer` (answering.py).
+"""Tests the link to a node that is known to be good: bandwidth, small round trips, and TCP retransmissions.
+The other side is `holdfast check --answer` (answering.py).
 
-RDMA itself is not tried: the bytes go over TCP, by whatever interface leads there.
+RDMA itself is not tried: the bytes go over TCP, by the interface that routes to that node.
 """
 
 import re
@@ -14,6 +14,7 @@ from statistics import median, quantiles
 
 from holdfast.check.figures import CheckedFigure, figure, unmeasured
 from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.secret_files import read_secret
 from holdfast.run.handshake import Unreachable
 from holdfast.run.link import shake_hands
 from holdfast.run.seeking import Address
@@ -21,32 +22,31 @@ from holdfast.run.site import TOKEN_CHARS_MIN
 from holdfast.run.wire import MalformedFrame
 
 REQUEST = struct.Struct(">cQ")
-"""What is asked for, and how much of it: ECHO so many times, SEND or RECEIVE so many bytes."""
+"""A request and its count: ECHO so many pings, SEND or RECEIVE so many bytes."""
 ECHO, SEND, RECEIVE = b"E", b"S", b"R"
 COUNTED = struct.Struct(">QQ")
-"""What TCP had to send again there, and all that it has sent, in segments."""
+"""The segments that TCP retransmitted on the other side, and all that it sent there."""
 PING_BYTES, PINGS, PINGS_LEAST = 64, 1_000, 20
 PINGS_AT_ONCE = 20
 LATENCY_S, WAY_S = 2.0, 1.5
-"""For the round trips, and for each direction."""
+"""Time for the round trips, and for each direction."""
 PIECE_BYTES, PIECE_BYTES_MAX, PIECE_S = 1 << 16, 1 << 30, 0.25
-"""A direction is tried in pieces that take about so long; the fastest of them counts."""
+"""A direction is tried in pieces that take about `PIECE_S` each; the fastest piece counts."""
 BLOCK_BYTES = 1 << 20
 CONNECT_S, TRY_S = 8.0, 6.0
-"""How long a check waits for its turn at one peer, and what trying a sound way takes at most. With less time
-left nothing is tried: that it took too long would say nothing about the way.
+"""How long a check waits for its turn at one peer, and how long the test of a sound link takes at most. With
+less time left nothing is tried: a timeout would then say nothing about the link.
 """
 GB_PER_S_MIN = 0.1
-"""Less than a sound link of one gigabit carries."""
+"""Less than a sound link of 1 Gb/s carries."""
 LATENCY_US_MAX, LATENCY_P99_US_MAX = 5_000.0, 100_000.0
-"""No two nodes of a site are further apart. What was lost is sent again after 200 ms at the earliest."""
+"""No two nodes of a site are further apart. TCP retransmits a lost segment after 200 ms at the earliest."""
 RETRANSMITS_MAX = 0.001
 TCP_INFO_BYTES = 256
 _RETRANSMITTED, _SENT, _NEEDLESS = struct.Struct("=100xI"), struct.Struct("=136xI"), struct.Struct("=216xI")
-"""tcpi_total_retrans, tcpi_segs_out and tcpi_dsack_dups, of linux/tcp.h. The last: what was sent again though
-it had arrived, as happens where a machine is busy.
+"""tcpi_total_retrans, tcpi_segs_out and tcpi_dsack_dups, of linux/tcp.h. The last one counts segments that
+were retransmitted although they had arrived, which happens on busy machines.
 """
-TOKEN_BYTES_MAX = 4_096
 PORT_MAX = 65_535
 _PORT = re.compile(r"[0-9]{1,5}")
 NAMES = {
@@ -59,7 +59,7 @@ NAMES = {
 
 
 def place_named(text: str) -> Address:
-    """Of HOST:PORT. Raises `InputError`."""
+    """Parse HOST:PORT. Raises `InputError`."""
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
     if not _is_name(host) or not (_PORT.fullmatch(port) and 0 < int(port) <= PORT_MAX):
@@ -70,7 +70,7 @@ def place_named(text: str) -> Address:
 
 
 def _is_name(host: str) -> bool:
-    """Whether a resolver can be asked for it: it raises for `a..b`."""
+    """Whether a resolver accepts this name: it raises for `a..b`."""
     try:
         return bool(host.encode("idna"))
     except UnicodeError:
@@ -78,28 +78,20 @@ def _is_name(host: str) -> bool:
 
 
 def read_token(path: Path | None) -> str:
-    """Raises `InputError` where it is no secret, or none that is worth the name."""
+    """Raises `InputError` if the file cannot be read, is not private, or has too short a token."""
     if path is None:
         raise InputError("--peer and --answer need a token.", hint="Name its file with --token-file.")
     hint = "Make one: (umask 077; openssl rand -hex 16 > FILE); all nodes need the same."
-    try:
-        with path.open("rb") as file:
-            is_open = path.stat().st_mode & 0o007
-            token = file.read(TOKEN_BYTES_MAX).decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise InputError(f"Cannot read the token in {path}: {reason}.", hint=hint) from None
-    if is_open:
-        raise InputError(f"Every user can read the token in {path}.", hint=f"chmod o= {path}")
+    token = read_secret(path, what="the token", hint=hint, is_private=True).strip()
     if len(token) < TOKEN_CHARS_MIN:
         raise InputError(f"The token in {path} has fewer than {TOKEN_CHARS_MIN} characters.", hint=hint)
     return token
 
 
 def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator[CheckedFigure]:
-    """The way to the first of these that answers. until_s: of the monotonic clock. That one is busy, that
-    nobody listens there or knows its name, or that no time was left, says nothing about this node; that
-    nothing gets there does.
+    """Test the link to the first peer that answers. until_s: by the monotonic clock. This node is not blamed
+    if a peer is busy, refuses the connection or has an unknown name, or if no time was left; it is blamed if
+    no peer can be reached.
     """
     notes, is_ours = [], True
     for number, peer in enumerate(peers):
@@ -111,7 +103,7 @@ def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator
         try:
             connection, _ = shake_hands(token, "operator", "check", peer, None, min(CONNECT_S, wait_s))
         except HoldfastError as error:
-            is_ours &= isinstance(error, Unreachable) and not _is_no_fault_of_the_way(error)
+            is_ours &= isinstance(error, Unreachable) and not _is_peers_fault(error)
             notes.append(f"{_shown(peer)} {_reason(error)}")
             continue
         with connection:
@@ -120,8 +112,8 @@ def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator
     yield from (unmeasured(name, unit, "; ".join(notes), ok=not is_ours) for name, unit in NAMES.items())
 
 
-def _is_no_fault_of_the_way(error: Unreachable) -> bool:
-    """That machine refused, so what was sent got there and back; or nobody knows its name."""
+def _is_peers_fault(error: Unreachable) -> bool:
+    """Whether the peer refused, which shows that the link works, or its name is unknown."""
     return isinstance(error.__context__, ConnectionRefusedError | socket.gaierror)
 
 
@@ -136,8 +128,8 @@ def _shown(peer: Address) -> str:
 
 
 class BoundedSocket:
-    """A connection that is used until a moment of the monotonic clock, whatever the other end does. All raise
-    `TimeoutError` then, and `MalformedFrame` where the connection ends before.
+    """A connection that is used until `until_s` of the monotonic clock, whatever the other end does. Its
+    methods raise `TimeoutError` after that, and `MalformedFrame` if the connection ends before.
     """
 
     def __init__(self, connection: socket.socket, until_s: float) -> None:
@@ -154,19 +146,19 @@ class BoundedSocket:
         self._timed().sendall(data)
 
     def drain(self, count: int) -> None:
-        """Read so many bytes and forget them."""
+        """Read and discard this many bytes."""
         block = bytearray(BLOCK_BYTES)
         while count:
             count -= self._timed().recv_into(block, min(count, BLOCK_BYTES)) or len(_ended())
 
     def pour(self, count: int) -> None:
-        """Send so many bytes."""
+        """Send this many zeros."""
         block = memoryview(bytes(BLOCK_BYTES))
         while count:
             count -= self._timed().send(block[: min(count, BLOCK_BYTES)])
 
     def sent_again(self) -> tuple[int, int]:
-        """What TCP had to send again, and all that it has sent, in segments."""
+        """The segments that TCP retransmitted, and all that it sent."""
         told = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
         if len(told) < _SENT.size:
             return 0, 0
@@ -190,7 +182,7 @@ def _broken(error: OSError | MalformedFrame) -> str:
 
 
 class FabricWay:
-    """One proven connection. name: of the other end."""
+    """The link, tested over one proven connection. name: of the other end."""
 
     def __init__(self, connection: BoundedSocket, name: str) -> None:
         self._connection = connection
@@ -198,8 +190,8 @@ class FabricWay:
         self._there = (0, 0)
 
     def figures(self) -> Iterator[CheckedFigure]:
-        """What the way carries; what did not come in time is not good. That the other end left says nothing
-        about this node.
+        """Measure the link. Figures that did not come in time are not good. If the other end hung up, the
+        missing figures say nothing about this node.
         """
         missing = dict(NAMES)
         try:
@@ -242,7 +234,7 @@ class FabricWay:
         return took_s
 
     def _carried(self, way: bytes) -> float:
-        """GB/s, of the fastest piece."""
+        """GB/s of the fastest piece."""
         best, count, due_s = 0.0, PIECE_BYTES, time.monotonic() + WAY_S
         while time.monotonic() < due_s or not best:
             began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""A figure of a node, and what it is held against: what a good node showed, or what is published."""
+"""Figures of a node, and their references: the figures of a good node, or published ones."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -15,14 +15,16 @@ from holdfast.record.errors import InputError
 Sense = Literal["at-least", "at-most"]
 
 KEPT_SHARE = 0.9
-"""Of what a good node of the site showed: two healthy ones differ by a few per cent."""
+"""The least share of a good node's figure: two healthy nodes differ by a few per cent."""
 PRODUCT_SHARE, MEMORY_SHARE, COPY_SHARE = 0.55, 0.75, 0.7
-"""Of the published peaks: a healthy H200 shows 0.74, 0.87 and 0.86 of them."""
+"""The least shares of the published peaks: a healthy H200 shows 0.74, 0.87 and 0.86 of them."""
 REDUCE_SHARE = 0.5
-"""Of the published bus bandwidth: one link in two that is gone shows, and how a node is wired does not."""
+"""The least share of the published bus bandwidth: low enough to tolerate differences in a node's wiring, and
+high enough to show that half of the links are gone.
+"""
 SPREADS = {"fabric.latency": 2.0, "fabric.latency_p99": 5.0}
-"""How many times as much as a good node showed is good still, of figures of which less is better: paths have
-more or fewer hops, and the slowest one in a hundred is another one each time.
+"""How many times a good node's figure is still good, for figures of which less is better: paths have more or
+fewer hops, and the slowest one in a hundred differs each time.
 """
 FIGURES_MAX = 10_000
 MEMORY_GB_PER_S: dict[Chip, float] = {
@@ -35,15 +37,15 @@ MEMORY_GB_PER_S: dict[Chip, float] = {
     "gb200": 8_000,
     "gb300": 8_000,
 }
-"""Of the SXM modules' memory, by NVIDIA's data sheets."""
+"""Memory bandwidth of the SXM modules, from NVIDIA's data sheets."""
 LINK_GB_PER_S: dict[int, float] = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-"""Of one PCIe lane, by generation, in one direction."""
+"""Bandwidth of one PCIe lane, by generation, in one direction."""
 
 
 class CheckedFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """name: `gpu0.product`. value: None where it could not be measured, and `note` says why. reference: what
-    it must reach, or not exceed; None where there is nothing to hold it against, and it is only shown.
-    untried: it is not good only because it was asked for, and there is no way to measure it here.
+    """name: such as `gpu0.product`. value: None if it could not be measured; `note` then says why. reference:
+    the value that it must reach, or not exceed; None if there is no reference and the figure is only shown.
+    untried: the figure is not good only because it was required and cannot be measured here.
     """
 
     name: str
@@ -65,7 +67,7 @@ def figure(
     most: float | None = None,
     note: str = "",
 ) -> CheckedFigure:
-    """Held against the one of the two that is given."""
+    """The figure, compared with `least` or `most`, whichever is given."""
     sense: Sense = "at-least" if most is None else "at-most"
     reference = least if most is None else most
     is_good = reference is None or (value >= reference if sense == "at-least" else value <= reference)
@@ -79,7 +81,7 @@ def unmeasured(name: str, unit: str, note: str, *, ok: bool = False) -> CheckedF
 
 
 def owed(found: list[CheckedFigure], part: SuspectPart) -> list[CheckedFigure]:
-    """The figures, with all that must clear this part: what could not be measured does not pass for good."""
+    """The figures, and those missing that must clear this part. One that was not measured is not good."""
     good = {one.name: one.ok and one.value is not None for one in found}
     names = unproven(part, good)
     there = {one.name for one in found}
@@ -95,11 +97,11 @@ def owed(found: list[CheckedFigure], part: SuspectPart) -> list[CheckedFigure]:
     ]
 
 
-# ---- what a good node showed -----------------------------------------------------------------------------
+# ---- the figures of a good node --------------------------------------------------------------------------
 
 
 def read_reference(path: Path) -> dict[str, float]:
-    """By name. Raises `InputError`."""
+    """Read the figures, by name. Raises `InputError`."""
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
         figures = msgspec.convert(told, dict[str, float])
@@ -119,7 +121,7 @@ def read_reference(path: Path) -> dict[str, float]:
 
 
 def reference_text(found: Iterable[CheckedFigure]) -> str:
-    """What `read_reference` reads: all figures of which more is better, and times that paths take."""
+    """Write what `read_reference` reads: all figures of which more is better, and the latencies."""
     shown = [
         one for one in found if one.value is not None and (one.sense == "at-least" or one.name in SPREADS)
     ]
@@ -127,8 +129,8 @@ def reference_text(found: Iterable[CheckedFigure]) -> str:
 
 
 def held_against(found: Iterable[CheckedFigure], known: Mapping[str, float]) -> list[CheckedFigure]:
-    """The figures, those with a reference of the site's own held against that. What a good node had and this
-    one lacks is not good.
+    """The figures, compared with the site's own reference where it has one. A figure that the good node had
+    and this one lacks is not good.
     """
     judged = [_held(one, known[one.name]) if one.name in known else one for one in found]
     missing = known.keys() - {one.name for one in judged}
@@ -138,8 +140,8 @@ def held_against(found: Iterable[CheckedFigure], known: Mapping[str, float]) -> 
 
 
 def _held(one: CheckedFigure, known: float) -> CheckedFigure:
-    """A figure without a unit is a count, of which none may be missing. What could not be measured is as good
-    as before: whoever tried says whether that speaks against the node.
+    """Compare a figure with a good node's. A figure without a unit is a count and must be reached in full. A
+    figure that could not be measured keeps its verdict: the check itself decided whether to blame the node.
     """
     if one.name in SPREADS:
         most = min(SPREADS[one.name] * known, one.reference or float("inf"))
@@ -152,18 +154,18 @@ def _held(one: CheckedFigure, known: float) -> CheckedFigure:
     )
 
 
-# ---- what is published -----------------------------------------------------------------------------------
+# ---- published figures -----------------------------------------------------------------------------------
 
 
 class PublishedGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU should reach at least. None: nobody says."""
+    """The least that a GPU should reach; None if no figure is published."""
 
     product_tflops: float | None
     memory_gb_per_s: float | None
 
 
 def published(gpu: str) -> PublishedGpu:
-    """By the name that its driver gives it."""
+    """gpu: the name that the driver reports."""
     try:
         chip = chip_named(gpu)
     except InputError:
@@ -175,13 +177,13 @@ def published(gpu: str) -> PublishedGpu:
 
 
 def published_copy_gb_per_s(generation: int, width: int) -> float | None:
-    """Between host and device, by the fastest link that both have."""
+    """The least bandwidth between host and device, by the fastest link that both support."""
     lane = LINK_GB_PER_S.get(generation)
     return None if lane is None else COPY_SHARE * lane * width
 
 
 def published_reduce_gb_per_s(gpu: str, count: int) -> float | None:
-    """Of an all-reduce among so many GPUs of a node, as bus bandwidth."""
+    """The least bus bandwidth of an all-reduce among this many GPUs of a node."""
     try:
         row = reference_bandwidth(chip_named(gpu), count, "all-reduce")
     except InputError:

@@ -1,4 +1,4 @@
-"""A node's GPUs: what their kernels reach, what their memory keeps, and what their driver tells of them."""
+"""A node's GPUs: the speed of their kernels, the soundness of their memory, and their driver's counters."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,9 +27,9 @@ PROBE = (sys.executable, "-m", "holdfast.train.gpu_probe")
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 NVIDIA, GPU_CLASSES = "0x10de", ("0x0300", "0x0302")
 SUSTAIN_S, SUSTAIN_SHARE, SUSTAIN_S_MAX = 8.0, 0.15, 600.0
-"""What a part that is suspected is tried for: this share of the time that there is, within these bounds."""
+"""How long a suspected part is tried: this share of the check's time, within these bounds."""
 SUSTAINED_SHARE = 0.9
-"""Of its pace in the first seconds, that a GPU must keep: one that throttles falls below it."""
+"""The share of its first seconds' pace that a GPU must keep: one that throttles falls below it."""
 PARTS = {
     "product": "TFLOP/s",
     "differing": "elements",
@@ -38,17 +38,17 @@ PARTS = {
     "to_device": "GB/s",
     "to_host": "GB/s",
 }
-"""What the probe tells of each GPU, with its unit."""
+"""The probe's figures of each GPU, with their units."""
 SUSTAINED = {"sustained": "of its pace", "clock": "MHz"}
-"""What it tells of a GPU that was put under load for longer."""
+"""Its figures of a GPU that was under load for longer."""
 SUSTAINING: tuple[SuspectPart | None, ...] = ("gpu", "gpu-compute")
-"""For which it is."""
+"""The parts for which GPUs are put under load for longer."""
 TOGETHER = {"reduce": "GB/s", "reduce_wrong": "sums"}
-"""What it tells of all of them, where there are several."""
+"""Its figures of all GPUs together, if there are several."""
 
 
 class ProbeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What train/gpu_probe.py writes."""
+    """One line of the output of train/gpu_probe.py."""
 
     count: int | None = None
     gpu: int | None = None
@@ -60,8 +60,8 @@ class ProbeLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbedGpu(msgspec.Struct, kw_only=True):
-    """Of one GPU. figures: by what the probe calls them. untried: why some cannot be measured here, which
-    says nothing about the GPU.
+    """One GPU, or all together. figures: by the probe's names. untried: why some cannot be measured here,
+    which says nothing about the GPU.
     """
 
     device: str = ""
@@ -71,7 +71,7 @@ class ProbedGpu(msgspec.Struct, kw_only=True):
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """gpus: by number. together: of all of them. note: why nothing, or not all, is known."""
+    """gpus: by number. together: figures of all of them. note: why figures may be missing."""
 
     gpus: dict[int, ProbedGpu]
     together: ProbedGpu
@@ -79,7 +79,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_for(part: SuspectPart | None, most_s: float) -> tuple[str, ...]:
-    """The probe's command: what is suspected is tried for longer, the longer the whole check may take."""
+    """The probe's command. It tries a suspected part for longer if the whole check may take longer."""
     seconds = min(max(SUSTAIN_S, SUSTAIN_SHARE * most_s), SUSTAIN_S_MAX)
     match part:
         case "gpu-compute" | "gpu":
@@ -92,7 +92,7 @@ def probe_for(part: SuspectPart | None, most_s: float) -> tuple[str, ...]:
 
 
 def probe(until_s: float, command: Iterable[str] = PROBE) -> Probed:
-    """Try all GPUs, until then at most; until_s: of the monotonic clock."""
+    """Try all GPUs, until `until_s` of the monotonic clock at most."""
     output, note = written_by(command, until_s)
     gpus, together = _read(output)
     return Probed(gpus=gpus, together=together, note=note)
@@ -106,7 +106,7 @@ def _read(output: bytes) -> tuple[dict[int, ProbedGpu], ProbedGpu]:
         try:
             line = msgspec.json.decode(text, type=ProbeLine)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            continue  # a library that prints
+            continue  # a library printed it
         if line.count is not None:
             gpus |= {number: ProbedGpu() for number in range(line.count)}
         gpu = together if line.gpu is None else gpus.get(line.gpu)
@@ -123,7 +123,7 @@ def _read(output: bytes) -> tuple[dict[int, ProbedGpu], ProbedGpu]:
 
 
 def tried(probed: Probed, wanted: int | None, readings: Iterable[Reading] = ()) -> Iterator[CheckedFigure]:
-    """What the probe found. wanted: so many GPUs must be there. readings: what their driver tells."""
+    """The probe's figures, judged. wanted: how many GPUs must be present. readings: the driver's."""
     links = _links(readings)
     count = len(probed.gpus)
     if wanted or count:
@@ -135,7 +135,7 @@ def tried(probed: Probed, wanted: int | None, readings: Iterable[Reading] = ()) 
 
 
 def _tried_together(probed: Probed) -> Iterator[CheckedFigure]:
-    """What the links between the GPUs carry."""
+    """The figures of the links between the GPUs."""
     together, count = probed.together, len(probed.gpus)
     devices = {gpu.device for gpu in probed.gpus.values()}
     least = published_reduce_gb_per_s(devices.pop(), count) if len(devices) == 1 else None
@@ -178,7 +178,7 @@ def _tried(number: int, gpu: ProbedGpu, link: tuple[int, int] | None, note: str)
 
 
 def plugged_in(devices: Path = PCI_DEVICES) -> int:
-    """NVIDIA's GPUs on this machine's buses, whether a driver sees them or not."""
+    """The number of NVIDIA GPUs on this machine's buses, whether a driver sees them or not."""
     count = 0
     for device in devices.glob("*"):
         with suppress(OSError):
@@ -188,7 +188,7 @@ def plugged_in(devices: Path = PCI_DEVICES) -> int:
 
 
 def _links(readings: Iterable[Reading]) -> dict[int, tuple[int, int]]:
-    """By GPU: the generation and the width of the fastest link that it and its slot can have."""
+    """By GPU: the generation and the width of the fastest link that it and its slot support."""
     found: dict[int, dict[str, int]] = {}
     for one in readings:
         name = one.metric.removeprefix(PREFIX)
@@ -205,7 +205,7 @@ COUNTERS = {
     "ECC_DBE_VOL_TOTAL": ("uncorrected", "errors"),
     "ROW_REMAP_FAILURE": ("remap_failed", "rows"),
 }
-"""What a driver counts of a GPU that speaks against it, by the end of dcgm-exporter's name."""
+"""The driver's counters that must stay at 0, by the end of dcgm-exporter's name: figure and unit."""
 
 
 def counted(readings: Iterable[Reading]) -> Iterator[CheckedFigure]:
@@ -217,7 +217,7 @@ def counted(readings: Iterable[Reading]) -> Iterator[CheckedFigure]:
 
 
 def logged(events: Iterable[KernelEvent]) -> Iterator[CheckedFigure]:
-    """What the kernel has logged that a new process does not mend."""
+    """Count the logged faults that a new process does not mend."""
     faults: dict[str, int] = {}
     for event in events:
         said = verdict(event)

@@ -1,7 +1,7 @@
-"""A node without its GPUs: its disk, its memory and its clock; and what its GPUs' driver tells.
+"""A node's disk, memory and clock, and the readings of its GPU driver.
 
-Also a program of its own, `python -m holdfast.check.host`, which writes a line of JSON for each of these: a
-mount or a driver may hang whoever asks it.
+Also a program of its own, `python -m holdfast.check.host`, which writes each result as a line of JSON: a
+mount or a driver may hang, and must not hang the check.
 """
 
 import ctypes
@@ -27,17 +27,17 @@ from holdfast.signals.frame import Reading
 
 DISK_BYTES, BLOCK_BYTES = 256 << 20, 8 << 20
 DISK_MB_PER_S_MIN = 100.0
-"""Less than a hard disk writes in a row."""
+"""Less than a hard disk's sequential write speed."""
 COPY_BYTES, COPY_ROUNDS = 256 << 20, 4
 CLOCK_S_MAX = 0.1
-"""By which a clock may be wrong: records of several nodes are put in order by it."""
+"""The most that a clock may be wrong: the records of several nodes are put in order by it."""
 EDAC = Path("/sys/devices/system/edac/mc")
 STA_UNSYNC = 0x40
-"""Of adjtimex(2)."""
+"""A flag of adjtimex(2)."""
 
 
 class HostLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One of these. complaint: why the driver tells nothing."""
+    """One of the three is set. complaint: why the driver could not be read."""
 
     figure: CheckedFigure | None = None
     reading: Reading | None = None
@@ -48,7 +48,7 @@ PARTS = ("disk", "memory", "clock", "driver")
 
 
 def main(words: Sequence[str]) -> int:
-    """words: the directory to try, and which parts."""
+    """words: the directory to try, then the parts to check."""
     folder, parts = Path(words[0]), words[1:]
     for line in _lines(folder, parts):
         sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
@@ -76,7 +76,7 @@ def _driver() -> Iterator[HostLine]:
     except Unavailable as error:
         yield HostLine(complaint=str(error))
     except ModuleNotFoundError:
-        yield HostLine(complaint="pynvml is not installed, which the driver would be asked by.")
+        yield HostLine(complaint="the GPU driver cannot be read: pynvml is not installed.")
 
 
 class HostFound(NamedTuple):
@@ -86,7 +86,7 @@ class HostFound(NamedTuple):
 
 
 def look_at_host(folder: Path, parts: Sequence[str], until_s: float) -> HostFound:
-    """parts: of `PARTS`. What did not come in time is not good, disk first."""
+    """Check these of `PARTS`, the disk first. If they take too long, a figure `host` is added as not good."""
     if not folder.is_dir():
         raise InputError(
             f"{folder} is not a directory.", hint="Name one on the disk to try with --directory."
@@ -102,7 +102,7 @@ def look_at_host(folder: Path, parts: Sequence[str], until_s: float) -> HostFoun
 
 
 def _disk(folder: Path) -> Iterator[CheckedFigure]:
-    """A file in the folder, written until the disk has it, and read from there."""
+    """Write a file in the folder, force it to the disk, and read it back from there."""
     block = secrets.token_bytes(BLOCK_BYTES)
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
@@ -129,7 +129,7 @@ def _disk(folder: Path) -> Iterator[CheckedFigure]:
 
 
 def _memory() -> CheckedFigure:
-    """One processor's copies: only a site's own reference says what they should reach."""
+    """Copy memory with one processor. Only a site's own reference says how fast it should be."""
     source, target = bytearray(COPY_BYTES), bytearray(COPY_BYTES)
     took_s = []
     for _ in range(COPY_ROUNDS):
@@ -140,7 +140,7 @@ def _memory() -> CheckedFigure:
 
 
 def _memory_errors(edac: Path) -> Iterator[CheckedFigure]:
-    """What the memory controllers counted since they were started; nothing where they do not tell."""
+    """The uncorrected errors that the memory controllers counted since boot; nothing without counters."""
     counts = []
     for file in sorted(edac.glob("mc*/ue_count")):
         try:
@@ -152,7 +152,7 @@ def _memory_errors(edac: Path) -> Iterator[CheckedFigure]:
 
 
 class _Timex(ctypes.Structure):
-    """The beginning of struct timex, and room for the rest of it."""
+    """The beginning of struct timex, and space for the rest of it."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -166,12 +166,12 @@ class _Timex(ctypes.Structure):
 
 
 def _clock() -> CheckedFigure:
-    """By the kernel's own account of how wrong it may be."""
+    """The kernel's own estimate of its clock's error."""
     told = _Timex()
     if ctypes.CDLL(None).adjtimex(ctypes.byref(told)) < 0:
-        return unmeasured("clock.error", "s", "the kernel does not tell of its clock")
+        return unmeasured("clock.error", "s", "the kernel does not report the state of its clock")
     if told.status & STA_UNSYNC:
-        return unmeasured("clock.error", "s", "nobody keeps the clock: neither chrony nor another daemon")
+        return unmeasured("clock.error", "s", "no time service, such as chrony, synchronises the clock")
     return figure("clock.error", told.maxerror / 1e6, "s", most=CLOCK_S_MAX)
 
 

@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE ports of this node: whether they are up, at what rate, and what errors they count."""
+"""InfiniBand and RoCE ports of this node: whether they are up, their rate, and the errors that they count."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +11,9 @@ from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.infiniband import BYTES_PER_GIGABIT, PREFIX, InfinibandCollector
 
 ACTIVE, LINK_UP = 4, 5
-"""Of a port's state and its physical state, as the kernel numbers them."""
+"""Values of a port's state and physical state, as the kernel numbers them."""
 LOSSES = frozenset({"link_downed_total", "link_error_recovery_total"})
-"""What counts how often a link was lost, or had to be trained again."""
+"""Counters of how often a link was lost or had to be trained again."""
 ERRORS = frozenset(
     {
         "excessive_buffer_overrun_errors_total",
@@ -23,13 +23,13 @@ ERRORS = frozenset(
         "symbol_error_total",
     }
 )
-"""Counters that nearly stand still on a sound link."""
+"""Counters that hardly grow on a sound link."""
 ERRORS_MAX = 10
-"""During a check. One wrong bit in 10^15, as is allowed, is one in forty minutes at 400 Gb/s."""
+"""During a check. One wrong bit in 10^15 is allowed: at 400 Gb/s that is one in forty minutes."""
 
 
 class PortSeen(msgspec.Struct, kw_only=True):
-    """One port now. rate: Gb/s; errors, losses: all that it has counted."""
+    """One port now. rate: Gb/s; errors, losses: totals of its counters."""
 
     state: float = 0
     physical: float = 0
@@ -39,7 +39,7 @@ class PortSeen(msgspec.Struct, kw_only=True):
 
 
 def look_at_ports(root: Path) -> dict[str, PortSeen]:
-    """By `DEVICE.PORT`; none where there is no adapter."""
+    """The ports by `DEVICE.PORT`; empty if there is no adapter."""
     found: dict[str, PortSeen] = {}
     try:
         readings = InfinibandCollector(root, clock=SystemClock(), host="").collect()
@@ -64,8 +64,8 @@ def look_at_ports(root: Path) -> dict[str, PortSeen]:
 
 
 def judged_ports(before: dict[str, PortSeen], after: dict[str, PortSeen]) -> Iterator[CheckedFigure]:
-    """before, after: the check. A port without a link may be unused: only a reference says how many must be
-    active.
+    """before, after: the ports before and after the check. A port without a link may be unused: only a
+    reference says how many must be active.
     """
     linked = {name: port for name, port in after.items() if port.physical == LINK_UP}
     if after:

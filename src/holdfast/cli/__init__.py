@@ -1,4 +1,4 @@
-"""The command `holdfast`: one verb a module.
+"""The command `holdfast`: each verb is a module.
 
 Data go to stdout, everything else to stderr. A user's mistake is one sentence and a hint on stderr, and exit
 code 2. Exit codes: 0 done, 1 a finding the verb was asked to signal, 2 bad input, 130 interrupted.
@@ -26,23 +26,23 @@ _HOLDFAST = LazyGroup(
             "drain": "Have a live run go on without a node.",
             "restore": "Let a node that was drained take part in a live run again.",
             "chaos": "Inject a fault into a live run, on purpose.",
-            "replay": "Compute one lane of a step again and hold it against what was recorded.",
+            "replay": "Compute one lane of a step again and compare it with the record.",
             "checkpoint": "List, prove, copy, convert and prune a run's checkpoints.",
         },
         "See": {
-            "check": "Try what this node can do, before it is given work again.",
+            "check": "Test this node before it is given work again.",
             "doctor": "Show which metrics are available, which are missing, and how to switch them on.",
-            "watch": "Watch runs and what is beneath them; raise an alert for each incident.",
+            "watch": "Watch runs and the machines beneath them; raise an alert for each incident.",
             "diagnose": "Say why a run is slow, whose problem it is, what it costs and what to do.",
             "incidents": "List the incidents that were diagnosed.",
             "runbook": "Print what to do about an incident, filled in with its own subjects.",
             "stragglers": "Find out from a trace of operations who holds a step back, by what-if.",
             "topology": "Show the cluster as one graph: what depends on what, and whose it is.",
-            "collect": "Read what exporters do not give: cooling, kernel log, fabric, GPUs, Slurm.",
+            "collect": "Read metrics that exporters lack: cooling, kernel log, fabric, GPUs, Slurm.",
         },
         "Act": {
             "control": "Decide what to do about incidents, priced; act on the cluster within budgets.",
-            "actions": "List what control did, or would have done, and what came of it.",
+            "actions": "List the actions of control, taken or announced, and their results.",
         },
         "Price": {
             "report": "Show where every GPU-second of a run went.",
@@ -100,7 +100,7 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:
         return _left_by_reader()
     except SystemExit as stop:
-        # rich makes an exit with code 1 of a broken pipe.
+        # rich turns a broken pipe into an exit with code 1.
         if isinstance(stop.__context__, BrokenPipeError):
             return _left_by_reader()
         raise
@@ -113,13 +113,13 @@ def _run(arguments: list[str]) -> int:
 
 
 def _left_by_reader() -> int:
-    """The reader has seen enough, as in `holdfast events | head`: no failure."""
+    """End without a failure: the reader has seen enough, as in `holdfast events | head`."""
     discard_output()
     return 0
 
 
 def _complain(sentence: str, hint: str) -> int:
-    # Where nobody can be told, the exit code still tells.
+    # If stderr is closed, the exit code still tells.
     with suppress(OSError):
         click.echo(complaint(sentence, hint), err=True)
     return 2

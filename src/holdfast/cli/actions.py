@@ -1,4 +1,4 @@
-"""`holdfast actions`: what control did, or would have done, and what came of it."""
+"""`holdfast actions`: the actions of control, taken or announced, and their results."""
 
 import click
 import msgspec
@@ -15,16 +15,18 @@ from holdfast.record.errors import InputError
 
 @click.command("actions")
 @click.argument("target", required=False)
-@click.option("--shadow", "only_shadow", is_flag=True, help="Only what would have been done.")
-@click.option("--done", "only_done", is_flag=True, help="Only what was done.")
+@click.option(
+    "--shadow", "only_shadow", is_flag=True, help="Only actions that were announced in shadow mode."
+)
+@click.option("--done", "only_done", is_flag=True, help="Only actions that were taken.")
 @store_option
 @json_option
 def command(
     target: str | None, only_shadow: bool, only_done: bool, store_url: str | None, as_json: bool
 ) -> None:
-    """List what control did about TARGET, a node say, or about all: the newest first."""
+    """List the actions of control on TARGET, such as a node, or on all targets, the newest first."""
     if only_shadow and only_done:
-        raise InputError("Nothing is both done and only said.", hint="Give --shadow or --done, or neither.")
+        raise InputError("No action is both taken and only announced.", hint="Give --shadow or --done.")
     with open_record(store_url) as store:
         found = [
             act
@@ -40,7 +42,7 @@ def command(
             table(
                 *(word("when"), word("action"), word("target"), word("mode"), word("stage")),
                 figure("GPU-hours"),
-                *("for", "what came of it"),
+                *("for", "result"),
                 rows=[_row(act) for act in found],
             )
         )

@@ -1,4 +1,4 @@
-"""`holdfast attach`: show a run that goes on on this machine, from any terminal."""
+"""`holdfast attach`: show a live run of this machine, from any terminal."""
 
 import asyncio
 import sys
@@ -24,11 +24,11 @@ EXIT_INTERRUPTED = 130
 @click.command("attach")
 @click.argument("run")
 def command(run: str) -> int:
-    """Show RUN, which goes on on this machine: its lines so far, and those that follow, until it ends.
+    """Show RUN, which is live on this machine: its lines so far, and those that follow, until it ends.
 
-    If another machine has taken it over from this one, what Holdfast says there is shown; $HOLDFAST_TOKEN
-    has to be the run's token then. Any number of terminals may look at a run. An interrupt ends the view,
-    and not the run: that is `holdfast stop`. Exit code: the run's; 130 after an interrupt.
+    If another machine has taken the run over from this one, Holdfast's own lines from there are shown; this
+    needs the run's token in $HOLDFAST_TOKEN. Any number of terminals may show a run. An interrupt ends the
+    view, not the run: `holdfast stop` does that. Exit code: the run's; 130 after an interrupt.
     """
     try:
         over = asyncio.run(_shown(run))
@@ -46,12 +46,12 @@ def command(run: str) -> int:
 
 
 async def _shown(run: str) -> RunClosed | None:
-    """How the run has ended, once it has."""
+    """Show the run until it ends, and return how it ended."""
     endpoint = await located_here(run)
     here = (endpoint.host, endpoint.port) if endpoint.pid else None
 
     def show(said: Said) -> None:
-        if viewer.place != here:  # what Holdfast says there is not in the file here
+        if viewer.place != here:  # Holdfast's lines from there are not in the file here
             click.echo(
                 printable(f"[{said.member}] {said.text}" if said.member else f"holdfast: {said.text}"),
                 err=True,

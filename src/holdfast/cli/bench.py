@@ -14,7 +14,7 @@ FOLDER = "bench"
 
 
 class _Bench(click.Command):
-    """The benchmarks of a checkout in its own place, which only a call looks for."""
+    """Stands for the benchmarks of a checkout, which are only looked for when the command is called."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -27,7 +27,7 @@ class _Bench(click.Command):
 
 
 def checkout(package: Path, folder: Path) -> Path:
-    """The checkout whose `src` has the package, or else the one that the folder is the top of."""
+    """The checkout whose `src` has the package, or else the folder if it is the top of one."""
     for root in (package.parents[2], folder):
         if (root / "src" / "holdfast").is_dir() and (root / FOLDER / "__init__.py").is_file():
             return root

@@ -1,4 +1,4 @@
-"""`holdfast chaos`: a fault in a live run, on purpose."""
+"""`holdfast chaos`: inject a fault into a live run, on purpose."""
 
 import asyncio
 import secrets
@@ -29,10 +29,10 @@ FOR_S, FOR_S_MAX = 3.0, 86_400.0
     metavar="S",
     help=f"How long a pause lasts, or a node stays away.  [default: {FOR_S:g}]",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Chooses the member where no TARGET is given.")
+@click.option("--seed", type=click.IntRange(min=0), help="Chooses the member if no TARGET is given.")
 @json_option
 def command(run: str, fault: FaultKind, target: str, for_s: float, seed: int | None, as_json: bool) -> None:
-    """Strike RUN, which goes on on this machine: kill a member, lose a node, or pause a member.
+    """Strike RUN, which is live on this machine: kill a member, lose a node, or pause a member.
 
     TARGET is a member (n0.1) or a node (n0); without one, a member is chosen at random.
     """

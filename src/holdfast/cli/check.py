@@ -1,4 +1,4 @@
-"""`holdfast check`: try what this node can do, before it is given work again."""
+"""`holdfast check`: test this node before it is given work again."""
 
 import tempfile
 import time
@@ -13,7 +13,7 @@ from holdfast.check.checking import CheckPlan, NodeCheck, check_node, require_kn
 from holdfast.check.fabric import place_named, read_token
 from holdfast.check.figures import CheckedFigure, read_reference, reference_text
 from holdfast.cli.flags import FiniteRange, option, shared, takes
-from holdfast.cli.pages import require_writable
+from holdfast.cli.pages import require_writable, write_file
 from holdfast.cli.record import json_option
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import print_json, printable
@@ -29,29 +29,29 @@ EXIT_NOT_GOOD = 1
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None = option(
-        "So many GPUs must be there.  [default: as many as are plugged in]",
+        "How many GPUs must be present.  [default: as many as are plugged in]",
         type=click.IntRange(0, 64),
         metavar="N",
     )
     directory: Path | None = option("On the disk to try.  [default: the temporary directory]", metavar="DIR")
-    reference: Path | None = option("Hold figures against those of a good node, from --write-reference.")
-    write_reference: Path | None = option("This node is good: write what it shows.")
+    reference: Path | None = option("Compare with the figures of a good node, from --write-reference.")
+    write_reference: Path | None = option("This node is good: write its figures to this file.")
     skip: tuple[str, ...] = option(
-        "Leave out the checks whose names begin so, such as clock or gpu0. May be repeated.", metavar="NAME"
+        "Skip the checks whose names begin with this, such as clock or gpu0. May be repeated.", metavar="NAME"
     )
     part: SuspectPart | None = option(
         "--for",
-        "What the node was drained for: it is tried longer, and must be proven good.",
+        "The part that the node was drained for: it is tried longer, and must be proven good.",
         type=click.Choice(PARTS),
     )
     peer: tuple[str, ...] = option(
-        "Try the fabric to this node, which is known to be good. May be repeated; the first that answers.",
+        "Try the fabric to this good node. May be repeated: the first that answers is used.",
         metavar="HOST:PORT",
     )
     answer: str | None = option(
-        "Be that node: answer checks of others there until --timeout is over.", metavar="HOST:PORT"
+        "Be that node: answer other nodes' checks at this address until --timeout.", metavar="HOST:PORT"
     )
-    token_file: Path | None = option("What nodes prove to each other for --peer and --answer.")
+    token_file: Path | None = option("The shared token for --peer and --answer.")
     since_s: float = option(
         "--since",
         "How far back the kernel log counts.",
@@ -62,7 +62,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     most_s: float = option(
         "--timeout",
-        "For the whole check.",
+        "Time limit of the whole check.",
         type=FiniteRange(MOST_S_LEAST, MOST_S_MOST),
         default=MOST_S,
         show_default=True,
@@ -74,10 +74,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("check")
 @takes(_Flags)
 def command(given: _Flags) -> int:
-    """Try this node: GPUs, fabric, disk, memory, clock, kernel log. Exit with 1 if anything is not good.
+    """Test this node: GPUs, fabric, disk, memory, clock, kernel log. Exit with 1 if anything is not good.
 
-    Figures are held against what is published of the GPU or, better, against those of a good node of the
-    same kind. It uses all GPUs for some seconds: nothing else may use them meanwhile.
+    Figures are compared with published ones of the GPU or, better, with those of a good node of the same
+    kind. The check uses all GPUs for some seconds: nothing else may use them meanwhile.
     """
     if given.answer is not None:
         _answer(given, given.answer)
@@ -100,10 +100,10 @@ def command(given: _Flags) -> int:
     )
     found = check_node(plan, known)
     if not found.checks:
-        raise InputError("Every check is left out.", hint="Give fewer of --skip.")
+        raise InputError("Every check is skipped.", hint="Give --skip fewer times.")
     if given.write_reference is not None:
         if found.ok:
-            given.write_reference.write_text(reference_text(found.checks), encoding="ascii")
+            write_file(reference_text(found.checks).encode(), given.write_reference, "reference")
         else:
             click.echo("holdfast: no reference is written: not all checks are good", err=True)
     if given.as_json:
@@ -114,7 +114,7 @@ def command(given: _Flags) -> int:
 
 
 def _answer(given: _Flags, place: str) -> None:
-    """Says when it listens: its reader waits for that."""
+    """Answer other nodes' checks. The line on stderr tells callers that it listens now."""
     if given.peer or given.part or given.reference or given.write_reference:
         raise InputError(
             "--answer tries nothing: --peer, --for and references do not go with it.",

@@ -1,4 +1,4 @@
-"""`holdfast collect`: one process for a node or a site that reads what exporters do not give."""
+"""`holdfast collect`: one process for a node or a site that reads metrics that exporters lack."""
 
 import os
 import time
@@ -40,15 +40,15 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="[PATH]",
     )
     scrape: tuple[str, ...] = option(
-        "A page that Prometheus would scrape: a run's --metrics-port.",
+        "A page of metrics, as Prometheus scrapes it: a run's --metrics-port, say.",
         "May be repeated; @FILE holds a URL.",
         envvar="HOLDFAST_SCRAPE",
         callback=url_option,
         metavar="URL",
     )
     redfish: tuple[str, ...] = option(
-        "Cooling units and power shelves of a service; may be given again.",
-        "NAME: what the unit is called.",
+        "Cooling units and power shelves of a Redfish service. May be repeated.",
+        "NAME: of the unit.",
         metavar="[NAME=]URL",
     )
     redfish_session: bool = option("Log in once, instead of at every request.")
@@ -60,7 +60,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "XIDs and the like from this log: /dev/kmsg, a file, or -.", metavar="PATH"
     )
     slurm: bool = option("States of nodes, jobs and maintenance.")
-    host: str | None = option("What this machine is called.  [default: its host name]", metavar="NAME")
+    host: str | None = option("This machine's name.  [default: its host name]", metavar="NAME")
     every_s: float = option(
         "--every", "How often.", type=some_seconds, metavar="TIME", default="10s", show_default=True
     )
@@ -74,18 +74,18 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="[DIR]",
     )
     keep_s: float | None = option(
-        "--keep", "Delete stored readings that are older: 30d, say.", type=some_seconds, metavar="TIME"
+        "--keep", "Delete stored readings older than this: 30d, say.", type=some_seconds, metavar="TIME"
     )
     record: bool = option("Record faults of the kernel log.")
     store_url: str | None = shared(store_option)
     xid_source: Source = option(
-        "Whose word counts on how grave an XID is.",
+        "The source that decides how grave an XID is.",
         type=click.Choice(get_args(Source)),
         default=CATALOGUE,
         show_default=True,
     )
     xid_policy: Path | None = option(
-        "What this site thinks of XIDs, as TOML.  [default: xids.toml in $HOLDFAST_HOME]"
+        "This site's own severities of XIDs, as TOML.  [default: xids.toml in $HOLDFAST_HOME]"
     )
     as_json: bool = shared(json_option)
 
@@ -93,17 +93,17 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("collect")
 @takes(_Flags)
 def command(given: _Flags) -> int:
-    """Read what exporters do not give: cooling units, kernel log, fabric ports, GPUs, Slurm.
+    """Read metrics that exporters lack: cooling units, kernel log, fabric ports, GPUs, Slurm.
 
-    One process for a node, or for a site's cooling. Readings have the names, units and labels of the
-    exporters that would have them. They are printed, served for Prometheus (--listen) or kept (--signals).
-    Who logs in is taken from $HOLDFAST_REDFISH_USER and $HOLDFAST_REDFISH_PASSWORD, and for pages that are
-    scraped from $HOLDFAST_SCRAPE_TOKEN, or _USER and _PASSWORD.
+    Run one process for a node, or for a site's cooling. Readings have the names, units and labels that common
+    exporters use. They are printed, served for Prometheus (--listen) or stored (--signals). Credentials come
+    from $HOLDFAST_REDFISH_USER and $HOLDFAST_REDFISH_PASSWORD, and for scraped pages from
+    $HOLDFAST_SCRAPE_TOKEN, or _USER and _PASSWORD.
     """
     if given.once and given.listen is not None:
         raise InputError("--listen serves nothing with --once.", hint="Leave out --once or --listen.")
     if given.keep_s is not None and given.signals is None:
-        raise InputError("--keep is about stored readings.", hint="Store them with --signals.")
+        raise InputError("--keep needs stored readings.", hint="Store them with --signals.")
     with ExitStack() as stack:
         asked = msgspec.convert(given, AskedCollectors, from_attributes=True)
         sources = CollectorSet(asked, SystemClock(), tell)
@@ -114,7 +114,7 @@ def command(given: _Flags) -> int:
             outcomes = rounds.play(None)
             _hand_out(sources.collected(outcomes), outlets)
             return 2 if all(outcome.readings is None for outcome in outcomes) else 0
-        # On a signal, log out of what was logged in to.
+        # A signal ends the loop by an exception, so that sessions are logged out.
         ending = StopRequest()
         stack.enter_context(on_signal(ending, interrupt))
         while True:
@@ -132,7 +132,7 @@ def _hand_out(collected: Collected, outlets: list[Outlet]) -> None:
 
 @contextmanager
 def _uninterrupted(ending: StopRequest) -> Iterator[None]:
-    """An interrupt waits until what was begun is done: a database would make an error of its own of it."""
+    """Delay an interrupt until the block is done: a database would turn it into an error of its own."""
     with on_signal(ending, lambda: None):
         yield
     if ending.asked.is_set():
@@ -140,7 +140,7 @@ def _uninterrupted(ending: StopRequest) -> Iterator[None]:
 
 
 def _outlets(given: _Flags, sources: CollectorSet) -> Iterator[AbstractContextManager[Outlet]]:
-    """Where the readings go: to stdout where nothing else was asked for, or they are read once."""
+    """The outlets of the readings: stdout if no other was asked for, or if they are read once."""
     if given.record:
         overrides = load_xids(given.xid_policy)
         faults = FaultRecord(given.store_url, home(), source=given.xid_source, overrides=overrides)

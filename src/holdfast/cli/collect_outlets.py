@@ -1,4 +1,4 @@
-"""Where `holdfast collect` brings its readings: the record, the store of signals, Prometheus, the terminal.
+"""The outlets of `holdfast collect`: the record, the store of signals, Prometheus, the terminal.
 
 An outlet that fails says so once and is tried again in the next round.
 """
@@ -16,12 +16,12 @@ from holdfast.signals.collectors.gathering import Collected
 from holdfast.signals.collectors.storing import ComplaintBox, Outlet
 
 FRESH_ROUNDS = 3
-"""So many rounds long a collector's last readings are served while it is at work on the next ones."""
+"""For how many rounds a collector's last readings are served while it works on the next ones."""
 
 
 @contextmanager
 def recording(record: FaultRecord, names: Callable[[], Names]) -> Iterator[Outlet]:
-    """Faults of the kernel log into the record. names: what is known behind PCI addresses by then."""
+    """Write faults of the kernel log into the record. names: the devices known by PCI address so far."""
     complaints, told = ComplaintBox(tell), 0
 
     def outlet(collected: Collected) -> None:
@@ -30,14 +30,14 @@ def recording(record: FaultRecord, names: Callable[[], Names]) -> Iterator[Outle
             record.add(list(collected.events), names(), now_ns=collected.at_ns)
         if record.dropped > told:
             told = record.dropped
-            tell(f"The record lacks {told:,} faults: only the newest {PENDING_MAX:,} wait for the store.")
+            tell(f"{told:,} faults were dropped: only the newest {PENDING_MAX:,} wait for the store.")
 
     yield outlet
 
 
 @contextmanager
 def serving(address: str, *, every_s: float) -> Iterator[Outlet]:
-    """Readings for Prometheus, at http://HOST:PORT/metrics. every_s: how often they come."""
+    """Serve readings for Prometheus at http://HOST:PORT/metrics. every_s: the interval of the readings."""
     from holdfast.cli.metrics_page import serving_metrics
     from holdfast.signals.collectors.exposition import Exposition
 
@@ -54,7 +54,7 @@ def serving(address: str, *, every_s: float) -> Iterator[Outlet]:
 
 @contextmanager
 def printing(*, as_json: bool, once: bool) -> Iterator[Outlet]:
-    """On stdout: lines, a document, or a document a line where there will be more."""
+    """Print to stdout: lines, one JSON document, or a document per line if there will be more."""
 
     def outlet(collected: Collected) -> None:
         if not as_json:
@@ -69,7 +69,7 @@ def printing(*, as_json: bool, once: bool) -> Iterator[Outlet]:
 
 
 def _told(collected: Collected) -> dict[str, object]:
-    """For programs."""
+    """The readings as JSON has them."""
     fields = ("at_ns", "readings", "events", "cooling", "slurm")
     problems = [outcome.problem for outcome in collected.outcomes if outcome.problem]
     return {name: getattr(collected, name) for name in fields} | {"problems": problems}

@@ -1,4 +1,4 @@
-"""`holdfast control`: decide what to do about incidents, and do it where the policy lets it."""
+"""`holdfast control`: decide what to do about incidents, and do it if the policy allows it."""
 
 import os
 import secrets
@@ -38,17 +38,17 @@ TOKEN_BYTES = 8
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    once: bool = option("Decide once, wait for what is done about it, and end.")
-    shadow: bool = option("Do nothing, whatever the policy says: tell what would be done.")
+    once: bool = option("Decide once, wait until the actions are done, and end.")
+    shadow: bool = option("Only announce actions, whatever the policy says.")
     every_s: float = option("--every", type=some_seconds, default="10s", show_default=True, metavar="TIME")
     policy_path: Path | None = option(
         "--policy",
-        "What may be done, as TOML.  [default: $HOLDFAST_CONTROL, or control.toml in $HOLDFAST_HOME if it is "
-        "there; without one nothing is done, only told]",
+        "What control may do, as TOML.  [default: $HOLDFAST_CONTROL, or control.toml in $HOLDFAST_HOME; "
+        "without a policy, actions are only announced]",
         envvar="HOLDFAST_CONTROL",
     )
     reset_breaker: str | None = option(
-        "Let control act again after its breaker has tripped; WHY goes to the record.", metavar="WHY"
+        "Let control act again after its breaker has tripped; WHY is recorded.", metavar="WHY"
     )
     example_policy: bool = option("Print a policy with every key, and end.")
     topology_path: Path | None = shared(topology_option)
@@ -62,8 +62,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 def command(given: _Flags) -> int:
     """Decide what to do about the incidents that `holdfast watch` has found, and do what the policy allows.
 
-    One process acts for a cluster; another that is started on the same store waits to take its place. Exit
-    code 1 with --once: nothing could be decided, or another process leads.
+    One process acts for a cluster; others on the same store wait to take its place. Exit code 1 with --once:
+    nothing could be decided, or another process leads.
     """
     if given.example_policy:
         click.echo(example(), nl=False)
@@ -85,7 +85,7 @@ def command(given: _Flags) -> int:
 
 
 def load_policy(path: Path | None) -> ControlPolicy:
-    """The policy in this file; without one, that at home; else nothing may be done."""
+    """The policy in this file, or in the home's; without a file, one that only announces."""
     if path is None:
         path = home() / POLICY_FILE
         if not is_there(path):
@@ -134,7 +134,7 @@ def _decide_once(controlling: Controlling, lead: Lead, *, as_json: bool) -> int:
         for decision in found:
             click.echo(_line(decision))
         if not found:
-            click.echo("Nothing is wrong that control knows of.", err=True)
+            click.echo("Control knows of nothing that is wrong.", err=True)
     return 0
 
 
@@ -146,7 +146,7 @@ def _go_on(controlling: Controlling, lead: Lead, given: _Flags) -> None:
 
 
 class _Turns:
-    """A turn after the other, with what changed in each; what fails is told once and tried again."""
+    """Prints what each turn changed. A failure is reported once, and tried again."""
 
     def __init__(self, controlling: Controlling, lead: Lead, *, as_json: bool) -> None:
         self._controlling = controlling

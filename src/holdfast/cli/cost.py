@@ -1,4 +1,4 @@
-"""`holdfast cost`: what an incident or a run cost, in five layers and in progress."""
+"""`holdfast cost`: the cost of an incident or a run, in five layers and in progress."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def command(
 ) -> None:
     """Price a run, or one incident of it: five layers side by side, each with its formula and inputs.
 
-    An incident is called RUN/N, as `holdfast report` numbers it. Left out: the run with the newest event.
+    An incident is named RUN/N, as `holdfast report` numbers it.  [default: the run with the newest event]
     """
     if example_prices:
         click.echo(template(), nl=False)

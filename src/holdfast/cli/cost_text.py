@@ -1,4 +1,4 @@
-"""A cost in the terminal: the loss as progress, the five layers as a bar and a table, what was assumed."""
+"""A cost in the terminal: the loss as progress, the five layers as a bar and a table, the assumptions."""
 
 from collections.abc import Sequence
 
@@ -14,15 +14,15 @@ from holdfast.economics.pricing.cost import LEDGER
 
 BAR_CELLS_MAX = 100
 COLUMNS_UNBOUNDED = 1_000
-"""Wider than any table is: to ask how wide one would like to be."""
+"""Wider than any table: used to measure a table's natural width."""
 SOURCES_COLUMNS_MIN = 80
-"""On a narrower terminal the sources stand behind their values, not beside them."""
+"""On a narrower terminal the sources follow their values in the same line, without a column."""
 INCIDENTS_SHOWN_MAX = 8
 WHAT_CHARS_MIN = 14
 LABEL_MARGIN_CELLS = 4
-"""A part of the bar has its name in it if so many cells are left beside the name."""
+"""A part of the bar shows its name if at least this many cells are left beside it."""
 
-# One colour and one mark a layer, so that the bar can be read without colours as well.
+# Each layer has a colour and a mark, so that the bar can be read without colours as well.
 _LOOKS: dict[layers.LayerKey, tuple[str, str, str]] = {
     "direct_compute": ("yellow", "#", "direct"),
     "reserved_capacity": ("cyan", "o", "reserved"),
@@ -33,7 +33,7 @@ _LOOKS: dict[layers.LayerKey, tuple[str, str, str]] = {
 
 
 def show(cost: layers.RunCost | layers.IncidentCost) -> None:
-    """Print the cost to stdout, as wide as the terminal and with colours where it has them."""
+    """Print the cost to stdout, as wide as the terminal and in colour if it has colours."""
     console = Console(highlight=False, markup=False)
     if isinstance(cost, layers.IncidentCost):
         _incident(console, cost)
@@ -79,7 +79,7 @@ def _run(console: Console, cost: layers.RunCost) -> None:
 
 
 def _set_back(stack: layers.Stack) -> str:
-    """The same loss as progress, where it is known and not nothing."""
+    """The same loss as progress; empty if it is unknown or zero."""
     progress = stack.progress
     if not progress.run_hours:
         return ""
@@ -128,7 +128,7 @@ def _largest(stack: layers.Stack) -> float:
 
 
 def _bar(stack: layers.Stack, cells: int) -> Text:
-    """The layers side by side, named where there is room; what is there at all has a cell."""
+    """The layers side by side, with names if they fit; each layer that is not zero has a cell at least."""
     amounts = {layer.key: layer.usd for layer in stack.layers if layer.usd}
     whole = sum(amounts.values())
     widths = {key: max(1, round(cells * amount / whole)) for key, amount in amounts.items()}
@@ -149,7 +149,7 @@ def _incidents(console: Console, incidents: Sequence[layers.IncidentLine]) -> No
         return
     shown = incidents[:INCIDENTS_SHOWN_MAX]
     largest = max(amount or 0.0 for line in shown for amount in line.usd.values())
-    what = Column("what", min_width=WHAT_CHARS_MIN)  # gives way where there is little room
+    what = Column("what", min_width=WHAT_CHARS_MIN)  # shrinks on a narrow terminal
     costs = table(figure("no."), what, *(figure(label) for _, _, label in _LOOKS.values()))
     for line in shown:
         told = _named(f"{line.what} ({line.subject})" if line.subject else line.what)
@@ -201,7 +201,7 @@ def _exposure(exposure: layers.Exposure) -> str:
 
 
 def _inputs(console: Console, stack: layers.Stack) -> None:
-    """Every input once: what it is, whether it is assumed, and who says so."""
+    """Every input once: its value, whether it is assumed, and its source."""
     inputs = {one.name: one for layer in stack.layers for one in layer.inputs}.values()
     assumed = [one for one in inputs if one.assumed]
     known = [one for one in inputs if not one.assumed and one.source != LEDGER]

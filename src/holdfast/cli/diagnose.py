@@ -1,4 +1,4 @@
-"""`holdfast diagnose`: why a run is slow, whose problem it is, what it costs and what to do."""
+"""`holdfast diagnose`: why a run is slow, who owns the problem, what it costs and what to do."""
 
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -30,7 +30,7 @@ from holdfast.signals.stack_files import read_stacks
 from holdfast.wording import stamp
 
 OF_DUMPS = frozenset({"flight_recorder", "check", "as_json"})
-"""The options that mean something where dumps are all there is."""
+"""The options that have a meaning without a run, for dumps alone."""
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,22 +40,22 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     window_s: float = option(
         "--window",
-        "How far to look back; where it is not given and the last step is older, so far as that.",
+        "How far to look back. If it is not given and the last step is older, as far as that step.",
         type=window_seconds,
         default="30m",
         show_default=True,
         metavar="TIME",
     )
     gpus: int | None = option(
-        "GPUs of the run, for its cost, where no record says.", type=click.IntRange(1, 10**7)
+        "GPUs of the run, for its cost, if the record does not have them.", type=click.IntRange(1, 10**7)
     )
     flight_recorder: Path | None = option(
         "Dumps of torch's flight recorder of a run that hangs: a folder, or DIR/PREFIX. Without RUN, only "
-        "these are looked at.",
+        "these are read.",
         metavar="DIR",
     )
-    check: bool = option("Exit with code 1 if an incident is open, 2 if nothing can be said.")
-    record: bool = option("Write what is found into the record, for `holdfast runbook`.")
+    check: bool = option("Exit with code 1 if an incident is open, 2 if nothing is known.")
+    record: bool = option("Write the findings into the record, for `holdfast runbook`.")
     signals: SignalFlags = shared(signals_options)
     topology_path: Path | None = shared(topology_option)
     prices_path: Path | None = shared(prices_option)
@@ -66,9 +66,9 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("diagnose")
 @takes(_Flags)
 def command(given: _Flags) -> int:
-    """Say why RUN is slow, whose problem it is, what it costs and what to do; or that nothing is wrong.
+    """Say why RUN is slow, who owns the problem, what it costs and what to do; or that nothing is wrong.
 
-    Without RUN it is that of the step log, if one is named, else the one with the newest event.
+    Without RUN: the run of the step log, if one is named, else the run with the newest event.
     """
     told = None if given.flight_recorder is None else _standing(given.flight_recorder)
     if told is not None and given.run is None and not given.signals.logged_runs:
@@ -98,11 +98,11 @@ def _standing(place: Path) -> RanksStanding:
 
 
 def _dumps_alone(told: RanksStanding, given: _Flags) -> int:
-    """Without a run: dumps do not say which one they are of."""
+    """Show the dumps without a run: dumps do not name the run that they belong to."""
     for parameter in click.get_current_context().command.params:
         name = parameter.name or ""
         if is_typed(name) and name not in OF_DUMPS:
-            raise InputError(f"{parameter.opts[0]} is about a run, and none is named.", hint="Name the RUN.")
+            raise InputError(f"{parameter.opts[0]} needs a run, and none is named.", hint="Name the RUN.")
     _show_dumps(told, given)
     return int(given.check and bool(told.standstills or told.undumped))
 
@@ -115,12 +115,12 @@ def _show_dumps(told: RanksStanding, given: _Flags) -> None:
 
 
 def _remark(answer: DiagnoseAnswer, told: RanksStanding) -> str:
-    """Why the dumps do not count as evidence of the hang; empty where they do."""
+    """Why the dumps do not count as evidence of the hang; empty if they do."""
     hangs = list(filter(is_open_hang, answer.incidents))
     if not hangs:
         return f"The signals do not show that {answer.run} stands."
     if told.standstills and not is_of(hangs[0], told, answer.at_ns):
-        return f"These dumps are of another time than {hangs[0].name}, and no evidence of it."
+        return f"These dumps are from another time than {hangs[0].name}, so they are not evidence of it."
     return ""
 
 
@@ -149,7 +149,7 @@ def _answered(given: _Flags, ranks: RanksStanding | None) -> DiagnoseAnswer:
 
 
 def _again(given: _Flags, run: str) -> tuple[str, ...]:
-    """The command that was given, with --record; what the environment says it will say again."""
+    """The command that was given, with --record but without values from the environment."""
     from holdfast.signals.prometheus import place
 
     signals = given.signals
@@ -180,7 +180,7 @@ def _write(changes: Iterable[IncidentChange]) -> None:
 
 
 def _as_json(answer: DiagnoseAnswer, told: RanksStanding | None) -> dict[str, object]:
-    """An incident's cause, domain, owner and so on are its own keys."""
+    """The answer as JSON has it. An incident's cause, domain, owner and so on are its own keys."""
     return {
         "run": answer.run,
         "at": stamp(answer.at_ns),

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: what is seen of a cluster, what is not and how to switch it on, which names disagree."""
+"""`holdfast doctor`: which metrics a cluster has, which are missing, and which names disagree."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ from holdfast.topology.draft import draft
 
 STEPS_WITHIN_NS = 1_800 * 10**9
 FINEST_S = 1.0
-"""Of the grid: one as fine as this shows how often exporters are scraped, and not how often we look."""
+"""The step of the grid: this fine, it shows the scrape interval of exporters, not our own."""
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     write: Path | None = option("Write a topology file to start from.")
-    check: bool = option("Exit with code 1 if nothing is seen, a name is not known or a node is dark.")
+    check: bool = option("Exit with code 1 if nothing is seen, a name is unknown or a node is dark.")
     at_ns: int | None = option(
         "--at", "As of this time.  [default: now]", callback=past_moment_ns, metavar="TIME"
     )
@@ -37,10 +37,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("doctor")
 @takes(_Flags)
 def command(given: _Flags) -> int:
-    """Say what is seen of the cluster, what is not, and how to switch it on.
+    """Show which metrics of the cluster are seen, which are not, and how to switch them on.
 
-    Of each exporter and metric that is missing, it says what would become visible. Names that exporters,
-    topology and scheduler spell differently are listed with what they were taken for.
+    For each missing exporter and metric it says what would become visible. Names that exporters, topology
+    and scheduler spell differently are listed with the node that they were matched to.
     """
     at_ns = SystemClock().now_ns() if given.at_ns is None else given.at_ns
     if given.write is not None and given.write.exists():
@@ -66,6 +66,6 @@ def _write(path: Path, text: str) -> None:
             file.write(text)
     except OSError as error:
         raise InputError(
-            f"{path} cannot be written: {error.strerror}.", hint="Name a place that you may write to."
+            f"{path} cannot be written: {error.strerror}.", hint="Name a file that you may write to."
         ) from None
     click.echo(f"holdfast: Wrote {path}. Correct it, then give it with --topology {path}.", err=True)

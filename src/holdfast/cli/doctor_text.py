@@ -1,4 +1,4 @@
-"""The check-up in the terminal: what is seen, what is missing and how to have it, names, runs, doubts."""
+"""The check-up in the terminal: metrics seen, metrics missing and how to add them, names, runs, doubts."""
 
 from collections.abc import Iterable
 
@@ -30,7 +30,7 @@ def show(found: Checkup) -> None:
 def _show_seen(console: Console, seen: Iterable[SeenExporter]) -> None:
     rows = list(seen)
     if not rows:
-        console.print("Nothing is seen: none of the metrics there are known.\n", style="bold yellow")
+        console.print("Nothing is seen: the source has no known metric.\n", style="bold yellow")
         return
     console.print("Seen", style="bold")
     exporters = table("  exporter", "metrics", "hosts", "every", "dark", header_style="dim")
@@ -89,7 +89,7 @@ def _show_runs(console: Console, runs: Iterable[RunSeen]) -> None:
         )
     for one in listed[:RUNS_MAX]:
         steps = "" if one.has_steps else _stepless(one)
-        nodes = wording.many(one.nodes, "node") if one.nodes else "on nodes that nothing names"
+        nodes = wording.many(one.nodes, "node") if one.nodes else "on unknown nodes"
         console.print(f"  {printable(one.run)}: {nodes}, known by {one.source}{steps}.")
     if len(listed) > RUNS_MAX:
         console.print(f"  ... and {len(listed) - RUNS_MAX:,} more.")
@@ -98,7 +98,7 @@ def _show_runs(console: Console, runs: Iterable[RunSeen]) -> None:
 
 def _stepless(run: RunSeen) -> str:
     if run.last_ns is not None:
-        return f", but no pace can be told now: its last step was at {wording.stamp(run.last_ns)}"
+        return f", but its pace now is unknown: its last step was at {wording.stamp(run.last_ns)}"
     if run.source == LOGGED:
         return ", but it has no step so far"
     return ", but no step: name its metric with --step-metric"

@@ -1,4 +1,4 @@
-"""`holdfast drain`: a live run goes on without a node."""
+"""`holdfast drain`: have a live run go on without a node."""
 
 import click
 
@@ -13,9 +13,9 @@ from holdfast.run.wire import Drain
 @wait_option
 @json_option
 def command(node: str, run: str, wait_s: float, as_json: bool) -> int:
-    """Have the members of NODE leave between two steps; the node has nobody until `holdfast restore`.
+    """Have the members of NODE leave between two steps; it has no members until `holdfast restore`.
 
-    The others share its lanes until a spare node, if there is one, takes part in its place. Nothing is
-    computed again. Exit code 1: the run is over, or the node keeps its members; 2: it has no such node.
+    The other nodes share its lanes until a spare node, if there is one, takes its place. Nothing is computed
+    again. Exit code 1: the run is over, or the node keeps its members; 2: the run has no such node.
     """
     return moved(run, Drain(node=node), Drain(node=node, asks_only=True), wait_s=wait_s, as_json=as_json)

@@ -1,4 +1,4 @@
-"""How a verb ends that goes on until it is told to: within a bound, whatever the servers it talks to do."""
+"""Ends verbs that run until they are stopped: within a bound, even if a server does not answer."""
 
 import os
 import signal
@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 END_S_MAX = 20.0
-"""From the signal to the end of the process. Alerts that wait, sessions to close and files to finish get
-their own shorter bounds; this one is for what has none, such as a resolver or a driver that hangs.
+"""From the signal to the end of the process. Waiting alerts, open sessions and unfinished files have their
+own shorter bounds; this one is for everything else, such as a resolver or a driver that hangs.
 """
 EXIT_CODE = 1
 STDERR = 2
@@ -23,7 +23,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.asked = threading.Event()
-        # It runs before it is needed: in a signal handler a thread cannot be started safely.
+        # Started now, because a signal handler cannot start a thread safely.
         threading.Thread(target=self._leave_in_time, name="holdfast-ending", daemon=True).start()
 
     def _leave_in_time(self) -> None:
@@ -34,7 +34,7 @@ class StopRequest:
 
 @contextmanager
 def on_signal(ending: StopRequest, then: Callable[[], None]) -> Iterator[None]:
-    """While the block lasts, a signal asks for the end and calls `then`, which may raise."""
+    """While the block lasts, a signal sets `ending.asked` and calls `then`, which may raise."""
 
     def told(number: int, frame: FrameType | None) -> None:
         ending.asked.set()
@@ -53,8 +53,8 @@ def interrupt() -> None:
 
 
 def _leave() -> None:
-    sentence = f"holdfast: Something did not end within {END_S_MAX:g} s; left without it.\n"
+    sentence = f"holdfast: Something did not end within {END_S_MAX:g} s; ended without it.\n"
     with suppress(OSError):
-        os.set_blocking(STDERR, False)  # nobody may be reading it
+        os.set_blocking(STDERR, False)  # a full pipe without a reader would block
         os.write(STDERR, sentence.encode())
     os._exit(EXIT_CODE)

@@ -1,4 +1,4 @@
-"""`holdfast events`: what was recorded, as it was recorded."""
+"""`holdfast events`: show events as they were recorded."""
 
 import re
 from contextlib import suppress
@@ -25,7 +25,7 @@ _ENVELOPE = frozenset(ev.Event.__struct_fields__)
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     run: str | None = argument(required=False)
-    kinds: tuple[str, ...] = option("--kind", "Only this kind; may be given again.", metavar="KIND")
+    kinds: tuple[str, ...] = option("--kind", "Only this kind. May be repeated.", metavar="KIND")
     subject: str | None = option("Only events about this member, node or GPU.", callback=recorded_name)
     since_ns: int | None = option(
         "--since", "Only from this time on (ISO 8601, or epoch).", callback=moment_ns, metavar="TIME"
@@ -43,7 +43,7 @@ class _Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What a line tells of a diagnosis."""
+    """The part of a diagnosis that a line shows."""
 
     cause: _Cause
 
@@ -72,9 +72,9 @@ def command(given: _Flags) -> None:
 
 def _known(kinds: tuple[str, ...]) -> tuple[str, ...]:
     for kind in kinds:
-        # A newer version may have recorded a kind that is not known here, but every kind has a dot.
+        # A newer version may have recorded an unknown kind, but every kind has a dot.
         if kind not in ev.KINDS and "." not in kind:
-            raise InputError(f"There is no kind {kind!r}.", hint=f"Known are {', '.join(ev.KINDS)}.")
+            raise InputError(f"Unknown kind {kind!r}.", hint=f"Known are {', '.join(ev.KINDS)}.")
     return kinds
 
 
@@ -89,13 +89,13 @@ def _line(event: ev.AnyEvent) -> str:
 
 
 def _told(event: ev.KnownEvent) -> dict[str, object]:
-    """The fields that a line shows; of a diagnosis, which is pages long, what was found and where."""
+    """The fields that a line shows. A diagnosis is pages long: only its mechanism and subject are shown."""
     fields = msgspec.structs.asdict(event)
     if isinstance(event, ev.IncidentDiagnosed):
         del fields["diagnosis"]
         with suppress(*UNDECODABLE):
             cause = msgspec.json.decode(event.diagnosis, type=_Diagnosis).cause
-            # Behind those of the envelope, of which the subject is one.
+            # After the fields of the envelope, of which `subject` is one.
             return {**fields, "mechanism": cause.mechanism, "about": cause.subject}
     return fields
 
@@ -114,5 +114,5 @@ def _value(name: str, value: object) -> str:
 
 
 def _word(text: str) -> str:
-    """As it is, unless it could be taken for more than one word or for a field: then in quotes."""
+    """The text, in quotes if it could be mistaken for several words or for a field."""
     return repr(text) if re.search(r"[\s,='\"]", text) else text

@@ -1,4 +1,4 @@
-"""`holdfast finance`: spend, useful spend and waste of all runs, for the owner of the budget."""
+"""`holdfast finance`: show spend, useful spend and waste of all runs, for the owner of the budget."""
 
 from pathlib import Path
 
@@ -24,13 +24,11 @@ from holdfast.record.runs import simulated_remark
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    runs: tuple[str, ...] = option("--run", "Only this run; may be given again.", metavar="RUN")
-    teams: tuple[str, ...] = option("--team", "Only this team; may be given again.", metavar="TEAM")
+    runs: tuple[str, ...] = option("--run", "Only this run. May be repeated.", metavar="RUN")
+    teams: tuple[str, ...] = option("--team", "Only this team. May be repeated.", metavar="TEAM")
     look: AskedWindow = shared(window_options)
     own_or_rent: bool = option("Compare owning GPUs with renting them, too.")
-    own_path: Path | None = option(
-        "--own", "The same, on these terms, as TOML; what it does not say is assumed."
-    )
+    own_path: Path | None = option("--own", "The same, on these terms, as TOML; missing terms are assumed.")
     example_own: bool = option("Print a file with every term of owning, and stop.")
     html_path: Path | None = shared(html_option)
     csv_path: Path | None = option(
@@ -47,10 +45,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("finance")
 @takes(_Flags)
 def command(given: _Flags) -> None:
-    """Show what all runs cost, what of that was useful, and what the rest went to.
+    """Show what all runs cost, how much of that was useful, and where the rest went.
 
-    By month, cause, team and project; against budgets and targets, with a forecast; the five costliest
-    wastes and what to do about them. `--month 2026-10` is one month of it.
+    By month, cause, team and project; compared with budgets and targets, with a forecast; the five costliest
+    wastes and what to do about them. `--month 2026-10` shows one month.
     """
     if given.example_own:
         click.echo(template(), nl=False)

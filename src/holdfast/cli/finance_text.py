@@ -1,4 +1,4 @@
-"""The finance view in the terminal: the answer in two lines, what it is made of, what was assumed."""
+"""The finance view in the terminal: the answer in two lines, its parts, and the assumptions."""
 
 from collections.abc import Sequence
 
@@ -18,15 +18,15 @@ from holdfast.economics.pricing.spending import Amount
 RUNS_SHOWN_MAX = 8
 NAME_CHARS_MAX = 24
 MEANINGS_COLUMNS_MIN = 104
-"""On a narrower terminal the meanings of causes would be broken into several lines, and are left out."""
+"""On a narrower terminal the meanings of causes would wrap, so they are left out."""
 BASIS_CHARS = 19
-"""What the column takes that says what is estimated."""
+"""The width of the column that marks estimates."""
 SPARK_CELLS_MAX = 64
 _SPARKS = " ▁▂▃▄▅▆▇█"
 
 
 def show(told: Finance) -> None:
-    """Print it to stdout, as wide as the terminal and with colours where it has them."""
+    """Print the view to stdout, as wide as the terminal and in colour if it has colours."""
     console = Console(highlight=False, markup=False)
     _head(console, told)
     if told.spend.gpu_ns:
@@ -210,7 +210,7 @@ def _trend(console: Console, told: Finance) -> None:
 
 
 def _spark(stretches: Sequence[SpendStretch]) -> str:
-    """The useful share over time, a cell for each few stretches; a blank where nothing was paid for."""
+    """The useful share over time, a cell for each few stretches; blank if nothing was paid for."""
     grouped = -(-len(stretches) // SPARK_CELLS_MAX)
     cells = []
     for first in range(0, len(stretches), grouped):
@@ -271,13 +271,13 @@ def _assumptions(console: Console, told: Finance) -> None:
 
 
 def _table(*headings: str, left: tuple[str, ...] = ()) -> Table:
-    """Columns of figures under these headings; the first one, and those named, of words, which give way."""
+    """A table of figures. The first column, and those in `left`, hold words, which may wrap."""
     words = (headings[0], *left)
     return table(*(Column(heading) if heading in words else figure(heading) for heading in headings))
 
 
 def _share(console: Console, share: float | None, basis: str) -> str:
-    """A share with what it rests on, in short where there is little room for names beside it."""
+    """A share with its basis, abbreviated on a narrow terminal."""
     told = basis if console.width >= MEANINGS_COLUMNS_MIN else basis.replace("estimated", "est.")
     return wording.resting(wording.percent(share), told)
 

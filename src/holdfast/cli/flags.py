@@ -1,4 +1,4 @@
-"""A verb's flags, declared once: a structure whose fields are the options that fill them; None: not given.
+"""A verb's flags, declared once as a structure with a field for each option; None if one is not given.
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = option("How often.", default=3)
@@ -22,7 +22,7 @@ Given = TypeVar("Given", bound=msgspec.Struct)
 
 
 class FiniteRange(click.FloatRange):
-    """A number in a range: `nan` is in none, though no comparison says so, and nothing lasts for `inf`."""
+    """A finite number in a range. click's own would let `nan` through, and `inf`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -32,23 +32,23 @@ class FiniteRange(click.FloatRange):
 
 
 def option(*words: str, **settings: Any) -> Any:
-    """An option, as click has it. words: its names, where the field does not say it, and its help.
+    """An option of click. words: its names, unless the field names it, and its help.
 
-    What it returns stands as the field's default, and declares the parameter once the field is known: a
-    `bool` is a flag, a tuple takes the option several times, and a path is a FILE unless something is said.
+    The result is the field's default, and declares the parameter once the field is known: a `bool` is a flag,
+    a tuple takes the option several times, and a path is a FILE unless `settings` differ.
     """
     names = [word for word in words if word.startswith("-")]
     told = " ".join(word for word in words if not word.startswith("-")) or None
 
     def declared(field: FieldInfo) -> Decorator:
-        flags = names or [flag_of(field)]
+        flags = names or [flag_of(field.name)]
         return click.option(*flags, field.name, help=told, **{**_implied(field, flags), **settings})
 
     return declared
 
 
 def _implied(field: FieldInfo, flags: Sequence[str]) -> dict[str, Any]:
-    """What follows from the type of the field."""
+    """The settings that follow from the field's type."""
     kinds = {field.type, *get_args(field.type)}
     if bool in kinds and "/" not in flags[0]:
         return {"is_flag": True}
@@ -56,18 +56,18 @@ def _implied(field: FieldInfo, flags: Sequence[str]) -> dict[str, Any]:
     return {**path, "multiple": True} if get_origin(field.type) is tuple else path
 
 
-def flag_of(field: FieldInfo) -> str:
-    return "--" + field.name.replace("_", "-")
+def flag_of(field: str) -> str:
+    return "--" + field.replace("_", "-")
 
 
 def is_typed(field: str) -> bool:
-    """Whether the parameter of the verb that runs stands on the command line itself."""
+    """Whether the parameter was given on the command line, not by the environment or a default."""
     source = click.get_current_context().get_parameter_source(field)
     return source is click.core.ParameterSource.COMMANDLINE
 
 
 def argument(**settings: Any) -> Any:
-    """An argument that the field names."""
+    """An argument with the field's name."""
     return lambda field: click.argument(field.name, **settings)
 
 
@@ -77,7 +77,7 @@ def shared(decorator: Decorator) -> Any:
 
 
 def takes(form: type[Given]) -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
-    """Have the verb called with a `form`, whose fields, in their order, are the parameters in the help."""
+    """Call the verb with a `form`, whose fields are the parameters, in the order of the help."""
 
     def decorate(verb: Callable[[Given], Any]) -> Callable[..., Any]:
         @wraps(verb)
@@ -90,7 +90,7 @@ def takes(form: type[Given]) -> Callable[[Callable[[Given], Any]], Callable[...,
 
 
 def together(form: type[Given], field: str, made: Callable[[Given], Any] = lambda given: given) -> Decorator:
-    """Options that several verbs have, as one: a verb gets in `field` what is `made` of the form."""
+    """Options that several verbs share: the verb gets the result of `made` as `field`."""
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(verb)

@@ -1,4 +1,4 @@
-"""The run that a verb is about, which goes on."""
+"""Finds the live run that a verb is about."""
 
 import asyncio
 import os
@@ -13,5 +13,5 @@ def endpoint_of(run: str) -> Endpoint:
 
 
 async def located_here(run: str) -> Endpoint:
-    """On this machine, or where it has gone from here if $HOLDFAST_TOKEN is its token."""
+    """The run on this machine, or where it went from here if $HOLDFAST_TOKEN is its token."""
     return await located(home(), run, os.environ.get("HOLDFAST_TOKEN", ""))

@@ -1,4 +1,4 @@
-"""`holdfast import`: other programs' logs, and Holdfast's own journals, into the store."""
+"""`holdfast import`: read other programs' logs, and Holdfast's own journals, into the store."""
 
 import sys
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ from holdfast.signals.step_files import steps_in
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[Path, ...] = argument(nargs=-1, required=True, type=click.Path(path_type=Path))
     run: str | None = option(
-        "The run that everything in the files belongs to; events of Holdfast's own keep theirs.",
+        "The run that the files belong to; Holdfast's own events keep theirs.",
         metavar="NAME",
     )
-    gpus: int | None = option("How many GPUs the run has, where the file does not say.", type=int)
+    gpus: int | None = option("How many GPUs the run has, if the file does not say.", type=int)
     gpus_per_node: int | None = option(
-        "GPUs of a node, where the file counts nodes.  [default: 8 for Google's and InfiniteHBD's logs, else",
+        "GPUs of a node, if the file counts nodes.  [default: 8 for Google's and InfiniteHBD's logs, else",
         "unknown]",
         type=int,
     )
@@ -38,12 +38,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("import")
 @takes(_Flags)
 def command(given: _Flags) -> int:
-    """Take in what happened, from FILES of any known format.
+    """Import events from FILES of any known format.
 
     The format is recognised: journals of Holdfast (a file or a whole directory), event logs of Google's
-    resiliency tool, `sacct -P` output of Slurm, InfiniteHBD's fault trace, CSV and JSON lines, and whatever
-    `--step-log` takes: Megatron's log, TensorBoard's and W&B's files or directories (docs/import.md). Taking
-    in the same file twice changes nothing. Lines that cannot be read are counted and shown with their
+    resiliency tool, `sacct -P` output of Slurm, InfiniteHBD's fault trace, CSV and JSON lines, and the
+    formats of `--step-log`: Megatron's log, TensorBoard's and W&B's files or directories (docs/import.md).
+    Importing the same file twice changes nothing. Lines that cannot be read are counted and shown with their
     numbers.
     """
     options = msgspec.convert(given, Options, from_attributes=True)
@@ -65,7 +65,7 @@ def command(given: _Flags) -> int:
 
 @contextmanager
 def _watched(path: Path) -> Iterator[Watch | None]:
-    """What shows on a terminal how far a file was read; nothing appears before that turns out to be far."""
+    """Show on a terminal how far a file was read; nothing appears for a short file."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -87,7 +87,7 @@ def _bar(path: Path) -> Iterator[Watch]:
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
-        # How much there is of a pipe is not known; then the bar only moves.
+        # The size of a pipe is unknown; the bar then only moves.
         total_bytes = path.stat().st_size if path.is_file() else None
         task = progress.add_task(printable(path.name), total=total_bytes)
         yield lambda read_bytes: progress.update(task, completed=read_bytes)
@@ -110,7 +110,7 @@ def _sentence(result: FileResult) -> str:
     if result.known:
         counts.append(f"{result.known:,} known")
     if result.conflicting:
-        counts.append(f"{result.conflicting:,} conflicting with what is known and left out")
+        counts.append(f"{result.conflicting:,} left out because they conflict with known events")
     told = f" ({result.summary})" if result.summary else ""
     replaced = f"; {result.replaced:,} lines with bytes that are not text" if result.replaced else ""
     skipped = f"; {result.skipped:,} lines skipped" if result.skipped else ""

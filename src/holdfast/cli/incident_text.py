@@ -1,4 +1,4 @@
-"""Incidents in the terminal: why a run is slow, whose problem that is, what it costs and what to do."""
+"""Incidents in the terminal: why a run is slow, who owns the problem, what it costs and what to do."""
 
 import shlex
 from collections import Counter
@@ -24,7 +24,7 @@ from holdfast.signals.quality import Flaw
 FLAWS_SHOWN_MAX = 5
 LABEL_CHARS = 11
 CONTINUED = " \\"
-"""With this at its end a command goes on in the next line."""
+"""The end of a line whose command continues in the next line."""
 _COLOURS = {"critical": "red", "warning": "yellow", "info": "cyan"}
 
 
@@ -69,7 +69,7 @@ def _is_slow(pace: ReportedPace | None) -> bool:
 
 
 def _told(pace: ReportedPace) -> str:
-    """What the report of the run says of its steps: the two are held against the same reference."""
+    """The run's pace as its report has it: both are compared with the same reference."""
     origin = {
         "declared": "as declared",
         "estimated": "estimated from its own steps",
@@ -82,7 +82,7 @@ def _told(pace: ReportedPace) -> str:
 
 
 def _show_incident(console: Console, incident: Incident, *, before: Sequence[str]) -> None:
-    """before: the command after which `runbook` knows the incident, if it does not yet."""
+    """before: the command that makes the incident known to `runbook`; empty if it is known."""
     grave = severity(incident)
     console.print(Text(_headline(incident), style=f"bold {_COLOURS[grave]}"))
     _print_pairs(
@@ -103,9 +103,9 @@ def _show_incident(console: Console, incident: Incident, *, before: Sequence[str
 
 
 def _show_command(console: Console, words: Sequence[str]) -> None:
-    """As a shell takes it; where it does not fit, in lines that a shell takes for one.
+    """Print a command as a shell takes it, on several continued lines if it is too long for one.
 
-    No cell of a table: a blank behind the end of a line would end the command.
+    A table's cell would not do: a blank after the backslash would end the command.
     """
     margin = " " * (LABEL_CHARS + 1)
     first, *others = (printable(shlex.quote(word)) for word in words)
@@ -133,7 +133,7 @@ def _why(incident: Incident) -> str:
     cause = incident.cause
     match incident.verdict:
         case "unknown":
-            answer = "Unknown: nothing that was looked at explains who is late and who is not."
+            answer = "Unknown: no signal explains why some members are late and others are not."
         case "not-hardware":
             answer = f"{wording.opening(cause.title)}. Not hardware: nothing is wrong beneath the run."
         case "cause":
@@ -145,7 +145,7 @@ def _why(incident: Incident) -> str:
 
 
 def _whose(incident: Incident) -> str:
-    owner = incident.owner or "nobody's yet"
+    owner = incident.owner or "no owner yet"
     if incident.seam == "none":
         return printable(owner)
     path = " → ".join(incident.path)
@@ -153,7 +153,7 @@ def _whose(incident: Incident) -> str:
 
 
 def _flaws_of(incident: Incident) -> str:
-    """Each is a sentence of its own, and here a part of one."""
+    """The flaws, which are sentences of their own, as parts of one sentence."""
     return "".join(f"; {printable(flaw.rstrip('.'))}" for flaw in incident.flaws)
 
 
@@ -195,7 +195,7 @@ def _show_flaws(console: Console, flaws: Sequence[Flaw]) -> None:
 
 
 def show_list(incidents: Sequence[tuple[IncidentState, Incident]]) -> None:
-    """One row an incident, the newest first."""
+    """Print one row for each incident, the newest first."""
     console = Console(highlight=False, markup=False)
     rows = [_row(state, incident) for state, incident in incidents]
     headings = ("incident", "state", "began (UTC)", "slower", "GPU-h", "owner", "cause")
@@ -204,7 +204,7 @@ def show_list(incidents: Sequence[tuple[IncidentState, Incident]]) -> None:
 
 
 def _column(heading: str, cells: Sequence[Text]) -> Column:
-    """In a narrow terminal times, owners and causes go on below; what is copied or compared stays whole."""
+    """A column. On a narrow terminal times, owners and causes wrap; names and figures do not."""
     is_figure = heading in ("slower", "GPU-h")
     is_whole = is_figure or heading in ("incident", "state")
     parts = [*map(Text, heading.split()), *(cells if is_whole else ())]

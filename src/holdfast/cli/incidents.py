@@ -1,4 +1,4 @@
-"""`holdfast incidents`: what was diagnosed, and what of it is still open."""
+"""`holdfast incidents`: list the diagnosed incidents, and which of them are still open."""
 
 import click
 import msgspec

@@ -1,4 +1,4 @@
-"""A group of verbs that imports a verb's module only when that verb is called, so that help costs nothing."""
+"""A group of verbs that imports a verb's module only when that verb is called, so that help is quick."""
 
 import importlib
 import keyword
@@ -10,8 +10,8 @@ import click
 class LazyGroup(click.Group):
     """Verbs by name with their summaries; the verb `x` is `command` in the module `<package>.x`.
 
-    sections: the verbs, under the headings that help shows them by. A verb that is a keyword of Python
-    (`import`) lives in `x_`.
+    sections: the verbs, by their heading in the help. A verb that is a keyword of Python (`import`) lives in
+    `x_`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""A run while it goes: a board at the foot of the terminal, or plain lines where there is no terminal.
+"""Shows a live run: a board at the foot of the terminal, or plain lines without a terminal.
 
-Both are on stderr. This only looks: what it shows it reads from the coordinator's `Status` again and again,
-and the run neither waits for it nor depends on it. What the board looks like is in live_board.py.
+Both are on stderr. The display only reads the coordinator's `Status` again and again; the run neither waits
+for it nor depends on it. live_board.py draws the board.
 """
 
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 REFRESH_HZ = 8
 LINE_INTERVAL_NS = 5 * 10**9
-"""Without a terminal: how often a line says how far the run is."""
+"""Without a terminal: the interval of the lines that show the progress."""
 READ_BYTES = 64 << 10
 DRAIN_WAIT_S = 2.0
 """How long the members' last lines may take to come after the end."""
@@ -60,7 +60,7 @@ def _board(status: Callable[[], Status], clock: Clock) -> Iterator[LineOutlet]:
 
 @contextmanager
 def _above(console: "Console") -> Iterator[LineOutlet]:
-    """An outlet whose lines scroll above the board. A stdout that is no terminal gets them as they are."""
+    """An outlet whose lines scroll above the board. A stdout that is not a terminal gets them unchanged."""
     reading, writing = os.pipe()
     passing = threading.Thread(target=_pass_on, args=(reading, console), name="holdfast-live", daemon=True)
     passing.start()
@@ -72,7 +72,7 @@ def _above(console: "Console") -> Iterator[LineOutlet]:
 
 
 def _pass_on(reading: int, console: "Console") -> None:
-    """Print whole lines, as many at once as there are: the board is drawn again below each time."""
+    """Print all whole lines at once, because the board is drawn again after each print."""
     rest = b""
     while data := os.read(reading, READ_BYTES):
         *lines, rest = (rest + data).split(b"\n")
@@ -86,8 +86,8 @@ def _pass_on(reading: int, console: "Console") -> None:
 def _print_above(lines: list[bytes], console: "Console") -> None:
     from rich.text import Text
 
-    # Of a line that was meant to be overwritten (progress bars) the last state is kept, and of escape
-    # sequences the colours: the board would suffer from the rest.
+    # Of a line that overwrites itself (progress bars) only the last state is kept, and of escape sequences
+    # only the colours: others would damage the board.
     shown = (line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace") for line in lines)
     console.print(Text("\n").join(map(Text.from_ansi, shown)), soft_wrap=True)
 
@@ -116,7 +116,7 @@ def _lines(status: Callable[[], Status], clock: Clock) -> Iterator[LineOutlet]:
 
 
 class Teller:
-    """Turns one status after the other into lines: each happening once, and now and then the progress."""
+    """Turns statuses into lines: each happening once, and the progress at intervals."""
 
     def __init__(self) -> None:
         self._last: Happened | None = None
@@ -131,7 +131,7 @@ class Teller:
             yield f"{since(status.started_ns, now_ns)} {progress(status)}"
 
     def _new(self, happened: tuple[Happened, ...]) -> tuple[Happened, ...]:
-        """What is behind the last one that was told; all, where that is too long ago to be still there."""
+        """The happenings after the last one printed; all, if that one is too old to be in the list."""
         places = reversed(range(len(happened)))
         told = next((place + 1 for place in places if happened[place] == self._last), 0)
         self._last = happened[-1] if happened else self._last

@@ -1,4 +1,4 @@
-"""The board of a run: how far it is, its loss, who computes which lanes, and what happened last."""
+"""The board of a run: its progress, its loss, which member computes which lanes, and the last happenings."""
 
 import string
 import textwrap
@@ -19,9 +19,9 @@ from holdfast.run.status import MemberStatus, Status
 from holdfast.run.wire import Stage
 
 COLUMNS_MAX = 110
-"""On a wider terminal the eye would have to travel too far."""
+"""The most columns: wider lines are hard to read."""
 ROWS_BESIDE_MAX = 8
-"""All but members and happenings: empty lines, head, progress, loss, lanes, and a free line at the end."""
+"""All lines but members and happenings: empty lines, head, progress, loss, lanes, one free at the end."""
 HAPPENED_ROWS_MAX = 6
 MEMBER_ROWS_MIN = 3
 LABEL_CHARS = 7
@@ -54,7 +54,7 @@ _OUTCOMES = {"completed": "bold green", "failed": "bold red", "stopped": "bold y
 
 
 class Board:
-    """What `status` says whenever it is drawn, as wide as the terminal and not higher."""
+    """Draws the current `status`, as wide as the terminal and not higher."""
 
     def __init__(self, status: Callable[[], Status], clock: Clock) -> None:
         self._status = status
@@ -92,7 +92,7 @@ class Board:
         return table(Column(ratio=1, no_wrap=True), figure(), rows=[row], width=width)
 
     def _lanes(self, status: Status, width: int) -> Text:
-        """One cell for each lane, or for several in a row where there are more lanes than cells."""
+        """One cell for each lane, or for several consecutive lanes if there are more lanes than cells."""
         members = status.members
         owners = {lane: member for member in members if member.alive for lane in member.lanes}
         count = max(lane for member in members for lane in member.lanes) + 1
@@ -177,19 +177,19 @@ def _loss(status: Status, width: int, sparks: str) -> Text:
 
 
 def sparkline(values: Sequence[float], cells: int, sparks: str) -> str:
-    """The course of the values, each cell the mean of its share of them. What is no number has a `!`."""
+    """The course of the values: each cell is the mean of some of them, or `!` if it is not a number."""
     cells = min(cells, len(values))
     bounds = [cell * len(values) // cells for cell in range(cells + 1)]
     means = [sum(values[start:end]) / (end - start) for start, end in pairwise(bounds)]
     finite = [mean for mean in means if isfinite(mean)]
-    # Halves, because the difference of two numbers may be larger than any number.
+    # Halves, because the difference of two floats may overflow.
     low, high = min(finite, default=0.0) / 2, max(finite, default=0.0) / 2
     shares = [(mean / 2 - low) / ((high - low) or 1.0) for mean in means]
     return "".join(sparks[round(share * (len(sparks) - 1))] if isfinite(share) else "!" for share in shares)
 
 
 def _happened(status: Status, width: int, rows_max: int) -> list[Text]:
-    """The last happenings, as many as there is room for, each of them whole."""
+    """The last happenings that fit, none of them cut."""
     rows: list[Text] = []
     for happened in reversed(status.happened):
         at = f"{since(status.started_ns, happened.occurred_ns):>{TIME_CHARS}}  "

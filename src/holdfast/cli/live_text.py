@@ -1,11 +1,11 @@
-"""What the board and the plain lines of a live run say alike."""
+"""Texts that the board and the plain lines of a live run share."""
 
 from holdfast import wording
 from holdfast.run.status import Status
 
 
 def progress(status: Status) -> str:
-    """How far the run is, in one line."""
+    """The progress of the run in one line."""
     parts = [f"step {status.step:,}" + (f" of {status.steps_total:,}" if status.steps_total else "")]
     if status.loss is not None:
         parts.append(f"loss {status.loss:.4g}")
@@ -15,7 +15,7 @@ def progress(status: Status) -> str:
 
 
 def strength(status: Status) -> str:
-    """How many take part."""
+    """How many members take part."""
     members = [member for member in status.members if member.alive and member.lanes]
     nodes = {member.node for member in members}
     return f"{wording.many(len(members), 'member')} on {wording.many(len(nodes), 'node')}"

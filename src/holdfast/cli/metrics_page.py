@@ -1,4 +1,4 @@
-"""`--listen HOST:PORT`: where a verb serves its metrics for Prometheus."""
+"""`--listen HOST:PORT`: serves a verb's metrics for Prometheus."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ PORT_MAX = 65_535
 
 @contextmanager
 def serving_metrics(address: str, metrics: Collector | CollectorRegistry) -> Iterator[str]:
-    """Serve them while the block lasts; the page's URL. A host that is left out means every address."""
+    """Serve metrics while the block lasts, and yield the page's URL. Without a host: on every address."""
     host, port = _host_and_port(address)
     with serving(host, port, {PATH: lambda: metrics_page(metrics)}) as bound:
         yield url_of(host, bound)

@@ -1,9 +1,9 @@
-"""`holdfast mfu`: the share of the chips' peak that a throughput amounts to, beside the nearest published."""
+"""`holdfast mfu`: compute a run's share of the chips' peak, and compare it with published ones."""
 
 import click
 import msgspec
 
-from holdfast.cli.flags import option, takes
+from holdfast.cli.flags import flag_of, option, takes
 from holdfast.cli.terminal import print_json, say
 from holdfast.cli.values import count, number_between
 from holdfast.ledger import flops, references
@@ -14,7 +14,7 @@ RATE_MIN, RATE_MAX = 1e-9, 1e18
 
 HARDLY_TRAINING_PERCENT = 1.0
 PLAUSIBLE_PERCENT = (5.0, 75.0)
-"""Between these an MFU is believed: the best published row has 64 %."""
+"""An MFU outside these bounds is not plausible: the best published one is 64 %."""
 
 GPUS_PER_NODE_USUAL = 8
 
@@ -30,7 +30,7 @@ _DIMENSIONS = (
     "plain_ffn",
     "tied",
 )
-"""The flags that describe a model by its dimensions; with --params only those that attention needs count."""
+"""The flags that describe a model by its dimensions; with --params only those for attention count."""
 
 
 _RATE = number_between(RATE_MIN, RATE_MAX)
@@ -43,19 +43,17 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     params: int | None = option(
         "Parameters, such as 70e9 or 70b; else derived from the dimensions.", type=count
     )
-    active_params: int | None = option(
-        "With experts: the parameters one token is multiplied with.", type=count
-    )
+    active_params: int | None = option("With experts: the parameters that one token uses.", type=count)
     layers: int | None = option("Layers.", type=count)
     hidden: int | None = option("Hidden size.", type=count)
     heads: int | None = option("Attention heads.", type=count)
-    kv_heads: int | None = option("Key and value heads; as many as heads unless given.", type=count)
-    head_dim: int | None = option("Width of a head; hidden over heads unless given.", type=count)
+    kv_heads: int | None = option("Key and value heads.  [default: --heads]", type=count)
+    head_dim: int | None = option("Width of a head.  [default: --hidden / --heads]", type=count)
     ffn: int | None = option("Inner width of the feed-forward layer, or of one expert.", type=count)
     vocab: int | None = option("Size of the vocabulary.", type=count)
     experts: int | None = option("Experts in each layer.", type=count)
     active_experts: int | None = option("Experts chosen for each token (top-k).", type=count)
-    shared_ffn: int | None = option("Inner width of the experts that every token passes.", type=count)
+    shared_ffn: int | None = option("Inner width of the shared experts, which every token uses.", type=count)
     plain_ffn: bool = option("The feed-forward layer has no gate (not SwiGLU).")
     tied: bool = option("Input table and output head are one matrix.")
     seq: int | None = option("Sequence length in tokens.", type=count)
@@ -65,12 +63,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None = option("Tokens a second, of all GPUs together.", type=_RATE)
     step_s: float | None = option("Seconds a step, with --tokens-per-step.", type=_RATE)
     tokens_per_step: int | None = option("Tokens a step, of all GPUs together.", type=count)
-    gpus: int = option("How many GPUs made these tokens.", type=count, required=True)
-    chip: str | None = option("Such as h100, or what nvidia-smi says: 'NVIDIA H100 80GB HBM3'.")
+    gpus: int = option("How many GPUs computed these tokens.", type=count, required=True)
+    chip: str | None = option("Such as h100, or the name in nvidia-smi: 'NVIDIA H100 80GB HBM3'.")
     precision: flops.Precision = option(type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True)
-    peak_tflops: float | None = option(
-        "Dense peak of one GPU, for a chip that is not known here.", type=_RATE
-    )
+    peak_tflops: float | None = option("Dense peak of one GPU, for an unknown chip.", type=_RATE)
     recompute: float = option(
         "Part of the forward pass computed again, 0 to 1.", type=number_between(0, 1), default=0.0
     )
@@ -80,7 +76,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("mfu")
 @takes(_Flags)
 def command(given: _Flags) -> None:
-    """Compute MFU and HFU, and hold them against the nearest published figure.
+    """Compute MFU and HFU, and compare them with the nearest published figure.
 
     Both conventions for attention are shown: full (PaLM) and causal (Megatron-LM), which counts half of it.
 
@@ -112,9 +108,7 @@ def _peak_flops_per_s(flags: _Flags, chip: flops.Chip | None) -> float:
     if flags.peak_tflops is not None:
         return flags.peak_tflops * 1e12
     if chip is None:
-        raise InputError(
-            "The chip is missing.", hint="Give --chip, or --peak-tflops for one that is not known."
-        )
+        raise InputError("The chip is missing.", hint="Give --chip, or --peak-tflops for an unknown chip.")
     return flops.peak_flops_per_s(chip, flags.precision)
 
 
@@ -134,7 +128,7 @@ def _transformer(flags: _Flags) -> flops.Transformer:
     _refuse(flags, "--params", *(name for name in _DIMENSIONS if name not in _ATTENTION))
     layers, hidden = _require(flags, "layers", "hidden")
     if (flags.active_params or 0) > flags.params:
-        raise InputError("More parameters are active than there are.", hint="Check --active-params.")
+        raise InputError("--active-params is larger than --params.", hint="Check --active-params.")
     return flops.Transformer(
         params=flags.params,
         active_params=flags.active_params or flags.params,
@@ -152,7 +146,7 @@ def _shape(flags: _Flags) -> flops.Shape:
         raise InputError("--experts and --active-experts belong together.", hint="Give both or neither.")
     if (flags.active_experts or 1) > (flags.experts or 1):
         raise InputError(
-            "More experts are active than there are.", hint="Check --experts and --active-experts."
+            "--active-experts is larger than --experts.", hint="Check --experts and --active-experts."
         )
     return flops.Shape(
         layers=layers,
@@ -200,8 +194,8 @@ def _tokens_per_s(flags: _Flags) -> float:
 
 
 def _require(flags: _Flags, *names: str) -> list[int]:
-    """The values of these flags; a complaint that names all that are missing."""
-    missing = [_spelt(name) for name in names if getattr(flags, name) is None]
+    """The values of these flags. Raises `InputError` that names all missing ones."""
+    missing = [flag_of(name) for name in names if getattr(flags, name) is None]
     if missing:
         raise InputError(
             f"The model is not fully described: {', '.join(missing)} missing.",
@@ -211,20 +205,16 @@ def _require(flags: _Flags, *names: str) -> list[int]:
 
 
 def _refuse(flags: _Flags, chosen: str, *names: str) -> None:
-    """A complaint if any of these is given too: it would not count."""
+    """Raise `InputError` if any of these is given, too: it would have no effect."""
     for name in names:
         if getattr(flags, name):
-            raise InputError(f"With {chosen}, {_spelt(name)} does not count.", hint="Leave one of them out.")
-
-
-def _spelt(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+            raise InputError(f"With {chosen}, {flag_of(name)} has no effect.", hint="Leave one of them out.")
 
 
 def _doubt(flags: _Flags, answer: ComparedThroughput) -> str | None:
-    """One sentence on the input that is likely wrong, where the result cannot be right.
+    """One sentence on the input that is probably wrong, if the result is not plausible.
 
-    Judged with causal attention: on long sequences the other half exists only in the full convention's count.
+    Judged with causal attention: on long sequences the full convention counts work that is not done.
     """
     mfu, hfu = answer.causal.mfu_percent, answer.causal.hfu_percent
     if mfu > 100:

@@ -1,4 +1,4 @@
-"""`holdfast migrate`: another process in a member's place, or another node in a node's, in a live run."""
+"""`holdfast migrate`: give a member's place in a live run to another process, or a node's to another node."""
 
 import click
 
@@ -14,11 +14,11 @@ from holdfast.run.wire import Migrate
 @wait_option
 @json_option
 def command(run: str, member: str, to: str, wait_s: float, as_json: bool) -> int:
-    """Give the place of MEMBER in RUN, which goes on on this machine, to a warm process of its node.
+    """Give the place of MEMBER in RUN, which is live on this machine, to a warm process of its node.
 
     The new process gets ready while MEMBER goes on, and takes over between two steps: nothing is computed
-    again, and nobody waits. The places of a node (n1 in place of MEMBER) go to a spare node. Exit code 1: the
-    run is over, or the member stays; 2: it has no such member.
+    again, and no member waits. The places of a node (n1 instead of MEMBER) go to a spare node. Exit code 1:
+    the run is over, or the member stays; 2: the run has no such member.
     """
     asked, again = Migrate(member=member, to=to), Migrate(member=member, asks_only=True)
     return moved(run, asked, again, wait_s=wait_s, as_json=as_json)

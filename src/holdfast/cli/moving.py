@@ -1,4 +1,4 @@
-"""What `holdfast migrate`, `drain` and `restore` have in common: an operator asks, and waits for it."""
+"""Asks a live run for a move, and waits for it: for `holdfast migrate`, `drain` and `restore`."""
 
 import asyncio
 import os
@@ -25,15 +25,15 @@ wait_option: Callable[[Any], Any] = click.option(
     type=FiniteRange(min=0),
     default=WAIT_S,
     metavar="S",
-    help=f"How long to wait until it is done; it goes on all the same.  [default: {WAIT_S:g}]",
+    help=f"How long to wait for it; the move goes on after that.  [default: {WAIT_S:g}]",
 )
 run_option: Callable[[Any], Any] = click.option(
-    "--run", "run", required=True, metavar="RUN", help="The run, which goes on on this machine."
+    "--run", "run", required=True, metavar="RUN", help="A run that is live on this machine."
 )
 
 
 def moved(run: str, move: Move, again: Move, *, wait_s: float, as_json: bool) -> int:
-    """Ask for the move, and by `again` how it stands until it is done. The exit code."""
+    """Ask for the move, and with `again` for its state until it is done. Returns the exit code."""
     try:
         answer = asyncio.run(_asked(run, move, again, wait_s))
     except HoldfastError as error:
@@ -53,14 +53,14 @@ def moved(run: str, move: Move, again: Move, *, wait_s: float, as_json: bool) ->
 
 
 def _is_known(run: str) -> bool:
-    """Whether the record has it: then it is over, and otherwise there never was such a run."""
+    """Whether the record has the run: then it is over; otherwise it never existed."""
     with open_record(os.environ.get("HOLDFAST_STORE")) as store:
         return run in {summary.run for summary in store.runs()}
 
 
 def _hint(run: str, answer: Answer) -> str:
     if answer.ok:
-        return "It goes on all the same. Ask again, or wait for longer with --wait."
+        return "The move goes on. Ask again, or wait longer with --wait."
     return f"`holdfast attach {run}` shows what happened; ask again."
 
 

@@ -1,4 +1,4 @@
-"""How the verbs write web pages: one self-contained file, or stdout."""
+"""Writes web pages for the verbs: as one self-contained file, or to stdout."""
 
 import os
 from pathlib import Path
@@ -9,6 +9,7 @@ from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
 
 STDOUT = Path("-")
+WRITABLE_HINT = "Name a file in a directory that exists and that you may write to."
 
 html_option = click.option(
     "--html",
@@ -25,26 +26,26 @@ def require_one_output(html_path: Path | None, as_json: bool) -> None:
 
 
 def require_writable(path: Path | None, what: str = "page") -> None:
-    """For verbs that do something before they write: what cannot be written is refused first."""
+    """Raise `InputError` if the file cannot be written, before a verb starts its work."""
     if path is None or path == STDOUT:
         return
     if not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(
-            f"The {what} cannot be written to {path}.",
-            hint="Name a file in a directory that exists and that you may write to.",
-        )
+        raise InputError(f"The {what} cannot be written to {path}.", hint=WRITABLE_HINT)
 
 
 def write_page(page: str, path: Path, what: str = "page") -> None:
-    """Write the page, or what else it is, where it is wanted, and say on stderr where that is."""
+    """Write the page, or another text, to the file or stdout, and name the file on stderr."""
     if path == STDOUT:
         click.echo(page.encode(), nl=False)
         return
+    write_file(page.encode(), path, what)
+    click.echo(f"The {what} is in {printable(str(path))}", err=True)
+
+
+def write_file(content: bytes, path: Path, what: str) -> None:
     try:
-        path.write_text(page, encoding="utf-8")
+        path.write_bytes(content)
     except OSError as error:
         raise InputError(
-            f"The {what} cannot be written to {path}: {error.strerror}.",
-            hint="Name a file in a directory that exists and that you may write to.",
+            f"The {what} cannot be written to {path}: {error.strerror}.", hint=WRITABLE_HINT
         ) from None
-    click.echo(f"The {what} is in {printable(str(path))}", err=True)

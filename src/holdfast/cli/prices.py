@@ -1,4 +1,4 @@
-"""How the verbs get their prices: from the file that was named, or the one at home, or the defaults."""
+"""Loads the prices for the verbs: from the named file, else the one at home, else the defaults."""
 
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,23 +19,23 @@ prices_option = click.option(
     type=click.Path(path_type=Path),
     envvar="HOLDFAST_PRICES",
     metavar="FILE",
-    help="What things cost, as TOML.  [default: $HOLDFAST_PRICES, or prices.toml in $HOLDFAST_HOME if it "
-    "is there; what no file says is assumed]",
+    help="The prices, as TOML.  [default: $HOLDFAST_PRICES, or prices.toml in $HOLDFAST_HOME; missing prices "
+    "are assumed]",
 )
 
 
 def load_planning_prices(path: Path | None) -> Prices:
-    """The same for a plan: of the rates, those that hold now."""
+    """The same for a plan, with the rates that hold now."""
     return load_prices(path).holding(SystemClock().now_ns())
 
 
 def in_currency(prices: Prices) -> AbstractContextManager[None]:
-    """Amounts that are written meanwhile are in the currency of the prices file."""
+    """Write amounts in the currency of the prices file while the block lasts."""
     return wording.in_currency(prices.currency.code, prices.currency.usd_per)
 
 
 def load_prices(path: Path | None) -> Prices:
-    """The prices in this file; without one, those at home; else the defaults, which are all assumed."""
+    """The prices in this file, else those at home, else the defaults, which are all assumed."""
     if path is None:
         path = home() / PRICES_FILE
         if not is_there(path):

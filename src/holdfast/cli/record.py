@@ -1,4 +1,4 @@
-"""How the verbs reach the record: the store that was named, with this machine's own journal taken in."""
+"""Opens the record for the verbs: the named store, with this machine's own journal read into it."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ Names = TypeVar("Names", str, tuple[str, ...], None)
 
 _NAMES_HINT = "`holdfast runs` and `holdfast incidents` list the names there are."
 DAMAGES_SHOWN_MAX = 5
-"""How many damaged places of that journal are shown with their reason; all of them are counted."""
+"""How many damaged places of the journal are shown with their reason; all of them are counted."""
 
 
 store_option = click.option(
@@ -38,7 +38,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def shown_store(url: str) -> str:
-    """The store as it was named, without what may be a password: the user and the query of a URL."""
+    """The store as it was named, without parts that may hold a password: user and query of a URL."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         return url
@@ -47,7 +47,7 @@ def shown_store(url: str) -> str:
 
 
 def recorded_name(context: click.Context, parameter: click.Parameter, name: Names) -> Names:
-    """The callback of a parameter that takes names of the record, one or several: those are UTF-8."""
+    """The callback of a parameter that takes one or several names of the record, which must be UTF-8."""
     names: Sequence[str] = [name] if isinstance(name, str) else name or ()
     for one in names:
         if any("\ud800" <= letter <= "\udfff" for letter in one):
@@ -61,7 +61,7 @@ def home() -> Path:
 
 @contextmanager
 def open_record(store_url: str | None) -> Iterator[Store]:
-    """The store, up to date with what was recorded on this machine."""
+    """The store, with all events recorded on this machine."""
     with open_store(store_url, home()) as store:
         home_journal(store).take_in()
         if lost := lost_runs(home()):
@@ -73,7 +73,7 @@ def open_record(store_url: str | None) -> Iterator[Store]:
 
 
 def home_journal(store: Store) -> HomeJournal:
-    """What was recorded on this machine, on its way into the store; damaged places are told on stderr."""
+    """This machine's journal, to be read into the store; damaged places are reported on stderr."""
     return HomeJournal(store, home(), _tell)
 
 

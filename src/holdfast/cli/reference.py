@@ -1,4 +1,4 @@
-"""`holdfast reference`: the published figures that runs are held against, each with its source."""
+"""`holdfast reference`: show the published figures that runs are compared with, each with its source."""
 
 from collections.abc import Sequence
 
@@ -13,17 +13,17 @@ NEAREST_ROWS_USUAL = 10
 
 
 @click.command("reference")
-@click.option("--chip", help="Only this chip, such as h100 or what nvidia-smi calls it.")
-@click.option("--params", type=count, help="Nearest first to this many parameters, such as 70e9 or 70b.")
-@click.option("--gpus", type=count, help="Nearest first to this many GPUs.")
+@click.option("--chip", help="Only this chip, such as h100 or the name in nvidia-smi.")
+@click.option("--params", type=count, help="Sort by nearness to this many parameters, such as 70e9 or 70b.")
+@click.option("--gpus", type=count, help="Sort by nearness to this many GPUs.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), help="Rows of each table; 10 if nearest first, else all."
+    "--limit", type=click.IntRange(min=1), help="Rows of each table; 10 if sorted by nearness, else all."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(chip: str | None, params: int | None, gpus: int | None, limit: int | None, as_json: bool) -> None:
-    """Show the published MFU and bus bandwidth that runs are held against, with their sources.
+    """Show the published MFU and bus bandwidth that runs are compared with, with their sources.
 
-    A question mark stands for what the source does not say. Without a filter, the models that
+    A question mark stands for a value that the source does not give. Without a filter, the models that
     `holdfast mfu --model` knows by name are listed as well.
     """
     known = references.published().chosen(chip_named(chip) if chip else None, params, gpus)
@@ -39,12 +39,12 @@ def command(chip: str | None, params: int | None, gpus: int | None, limit: int |
 
 
 def _remarks(mfu_rows: int, bandwidth_rows: int, limit: int | None) -> list[str]:
-    """What a reader would otherwise miss without knowing it."""
+    """Notes on rows that are not shown."""
     remarks = []
     if mfu_rows == 0:
         remarks.append("No MFU on this chip; `holdfast mfu` takes the chip with the nearest peak.")
     if bandwidth_rows == 0:
-        remarks.append("No bus bandwidth of this chip.")
+        remarks.append("No bus bandwidth is published for this chip.")
     if limit and mfu_rows > limit:
         remarks.append(f"{limit} of {mfu_rows} rows of MFU are shown; see --limit.")
     return remarks
@@ -63,7 +63,7 @@ def _show(shown: references.PublishedReferences) -> None:
 
 
 def _print_table(title: str, columns: str, rows: Sequence[Sequence[str]]) -> None:
-    """A table without lines, unless it is empty; a column whose heading starts with `>` is flush right."""
+    """Print a table without lines, unless it is empty; a heading that starts with `>` is flush right."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""`holdfast replay`: compute one lane of one step of a run again, and hold it against what was recorded."""
+"""`holdfast replay`: compute one lane of one step of a run again, and compare it with the record."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ from holdfast.run.launcher import CHECKPOINTS_DIRECTORY
     "--checkpoints",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where the run's are.  [default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
+    help="The run's checkpoints.  [default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
 )
 @json_option
 def command(
@@ -37,7 +37,8 @@ def command(
 ) -> int:
     """Compute LANE of STEP of RUN again, with its SCRIPT and ARGUMENTS, and compare it with the record.
 
-    The script trains alone from the newest checkpoint before the step. Exit code 0: the same bits; 1: others.
+    The script trains alone from the newest checkpoint before the step. Exit code 0: the same bits; 1: other
+    bits.
     """
     with open_record(os.environ.get("HOLDFAST_STORE")) as store:
         run = find_run(store, run)
@@ -62,7 +63,7 @@ def _text(result: ReplayResult) -> str:
         lines.append("Computed twice here, it had different bits: a kernel is not deterministic.")
     elif result.is_same is None:
         lines.append(
-            "Computed twice here, it had the same bits. The record has none of this lane to compare."
+            "Computed twice here, it had the same bits. The record has no print of this lane to compare."
         )
     elif result.is_same:
         lines.append(f"The same bits as recorded ({result.recorded_print}).")

@@ -31,9 +31,9 @@ def command(
     store_url: str | None,
     as_json: bool,
 ) -> None:
-    """Show where every GPU-second of RUN went (the run with the newest event if left out).
+    """Show where every GPU-second of RUN went (default: the run with the newest event).
 
-    The page also says what the losses cost, at the prices of --prices. Both price the time between attempts.
+    The page also shows what the losses cost, at the prices of --prices. Both price the time between attempts.
     """
     require_one_output(html_path, as_json)
     prices = load_prices(prices_path)

@@ -16,17 +16,17 @@ from holdfast.ledger.report import CheckpointReach, IncidentReport, Report, Step
 INCIDENTS_SHOWN_MAX = 8
 BAR_CELLS_MAX = 100
 MEANINGS_COLUMNS_MIN = 80
-"""On a narrower terminal what the categories mean would be broken into several lines, and is left out."""
+"""On a narrower terminal the meanings of categories would wrap, so they are left out."""
 BASIS_COLUMNS_MIN = 100
 """On a narrower terminal a mark says which figures are estimated."""
 ABOUT = "~"
 WHAT_CHARS_MIN = 14
-"""What happened is not squeezed by the rest of its row: where there is too little room, that gives way."""
+"""The least width of the column `what`: on a narrow terminal the other columns shrink first."""
 UNEXPLAINED_RESTART = "unexplained restart"
-"""What the ledger calls restarts that nothing recorded gives a reason for."""
+"""The ledger's name for restarts without a recorded reason."""
 
-# One colour and one mark a category, so that the bar can be read without colours as well. No mark is `?`,
-# which is what becomes of █ where the encoding does not know it.
+# Each category has a colour and a mark, so that the bar can be read without colours as well. No mark is `?`,
+# which stands for █ in encodings that lack it.
 _LOOKS: dict[Category, tuple[str, str]] = {
     Category.USEFUL: ("green", "█"),
     Category.RECOMPUTED: ("blue", "r"),
@@ -50,7 +50,7 @@ _LOOKS: dict[Category, tuple[str, str]] = {
 
 
 def show(told: Report) -> None:
-    """Print the report to stdout, as wide as the terminal and with colours where it has them."""
+    """Print the report to stdout, as wide as the terminal and in colour if it has colours."""
     console = Console(highlight=False, markup=False)
     _head(console, told)
     if told.paid_gpu_ns:
@@ -132,7 +132,7 @@ def _headline(told: Report, amounts: wording.Amounts) -> str:
 
 
 def _bar(parts: list[tuple[Category, int]], whole: int, cells: int) -> Text:
-    """The parts side by side; what is there at all has a cell, and the largest gives way for it."""
+    """The parts side by side. Each part that is not zero has a cell, at the expense of the largest."""
     widths = {category: max(1, round(cells * part / whole)) for category, part in parts if part}
     largest = max(widths, key=lambda category: widths[category])
     widths[largest] = max(1, widths[largest] + cells - sum(widths.values()))
@@ -199,7 +199,7 @@ def _counts(told: Report) -> str:
 
 
 def _checkpoints(saved: CheckpointReach) -> str:
-    """What they cost and what they are worth; empty where nothing of that was recorded."""
+    """The cost and the value of checkpoints; empty if neither was recorded."""
     costs, said = saved.costs, []
     if costs is not None:
         said.append(
@@ -242,7 +242,7 @@ def _mfu(told: Report) -> str:
 
 
 def _ratio(ratio: float | None) -> str:
-    """In a sentence what is not known has a word; a dash is for cells."""
+    """The value, or the word `unknown`: dashes are for cells."""
     return "unknown" if ratio is None else wording.percent(ratio)
 
 

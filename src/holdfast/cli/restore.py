@@ -1,4 +1,4 @@
-"""`holdfast restore`: a node that was drained may have members again."""
+"""`holdfast restore`: let a drained node have members again."""
 
 import click
 
@@ -12,8 +12,8 @@ from holdfast.run.wire import Restore
 @run_option
 @json_option
 def command(node: str, run: str, as_json: bool) -> int:
-    """Let NODE, which was drained, take part in the run again: its members come in between two steps.
+    """Let NODE, which was drained, take part in the run again: its members join between two steps.
 
-    Exit code 1: the run is over, or the node is still being drained; 2: it has no such node.
+    Exit code 1: the run is over, or the node is still being drained; 2: the run has no such node.
     """
     return moved(run, Restore(node=node), Restore(node=node), wait_s=0.0, as_json=as_json)

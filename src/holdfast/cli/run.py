@@ -1,4 +1,4 @@
-"""`holdfast run`: where torchrun stood."""
+"""`holdfast run`: run a training script, in place of torchrun."""
 
 import os
 import re
@@ -32,7 +32,7 @@ from holdfast.run.visible import gpus_seen, too_few
 from holdfast.run.wire import SLOTS_MAX, PlannedFault, SkippedLanes
 
 DEFAULT_PORT = 29400
-"""torchrun's, for an endpoint without one."""
+"""torchrun's default, for an endpoint without a port."""
 WAIT_S = 600.0
 GRACE_S = 10.0
 
@@ -44,15 +44,15 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "Members of a node: a number, gpu, cpu or auto.  [default: 1]", default="1", metavar="N"
     )
     nnodes: str | None = torchrun.option(
-        "Nodes of the run; with a range it goes on with as few as MIN.  [default: 1:NODES]",
+        "Nodes of the run; with a range it goes on with at least MIN.  [default: 1:NODES]",
         metavar="N|MIN:MAX",
     )
     shard: str | None = option(
-        "Members that hold one replica of a sharded model together, or their sizes: shard=2,tp=2.",
+        "Members of one replica of a sharded model, or the sizes of its mesh: shard=2,tp=2.",
         metavar="N|DIM=N,...",
     )
     nodes: int = option(
-        "Nodes to have on this machine, each with an agent.  [default: 1]",
+        "Nodes on this machine, each with an agent.  [default: 1]",
         type=click.IntRange(1, SLOTS_MAX),
         default=1,
         metavar="N",
@@ -60,12 +60,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: str | None = torchrun.option(
         "--coordinator",
         "--rdzv-endpoint",
-        "Where the run's nodes meet; the same on all of them. The node that HOST is holds it.",
+        "Where the run's nodes meet; the same on all of them. It runs on HOST.",
         by="--rdzv-endpoint",
         metavar="HOST:PORT",
     )
     tls: bool = option(
-        "Encrypt the connections to the coordinator, by a key of the run's own.  [env: HOLDFAST_TLS]",
+        "Encrypt the connections to the coordinator, with the run's own key.  [env: HOLDFAST_TLS]",
         envvar="HOLDFAST_TLS",
     )
     arbiter: str = option(
@@ -89,7 +89,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="N",
     )
     max_restarts: int = torchrun.option(
-        "Of a script that does not join, as a whole.  [default: 3]",
+        "Restarts of a script that does not join, as a whole.  [default: 3]",
         type=click.IntRange(min=0),
         default=3,
         metavar="N",
@@ -104,7 +104,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         type=FiniteRange(min=0, min_open=True),
         metavar="S",
     )
-    no_rebalance: bool = option("Deal lanes evenly, also if a member is slow.")
+    no_rebalance: bool = option("Deal lanes evenly, even if a member is slow.")
     audit: float | None = option(
         "Compute this share of lanes twice and compare, to find silent corruption; 0: never. "
         f"Not with --shard.  [default: {RATE:g}]",
@@ -146,28 +146,30 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="STEPS",
     )
     log_dir: Path | None = torchrun.option(
-        "Write each member's output there, too: DIR/RUN/MEMBER/stdout.log.", metavar="DIR"
+        "Also write each member's output to DIR/RUN/MEMBER/stdout.log.", metavar="DIR"
     )
     skip_lanes: str | None = option(
-        "Skip the lanes that RUN skipped, to repeat it bit by bit.", metavar="RUN"
+        "Skip the lanes that RUN skipped, to repeat it bit for bit.", metavar="RUN"
     )
-    chaos: str | None = option("Inject faults: a plan (TOML), or so many a minute.", metavar="PLAN|RATE")
+    chaos: str | None = option("Inject faults: a plan (TOML), or a number per minute.", metavar="PLAN|RATE")
     seed: int | None = option(
-        "Of the faults at random.  [default: a new one]", type=click.IntRange(min=0), metavar="S"
+        "Seed of the random faults.  [default: a new one]", type=click.IntRange(min=0), metavar="S"
     )
-    team: str = option("Whose the run is, in the record and its metrics.", default="", metavar="NAME")
-    project: str = option("What it is for, for `holdfast finance`.", default="", metavar="NAME")
-    cluster: str = option("Where it runs, for prices by cluster.", default="", metavar="NAME")
+    team: str = option(
+        "The team that owns the run, for the record and its metrics.", default="", metavar="NAME"
+    )
+    project: str = option("The run's project, for `holdfast finance`.", default="", metavar="NAME")
+    cluster: str = option("The run's cluster, for prices by cluster.", default="", metavar="NAME")
     metrics_port: int | None = option(
-        "Serve the run's metrics for Prometheus, where its coordinator is; 0 takes a free port.",
+        "Serve the run's metrics for Prometheus, on its coordinator's machine; 0: any free port.",
         type=click.IntRange(0, 65535),
         metavar="PORT",
     )
     metrics_host: str = option(
-        "At which address of this machine.  [default: 127.0.0.1]", default="127.0.0.1", metavar="ADDRESS"
+        "The address for --metrics-port.  [default: 127.0.0.1]", default="127.0.0.1", metavar="ADDRESS"
     )
     size: Path | None = option(
-        "The model, its layout and its data loader (TOML), to be checked before anything starts."
+        "The model, its layout and its data loader (TOML), checked before anything starts."
     )
     detachable: bool = option(
         "The run outlives this command: `holdfast attach RUN` shows it, `holdfast stop RUN` ends it."
@@ -181,7 +183,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     master_port: int | None = torchrun.option("And its port.", type=click.IntRange(0, 65535), metavar="PORT")
     local_addr: str | None = torchrun.option(
-        "Where the other nodes reach this one, if that cannot be told from here.", metavar="ADDRESS"
+        "This node's address for the other nodes, if it cannot be found out.", metavar="ADDRESS"
     )
     role: str = torchrun.option("ROLE_NAME in the members' environment.", default="default", metavar="NAME")
     tee: str = torchrun.option(
@@ -204,12 +206,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     duplicate_stdout_filters: str | None = torchrun.option(
         "Write shown lines with one of these words to filtered_stdout.log, too.", metavar="WORD,..."
     )
-    duplicate_stderr_filters: str | None = torchrun.option("The same of stderr.", metavar="WORD,...")
+    duplicate_stderr_filters: str | None = torchrun.option("The same for stderr.", metavar="WORD,...")
     virtual_local_rank: bool = torchrun.option(
-        "LOCAL_RANK is 0 in every member, and its GPU the only one that it sees."
+        "LOCAL_RANK is 0 in every member, and each sees only its own GPU."
     )
     shutdown_timeout: int | None = torchrun.option(
-        "From SIGTERM to SIGKILL, for members that are to end.  [default: 10]",
+        "From SIGTERM to SIGKILL, for members that must end.  [default: 10]",
         type=click.IntRange(min=0),
         variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
         metavar="S",
@@ -220,7 +222,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     rdzv_conf: str = torchrun.option(
         "join_timeout is --wait; other keys have no effect.", default="", metavar="KEY=VALUE,..."
     )
-    standalone: bool = torchrun.option("On this machine alone, whatever else says where.")
+    standalone: bool = torchrun.option("Run on this machine alone, whatever other flags say.")
     run_path: bool = torchrun.option("SCRIPT is a file for Python; overrides --no-python.")
 
 
@@ -287,19 +289,19 @@ def command(given: _Flags) -> int:
 
 
 def _further(given: _Flags) -> list[str]:
-    """The places that checkpoints are copied to."""
+    """The places to which checkpoints are copied."""
     return [*(text for text in given.checkpoints if "://" in text), *given.checkpoints_also]
 
 
 def _doubts(given: _Flags, policy: RunPolicy) -> Iterator[str]:
-    """What will slow the run down and can be told before it starts; what cannot work is refused."""
+    """Warn of settings that will slow the run down, before it starts. Raises `InputError` for wrong ones."""
     cpus = len(os.sched_getaffinity(0))
     threads, members = os.environ.get("OMP_NUM_THREADS", ""), given.nodes * policy.slots
     if threads.isascii() and threads.isdigit() and members * int(threads) > max(cpus, members):
         total = members * int(threads)
         yield f"OMP_NUM_THREADS={threads} makes {total} threads of {members} members on {cpus} CPUs."
     if given.size is not None:
-        from holdfast.cli.mesh import layout_of
+        from holdfast.cli.plan.size import layout_of
         from holdfast.economics.sizing.starting import Dimensions, run_doubts
 
         planned = Dimensions(
@@ -388,7 +390,7 @@ def order_of(given: _Flags) -> Order:
 
 
 def _arbiter(url: str) -> str:
-    """`InputError` where it is none."""
+    """The URL. Raises `InputError` if it is not one of a PostgreSQL database."""
     arbiter_at(url, "", 0)
     return url
 
@@ -412,11 +414,11 @@ def _skipped(run: str | None) -> tuple[tuple[SkippedLanes, ...], int | None]:
 
 
 def _view(given: _Flags, slots: int) -> View:
-    """What of the members' output is shown."""
+    """Which of the members' output is shown."""
     redirects = torchrun.streams_of("--redirects", given.redirects, slots)
     tee = torchrun.streams_of("--tee", given.tee, slots)
     ranks = torchrun.ranks_of(given.local_ranks_filter)
-    if _is_nowhere(given.log_dir):  # with torchrun that undoes whatever else is said about output
+    if _is_nowhere(given.log_dir):  # torchrun then ignores all other flags about output
         return View()
     copied: dict[Stream, tuple[str, ...]] = {
         "stdout": torchrun.filters_of(given.duplicate_stdout_filters),
@@ -427,7 +429,7 @@ def _view(given: _Flags, slots: int) -> View:
 
 
 def _wants_files(given: _Flags) -> bool:
-    """Whether output is to be in files, though nothing says where."""
+    """Whether output goes to files, but no directory is given."""
     asked = (given.redirects, given.tee) != ("0", "0")
     return given.log_dir is None and (
         asked or bool(given.duplicate_stdout_filters or given.duplicate_stderr_filters)
@@ -450,7 +452,7 @@ def _wait_s(given: _Flags) -> float:
 
 
 def _proof_words(given: _Flags) -> tuple[str, ...]:
-    """The script and its arguments, as `checkpoint prove` takes them. What it cannot prove is refused."""
+    """The script and its arguments for `checkpoint prove`. Raises `InputError` if it cannot prove them."""
     if gpus_seen(os.environ):
         raise InputError(
             "--prove-every needs a GPU that no member uses, and this machine's are the members'.",
@@ -484,7 +486,7 @@ def _node_range(given: _Flags, nodes_needed: int) -> tuple[int, int]:
 
 
 def _place(given: _Flags, nodes_max: int) -> tuple[str, int] | None:
-    """Where the coordinator should be; None: on this machine, at a port of its choice."""
+    """The coordinator's address; None: on this machine, at any free port."""
     if given.standalone:
         return None
     if given.coordinator is None:
@@ -505,7 +507,7 @@ def _place(given: _Flags, nodes_max: int) -> tuple[str, int] | None:
 
 
 def _slots(text: str) -> int:
-    """How many members a node has; torchrun's words for it mean the same."""
+    """How many members a node has; torchrun's words mean the same as there."""
     if re.fullmatch(r"[0-9]{1,9}", text) and 0 < int(text) <= SLOTS_MAX:
         return int(text)
     cpus = len(os.sched_getaffinity(0))
@@ -523,7 +525,7 @@ def _slots(text: str) -> int:
 
 
 def _chaos(text: str | None) -> tuple[tuple[PlannedFault, ...], float]:
-    """A plan's faults, or how many a minute."""
+    """A plan's faults, or their number per minute."""
     if text is None:
         return (), 0.0
     try:

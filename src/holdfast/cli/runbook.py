@@ -1,4 +1,4 @@
-"""`holdfast runbook`: what to do about an incident."""
+"""`holdfast runbook`: print what to do about an incident."""
 
 import click
 
@@ -15,7 +15,7 @@ from holdfast.record.clock import SystemClock
 def command(incident: str | None, store_url: str | None, as_json: bool) -> None:
     """Print the runbook of INCIDENT (RUN/s1, say) in Markdown, filled in with its own subjects.
 
-    Of a RUN: of its newest open incident. Left out: of the newest there is.
+    With RUN: of its newest open incident, or its newest. Without either: the same, of all runs.
     """
     from holdfast.diagnose.runbooks import runbook, seam_runbook
 
@@ -30,5 +30,5 @@ def command(incident: str | None, store_url: str | None, as_json: bool) -> None:
         )
         return
     text = own.text if across is None else f"{own.text}\n{across.text}"
-    # It comes from the record, and the record from others: nothing in it may move a terminal's cursor.
+    # Names in the record come from other programs: they must not move a terminal's cursor.
     click.echo("\n".join(printable(line) for line in text.splitlines()))

@@ -1,4 +1,4 @@
-"""`holdfast runs`: what is in the store, and what came of it: GPU-hours, useful share, cost, outcome."""
+"""`holdfast runs`: list the runs in the store: GPU-hours, useful share, cost, outcome."""
 
 import sys
 import time
@@ -16,11 +16,11 @@ from holdfast.economics.pricing.listing import Listed, listed
 from holdfast.record.runs import simulated_runs
 
 RUN_CHARS_MAX = 40
-"""A longer name is cut, so that the rest of every row still fits beside it; `--json` has the whole."""
+"""A longer name is cut, so that the rest of its row fits; `--json` has the whole name."""
 RUNNING_NS_MAX = 600 * 10**9
-"""A run of which nothing was recorded for longer may have died without a word."""
+"""A run without an event for longer than this may have died unnoticed."""
 ASSUMED = "~"
-"""Before an amount that rests on a price nobody gave, and a share that rests on an estimate."""
+"""Marks an amount at an assumed price, and a share that is estimated."""
 
 
 @click.command("runs")
@@ -42,7 +42,7 @@ def command(prices_path: Path | None, store_url: str | None, as_json: bool) -> N
         print_json(runs)
         return
     if not runs:
-        click.echo("The store holds no runs yet; take something in with `holdfast import FILE`.", err=True)
+        click.echo("The store has no runs yet; import some with `holdfast import FILE`.", err=True)
         return
     with in_currency(prices):
         _show(runs, now_ns)
@@ -88,7 +88,7 @@ def _cells(one: Listed, now_ns: int) -> tuple[str, ...]:
 
 
 def _outcome(one: Listed, now_ns: int) -> str:
-    """In a word; of a run without an end nobody can say more than how old its last event is."""
+    """The outcome in a word; for a run without an end, the age of its last event."""
     if one.ended is not None:
         return one.ended.outcome
     return "running" if now_ns - one.last_ns < RUNNING_NS_MAX else "unknown"

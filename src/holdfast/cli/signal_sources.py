@@ -1,4 +1,4 @@
-"""How the verbs get signals: from a Prometheus-compatible server, or from the embedded store's directory."""
+"""Opens signals for the verbs: from a Prometheus-compatible server, or from the embedded store."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +20,10 @@ Given = TypeVar("Given", str, tuple[str, ...], None)
 
 
 def url_option(context: click.Context, parameter: click.Parameter, given: Given) -> Given:
-    """The callback of an option that takes one URL or several, each of them possibly in a file."""
+    """The callback of an option that takes URLs, each of which may be in a file (@FILE)."""
     if not given:
         return given
-    from holdfast.signals.credentials import spelled_out  # a verb that asks no server need not load a client
+    from holdfast.signals.credentials import spelled_out  # loads an HTTP client
 
     what = parameter.opts[0]
     if isinstance(given, str):
@@ -34,7 +34,7 @@ def url_option(context: click.Context, parameter: click.Parameter, given: Given)
 
 
 class SignalFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """Where signals are, and what tells the steps of runs beside them."""
+    """The flags for the source of signals, and for the steps of runs."""
 
     prometheus_url: str | None = option(
         "--prometheus",
@@ -59,7 +59,7 @@ class SignalFlags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="TIME",
     )
     step_metric: str | None = option(
-        "A metric that counts the steps of runs, or has their time.  [default: $HOLDFAST_STEP_METRIC]",
+        "A metric with the number or the time of runs' steps.  [default: $HOLDFAST_STEP_METRIC]",
         envvar="HOLDFAST_STEP_METRIC",
         metavar="NAME",
     )
@@ -75,7 +75,7 @@ class SignalFlags(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def logged_runs(self) -> tuple[str, ...]:
-        """The runs whose step logs were named: they are watched, whether or not they have made a step yet."""
+        """The runs with a step log: they are watched even before their first step."""
         return tuple(run for run, _ in self.logs)
 
 
@@ -86,9 +86,9 @@ signals_options = together(SignalFlags, "signals")
 def open_signals(
     asked: SignalFlags, at_ns: int | None = None, *, is_again: bool = False
 ) -> Iterator["Source"]:
-    """The source that was named; a directory on the command line goes before a server in the environment.
+    """Open the source; a directory on the command line takes precedence over a server in the environment.
 
-    at_ns: the moment to look at, where that is not now. is_again: it will be looked at again and again.
+    at_ns: the moment to look at; None: now. is_again: the source will be read repeatedly.
     """
     from holdfast.signals.opening import SIGNALS_DIRECTORY, SignalPlace, opened
 

@@ -1,4 +1,4 @@
-"""`holdfast simulate`: a cluster that breaks, and a run on it, under one policy or several."""
+"""`holdfast simulate`: simulate a run on a cluster that breaks, under one policy or several."""
 
 import shlex
 from pathlib import Path
@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from holdfast.cli.flags import option, shared, takes
-from holdfast.cli.pages import html_option, require_one_output, write_page
+from holdfast.cli.pages import html_option, require_one_output, write_file, write_page
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
@@ -28,7 +28,7 @@ DEFAULT_PRESET = "llama3-405b"
 
 
 def _moved(context: click.Context, option: click.Parameter, value: object) -> None:
-    """Earlier versions played scenarios here."""
+    """Name the verbs that play scenarios, which earlier versions did here."""
     if value:
         raise InputError(
             "Scenarios have a command of their own: `holdfast drill`.",
@@ -46,12 +46,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     policies: tuple[str, ...] = option(
         "--policy",
-        f"What is done about a failure, repeatable: {', '.join(one.name for one in policies(8, 0))},",
+        f"The policy for failures. May be repeated: {', '.join(one.name for one in policies(8, 0))},",
         "published (what the cluster's owners did), or all.  [default: restart and holdfast]",
         metavar="NAME",
     )
-    gpus: int | None = option("The same kind of cluster with so many GPUs.", type=click.IntRange(min=1))
-    days: float | None = option("How long the run is watched.", type=number_between(0.001, DAYS_MAX))
+    gpus: int | None = option("The same kind of cluster with this many GPUs.", type=click.IntRange(min=1))
+    days: float | None = option("How long the run is simulated.", type=number_between(0.001, DAYS_MAX))
     seed: int = option(type=click.IntRange(min=0), default=1, show_default=True)
     runs: int = option(
         "Seeds from --seed on.", type=click.IntRange(1, RUNS_MAX), default=1, show_default=True
@@ -86,7 +86,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--out", hidden=True, expose_value=False, callback=_moved)
 @click.option("--reveal", hidden=True, expose_value=False, callback=_moved, is_flag=True)
 def command(given: _Flags) -> None:
-    """Simulate a training run on a cluster that breaks: what is interrupted, lost and saved, by policy."""
+    """Simulate a training run on a cluster that breaks, and compare policies by their losses."""
     require_one_output(given.html_path, given.as_json)
     prices = load_planning_prices(given.prices_path)
     compared = _simulate(given, prices)
@@ -116,7 +116,7 @@ def _simulate(given: _Flags, prices: Prices) -> Comparison:
 
 
 def _command(asked: _Flags) -> str:
-    """What plays the same runs again. Who shares the work changes nothing, so it is left out."""
+    """The command that plays the same runs again, without flags that only distribute the work."""
     words = ["holdfast", "simulate", "--preset", asked.preset]
     for name in asked.policies:
         words += ["--policy", name]
@@ -140,18 +140,12 @@ def _write_record(task: Task, path: Path) -> None:
     from holdfast.twin.simulation import simulate
 
     events = simulate(task.study, task.policy, task.seed).events
-    try:
-        path.write_bytes(b"".join(encode(event) + b"\n" for event in events))
-    except OSError as error:
-        raise InputError(
-            f"The events cannot be written to {path}: {error.strerror}.",
-            hint="Name a file in a directory that exists and that you may write to.",
-        ) from None
+    write_file(b"".join(encode(event) + b"\n" for event in events), path, "events")
     click.echo(f"{len(events):,} events are in {printable(str(path))}", err=True)
 
 
 def _as_json(compared: Comparison) -> dict[str, Any]:
-    """The figures of the first policy on top, where a program that asked for one looks for them."""
+    """The result as JSON. The first policy's figures are also at the top level."""
     shown = msgspec.to_builtins(compared)
     if compared.runs == 1:
         shown["policies"] = [_plain(one) for one in shown["policies"]]
@@ -160,7 +154,7 @@ def _as_json(compared: Comparison) -> dict[str, Any]:
 
 
 def _plain(summary: dict[str, Any]) -> dict[str, Any]:
-    """Of one run every quantile is the same number."""
+    """The quantiles; of a single run they are all the same number."""
     return {
         key: value["p50"] if isinstance(value, dict) and "p50" in value else value
         for key, value in summary.items()

@@ -1,4 +1,4 @@
-"""Simulated runs for a reader at a terminal: the policies side by side, and what they rest on."""
+"""Simulated runs in the terminal: the policies side by side, and their assumptions."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from holdfast.cli.terminal import printable
 from holdfast.twin.sweep import Comparison, Spread, Summary
 
 LOSSES_SHOWN_MAX = 5
-"""The largest losses of a policy; the rest is in `--json`."""
+"""How many of a policy's largest losses are shown; `--json` has all."""
 _KEPT = ("useful",)
 
 
@@ -38,15 +38,15 @@ def show(compared: Comparison) -> None:
 
 
 def _spares(compared: Comparison) -> str:
-    """Of all policies, of which one may need more than the others."""
+    """The spare nodes; a range if the policies differ."""
     counts = sorted({one.spare_nodes for one in compared.policies})
     most = wording.many(counts[-1], "spare node")
     return most if len(counts) == 1 else f"{counts[0]:,} to {most}"
 
 
 def _table(compared: Comparison) -> Table:
-    """A line for a policy; of several runs that is the middle, and four of five lie between the next two."""
-    # Headed by short lines, so that the table fits a terminal of 80 columns.
+    """A line for each policy: the median of its runs, and P10 and P90."""
+    # Headings have short lines, so that the table fits a terminal of 80 columns.
     money = (f"{wording.currency()}\n{what}" for what in ("lost", "saved"))
     headings = ("interrupted", "effective\ntime", "useful\nof paid", "GPU-h\nlost", *money)
     lines = table("", *(Column(heading, justify="right") for heading in headings))
@@ -76,7 +76,7 @@ def _money(usd: float) -> str:
 
 
 def compact(value: float) -> str:
-    """Three figures: 1.87 M, 447 k, -5.67 M."""
+    """A number with three digits: 1.87 M, 447 k, -5.67 M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{_three_figures(value / size)} {unit}"
@@ -84,7 +84,7 @@ def compact(value: float) -> str:
 
 
 def _three_figures(value: float) -> str:
-    """Rounded first and then written: 999.6 is 1000 and not 1e+03."""
+    """Round first and format then, so that 999.6 is 1000 and not 1e+03."""
     return f"{float(f'{value:.3g}'):g}"
 
 

@@ -1,4 +1,4 @@
-"""What a flight recorder tells, in the terminal: who stands in what, who is not in it, and at which lines."""
+"""Flight recorder dumps in the terminal: which ranks wait in which collective, and which are missing."""
 
 from rich.console import Console
 from rich.table import Table
@@ -23,7 +23,7 @@ RANKS_COLUMN_MIN = 10
 
 
 def show_standing(told: RanksStanding, *, remark: str = "") -> None:
-    """Print it to stdout, as wide as the terminal. remark: why it is not of the run's incident, if so."""
+    """Print the ranks to stdout. remark: why the dumps do not belong to the run's incident, if so."""
     console = Console(highlight=False, markup=False)
     dumped = told.ranks - len(told.undumped)
     console.print(
@@ -52,7 +52,7 @@ def show_standing(told: RanksStanding, *, remark: str = "") -> None:
 
 
 def _show_places(console: Console, places: tuple[Place, ...]) -> None:
-    """Those that hold the others up come first."""
+    """The ranks that hold the others up come first."""
     console.print()
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", min_width=RANKS_COLUMN_MIN)

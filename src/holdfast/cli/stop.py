@@ -1,4 +1,4 @@
-"""`holdfast stop`: end a run that goes on on this machine."""
+"""`holdfast stop`: end a live run of this machine."""
 
 import asyncio
 
@@ -13,9 +13,9 @@ from holdfast.run.wire import Stop, fresh_asker
 @click.command("stop")
 @click.argument("run")
 def command(run: str) -> None:
-    """End RUN, which goes on on this machine, as SIGTERM to its `holdfast run` would.
+    """End RUN, which is live on this machine, as SIGTERM to its `holdfast run` would.
 
-    Members have the time of --shutdown-timeout to leave; a second `holdfast stop` waits for nobody.
+    Members have the time of --shutdown-timeout to leave; a second `holdfast stop` does not wait for them.
     """
     wish = Stop(reason="SIGTERM", asker=fresh_asker())
     answer = asyncio.run(asked(endpoint_of(run), run, wish))

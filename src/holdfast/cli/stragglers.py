@@ -1,4 +1,4 @@
-"""`holdfast stragglers`: who or what holds a training step back, from a trace of its operations."""
+"""`holdfast stragglers`: find what holds a training step back, from a trace of its operations."""
 
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,10 @@ from holdfast.stragglers.report import StragglerReport, report_on
 def command(
     trace: Path, meta_path: Path | None, form: Format | None, html_path: Path | None, as_json: bool
 ) -> None:
-    """Find out from a TRACE of operations who holds a step back.
+    """Find out from a TRACE of operations what holds a step back.
 
-    The step is simulated again with ideal durations, for everything and for all but one worker, stage or type
-    of operation: what the slowdown then is, and who explains it.
+    The step is simulated again with ideal durations, for all operations, and for all but those of one worker,
+    stage or type: the difference shows how much of the slowdown each explains.
     """
     require_one_output(html_path, as_json)
     meta = Meta() if meta_path is None else read_meta(meta_path)
@@ -58,7 +58,7 @@ def command(
 
 
 def _as_json(report: StragglerReport) -> dict[str, Any]:
-    """The figures on top, the verdict as a sentence, and what it is made of as its cause."""
+    """The result as JSON: the figures on top, the verdict as a sentence, and its parts as `cause`."""
     verdict = msgspec.to_builtins(report.verdict)
     return {
         "name": report.title,

@@ -1,4 +1,4 @@
-"""Stragglers for a reader at a terminal: the verdict, the figures, the heat map, who and what is slow."""
+"""Stragglers in the terminal: the verdict, the figures, the heat map, the slow workers and operations."""
 
 from collections.abc import Iterator
 
@@ -16,12 +16,12 @@ from holdfast.stragglers.whatif import Analysis
 WORKERS_SHOWN_MAX = 6
 OPERATIONS_SHOWN_MAX = 6
 ROWS_SHOWN_MAX = 16
-"""Of a heat map; the hottest are shown, `--html` shows all."""
+"""The most rows of a heat map: the hottest are shown, `--html` shows all."""
 CELL_WIDTH = 8
 NAME_WIDTH_MAX = 24
 BLOCKS = " ░▒▓█"
 FAINT = 0.02
-"""A score less than this above 1 has no block."""
+"""A score that exceeds 1 by less than this has no block."""
 
 
 def show(report: StragglerReport) -> None:
@@ -67,7 +67,7 @@ def _figure_rows(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
 
 
 def _show_heat(console: Console, report: StragglerReport) -> None:
-    """Data-parallel ranks down, stages across; each place with how much it alone slows the step."""
+    """Data-parallel ranks down, stages across; each cell shows how much that worker alone slows the step."""
     hottest = max((score for row in report.heat for score in row if score is not None), default=1.0)
     rows = sorted(range(len(report.heat)), key=lambda row: -max(score or 0.0 for score in report.heat[row]))
     shown = sorted(rows[:ROWS_SHOWN_MAX])
@@ -124,7 +124,7 @@ def _headed(first: str, *others: str) -> Table:
 
 
 def _share(share: float | None) -> str:
-    """`100.2 %`; what is as good as nothing has no sign."""
+    """A percentage, such as `100.2 %`; one that rounds to zero has no sign."""
     if share is None:
         return wording.UNKNOWN
     return f"{0.0 if abs(share) < 0.0005 else 100 * share:.1f} %"

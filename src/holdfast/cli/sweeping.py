@@ -11,7 +11,7 @@ from holdfast.twin.sweeping import played
 
 
 def sweep(tasks: Sequence[Task], *, processes: int | None, ray_address: str | None) -> list[Figures]:
-    """Play all of them, in their order. However it ends, the processes that it started have ended too."""
+    """Play all runs, in their order. All processes that it started have ended when this returns or raises."""
     console = Console(stderr=True)
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
     with closing(played(tasks, processes=processes, ray_address=ray_address)) as figures, bar:

@@ -11,7 +11,7 @@ GAP_CHARS = 2
 
 
 def word(heading: str = "", style: str = "") -> Column:
-    """A column of words that are not broken."""
+    """A column of words that do not wrap."""
     return Column(heading, no_wrap=True, style=style)
 
 
@@ -26,7 +26,7 @@ def table(
     gap: int = GAP_CHARS,
     width: int | None = None,
 ) -> Table:
-    """These columns, a gap apart. A plain string heads one whose words may be broken; without any heading
+    """A table of these columns, a gap apart. A plain string heads a column that may wrap; without any heading
     there is no header.
     """
     has_header = any(column if isinstance(column, str) else column.header for column in columns)
@@ -45,7 +45,7 @@ def table(
 
 
 def print_bullets(console: Console, lines: Iterable[str], heading: str = "") -> None:
-    """Each in a line of its own, under the heading if there is any."""
+    """Print each text on its own line, under the heading if there is one."""
     for number, line in enumerate(lines):
         if heading and not number:
             console.print(heading, style="bold")

@@ -1,4 +1,4 @@
-"""The way to the terminal: whatever is printed arrives as text, and JSON as bytes."""
+"""Prints to the terminal: any text in any encoding, and JSON as bytes."""
 
 import errno
 import io
@@ -16,13 +16,13 @@ from holdfast.record.untrusted import printable
 __all__ = ["NO_ROOM", "discard_output", "open_streams", "print_json", "printable", "say", "tell"]
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""With these a write fails where a disk or a quota is full, or a file has its greatest size."""
+"""The errors of a write if a disk or a quota is full, or a file has reached its size limit."""
 
 
 def open_streams() -> None:
-    """Have stdout and stderr take any text: what their encoding does not know is replaced, not raised over.
+    """Let stdout and stderr take any text: characters that their encoding lacks are replaced.
 
-    One that was closed before the start (`>&-`) leads nowhere, as was wished.
+    A stream that was closed before the start (`>&-`) leads to /dev/null.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -33,24 +33,24 @@ def open_streams() -> None:
 
 
 def discard_output() -> None:
-    """Lead stdout nowhere: the interpreter, when it ends, tries again to write what is left and complains."""
+    """Lead stdout to /dev/null: otherwise the interpreter tries to flush it at its end, and complains."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def say(sentence: str) -> None:
-    """On stderr. A reader that is gone is no reason to stop."""
+    """Print a line to stderr. If its reader is gone, go on."""
     with suppress(OSError):
         click.echo(f"holdfast: {printable(sentence)}", err=True)
 
 
 def tell(sentence: str, hint: str = "") -> None:
-    """On stderr, as every mistake and failure is told."""
+    """Print a sentence to stderr, in the form of every error message."""
     with suppress(OSError):
         click.echo(complaint(printable(sentence), printable(hint)), err=True)
 
 
 def print_json(data: object) -> None:
-    """For programs: indented, and UTF-8 whatever the encoding of stdout."""
+    """Print JSON for programs: indented, and UTF-8 whatever the encoding of stdout."""
     click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))

@@ -1,4 +1,4 @@
-"""`holdfast topology`: the cluster as one graph: what there is, what is doubtful in it, what reaches what."""
+"""`holdfast topology`: show the cluster as one graph: its parts, its doubts, and the paths in it."""
 
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from holdfast.topology.summaries import subject_data, summary
 
 @click.group("topology", no_args_is_help=True)
 def command() -> None:
-    """Show the cluster as one graph: what depends on what, and whose it is.
+    """Show the cluster as one graph: what depends on what, and who owns it.
 
-    It is described in a small file, and by the systems that know parts of it.
+    It is described in a small file, and by live systems that know parts of it.
     """
 
 
@@ -38,7 +38,7 @@ def show(
     schema: bool,
     as_json: bool,
 ) -> None:
-    """Show what there is and whose it is; or what SUBJECT depends on, and what depends on it."""
+    """Show all parts and their owners; or what SUBJECT depends on, and what depends on it."""
     if example or schema:
         click.echo(file.example() if example else file.schema(), nl=False)
         return
@@ -56,7 +56,7 @@ def show(
 @systems_options
 @json_option
 def check_(topology_path: Path | None, systems: Systems, as_json: bool) -> int:
-    """Tell what is suspicious about the topology. Exit with 1 if anything is."""
+    """List what is suspicious about the topology. Exit with 1 if anything is."""
     described = load_topology(topology_path, systems)
     doubts = check.doubts(described)
     if as_json:

@@ -1,4 +1,4 @@
-"""How the verbs get the topology: from the file that was named or the one at home, and from live systems."""
+"""Loads the topology for the verbs: from the named file or the one at home, and from live systems."""
 
 import shlex
 from pathlib import Path
@@ -33,22 +33,22 @@ topology_option = click.option(
 
 
 class _Systems(msgspec.Struct, frozen=True, kw_only=True):
-    """The live systems to ask, as `Systems` has them."""
+    """The flags for the live systems to ask, as in `Systems`."""
 
     slurm: bool = option("Ask Slurm for nodes, switches and running jobs.")
-    prometheus: str | None = option("Ask a Prometheus what its labels tell.", metavar="URL")
+    prometheus: str | None = option("Read the labels of a Prometheus.", metavar="URL")
     redfish: tuple[str, ...] = option(
-        "Ask a Redfish service which racks its cooling units cool. NAME: what its unit is called.",
+        "Ask a Redfish service which racks its cooling units cool. NAME: of the unit.",
         metavar="[NAME=]URL",
     )
-    kubernetes: Path | None = option("Take in what `kubectl get nodes -o json` printed to this file.")
+    kubernetes: Path | None = option("Read the output of `kubectl get nodes -o json` from this file.")
 
 
 systems_options = together(_Systems, "systems", lambda asked: Systems(**msgspec.structs.asdict(asked)))
 
 
 def load_topology(path: Path | None, systems: Systems | None = None) -> Described:
-    """The topology in this file, or in the one at home, with what live systems add to it."""
+    """The topology in this file, or in the one at home, completed by live systems."""
     systems = systems or Systems()
     page = _read(path, is_needed=systems == Systems())
     survey, doubts = merged([page.survey, *surveys(systems)])
@@ -58,9 +58,9 @@ def load_topology(path: Path | None, systems: Systems | None = None) -> Describe
 def known_topology(
     path: Path | None, prometheus_url: str | None, source: Source, at_ns: int | None = None
 ) -> Described:
-    """The topology for a look at runs, with what the labels of the source in use add to it, as of then.
+    """The topology for a look at runs, completed by the labels of the source at that time.
 
-    Without a file there is still that: `remark_on_topology` says so.
+    Without a file it has only the labels: `remark_on_topology` says so.
     """
     base = without_steps(source)
     if isinstance(base, SignalStore):
@@ -69,11 +69,9 @@ def known_topology(
 
 
 def remark_on_topology(path: Path | None) -> None:
-    """Say on stderr that there is no file, where that is so: for after all that could go wrong went well."""
+    """Say on stderr if there is no file. Call it after everything that can fail."""
     if path is None and not is_there(home() / TOPOLOGY_FILE):
-        sentence = (
-            "There is no topology file: what machines have in common is known only as far as labels tell."
-        )
+        sentence = "There is no topology file: only labels show what machines have in common."
         click.echo(complaint(sentence, printable(_beginning(home() / TOPOLOGY_FILE))), err=True)
 
 
@@ -87,7 +85,7 @@ def _read(path: Path | None, *, is_needed: bool) -> TopologyPage:
 
 
 def _beginning(path: Path) -> str:
-    """The hint on how to come by a file where it is looked for."""
+    """The hint on how to make a file at this path."""
     made = "" if is_there(path.parent) else f"mkdir -p {shlex.quote(str(path.parent))} && "
     command = f"{made}holdfast topology show --example > {shlex.quote(str(path))}"
     return f"`{command}` makes a file to begin with."

@@ -1,4 +1,4 @@
-"""The topology in the terminal: what there is, what a subject depends on and who on it, a path, its seams."""
+"""The topology in the terminal: its parts, the dependencies of a subject, a path and its seams."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,14 +15,15 @@ from holdfast.topology.graph import KINDS, Kind, Topology
 from holdfast.topology.hostlist import fold
 
 NAMES_SHOWN_MAX = 48
-"""Characters of a list of names in a tree; what follows is cut."""
+"""The most characters of a list of names in a tree; the rest is cut."""
 OWNERS_SHOWN_MAX = 3
+UNOWNED = "no owner"
 DEPTH_SHOWN_MAX = 20
-"""Levels of a tree. A cluster has a dozen; a chain of thousands would be no picture."""
+"""The most levels of a tree. A cluster has a dozen; a chain of thousands could not be shown."""
 
 
 def show_all(topology: Topology, console: Console) -> None:
-    """What there is, by kind and owner, and where the seams are."""
+    """Print the subjects by kind and owner, and the seams."""
     console.print(wording.many(len(topology), "subject"), style="bold")
     console.print(_kinds_table(topology, topology.names))
     seams = topology.seam_counts()
@@ -30,7 +31,7 @@ def show_all(topology: Topology, console: Console) -> None:
         listed = Table("seam", "from", "to", box=None, pad_edge=False, header_style="dim")
         listed.add_column("dependencies", justify="right")
         for seam in seams:
-            owners = (seam.cause_owner or "nobody", seam.symptom_owner or "nobody")
+            owners = (seam.cause_owner or UNOWNED, seam.symptom_owner or UNOWNED)
             listed.add_row(
                 f"{seam.cause_kind} → {seam.symptom_kind}", *map(printable, owners), f"{seam.count:,}"
             )
@@ -38,7 +39,7 @@ def show_all(topology: Topology, console: Console) -> None:
 
 
 def show_subject(topology: Topology, subject: str, console: Console) -> None:
-    """What it depends on, as a tree, and who depends on it, by kind."""
+    """Print what the subject depends on, as a tree, and what depends on it, by kind."""
     root = Tree(_label(topology, topology.kind(subject), [subject]), guide_style="dim")
     _grow(topology, root, [subject], {subject}, DEPTH_SHOWN_MAX)
     console.print("Depends on", style="bold")
@@ -50,24 +51,24 @@ def show_subject(topology: Topology, subject: str, console: Console) -> None:
 
 
 def show_path(topology: Topology, path: Sequence[str], console: Console) -> None:
-    """One subject a line; a line between two of different owners is a seam."""
+    """Print one subject on each line; a line between two of different owners is a seam."""
     seams = {*topology.seams(path)}
     width = max(len(printable(name)) for name in path)
     for index, name in enumerate(path):
         before = path[index - 1] if index else None
         if before is not None and (before, name) in seams:
-            owners = f"{topology.owner(before) or 'nobody'} │ {topology.owner(name) or 'nobody'}"
+            owners = f"{topology.owner(before) or UNOWNED} │ {topology.owner(name) or UNOWNED}"
             console.print(Text(f"  ── seam: {printable(owners)} ──", style="bold yellow"))
         line = Text("→ " if index else "  ", style="dim")
         line.append(f"{printable(name):{width}}", style="bold")
-        line.append(f"  {topology.kind(name):9}  {printable(topology.owner(name)) or 'nobody'}")
+        line.append(f"  {topology.kind(name):9}  {printable(topology.owner(name)) or UNOWNED}")
         if before is not None and (why := topology.why(name, before)):
             line.append(f"  ({printable(why)})", style="dim")
         console.print(line)
 
 
 def _grow(topology: Topology, branch: Tree, names: Sequence[str], seen: set[str], levels: int) -> None:
-    """What a group of subjects depends on, nearest kinds first; what was shown is not shown again."""
+    """The dependencies of a group of subjects, nearest kinds first; each is shown once."""
     for kind, beneath in _beneath(topology, names):
         fresh = [name for name in beneath if name not in seen]
         if fresh and not levels:
@@ -95,7 +96,7 @@ def _label(topology: Topology, kind: Kind, names: Sequence[str]) -> Text:
 
 
 def _owners(topology: Topology, names: Sequence[str]) -> str:
-    counts = Counter(topology.owner(name) or "nobody" for name in names)
+    counts = Counter(topology.owner(name) or UNOWNED for name in names)
     if len(counts) == 1:
         return printable(next(iter(counts)))
     shown = [f"{printable(owner)} {count:,}" for owner, count in counts.most_common(OWNERS_SHOWN_MAX)]
@@ -107,7 +108,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _kinds_table(topology: Topology, names_of: Callable[[Kind], Sequence[str]]) -> Table:
-    """How many there are of each kind, whose they are, and as many of their names as there is room for."""
+    """The number of subjects of each kind, their owners, and as many names as fit."""
     names = Column("names", no_wrap=True, overflow="ellipsis", ratio=1)
     columns = (word("kind"), figure("count"), word("owner"), names)
     table = Table(*columns, box=None, pad_edge=False, header_style="dim", expand=True)

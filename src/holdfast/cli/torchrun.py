@@ -1,4 +1,4 @@
-"""torchrun's flags as `holdfast run` reads them: their values, and the variables they can be given by.
+"""torchrun's flags as `holdfast run` reads them: their values, and their environment variables.
 
 tests/cli/test_torchrun.py runs every flag of the installed torchrun through both parsers.
 """
@@ -16,21 +16,21 @@ from holdfast.record.errors import InputError
 from holdfast.run.output import STREAMS, Stream, View
 
 MASTER_PORT = 29500
-"""torchrun's for `--master-addr` without a port."""
+"""torchrun's default port for `--master-addr`."""
 _BITS: dict[Stream, int] = {"stdout": 1, "stderr": 2}
 _JOIN_TIMEOUTS = ("join_timeout", "timeout")
-"""What `--rdzv-conf` calls the longest to wait for nodes, with the backends c10d and static."""
+"""The keys of `--rdzv-conf` for the longest wait for nodes, with the backends c10d and static."""
 
 
 def option(*words: str, by: str = "", **settings: Any) -> Any:
-    """A flag that torchrun has, too. by: its name there, where that is not the field's.
+    """A flag that torchrun has, too. by: its name there, if it differs from the field's.
 
-    As with torchrun, the variable PET_NAME stands for a flag that is not given. Kubernetes' training operator
-    sets these.
+    As with torchrun, the variable PET_NAME replaces a flag that is not given. Kubernetes' training operator
+    sets these variables.
     """
     others = settings.pop("variables", ())
     return lambda field: flags.option(
-        *words, envvar=_variables(by or flags.flag_of(field), *others), **settings
+        *words, envvar=_variables(by or flags.flag_of(field.name), *others), **settings
     )(field)
 
 
@@ -39,21 +39,21 @@ def _variables(name: str, *others: str) -> tuple[str, ...]:
 
 
 def accepted(name: str, told: str, **settings: Any) -> Decorator:
-    """One whose value makes no difference. told: its help."""
+    """A flag without effect. told: its help."""
     return click.option(name, expose_value=False, help=told, envvar=_variables(name), **settings)
 
 
 def without_effect(name: str, why: str, **settings: Any) -> Decorator:
-    """One that asks for nothing that is not so anyway."""
+    """A flag that asks for the normal behaviour."""
     return accepted(name, f"Accepted, without effect: {why}", **settings)
 
 
 def refused(name: str, why: str, hint: str) -> Decorator:
-    """One that Holdfast cannot do what it asks for."""
+    """A flag that is refused, because Holdfast cannot do what it asks for."""
 
     def refuse(_context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            raise InputError(f"{name} {value} cannot be had: {why}.", hint=hint)
+            raise InputError(f"{name} {value} is not supported: {why}.", hint=hint)
 
     return click.option(
         name, expose_value=False, callback=refuse, metavar="VALUE", help=f"Refused: {why}. {hint}"
@@ -63,8 +63,8 @@ def refused(name: str, why: str, hint: str) -> Decorator:
 def view(
     slots: int, *, redirects: Mapping[int, int], tee: Mapping[int, int], ranks: frozenset[int] | None
 ) -> View:
-    """What the operator sees of each local rank: all but what is redirected and not teed, and of these ranks
-    only. Where that is everything, nothing is asked of anybody.
+    """The streams of each local rank that are shown: those of `ranks`, except redirected ones that are not
+    teed. The default `View` if all are.
     """
     by_rank = tuple(
         tuple(
@@ -78,7 +78,7 @@ def view(
 
 
 def streams_of(flag: str, text: str, slots: int) -> dict[int, int]:
-    """Which streams of each local rank: `3`, or `0:3,1:2`. 1 is stdout, 2 stderr, 3 both."""
+    """Parse the streams of each local rank: `3`, or `0:3,1:2`. 1 is stdout, 2 stderr, 3 both."""
     if re.fullmatch(r"[0-3]", text):
         return dict.fromkeys(range(slots), int(text))
     if not re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
@@ -91,7 +91,7 @@ def streams_of(flag: str, text: str, slots: int) -> dict[int, int]:
 
 
 def ranks_of(text: str) -> frozenset[int] | None:
-    """The local ranks of `0,2`; None: all of them."""
+    """Parse local ranks such as `0,2`; None for all of them."""
     if not text:
         return None
     if not re.fullmatch(r"\d+(,\d+)*", text):
@@ -102,12 +102,12 @@ def ranks_of(text: str) -> frozenset[int] | None:
 
 
 def filters_of(text: str | None) -> tuple[str, ...]:
-    """The words of `apple,orange`; two commas stand for one that is part of a word."""
+    """Parse words such as `apple,orange`; two commas stand for a comma in a word."""
     return () if not text else tuple(word.replace("\0", ",") for word in text.replace(",,", "\0").split(","))
 
 
 def wait_s_of(conf: str) -> float | None:
-    """How long `--rdzv-conf` says to wait for nodes; None: it does not say. Its other keys have no effect."""
+    """The longest wait for nodes in `--rdzv-conf`; None if it has none. Its other keys have no effect."""
     pairs = [part.partition("=") for part in conf.split(",")] if conf.strip() else []
     given = {key.strip(): value.strip() for key, _, value in pairs}
     hint = "Write key=value,key2=value2; join_timeout is the longest to wait for nodes, in seconds."
@@ -122,10 +122,10 @@ def wait_s_of(conf: str) -> float | None:
 
 
 def signals_of(text: str) -> tuple[signal.Signals, ...]:
-    """The signals of `SIGTERM,SIGUSR1`."""
+    """Parse signals such as `SIGTERM,SIGUSR1`."""
     names = [name.strip() for name in text.split(",")]
     unknown = [name for name in names if name not in signal.Signals.__members__]
-    if unknown or not names:
+    if unknown:
         raise InputError(
             f"--signals-to-handle {text}: there is no signal {unknown[0] or 'without a name'}.",
             hint="Write SIGTERM,SIGUSR1.",

@@ -1,4 +1,4 @@
-"""How the verbs are told numbers, durations and moments: as people or machines write them."""
+"""Parses numbers, durations and moments for the verbs, as people or machines write them."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from holdfast.record.importers.intake import time_ns
 
 COUNT_MAX = 10**18
 _SCALES = {"m": 1e6, "b": 1e9, "t": 1e12}
-"""No k: for a sequence it would mean 1,024."""
+"""There is no k: for a sequence length it would mean 1,024."""
 
 
 def count(text: str) -> int:
@@ -31,7 +31,7 @@ def count(text: str) -> int:
 
 
 def number_between(low: float, high: float) -> Callable[[str], float]:
-    """A converter for numbers between these; unlike click's own it lets no `nan` through."""
+    """A converter for numbers in this range; unlike click's own it refuses `nan`."""
 
     def number(text: str) -> float:
         try:
@@ -70,7 +70,7 @@ def some_seconds(text: str) -> float:
 
 
 def window_seconds(text: str) -> float:
-    """How far an assessment looks back: all it reads of that time is in memory at once."""
+    """How far an assessment looks back; bounded, because all its samples are in memory at once."""
     from holdfast.diagnose.answering import WINDOW_S_MAX
 
     value_s = some_seconds(text)
@@ -83,7 +83,7 @@ def window_seconds(text: str) -> float:
 
 
 def seconds_with_unit(text: str) -> float:
-    """A time above 0 that people would count in hours as soon as in seconds, so that they must say which."""
+    """A time above 0 with a unit: people might mean hours as well as seconds."""
     value_s, number = some_seconds(text), text.strip()
     if not number[-1].isalpha():
         raise click.BadParameter(f"{number!r} has no unit: {number}h or {number}s?")
@@ -109,14 +109,14 @@ def bytes_per_second(text: str) -> float:
 
 
 AHEAD_NS_MAX = 60 * 10**9
-"""How far a clock may be ahead of ours for its now not to be the future."""
+"""How far another clock may be ahead of ours; a later moment is in the future."""
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 def moment_ns(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """The callback of an option that takes a moment: ISO 8601, or a number since 1970.
 
-    A day is its midnight in UTC.
+    A day means its midnight in UTC.
     """
     if text is None:
         return None
@@ -129,7 +129,7 @@ def moment_ns(context: click.Context, parameter: click.Parameter, text: str | No
 
 
 def past_moment_ns(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """The callback of an option that takes a moment at which something can have been seen."""
+    """The callback of an option that takes a moment that is not in the future."""
     at_ns = moment_ns(context, parameter, text)
     if at_ns is not None and at_ns > SystemClock().now_ns() + AHEAD_NS_MAX:
         raise InputError(

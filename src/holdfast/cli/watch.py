@@ -1,4 +1,4 @@
-"""`holdfast watch`: looks at runs and what is beneath them again and again, and tells of each incident."""
+"""`holdfast watch`: watch runs and the machines beneath them, and report each incident."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -42,7 +42,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     every_s: float = option("--every", type=some_seconds, default="10s", show_default=True, metavar="TIME")
     window_s: float = option(
         "--window",
-        "How far each look goes back.",
+        "How far back each look goes.",
         type=window_seconds,
         default="30m",
         show_default=True,
@@ -79,10 +79,11 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("watch")
 @takes(_Flags)
 def command(given: _Flags) -> int:
-    """Watch RUNs (all that are live unless named): print, record and send a message for each incident.
+    """Watch RUNs (default: all live ones): print, record and send a message for each incident.
 
     One message when an incident opens, when its cause or owner changes, when it becomes graver, when its cost
-    has doubled and when it is over. An interrupt or SIGTERM ends it, within 20 seconds whatever servers do.
+    has doubled and when it is over. An interrupt or SIGTERM ends it, within 20 seconds even if a server
+    hangs.
     """
     clock = SystemClock()
     with ExitStack() as stack:
@@ -121,7 +122,9 @@ def _scope(given: _Flags, store: Store, source: Source) -> Scope:
 
 
 def _watch_on(watch: Watch, every_s: float, clock: Clock) -> None:
-    """Until told to stop. A look is given up then: a server may take its time. What was found is told."""
+    """Watch until stopped. The current look is then given up, because a server may be slow; findings so far
+    are reported.
+    """
     ending = StopRequest()
 
     def leave_look() -> None:
@@ -135,7 +138,7 @@ def _watch_on(watch: Watch, every_s: float, clock: Clock) -> None:
 def _look_once(
     looking: Looking, book: Casebook, outlets: Sequence[AlertOutlet], metrics: WatchMetrics, at_ns: int
 ) -> int:
-    """A turn of the watch with a look that was taken before: where it fails it is not tried again."""
+    """Look once, and play one turn of the watch with the result. A look that fails is not repeated."""
     try:
         looked = looking(at_ns, book.since_ns)
     except HoldfastError as error:
@@ -166,12 +169,12 @@ def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[AlertOutlet]
         for url in given.alertmanager_urls
     ]
     for stop in (*(one.stop for one in webhooks), *(one.stop for one in managers)):
-        stack.callback(stop)  # all of them, before the first is waited for
+        stack.callback(stop)  # stops all of them before the first is waited for
     return [_Terminal(given.as_json), RecordOutlet(recorder), *webhooks, *managers]
 
 
 class _Terminal:
-    """A line for each change on stdout."""
+    """Prints a line for each change to stdout."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json

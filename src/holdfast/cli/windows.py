@@ -1,6 +1,4 @@
-"""How the verbs are told a window of time, and read a run's report in it: `--from`, `--to`, `--month`,
-`--as-of`.
-"""
+"""The window of time of a verb (`--from`, `--to`, `--month`, `--as-of`), and reports in it."""
 
 import re
 import sys
@@ -36,10 +34,10 @@ def _month(context: click.Context, parameter: click.Parameter, text: str | None)
 
 
 class _Window(msgspec.Struct, frozen=True, kw_only=True):
-    """What time is meant, and the moment from which it is looked at."""
+    """The flags for the window, and for the moment from which it is seen."""
 
-    from_ns: int | None = option("--from", "Only what was from then on.", callback=moment_ns, metavar="TIME")
-    to_ns: int | None = option("--to", "Only what was before this time.", callback=moment_ns, metavar="TIME")
+    from_ns: int | None = option("--from", "Only from this time on.", callback=moment_ns, metavar="TIME")
+    to_ns: int | None = option("--to", "Only before this time.", callback=moment_ns, metavar="TIME")
     month: Month | None = option("Only this month, in UTC.", callback=_month, metavar="YYYY-MM")
     as_of_ns: int | None = option(
         "--as-of",
@@ -65,7 +63,7 @@ window_options = together(_Window, "look", _look_at)
 
 
 def require_time(told: Report) -> None:
-    """A run that has nothing in the window is said to have nothing: zeros would look like a result."""
+    """Raise `InputError` if the run has nothing in the window: zeros would look like a result."""
     if told.window == (None, None) or told.paid_gpu_ns or told.accrued or told.last_ns > told.first_ns:
         return
     raise InputError(

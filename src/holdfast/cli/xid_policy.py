@@ -1,4 +1,4 @@
-"""What a site thinks of XIDs, where that differs from what is published: a named file, or the one at home."""
+"""Loads a site's own severities of XIDs from the named file, or from the one at home."""
 
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ XIDS_FILE = "xids.toml"
 
 
 def load_xids(path: Path | None = None) -> Overrides:
-    """Those of this file; without one, of `xids.toml` at home; else none."""
+    """The severities in this file, else in `xids.toml` at home, else none."""
     if path is None:
         path = home() / XIDS_FILE
         if not is_there(path):
@@ -21,5 +21,5 @@ def load_xids(path: Path | None = None) -> Overrides:
 
 @cache
 def _read(path: Path) -> Overrides:
-    """Once a process: a watch looks every few seconds."""
+    """Read the file once per process: a watch looks every few seconds."""
     return parsed(path, parse_overrides, what="XID policy", hint="docs/collectors.md shows one.")

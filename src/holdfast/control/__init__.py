@@ -1,4 +1,4 @@
-"""Decisions over the whole cluster: what to do about incidents, priced, and within budgets."""
+"""Decisions for the whole cluster: which action to take about an incident, by price and within budgets."""
 
 from typing import TYPE_CHECKING
 

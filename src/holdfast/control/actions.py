@@ -1,4 +1,4 @@
-"""What control can do, the gentlest first: a closed set, and what kind of step each is."""
+"""The actions of control, the gentlest first, and what kind of step each is."""
 
 from typing import Literal, get_args
 
@@ -18,24 +18,24 @@ ControlAction = Literal[
 ]
 
 ACTIONS: tuple[ControlAction, ...] = get_args(ControlAction)
-"""In order: of two that cost the same, the one that comes first is chosen."""
+"""In order of preference: of two that cost the same, the first is chosen."""
 
 TAKES_OUT: frozenset[ControlAction] = frozenset({"drain-when-done", "drain-now"})
 """The node gets no more work until it is restored."""
 LEAVES: frozenset[ControlAction] = frozenset({"migrate", "shrink"})
-"""A run leaves the node, which stays as bad as it is."""
+"""A run leaves the node, which is not mended by that."""
 LESS: frozenset[ControlAction] = TAKES_OUT | {"shrink"}
-"""There is less to compute with afterwards: `[out]` of the policy bounds all of these together."""
+"""Afterwards there are fewer GPUs to compute with: `[out]` of the policy bounds all of these together."""
 HARMLESS: frozenset[ControlAction] = frozenset({"watch", "rebalance", "checkpoint", "call-a-person"})
-"""No machine leaves and no process ends: neither confidence nor a cool-down is asked for."""
+"""No machine leaves and no process ends: confidence is not required, nor a cool-down after other actions."""
 TRIALS: frozenset[ControlAction] = frozenset({"replace", "migrate"})
-"""Afterwards the run is as large as before and has lost seconds: prices decide, however unsure the cause."""
+"""Afterwards the run is as large as before and has lost seconds: prices decide, not confidence."""
 DRASTIC: frozenset[ControlAction] = frozenset({"shrink", "drain-now", "reboot", "requeue"})
-"""What a run feels and nobody gives back: for those who are nearly sure. The rest is easily undone."""
+"""They cost a run time that it cannot get back, so they need high confidence. The rest is easily undone."""
 
 
 def said(action: ControlAction, target: str) -> str:
-    """`drain n17 now`: as the imperative of a sentence."""
+    """The action as an imperative, such as `drain n17 now`."""
     match action:
         case "watch":
             return "go on"

@@ -1,11 +1,12 @@
-"""What each action would cost until the horizon, in GPU-hours and in money.
+"""The price of each action until the horizon, in GPU-hours and in money.
 
-    price = own + (1 - right x mends) x in vain + right x mends x what is left
+    price = own + (1 - right x mends) x in vain + right x mends x left
 
-own: what the action itself takes, right or wrong. right: the chance that the named cause is right. mends:
-the share of the loss that ends if it is. In vain: it goes on, until a person has been called where that is
-cheaper. What is left: what is lost all the same, such as the capacity of a node that was left out. Going on
-loses what the run loses now, and may lose the node, with all since the last checkpoint.
+own: the cost of the action itself, whether the cause is right or wrong. right: the chance that the named
+cause is right. mends: the share of the loss that ends if it is. in vain: the loss if the action did not help;
+it goes on, or ends when a person has been called, if that is cheaper. left: the loss that remains even if it
+helped, such as the capacity of a node that was left out. Going on costs the run's present loss, and may cost
+the node with all work since the last checkpoint.
 """
 
 from collections.abc import Iterator
@@ -20,22 +21,22 @@ from holdfast.control.policy import ControlPolicy, Times
 from holdfast.wording.units import HOUR_NS, HOUR_S, HOURS_PER_DAY, MINUTE_NS
 
 MENDS: dict[str, dict[ControlAction, float]] = {"hang": {"replace": 0.5, "requeue": 0.9}}
-"""What ends a mechanism that is not a node's, and in what share of cases. Assumed."""
+"""The actions that end a mechanism that is not a node's, and in which share of cases. Assumed."""
 
 MINUTES_PER_HOUR = 60
 STANDS_STILL_SHARE = 0.9
-"""A run that loses more than this is not slow: nothing of use comes of it, and lanes do not mend that."""
+"""A run that loses more than this is not slow but stands still, and moving lanes does not mend that."""
 SHORTEST_H = 1e-9
 """A run that is over has no horizon."""
 
 
 class CaseLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """What is lost while nothing is done, and what an action can go by.
+    """The loss while nothing is done, and the figures that actions are priced by.
 
     rate       GPU-hours in an hour
-    horizon_h  until somebody mends it, or the run is over
-    going_on   GPU-hours until then, with what the node's end would cost, by how likely that is
-    stop       GPU-hours that a stop of the run costs: what was done since the last checkpoint, and to restart
+    horizon_h  until it is mended, or the run is over
+    going_on   GPU-hours until then, with the expected cost of a failure of the node
+    stop       GPU-hours that a stop of the run costs: the work since the last checkpoint, and the restart
     share      of the run's pace that is lost
     """
 
@@ -57,8 +58,8 @@ def loss_of(case: Case, now_ns: int, policy: ControlPolicy) -> CaseLoss:
     fails = FAILS_A_DAY.get(told.cause.mechanism, 0.0)
     right = told.confidence
     if run is None:
-        # Nobody is on it now. Whoever comes next loses as much on its GPUs, or all when it fails; or as much
-        # as the run that has left it.
+        # No run is on the node now. The next one loses as much on its GPUs, or all when the node fails; or as
+        # much as the run that has left it.
         rate = max((share + fails) * node_gpus, case.left_rate)
         return CaseLoss(
             rate=rate,
@@ -84,7 +85,7 @@ def loss_of(case: Case, now_ns: int, policy: ControlPolicy) -> CaseLoss:
 
 
 def _stop(case: Case, now_ns: int, times: Times) -> float:
-    """Of a run that goes back to its last checkpoint; of one that has none, to its beginning."""
+    """GPU-hours if the run goes back to its last checkpoint, or to its beginning if it has none."""
     assert case.run is not None
     saved_ns = case.run.began_ns if case.run.saved_ns is None else case.run.saved_ns
     exposed_h = max(0, now_ns - saved_ns) / HOUR_NS if saved_ns else times.restart_h
@@ -92,7 +93,7 @@ def _stop(case: Case, now_ns: int, times: Times) -> float:
 
 
 class _Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """own: GPU-hours. mends: a share. left: GPU-hours. right: the chance to be right, where it is another."""
+    """own: GPU-hours. mends: a share. left: GPU-hours. right: the chance to be right, if not the cause's."""
 
     own: float = 0.0
     mends: float = 0.0
@@ -101,7 +102,7 @@ class _Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def priced(case: Case, now_ns: int, cluster: ClusterView, policy: ControlPolicy) -> Iterator[PricedAction]:
-    """Every action that would make sense here, the gentlest first."""
+    """Every action that makes sense here, the gentlest first."""
     loss = loss_of(case, now_ns, policy)
     for action in ACTIONS:
         effect = _effect(action, case, loss, now_ns, cluster, policy)
@@ -120,7 +121,7 @@ def priced(case: Case, now_ns: int, cluster: ClusterView, policy: ControlPolicy)
 
 
 def _in_vain(loss: CaseLoss, cluster: ClusterView, policy: ControlPolicy) -> tuple[float, float]:
-    """What is lost, in GPU-hours and in money for people, where an action did not help."""
+    """The loss if an action did not help, in GPU-hours and in money for people."""
     waiting_h = policy.waits.cool_down_min / MINUTES_PER_HOUR + policy.times.person_h
     called = loss.going_on * min(1.0, waiting_h / max(loss.horizon_h, SHORTEST_H))
     if called * cluster.usd_per_gpu_hour + cluster.person_usd < loss.going_on * cluster.usd_per_gpu_hour:
@@ -136,13 +137,13 @@ def _effect(
     cluster: ClusterView,
     policy: ControlPolicy,
 ) -> _Effect | None:
-    """None: it makes no sense here."""
+    """The effect of an action; None if the action makes no sense here."""
     run, node, times = case.run, case.node, policy.times
     node_gpus = node.gpus if node else 0
     is_elastic = run is not None and run.is_elastic
     can_move = run is not None and run.is_elastic and run.can_move
     regroup = times.regroup_s / HOUR_S * run.gpus if run else 0.0
-    # A node that was taken out wrongly passes its check and is back.
+    # A node that was taken out wrongly passes its check and returns.
     out_h = loss.right * times.out_h + (1 - loss.right) * times.check_h
     out = node_gpus * out_h
     mends = MENDS.get(case.gravest.cause.mechanism, {})
@@ -175,14 +176,14 @@ def _effect(
         case "drain-when-done":
             if node is None:
                 return None
-            # As long as the run is there, nothing is mended.
+            # Nothing is mended as long as the run is on the node.
             return _Effect(own=out, mends=0.0 if run else 1.0)
         case "drain-now":
-            if node is None or run is None:  # what other jobs would lose is not known: they are left alone
+            if node is None or run is None:  # the loss of other jobs is unknown: they are left alone
                 return None
             if can_move:
                 return _Effect(own=out + regroup, mends=1.0)
-            # A job that needs all of its nodes waits for this one, unless there is another.
+            # A job that needs all of its nodes waits for this one, unless another is free.
             waiting = 0.0 if cluster.free_node_gpus >= node_gpus else max(0, run.gpus - node_gpus) * out_h
             return _Effect(own=out + waiting + _stop(case, now_ns, times), mends=1.0)
         case "requeue":
@@ -193,5 +194,5 @@ def _effect(
             waiting = loss.going_on * min(1.0, times.person_h / max(loss.horizon_h, SHORTEST_H))
             return _Effect(own=waiting + out, mends=1.0, right=1.0)
         case "reboot" | "restore":
-            return None  # what becomes of a node that is out already
+            return None  # these are for nodes that are out already
     assert_never(action)

@@ -1,4 +1,4 @@
-"""The cluster as control sees it at one moment: nodes, runs, open incidents, and what is wrong with whom."""
+"""The cluster as control sees it at one moment: nodes, runs, open incidents, and the cases made of them."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -12,20 +12,22 @@ from holdfast.diagnose.incident import Incident
 from holdfast.topology.names import node_of_port
 
 FAILS_A_DAY = {"gpu-fault": 0.5, "memory-errors": 0.3, "nvlink": 0.3, "node-power": 0.3}
-"""The chance that a node with this goes down within a day. Assumed: nobody publishes it by mechanism."""
+"""The chance that a node with this fault goes down within a day. Assumed: no figures by mechanism are
+published.
+"""
 NODE_KINDS = frozenset({"node", "gpu", "port"})
-"""Kinds of causes that are gone when the node is. What is beneath several nodes is not mended by draining
-one of them.
+"""Kinds of causes that go away with the node. Draining one node does not mend a cause that several nodes
+share.
 """
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, as its scheduler tells it.
+    """A node, as its scheduler describes it.
 
-    is_out     it gets no work. reason: why, in the words of whoever took it out
-    jobs       that run there
-    since_ns   when it was started: what was seen before then is of another session
-    maintenance  planned work that goes on now; empty: none
+    is_out       it gets no work. reason: why, as recorded when it was taken out
+    jobs         that run on it
+    since_ns     when it booted: incidents from before then do not count
+    maintenance  planned work that goes on now; empty if there is none
     """
 
     name: str
@@ -40,12 +42,12 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run's figures.
 
-    nodes         where its members are; spares: nodes of its own that wait
-    saved_ns      when its last checkpoint was safe; None: none is known
-    is_elastic    it goes on by itself when a member leaves (`holdfast run`); it deals lanes again
-    can_move      it can be asked to, from here
-    remaining_h   until it is done; None: nobody says
-    jobs          of the scheduler
+    nodes         where its members are; spares: the number of its nodes that wait
+    saved_ns      when its last checkpoint was safe; None if none is known
+    is_elastic    it goes on by itself when a member leaves (`holdfast run`), and deals lanes again
+    can_move      it can be asked from here to move its members
+    remaining_h   until it is done; None if unknown
+    jobs          the scheduler's jobs that it runs in
     """
 
     name: str
@@ -61,8 +63,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
-    """incidents: open ones, and those of nodes that a run has left for them. can: what may be done here at
-    all. person_usd: what a call costs in people's time.
+    """incidents: the open ones, and those because of which a run left a node. can: the actions that are
+    possible here. person_usd: the cost of a call in people's time.
     """
 
     nodes: Mapping[str, NodeView]
@@ -75,13 +77,13 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True
 
     @cached_property
     def gpu_nodes(self) -> int:
-        """Of which budgets are a share; all nodes where nobody tells of GPUs."""
+        """The nodes that budgets are a share of; all nodes if none reports GPUs."""
         return sum(node.gpus > 0 for node in self.nodes.values()) or len(self.nodes)
 
     @cached_property
     def free_node_gpus(self) -> int:
-        """Of the largest node that nobody uses: whether a job that is started again finds one in the place of
-        a node that was taken out.
+        """The GPUs of the largest unused node: shows whether a restarted job finds one in the place of a node
+        that was taken out.
         """
         free = self.nodes.keys() - {name for run in self.runs.values() for name in run.nodes}
         nodes = (self.nodes[name] for name in free)
@@ -91,9 +93,9 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
-    """All that is wrong with one target. node: None where it is not a single node's. run: the one that feels
-    it, or is on the node; None: none. left_rate: GPU-hours an hour that a run lost which has left the node;
-    left_run: its name.
+    """All incidents of one target. node: None if the target is not a single node. run: the one that is
+    slowed, or that is on the node; None if there is none. left_rate: GPU-hours an hour lost by a run that has
+    since left the node; left_run: its name.
     """
 
     target: str
@@ -105,14 +107,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def gravest(self) -> Incident:
-        """The one that speaks for the case: by what it costs, as far as it is sure. Its own confidence and
-        telemetry count, not those of a surer one that costs nothing.
+        """The incident that stands for the case: the one with the highest cost, weighted by confidence. Its
+        own confidence and telemetry count, not those of a surer incident that costs nothing.
         """
         return max(self.incidents, key=lambda one: (one.confidence * _harm(one), one.confidence, one.name))
 
     @property
     def member(self) -> str:
-        """The only one that is affected; empty where there are others."""
+        """The only member that is affected; empty if several are."""
         affected = self.gravest.affected
         return affected[0].removeprefix(f"{self.gravest.run}/") if len(affected) == 1 else ""
 
@@ -126,12 +128,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
 
 def _harm(incident: Incident) -> float:
-    """The share of a day's work that is lost to it."""
+    """The share of a day's work that the incident costs."""
     return 1.0 - 1.0 / max(1.0, incident.slowdown) + FAILS_A_DAY.get(incident.cause.mechanism, 0.0)
 
 
 class ControlState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision is about, and all around it. case: None where a node that we took out is looked at."""
+    """The target of a decision, and the cluster around it. case: None if the target is a node that we took
+    out.
+    """
 
     target: str
     case: Case | None
@@ -139,7 +143,7 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_named(incident: Incident, nodes: Mapping[str, NodeView]) -> NodeView | None:
-    """The node whose cause this is; None where it is beneath more than one, or nobody knows the node."""
+    """The node that the incident's cause belongs to; None if several share it, or it is unknown."""
     cause = incident.cause
     if incident.verdict != "cause" or cause.kind not in NODE_KINDS:
         return None
@@ -155,7 +159,7 @@ def node_named(incident: Incident, nodes: Mapping[str, NodeView]) -> NodeView | 
 
 
 def cases(cluster: ClusterView) -> Iterator[Case]:
-    """One for each target, the dearest first. What began before its node was started again does not count."""
+    """One case for each target, the dearest first, without incidents from before the node's last boot."""
     found: dict[str, list[Incident]] = {}
     for incident in cluster.incidents:
         node = node_named(incident, cluster.nodes)
@@ -167,7 +171,7 @@ def cases(cluster: ClusterView) -> Iterator[Case]:
 
 
 def _elsewhere(incident: Incident) -> str:
-    """The name of a target that is not one node: the run where it is software's, else the subject."""
+    """The name of a target that is not one node: the cause's subject, or the run if it has none."""
     return incident.cause.subject or incident.run
 
 
@@ -177,7 +181,7 @@ def _case(cluster: ClusterView, target: str, incidents: list[Incident]) -> Case:
     left = cluster.history.left.get(target)
     decided = left.decision if left is not None else None
     if node is not None:
-        # A run of which nobody knows where it is, is where its incident is.
+        # A run whose nodes are unknown is taken to be where its incident is.
         there = [run for run in (*named, *cluster.runs.values()) if node.name in run.nodes]
         named = there or [run for run in named if not run.nodes]
     return Case(

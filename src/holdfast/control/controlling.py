@@ -1,8 +1,8 @@
-"""The loop of `holdfast control`: look, decide, write down, do, and see what came of it.
+"""The loop of `holdfast control`: look, decide, record, act, and follow up on the result.
 
-A decision is in the record before it is carried out, so that whoever comes after a crash knows of it; what
-cannot be written down is not done. Nothing is done while the machines cannot be seen, or after another
-process has taken the lead. Actions run in threads of their own: a check may take an hour.
+A decision is recorded before it is carried out, so that the next process knows of it after a crash; a
+decision that cannot be recorded is not carried out. Nothing is done while the machines cannot be seen, or
+after another process has taken the lead. Actions run in threads of their own: a check may take an hour.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -57,14 +57,14 @@ from holdfast.wording.units import HOUR_NS, MINUTE_NS
 AT_ONCE_MAX = 8
 """Actions that are carried out at the same time."""
 OUTCOME_CHARS_MAX = 2_000
-NOBODY_KNOWS = "control ended before it was known what came of it"
+RESULT_UNKNOWN = "control ended before the result was known"
 SOURCE = "control"
 
 
 class ControlSetting(msgspec.Struct, frozen=True, kw_only=True):
     """token: unique to this process, for the ids of its events. is_leading: asked right before each action.
-    take_in: brings what was recorded on this machine into the store. say: tells whoever runs it, in a
-    sentence. maintenance: which of these nodes have planned work at a moment, and why.
+    take_in: moves events recorded on this machine into the store. say: prints a sentence for the operator.
+    maintenance: which of these nodes have planned work at a moment, and why.
     """
 
     store: Store
@@ -82,32 +82,32 @@ class Controlling:
     """`turn` is called every few seconds."""
 
     def __init__(self, setting: ControlSetting, pool: Executor | None = None) -> None:
-        """pool: where actions are carried out; threads of its own unless it is given."""
+        """pool: runs the actions; without one, control starts its own threads."""
         self._setting = setting
         self.history = ControlHistory()
         self._incidents: dict[str, IncidentChange] = {}
         self._blamed: dict[str, dict[str, Incident]] = {}
-        """What an incident said when it last named a subject, though it may name another by now."""
+        """By incident and subject: the incident as it was when it last blamed that subject."""
         self._cursor = 0
         self._numbers = count()
         self._pool = pool or ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="holdfast-control")
         self._doing: dict[str, Future[Answered]] = {}
 
     def close(self) -> None:
-        """What is under way is left to whoever comes next, which will see what came of it."""
+        """Leave the actions that are under way to the next process, which will see their results."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def wait(self, now_ns: int) -> None:
-        """Until all that is under way is done, and written down."""
+        """Wait until all actions that are under way are done and recorded."""
         for future in list(self._doing.values()):
             future.exception()
         self._collect(now_ns)
 
     def turn(self, now_ns: int) -> list[ControlDecision]:
-        """What is decided about all that is wrong. Raises `HoldfastError`, and then nothing more is done."""
+        """Decide about every target, and act. Raises `HoldfastError`, and then nothing more is done."""
         self._setting.take_in()
         self._read()
-        self._collect(now_ns)  # before the look: what is done by then is seen
+        self._collect(now_ns)  # before the look, which then shows the results of these actions
         told = self._setting.machines.look(now_ns)
         told = self._with_maintenance(now_ns, told)
         self._settle(now_ns, told)
@@ -122,10 +122,10 @@ class Controlling:
         self._judge(now_ns, cluster)
         return found
 
-    # -- what is known -------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """What is new in the record. What this process wrote comes by here too, and changes nothing."""
+        """Read the new events of the record. Events of this process come again here, and change nothing."""
         end = self._setting.store.end()
         selection = Selection(kinds=(*KINDS, DIAGNOSED))
         resolved: set[str] = set()
@@ -147,7 +147,7 @@ class Controlling:
                 self._blamed.pop(name, None)
 
     def _acted_on(self) -> set[str]:
-        """The incidents for which a run left a node: whom they blamed then is asked for later."""
+        """The incidents because of which a run left a node: the subject that they blamed is needed later."""
         left = (one for one in self.history.acts.values() if one.action in LEAVES)
         return {name for one in left if one.decision is not None for name in one.decision.incidents}
 
@@ -185,8 +185,8 @@ class Controlling:
         )
 
     def _left_behind(self, known: list[Incident], nodes: Mapping[str, NodeView]) -> Iterator[Incident]:
-        """What is over for the run because it has left the node, or is about another one by now, and is not
-        over for the node.
+        """Incidents of nodes that a run has left: they ended for the run, or blame another node by now, but
+        nothing was mended on the node.
         """
         names = {one.name for one in known}
         blamed = {node.name for one in known if (node := node_named(one, nodes)) is not None}
@@ -199,7 +199,7 @@ class Controlling:
                     yield self._incidents[name].incident
 
     def _with_maintenance(self, now_ns: int, told: MachinesView) -> MachinesView:
-        """With what the topology file has planned for now."""
+        """Add the maintenance that the topology file has planned for now."""
         planned = self._setting.maintenance(now_ns, tuple(told.nodes))
         nodes = {
             name: msgspec.structs.replace(node, maintenance=node.maintenance or planned.get(name, ""))
@@ -207,7 +207,7 @@ class Controlling:
         }
         return msgspec.structs.replace(told, nodes=nodes) if planned else told
 
-    # -- what is done --------------------------------------------------------------------------------
+    # -- acting --------------------------------------------------------------------------------------
 
     def _carry_out(self, now_ns: int, decision: ControlDecision, cluster: ClusterView) -> None:
         if decision.action == "watch":
@@ -229,7 +229,7 @@ class Controlling:
         self._doing[name] = self._pool.submit(self._do, order)
 
     def _do(self, order: ActionOrder) -> Answered:
-        """It may have waited for others that took their time: much may have happened since."""
+        """Check breaker and lead again: the action may have waited long for other actions."""
         if self.history.tripped_ns is not None:
             return Answered(ok=False, outcome="the breaker tripped before it was begun")
         try:
@@ -251,7 +251,7 @@ class Controlling:
                 )
 
     def _say_in_shadow(self, now_ns: int, decision: ControlDecision) -> None:
-        """Once, until it is another decision."""
+        """Record a shadow decision once, until it changes."""
         standing = self.history.standing(decision.target)
         if standing is not None and standing.action == decision.action:
             return
@@ -261,11 +261,11 @@ class Controlling:
             )
         self._decided(now_ns, decision)
 
-    # -- what came of it -----------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------
 
     def _settle(self, now_ns: int, told: MachinesView) -> None:
-        """Hold what the record says against what the machines show: after a crash, and where others acted."""
-        # Restores first: a node that one of them gave back was not taken from us.
+        """Compare the record with the machines: they differ after a crash, and if others acted."""
+        # Restores first: a node that one of them restored was not taken from us.
         acts = [act for act in self.history.acts.values() if act.mode == "act" and act.is_unsettled]
         for act in sorted(acts, key=lambda one: one.action != "restore"):
             if act.name in self._doing or act.action in LEAVES:
@@ -275,8 +275,8 @@ class Controlling:
                 self._told(now_ns, act, *stage)
 
     def _unsettled_leaving(self, now_ns: int) -> list[Act]:
-        """By which a run was to leave a node, and of which nobody knows for sure that it did not: after a
-        crash, or where the answer did not come in time.
+        """Acts that should have moved a run off a node, and may have done so: their result is missing after a
+        crash, or because the answer did not come in time.
         """
         since_ns = now_ns - round(self._setting.policy.waits.cool_down_min * MINUTE_NS)
         return [
@@ -289,16 +289,18 @@ class Controlling:
         ]
 
     def _settle_leaving(self, now_ns: int, cluster: ClusterView) -> None:
-        """A run that is not on the node any more has left it: that counts, though nobody heard its answer."""
+        """Settle acts by the run's nodes: if the run is no longer on the node, it left, even without an
+        answer.
+        """
         for act in self._unsettled_leaving(now_ns):
             run = cluster.runs.get(act.decision.run) if act.decision is not None else None
             if run is not None and run.nodes and act.target not in run.nodes:
-                self._told(now_ns, act, "done", "the run is not on it any more")
+                self._told(now_ns, act, "done", "the run is no longer on it")
             elif act.stage == "decided":
-                self._told(now_ns, act, "failed", NOBODY_KNOWS)
+                self._told(now_ns, act, "failed", RESULT_UNKNOWN)
 
     def _notice_returns(self, now_ns: int, cluster: ClusterView) -> None:
-        """A run has a node again that it was moved off: somebody brought it back."""
+        """Notice runs that are back on a node that they were moved off."""
         since_ns = now_ns - round(self._setting.policy.waits.cool_down_min * MINUTE_NS)
         for target, act in list(self.history.left.items()):
             has_it = any(target in run.nodes for run in cluster.runs.values())
@@ -310,7 +312,7 @@ class Controlling:
         return {act.target for act in self.history.under_way}
 
     def _judge(self, now_ns: int, cluster: ClusterView) -> None:
-        """What a shadow action would have brought, once the incidents that it was for are over."""
+        """Tell what shadow actions would have saved or cost, once their incidents are over."""
         open_names = {incident.name for incident in cluster.incidents}
         for act in list(self.history.shadows()):
             decision = act.decision
@@ -344,7 +346,7 @@ class Controlling:
         return event.id
 
     def _told(self, now_ns: int, act: Act, stage: ControlStage, outcome: str) -> None:
-        """The result of an act; and of a node that was drained or restored, what the accounts go by."""
+        """Record the result of an act; for a drain or a restore, also the event that the ledger reads."""
         outcome = wording.short(outcome, OUTCOME_CHARS_MAX)
         event = ControlActed(
             **self._envelope(now_ns),
@@ -389,8 +391,8 @@ def _is_about(incident: Incident, target: str, nodes: Mapping[str, NodeView]) ->
 
 
 def _seen(act: Act, told: MachinesView, taken_by: Act | None) -> tuple[ControlStage, str] | None:
-    """What the machines show of an act that nobody here carries out; None: nothing new. taken_by: the act by
-    which the node is out, by the record.
+    """The stage that the machines show for an act that this process does not carry out; None if nothing is
+    new. taken_by: the act by which the node is out, according to the record.
     """
     node = told.nodes.get(act.target)
     if act.action in TAKES_OUT:
@@ -399,13 +401,13 @@ def _seen(act: Act, told: MachinesView, taken_by: Act | None) -> tuple[ControlSt
             return "done", "the scheduler shows it"
         if act.stage == "done" and taken_by == act and not is_out and told.nodes:
             if node is None:
-                return "over", "the scheduler does not know it any more"
-            whose = f"it is out for: {node.reason}" if node.is_out else "somebody else restored it"
-            return "over", whose
+                return "over", "the scheduler no longer knows it"
+            why = f"it is out for: {node.reason}" if node.is_out else "it was restored by others"
+            return "over", why
     if act.stage == "decided":
         if act.action == "restore" and taken_by is not None and node is not None and not node.is_out:
             return "done", "the scheduler shows it"
-        return "failed", NOBODY_KNOWS
+        return "failed", RESULT_UNKNOWN
     return None
 
 
@@ -419,7 +421,7 @@ def _brought(went_on: float, own: float) -> str:
 
 
 def reset_breaker(store: Store, now_ns: int, token: str, reason: str) -> bool:
-    """A person lets control act again. Whether it had stopped."""
+    """Let control act again, on a person's order. Returns whether the breaker had tripped."""
     history = ControlHistory(store.select(Selection(kinds=KINDS)))
     if history.tripped_ns is None:
         return False
@@ -431,6 +433,6 @@ def reset_breaker(store: Store, now_ns: int, token: str, reason: str) -> bool:
 
 
 def acts_in(store: Store) -> Iterator[Act]:
-    """All that was done or said, the newest first."""
+    """All acts, also those in shadow mode, the newest first."""
     history = ControlHistory(store.select(Selection(kinds=KINDS)))
     return reversed(history.acts.values())

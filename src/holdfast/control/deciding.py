@@ -1,7 +1,7 @@
 """The decision: a pure function of the moment, the state and the policy, in the twin as in a real cluster.
 
-What is cheapest is done, if it may be done now. Without confidence or good telemetry only what does no harm
-is left, and a person, whose price is one among the others.
+The cheapest action is taken, if it is allowed now. Without confidence or good telemetry only harmless actions
+are left; calling a person is one of them, with its own price.
 """
 
 from collections.abc import Iterator
@@ -30,33 +30,33 @@ from holdfast.wording.units import DAY_NS, HOUR_NS, MINUTE_NS
 REASON_PREFIX = "holdfast: "
 EVIDENCE_SHOWN_MAX = 5
 SHOWN_MAX = 4
-"""Alternatives that a sentence has side by side."""
+"""Alternatives, or nodes, that a sentence lists."""
 YOUNG = "the incident is too young"
 COOLING = "the last action on it was a short while ago"
 WAITS = (YOUNG, COOLING)
-"""What keeps an action from being taken and is over by itself."""
+"""Hindrances that pass by themselves."""
 
 
 def drain_reason(name: str, rule: str) -> str:
-    """What a scheduler is told, by which we know our own drains again. name: of the act."""
+    """The reason given to the scheduler, by which we recognise our own drains. name: of the act."""
     return f"{REASON_PREFIX}{wording.short(rule, 60)} ({name})"
 
 
 def is_ours(node: NodeView, act: Act) -> bool:
-    """Whether the node is out by this act and nobody has said a word to it since."""
+    """Whether the node is out because of this act, and its reason was not changed since."""
     return node.is_out and node.reason == drain_reason(act.name, act.rule)
 
 
 def decide(now_ns: int, state: ControlState, policy: ControlPolicy) -> ControlDecision:
-    """What to do now about one target."""
+    """Decide what to do now about one target."""
     if state.case is None:
         return _about_node_out(now_ns, state, policy)
     return _about_incidents(now_ns, state.case, state.cluster, policy)
 
 
 def decisions(now_ns: int, cluster: ClusterView, policy: ControlPolicy) -> Iterator[ControlDecision]:
-    """One for each target, in the order in which budgets are to be spent. Whoever carries one out takes it
-    into the history before asking for the next.
+    """One decision for each target, in the order in which budgets are spent. The caller that carries one out
+    adds it to the history before it asks for the next.
     """
     out = dict(cluster.history.out)
     staying = set()
@@ -70,14 +70,14 @@ def decisions(now_ns: int, cluster: ClusterView, policy: ControlPolicy) -> Itera
 
 
 def _is_still_felt(case: Case, act: Act) -> bool:
-    """Whether a run has stayed on a node that we took out: it goes on losing, and so do the decisions."""
+    """Whether a run has stayed on a node that we took out: it still loses time, so decisions go on."""
     is_there = case.run is not None and case.target in case.run.nodes
     return is_there and act.stage == "done" and case.node is not None and is_ours(case.node, act)
 
 
 def looks_like_a_bad_detector(now_ns: int, cluster: ClusterView, policy: ControlPolicy) -> str:
-    """Why the breaker has to trip; empty: it has not to. What was known before a person reset it is known.
-    All that is open counts, however long control did not look.
+    """Why the breaker must trip; empty if it need not. Incidents from before the last reset do not count. All
+    open ones since then do, even if control did not look for a long time.
     """
     noticed = sorted(
         (incident.noticed_ns, node.name)
@@ -132,18 +132,20 @@ def _about_incidents(now_ns: int, case: Case, cluster: ClusterView, policy: Cont
 
 
 def _cheapest(offered: list[PricedAction], watch: PricedAction, policy: ControlPolicy) -> PricedAction:
-    """Of equal ones the gentlest. To act it must be cheaper by far: prices are estimates."""
+    """The cheapest action; of equal ones the gentlest. It must be cheaper than going on by the policy's
+    `gain`, because prices are estimates.
+    """
     open_ = [one for one in offered if not one.not_now]
     waiting = [one.price.usd for one in offered if one.not_now in WAITS]
     person = next((one for one in open_ if one.action == "call-a-person"), None)
     if person is not None and min(waiting, default=person.price.usd) < person.price.usd:
-        open_.remove(person)  # what is cheaper only has to wait a little
+        open_.remove(person)  # a cheaper action only has to wait a little
     best = min(open_, key=lambda one: (one.price.usd, ACTIONS.index(one.action)), default=watch)
     return best if best.price.usd * policy.gain <= watch.price.usd else watch
 
 
 def _held(now_ns: int, case: Case, cluster: ClusterView, policy: ControlPolicy) -> str:
-    """Why nothing is done about this target at all; empty: nothing keeps us."""
+    """Why nothing may be done about this target at all; empty if something may."""
     history, node = cluster.history, case.node
     if history.tripped_ns is not None:
         return f"the breaker has tripped ({history.trip_reason}), and only a person resets it"
@@ -156,7 +158,7 @@ def _held(now_ns: int, case: Case, cluster: ClusterView, policy: ControlPolicy) 
     if node.maintenance:
         return f"it is in maintenance ({node.maintenance})"
     if node.is_out and not _is_out_by_us(node, cluster):
-        return f"somebody else took it out ({node.reason or 'no reason given'})"
+        return f"it was taken out by others ({node.reason or 'no reason given'})"
     if hands_off := _hands_off(now_ns, case.target, cluster, policy):
         return hands_off
     return ""
@@ -168,11 +170,11 @@ def _is_out_by_us(node: NodeView, cluster: ClusterView) -> bool:
 
 
 def _hands_off(now_ns: int, target: str, cluster: ClusterView, policy: ControlPolicy) -> str:
-    """A node whose drain somebody else undid is theirs for a while."""
+    """Why a node is left alone for a while after others ended our drain; empty if it is not."""
     since_ns = now_ns - round(policy.waits.hands_off_h * HOUR_NS)
     for act in cluster.history.of(target):
         if act.action in TAKES_OUT and act.stage == "over" and act.changed_ns > since_ns:
-            return "somebody else decided about it a short while ago"
+            return "others decided about it a short while ago"
     return ""
 
 
@@ -184,11 +186,11 @@ def _hindrance(
     cluster: ClusterView,
     policy: ControlPolicy,
 ) -> str:
-    """Why an action may not be taken now; empty: it may."""
+    """Why an action may not be taken now; empty if it may."""
     if action == "watch":
         return ""
     if action not in cluster.can:
-        return "nothing here can do it"
+        return "it is not possible here"
     told, node = case.gravest, case.node
     if action in policy.rule(case.rule).never:
         return "the policy forbids it for this rule"
@@ -197,7 +199,7 @@ def _hindrance(
     if action in TAKES_OUT and node is not None and node.is_out:
         return "it is out already"
     if action == "drain-now" and (others := _jobs_of_others(case)):
-        return f"a job of which control knows nothing runs there ({', '.join(others)})"
+        return f"a job unknown to control runs there ({', '.join(others)})"
     if spent := over_budget(action, now_ns, case.target, _mode(case.rule, policy), cluster, policy):
         return spent
     if action in HARMLESS:
@@ -207,15 +209,15 @@ def _hindrance(
         return f"the cause is {wording.percent(told.confidence)} sure, and this needs {needed:.0%}"
     if told.quality < policy.quality:
         return "the telemetry is suspect"
-    is_trial = action in TRIALS and loss.share > STANDS_STILL_SHARE  # to wait costs more than to try
+    is_trial = action in TRIALS and loss.share > STANDS_STILL_SHARE  # waiting costs more than trying
     if not is_trial and now_ns - told.noticed_ns < policy.waits.hold_min * MINUTE_NS:
         return YOUNG
     return _cooling(None, now_ns, case.target, cluster, policy)
 
 
 def _confidence_needed(action: ControlAction, case: Case, policy: ControlPolicy) -> float:
-    """Being wrong has its price already. Where that is seconds of a run, or a check of a node that its run
-    has left, nothing more is asked for.
+    """The least confidence for an action. The price already covers being wrong; if that costs only seconds of
+    a run, or the check of a node that its run has left, no confidence is required.
     """
     if action in TRIALS or (action == "drain-when-done" and case.left_rate):
         return 0.0
@@ -223,7 +225,9 @@ def _confidence_needed(action: ControlAction, case: Case, policy: ControlPolicy)
 
 
 def _jobs_of_others(case: Case) -> list[str]:
-    """What would be requeued with the run, and priced by nobody. A run that moves by itself leaves them."""
+    """The jobs that would be requeued with the run, and whose loss is not priced. None if the run can move by
+    itself, which leaves them alone.
+    """
     if case.node is None or case.run is None or (case.run.is_elastic and case.run.can_move):
         return []
     return [job for job in case.node.jobs if job not in case.run.jobs]
@@ -232,7 +236,7 @@ def _jobs_of_others(case: Case) -> list[str]:
 def _cooling(
     action: ControlAction | None, now_ns: int, target: str, cluster: ClusterView, policy: ControlPolicy
 ) -> str:
-    """action: None: any that does something to the node."""
+    """action: None for any action that is not harmless."""
     since_ns = now_ns - round(policy.waits.cool_down_min * MINUTE_NS)
     for act in cluster.history.of(target):
         counts = act.action == action if action else act.action not in HARMLESS
@@ -259,8 +263,8 @@ def over_budget(
     cluster: ClusterView,
     policy: ControlPolicy,
 ) -> str:
-    """Why there is no room for one more of this action; empty: there is. In shadow mode what would have been
-    done counts, so that no more is said than would be.
+    """Why the budget does not allow one more of this action; empty if it does. In shadow mode the announced
+    actions count, so that no more are announced than would be done.
     """
     history, budget, gpu_nodes = cluster.history, policy.budget(action), cluster.gpu_nodes
     if history.begun(action, mode, now_ns - DAY_NS, target) >= budget.per_day:
@@ -278,7 +282,9 @@ def over_budget(
 
 
 def _about_node_out(now_ns: int, state: ControlState, policy: ControlPolicy) -> ControlDecision:
-    """Back after a check; rebooted where it fails, and checked longer; and then it is a person's."""
+    """A node that we took out is restored after a check. If the check fails, the node is rebooted and checked
+    longer; after that a person is called.
+    """
     cluster, target = state.cluster, state.target
     act = cluster.history.out[target]
     node = cluster.nodes.get(target)
@@ -325,7 +331,7 @@ def _next_step(
     if any(one.target == target for one in history.under_way):
         return "watch", "an action on it is under way"
     if node is None or not is_ours(node, act):
-        return "watch", f"{target} is no longer out by us"
+        return "watch", f"{target} is no longer out because of us"
     if node.maintenance:
         return "watch", f"{target} is in maintenance ({node.maintenance})"
     if jobs := _jobs_on(node, cluster):
@@ -339,12 +345,12 @@ def _next_step(
         else over_budget(action, now_ns, target, _mode(act.rule, policy), cluster, policy)
     )
     if action not in cluster.can:
-        return "watch", f"{target} stays out: {why}, and nothing here can do that"
+        return "watch", f"{target} stays out: {why}, and {action} is not possible here"
     return ("watch", f"{target} stays out: {hindered}") if hindered else (action, why)
 
 
 def _jobs_on(node: NodeView, cluster: ClusterView) -> list[str]:
-    """What really runs there: a job that holds the node for a run which has left it does not."""
+    """The jobs that really run on the node: not those of an elastic run that has left it."""
     gone = {
         job
         for run in cluster.runs.values()
@@ -381,7 +387,7 @@ def _repair(
 
 
 def needs_long_check(now_ns: int, target: str, cluster: ClusterView, policy: ControlPolicy) -> bool:
-    """A node that failed before is tried longer."""
+    """Whether the node failed before, and is therefore checked longer."""
     since_ns = now_ns - round(policy.lemons.days * DAY_NS)
     is_lemon = cluster.history.times_out(target, since_ns) >= policy.lemons.long_check
     return is_lemon or any(one.stage == "failed" for one in cluster.history.since_out(target, "restore"))
@@ -402,8 +408,8 @@ def _sentence(
     horizon_h: float,
     held: str,
 ) -> str:
-    """The chosen one first: `drain n17 now: 3.1 GPU-hours, 12 USD; go on at 88.0 %: 41 GPU-hours, 164 USD in
-    1 d`.
+    """The prices compared, the chosen action first: `drain n17 now: 3.1 GPU-hours, 12 USD; go on at 88.0 %:
+    41 GPU-hours, 164 USD in 1 d`.
     """
     others = sorted((one for one in offered if one.action != chosen.action), key=lambda one: one.price.usd)
     watch = [one for one in others if one.action == "watch"]

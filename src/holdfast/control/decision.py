@@ -1,4 +1,4 @@
-"""A decision: what to do about one target, why, what it costs, and what else could be done at which price."""
+"""A decision: the action for one target, its reason and price, and the alternatives with theirs."""
 
 import msgspec
 
@@ -6,21 +6,21 @@ from holdfast.control.actions import ControlAction
 from holdfast.record.events import ControlMode
 
 UNPROVEN = "not proven: "
-"""How the outcome of a restore begins whose check could not measure what the node was taken out for: to
-reboot it or to check it again tells no more, and a person has to see to it.
+"""The beginning of a restore's outcome if the check could not measure the part that the node was taken out
+for. A reboot or another check would tell no more, so a person has to look at it.
 """
 
 
 class ActionPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """What is lost until the horizon if this is done: GPU-time, and money with people's work in it."""
+    """The loss until the horizon if this is done: GPU-time, and money with people's work in it."""
 
     gpu_hours: float
     usd: float
 
 
 class PricedAction(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that could be done. own_gpu_hours: what of its price the action itself takes, right or wrong.
-    not_now: why it is not to be done now; empty: it may be.
+    """One action with its price. own_gpu_hours: the part of the price that the action itself takes, whether
+    the cause is right or wrong. not_now: why it may not be done now; empty if it may.
     """
 
     action: ControlAction
@@ -30,16 +30,16 @@ class PricedAction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do now about a target.
+    """The action to take now about a target.
 
-    target      a node; where nothing about a single node is wrong, the subject of the cause
-    reason      prices side by side, and what holds an action back
-    evidence    what the incidents' causes rest on, and how sure they are
-    mode        shadow: only said
-    rule        the mechanism that it is decided for
-    incidents   all that are wrong with the target: one decision, however many
+    target      a node, or the subject of the cause if that is not a single node
+    reason      the prices compared, and why other actions may not be taken
+    evidence    of the incidents' causes, and how sure they are
+    mode        shadow: announced, not carried out
+    rule        the mechanism that caused the decision
+    incidents   all of the target: there is one decision, however many they are
     rate        GPU-hours lost in an hour while nothing is done
-    member      the only one of the run that is affected, if there is one: what `replace` replaces
+    member      the run's only affected member, which `replace` replaces; empty if several are affected
     """
 
     action: ControlAction

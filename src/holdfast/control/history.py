@@ -1,6 +1,6 @@
-"""What control has done, and what came of it: folded from the record, so that a restart forgets nothing.
+"""The actions of control and their results, folded from the record, so that a restart forgets nothing.
 
-Events may come in any number of pieces; the fold of all is the same. Nothing here does I/O.
+Events may come in any number of batches; the result is the same. Nothing here does I/O.
 """
 
 from collections.abc import Collection, Iterable
@@ -21,15 +21,15 @@ from holdfast.wording.units import DAY_NS
 
 KINDS = ("control.acted", "breaker.changed")
 CLOCKS_APART_NS_MAX = DAY_NS
-"""Acts are in the order in which they were written, by machines whose clocks are no further apart."""
+"""Acts are in the order in which they were written, by machines whose clocks differ by no more than this."""
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
     """One decision over time.
 
-    name      the id of the event that told of it first
-    at_ns     when it was decided; changed_ns: when its stage was last told
-    decision  None where a newer version wrote it in a form that is not known here
+    name      the id of its first event
+    at_ns     when it was decided; changed_ns: when its stage last changed
+    decision  None if a newer version wrote it in an unknown form
     """
 
     name: str
@@ -45,7 +45,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether machines may still show something else than its stage."""
+        """Whether the machines may still show another stage."""
         return self.stage == "decided" or (self.action in TAKES_OUT and self.stage in ("done", "failed"))
 
     @property
@@ -54,12 +54,12 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlHistory:
-    """All acts, the breaker, and what they come to."""
+    """All acts, the breaker, and the state that follows from them."""
 
     def __init__(self, events: Iterable[AnyEvent] = ()) -> None:
         self.acts: dict[str, Act] = {}
-        self._names: dict[str, list[str]] = {}  # of the acts on a target
-        self._out: dict[str, Act] | None = None  # as of now; None: something has changed
+        self._names: dict[str, list[str]] = {}  # the names of the acts on a target
+        self._out: dict[str, Act] | None = None  # cached; None after a change
         self._left: dict[str, Act] | None = None
         self._under_way: list[Act] | None = None
         self._shadows: list[Act] | None = None
@@ -102,17 +102,17 @@ class ControlHistory:
                     act, stage=event.stage, changed_ns=event.occurred_ns, outcome=event.outcome
                 )
 
-    # -- what it comes to ----------------------------------------------------------------------------
+    # -- the state that follows ----------------------------------------------------------------------
 
     def of(self, target: str, mode: ControlMode = "act") -> list[Act]:
-        """What was decided about a target, oldest first."""
+        """The acts on a target, oldest first."""
         acts = (self.acts[name] for name in self._names.get(target, ()))
         return [act for act in acts if act.mode == mode]
 
     @property
     def out(self) -> dict[str, Act]:
-        """The nodes that are out because we took them out, by the act that did it. One that failed is
-        counted as long as nobody knows whether it did anything.
+        """The nodes that we took out and did not restore, with the act that did it. An act that was only
+        decided so far counts, too.
         """
         if self._out is None:
             self._out = self._taken_out()
@@ -131,8 +131,8 @@ class ControlHistory:
 
     @property
     def left(self) -> dict[str, Act]:
-        """The nodes that a run left because of us, and with which nothing was done since: they are as bad as
-        they were, though nobody feels it any more.
+        """The nodes that a run left because of us, and on which no act followed: they are still bad, although
+        no run is slowed by them.
         """
         if self._left is None:
             self._left = self._left_behind()
@@ -147,22 +147,22 @@ class ControlHistory:
         return {target: act for target, act in last.items() if act.action in LEAVES and act.stage == "done"}
 
     def since_out(self, target: str, action: ControlAction) -> list[Act]:
-        """What was done with a node since it was last taken out."""
+        """The acts of this kind on a node since it was last taken out."""
         taken = self.out.get(target)
         if taken is None:
             return []
         return [act for act in self.of(target) if act.action == action and act.at_ns >= taken.at_ns]
 
     def times_out(self, target: str, since_ns: int) -> int:
-        """How often a node was taken out, the present time included."""
+        """How often a node was taken out, including the present time."""
         return sum(
             act.action in TAKES_OUT and act.stage in ("done", "over") and act.at_ns >= since_ns
             for act in self.of(target)
         )
 
     def begun(self, action: ControlAction, mode: ControlMode, since_ns: int, but: str) -> int:
-        """How often an action was begun, whatever came of it. In shadow mode what was only said counts, but
-        for what is said of `but` now.
+        """How often an action was begun, whatever its result. In shadow mode announced actions count as well,
+        except the one that stands for the target `but`.
         """
         found = 0
         for act in reversed(self.acts.values()):
@@ -174,24 +174,24 @@ class ControlHistory:
         return found
 
     def held(self, actions: Collection[ControlAction], mode: ControlMode, but: str) -> set[str]:
-        """The targets that these actions have in their hands: nodes that they took out or that a run went
-        on without, and what is under way. In shadow mode also what would be, but for `but`.
+        """The targets that these actions hold: nodes that they took out or that a run went on without, and
+        targets of actions under way. In shadow mode also those of announced actions, except `but`.
         """
         found = {act.target for act in self.under_way if act.action in actions}
         found |= {target for target, act in self.out.items() if act.action in actions}
-        if "shrink" in actions:  # where a run was migrated a spare has the place: nothing is held
+        if "shrink" in actions:  # after a migration a spare has the node's place, so nothing is held
             found |= {target for target, act in self.left.items() if act.action == "shrink"}
         if mode == "shadow":
             found |= {act.target for act in self.shadows() if act.action in actions and act.target != but}
         return found
 
     def standing(self, target: str) -> Act | None:
-        """What is said in shadow mode of a target and still holds."""
+        """The shadow act on a target that still stands."""
         shadows = [act for act in self.of(target, "shadow") if act.stage == "decided"]
         return shadows[-1] if shadows else None
 
     def shadows(self) -> list[Act]:
-        """What is said in shadow mode and still holds."""
+        """The shadow acts that still stand."""
         if self._shadows is None:
             self._shadows = [
                 act for act in self.acts.values() if act.mode == "shadow" and act.stage == "decided"

@@ -1,4 +1,4 @@
-"""Planned work on nodes, as the topology file has it at the moment."""
+"""Planned maintenance of nodes, from the topology file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +9,10 @@ from holdfast.topology.file import Described
 
 
 class PlannedWindows:
-    """Maintenance in the topology file, read again when the file has changed. is_named: somebody asked for
-    that file, so it must be there; otherwise nothing is planned without one.
+    """Maintenance in the topology file, which is read again when it has changed. is_named: the user named the
+    file, so it must exist; otherwise a missing file means that nothing is planned.
 
-    A file that cannot be read raises `InputError`: who does not know what is planned does nothing.
+    A file that cannot be read raises `InputError`: control does nothing while planned work is unknown.
     """
 
     def __init__(self, path: Path, load: Callable[[Path], Described], *, is_named: bool) -> None:
@@ -35,7 +35,7 @@ class PlannedWindows:
             status = self._path.stat()
             stamp = status.st_mtime_ns, status.st_size
         except OSError:
-            stamp = 0, 0  # reading it says in a sentence what is wrong
+            stamp = 0, 0  # loading the file raises an error that says what is wrong
         if stamp != self._stamp:
             self._described = self._load(self._path)
             self._stamp = stamp

@@ -1,7 +1,7 @@
 """What a site allows control to do: modes, budgets, the breaker, waiting times and its own commands.
 
-The file is TOML, and its keys are the fields of `ControlPolicy`. What it does not say has a default; with no
-file at all nothing is ever done, only told (shadow mode).
+The file is TOML, and its keys are the fields of `ControlPolicy`. Missing keys have defaults. Without a file
+control only announces actions (shadow mode).
 """
 
 import re
@@ -25,14 +25,14 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Nodes = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 NO_RULE = "unknown"
-"""The rule of incidents whose cause nobody could name."""
+"""The rule of incidents whose cause is unknown."""
 PLACEHOLDERS = ("node", "run", "reason", "job", "part")
 _WORD_CHARS = re.compile(r"\{([^{}]*)\}")
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """So many nodes, and so many per cent of those with GPUs: the lower of the two, but at least one node,
-    unless one of them is 0.
+    """A number of nodes, and a percentage of those with GPUs: the lower of the two counts, but at least one
+    node, unless one of them is 0.
     """
 
     nodes: Nodes = 4
@@ -43,13 +43,13 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Budget(Bound, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one action: nodes that it may hold at once, and how often it may be done in 24 hours."""
+    """For one action: the nodes that it may hold at once, and how often it may be taken in 24 hours."""
 
     per_day: Nodes = 20
 
 
 class BreakerBound(Bound, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """If more nodes than this look bad within so many minutes, the detector is bad, not the cluster."""
+    """If more nodes than this look bad within `within_min`, the detector is assumed to be wrong."""
 
     nodes: Nodes = 8
     percent: Percent = 10.0
@@ -57,17 +57,17 @@ class BreakerBound(Bound, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class RulePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one mechanism. mode: None: as everything else."""
+    """For one mechanism. mode: None for the policy's own mode."""
 
     mode: RuleMode | None = None
     never: tuple[ControlAction, ...] = ()
 
 
 class SiteCommands(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The site's own ways, each a command without a shell, with {node}, {run}, {job}, {reason} and {part}
-    filled in. part: of the node, that it was drained for.
+    """The site's own commands, run without a shell, with {node}, {run}, {job}, {reason} and {part} filled in.
+    part: of the node, that it was drained for.
 
-    An empty one does not exist. timeout_s: for each, but for the long check.
+    Empty means that there is no such command. timeout_s: for each, except the long check.
     """
 
     check: str = ""
@@ -80,9 +80,9 @@ class SiteCommands(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """hold_min: an incident is this old before anything drastic is done about it. settle_min: so long the run
-    has to move lanes by itself. cool_down_min: between two actions on a node. hands_off_h: a node that
-    somebody else restored or drained is left alone. person_h: until a person is called again.
+    """hold_min: the least age of an incident before anything drastic is done about it. settle_min: how long
+    the run may take to move lanes by itself. cool_down_min: between two actions on a node. hands_off_h: how
+    long a node that others restored or drained is left alone. person_h: until a person is called again.
     """
 
     hold_min: Minutes = 3.0
@@ -93,10 +93,10 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What prices rest on. mend_h: until somebody mends what is not acted on: the horizon. out_h: a drained
-    node is out of service. check_h: a check takes. restart_h: from a stop to the next step. regroup_s: a run
-    that goes on by itself stands still. save_s: for a checkpoint. person_h: until somebody who is called
-    has acted.
+    """The durations that prices are computed from. mend_h: until people mend a fault that control leaves
+    alone; this is the horizon. out_h: how long a drained node is out of service. check_h: how long a check
+    takes. restart_h: from a stop to the next step. regroup_s: how long an elastic run stands still. save_s:
+    for a checkpoint. person_h: until a person who was called has acted.
     """
 
     mend_h: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = 24.0
@@ -109,9 +109,9 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class KubernetesPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """taint: that drained nodes get besides the cordon; empty: none. keep_namespaces: from which nothing is
-    evicted. reboot: by whom, where the site has no command of its own. lease: by which one process leads, as
-    NAMESPACE/NAME; empty: by the store.
+    """taint: that drained nodes get besides the cordon; empty for none. keep_namespaces: no pod is evicted
+    from these. reboot: how nodes are rebooted if the site has no command. lease: the Lease that decides which
+    process leads, as NAMESPACE/NAME; empty: the store decides.
     """
 
     taint: Annotated[
@@ -123,9 +123,9 @@ class KubernetesPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class SlurmPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """rest: where slurmrestd is, as http://HOST:PORT or unix:/PATH; empty: Slurm's commands are used.
-    token_file: has the token for it; empty: $SLURM_JWT, or none. user: whose it is; empty: of whoever runs
-    control.
+    """rest: the address of slurmrestd, as http://HOST:PORT or unix:/PATH; empty: Slurm's commands are used.
+    token_file: the file with its token; empty: $SLURM_JWT, or no token. user: the token's user; empty: the
+    user that runs control.
     """
 
     rest: Annotated[str, msgspec.Meta(pattern=r"^(|https?://\S+|unix:/\S+)$")] = ""
@@ -134,8 +134,8 @@ class SlurmPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class LemonPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A node that was taken out `long_check` times within so many days is tried longer; `person` times, and
-    it stays out until a person restores it.
+    """A node that was taken out `long_check` times within `days` is checked longer; after `person` times it
+    stays out until a person restores it.
     """
 
     days: Hours = 30.0
@@ -144,10 +144,10 @@ class LemonPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ControlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """scheduler: through which nodes are drained. confidence: that an action needs which can be undone, and
-    one that is drastic. quality: of the telemetry, for both. gain: an action must be so many times as cheap
-    as to go on. out: nodes that may be out at once by all actions together. gpus_per_node: where the
-    scheduler does not tell.
+    """scheduler: drains the nodes. confidence: the least for an action that is easily undone;
+    confidence_drastic: for one that is not. quality: the least of the telemetry, for both. gain: going on
+    must cost this many times as much as an action. out: the nodes that may be out at once by all actions
+    together. gpus_per_node: if the scheduler does not report it.
     """
 
     mode: Literal["act", "shadow"] = "shadow"
@@ -170,11 +170,11 @@ class ControlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def is_acting(self) -> bool:
-        """Whether anything is ever done, rather than told."""
+        """Whether any rule acts, rather than announces."""
         return "act" in (self.mode, *(rule.mode for rule in self.rules.values()))
 
     def in_shadow(self) -> Self:
-        """The same, but nothing is done."""
+        """The same policy in shadow mode."""
         rules = {
             name: msgspec.structs.replace(rule, mode="shadow") if rule.mode == "act" else rule
             for name, rule in self.rules.items()
@@ -192,7 +192,7 @@ class ControlPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def read_policy(text: str) -> ControlPolicy:
-    """Raises `InputError`: one sentence and a hint."""
+    """Parse a policy file. Raises `InputError`."""
     try:
         policy = msgspec.convert(tomllib.loads(text), ControlPolicy)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

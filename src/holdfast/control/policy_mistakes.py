@@ -1,4 +1,4 @@
-"""What is wrong with a policy file, in one sentence: the key as its writer knows it, and what it may be."""
+"""Explains a mistake in a policy file in one sentence: the key as the file has it, and the values allowed."""
 
 import re
 
@@ -14,7 +14,7 @@ FORMS = {
     "slurm.rest": "http://HOST:PORT or unix:/PATH",
     "slurm.user": "a user's name, in ASCII and without spaces",
 }
-"""What strings look like that have a form."""
+"""The formats of strings that have one."""
 KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -28,9 +28,9 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[[^\]]*\]")
 
 
 def mistake(error: msgspec.ValidationError, kind: type) -> InputError:
-    """kind: of the whole file."""
+    """The error for the user. kind: the type of the whole file."""
     found = _MESSAGE.fullmatch(str(error))
-    assert found is not None  # anything matches
+    assert found is not None  # the pattern matches every text
     steps = [one[1] for one in _STEP.finditer(found["place"] or "")]
     key = re.sub(r"\[\d+\]", "", found["place"] or "").replace("[...]", ".*").strip(".")
     what, told = found["what"], _type_at(inspect.type_info(kind), steps)
@@ -40,7 +40,7 @@ def mistake(error: msgspec.ValidationError, kind: type) -> InputError:
         return _not_one_of(value[1], key, told, is_key=bool(found["key"]))
     if "matching regex" in what:
         hint = f"Write it as {FORMS[key]}." if key in FORMS else EXAMPLE
-        return InputError(f"`{key}` in the policy does not have its form.", hint=hint)
+        return InputError(f"`{key}` in the policy has a wrong format.", hint=hint)
     if bound := re.fullmatch(r"Expected `(\w+)` ([<>]=?) (.*)", what):
         words = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
         amount = f"{KINDS.get(bound[1], bound[1])}, {words[bound[2]]} {float(bound[3]):g}"
@@ -56,7 +56,7 @@ def _unknown(name: str, table: str, told: inspect.Type | None) -> InputError:
     known = [field.encode_name for field in told.fields] if isinstance(told, inspect.StructType) else []
     where = f"`[{table}]` in the policy" if table else "The policy"
     return InputError(
-        f"{where} has the key `{name}`, which is not known.",
+        f"{where} has the unknown key `{name}`.",
         hint=nearest(name, known, f"Known are {', '.join(known)}.", quote="`"),
     )
 
@@ -83,7 +83,7 @@ def _literals(told: inspect.Type | None) -> tuple[str, ...]:
 
 
 def _type_at(told: inspect.Type | None, steps: list[str | None]) -> inspect.Type | None:
-    """What is expected there. A step that has no name is into a table of any keys, or into a list."""
+    """The type that is expected there. A step without a name leads into a table with any keys, or a list."""
     for step in steps:
         match told:
             case inspect.StructType():

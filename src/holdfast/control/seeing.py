@@ -1,4 +1,4 @@
-"""From the record: which incidents are open, and the figures of the runs that they are about."""
+"""Reads the record: which incidents are open, and the figures of the runs that they slow."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -20,11 +20,11 @@ from holdfast.wording.units import HOUR_NS
 
 UNTOLD_NS_MAX = HOUR_NS
 UNTOLD_SHARE_MAX = 2.0
-"""An open incident is told again whenever its cost has doubled. One of which nothing was heard for more than
-so many times its age when it was last told, and for longer than an hour, has nobody left who watches it.
+"""An open incident is reported again whenever its cost has doubled. If it was not reported for more than this
+many times its age at the last report, and for more than an hour, nothing watches it any more.
 """
 UNTOLD_UNPRICED_NS_MAX = 24 * HOUR_NS
-"""One that costs no run anything is told once. After a day nobody knows whether it is still so."""
+"""An incident that costs no run anything is reported once. After a day it is not known to be still open."""
 _KINDS = (
     *("run.started", "generation.opened", "member.joined", "member.lost", "checkpoint.saved"),
     "reference.declared",
@@ -32,7 +32,7 @@ _KINDS = (
 
 
 class PlacedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of the scheduler that runs. name: what its owner calls it, which may be that of a run."""
+    """A running job of the scheduler. name: its owner's name for it, which may be the name of a run."""
 
     job: str
     name: str
@@ -40,15 +40,15 @@ class PlacedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachinesView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scheduler tells."""
+    """The state that a scheduler reports."""
 
     nodes: Mapping[str, NodeView]
     jobs: tuple[PlacedJob, ...] = ()
 
 
 class ActionOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What machines are asked to do. reason: ours, by which we know the node again. node: as it was seen.
-    part: what the node was taken out for, and what its check must clear.
+    """An action for the machines to carry out. reason: ours, by which we recognise the node later. node: as
+    it was last seen. part: the node was taken out for it, and its check must clear it.
     """
 
     decision: ControlDecision
@@ -59,39 +59,39 @@ class ActionOrder(msgspec.Struct, frozen=True, kw_only=True):
     part: SuspectPart = "node"
 
     def unproven(self, is_good: Mapping[str, bool]) -> tuple[str, ...]:
-        """The figures that a check owes. is_good: by name, whether it was measured and is good."""
+        """The required figures that are missing or bad. is_good: by name, whether a figure is known good."""
         return unproven(self.part, is_good)
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """ok: it was done. outcome: what was said to it, in words."""
+    """ok: the action was done. outcome: the answer in words."""
 
     ok: bool
     outcome: str
 
 
 class Machines(Protocol):
-    """How control reaches the cluster. Calls may take minutes; `do` is called from threads."""
+    """Control's access to the cluster. Calls may take minutes; `do` is called from threads."""
 
     @property
     def can(self) -> frozenset[ControlAction]:
-        """What may be asked for here at all."""
+        """The actions that are possible here."""
 
     def look(self, now_ns: int) -> MachinesView:
-        """Raises `HoldfastError` where nothing can be seen: then nothing is done."""
+        """The machines now. Raises `HoldfastError` if they cannot be seen: then nothing is done."""
 
     def reaches(self, run: str) -> bool:
         """Whether a live run can be asked to move its members."""
 
     def do(self, order: ActionOrder) -> Answered:
-        """Carry it out. Raises `HoldfastError`."""
+        """Carry out the action. Raises `HoldfastError`."""
 
 
 def open_incidents(
     changes: Iterable[IncidentChange], ended: Mapping[str, int], begun: Mapping[str, int], now_ns: int
 ) -> list[Incident]:
-    """By the last word on each: neither over, nor of a run that has ended, nor left by whoever watched it.
-    begun: when runs began anew that had ended before; what was last told before then is of that time.
+    """The incidents that are open by their last report: not resolved, not of a run that has ended, and still
+    watched. begun: when runs restarted that had ended before; reports from before that do not count.
     """
     return [
         change.incident
@@ -111,7 +111,7 @@ def _is_left(change: IncidentChange, now_ns: int) -> bool:
 
 
 def in_maintenance(described: Described, now_ns: int, nodes: Iterable[str]) -> dict[str, str]:
-    """Which of these nodes have planned work now, by themselves or by what they depend on, and why."""
+    """Which of these nodes have planned work now, on themselves or on something they depend on, and why."""
     reasons: dict[str, str] = {}
     for window in described.maintenance:
         if window.from_ns <= now_ns < window.to_ns:
@@ -123,7 +123,7 @@ def in_maintenance(described: Described, now_ns: int, nodes: Iterable[str]) -> d
 
 
 def run_view(store: Store, run: str, now_ns: int, prices: Prices, jobs: Iterable[PlacedJob]) -> RunView:
-    """A run, as its record and the scheduler tell it."""
+    """A run's figures, from its record and the scheduler's jobs."""
     fold = _RunFold()
     for event in store.select(Selection(run=run, kinds=_KINDS, until_ns=now_ns + 1)):
         fold.take(event)
@@ -143,8 +143,8 @@ def run_view(store: Store, run: str, now_ns: int, prices: Prices, jobs: Iterable
 
 
 def sized(run: RunView, incidents: Iterable[Incident], gpus_per_node: int) -> RunView:
-    """A run whose record does not tell its GPUs has as many as its incidents were priced with; else those of
-    the nodes that it is known to have.
+    """The run with its number of GPUs. If its record does not have it, the number comes from the prices of
+    its incidents, else from its known nodes.
     """
     if run.gpus:
         return run
@@ -155,7 +155,7 @@ def sized(run: RunView, incidents: Iterable[Incident], gpus_per_node: int) -> Ru
 
 
 class _RunFold:
-    """Who is in the run now, and where."""
+    """The members of a run now, and their nodes."""
 
     def __init__(self) -> None:
         self.began_ns = 0
@@ -202,12 +202,12 @@ class _RunFold:
 
     @property
     def spare_nodes(self) -> set[str]:
-        """One that is about to leave is told again, without GPUs."""
+        """Nodes with GPUs but no active member. One that is about to leave is reported without GPUs."""
         return {one.node for one in self._members.values() if one.node and one.gpus} - self.nodes
 
 
 def _remaining_h(store: Store, run: str, now_ns: int, prices: Prices, step_ns: int | None) -> float | None:
-    """Where the prices file says how many steps the run is to do."""
+    """The hours until the run is done; None unless the prices file says how many steps it has to do."""
     planned = prices.planned_steps.get(run)
     if planned is None or step_ns is None:
         return None

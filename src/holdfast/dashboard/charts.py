@@ -1,8 +1,8 @@
 """The charts of the page, as inline SVG.
 
-Horizontal positions are percentages and text has its own size, so a chart is as wide as there is room for
-and its letters stay legible on a phone. Only the areas of the course are stretched. Colours are the page's: a
-mark has its category's class. Every word goes through `Markup.format`, which escapes it.
+Horizontal positions are percentages and text has a fixed size, so a chart fills the width and its letters
+stay legible on a phone. Only the areas of the course are stretched. Colours are the page's: a mark has its
+category's class. Every word goes through `Markup.format`, which escapes it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,21 +35,21 @@ STACK = (
     *(category for category in Category if category < Category.USEFUL),
     Category.UNATTRIBUTED,
 )
-"""What lies on what: useful at the bottom, where it is easiest to read; the unexplained on top."""
+"""The order of the stack: useful at the bottom, where it is easiest to read; unattributed on top."""
 
 GAUGE_ROOM = 1.15
-"""A gauge ends this much beyond what it shows."""
+"""A gauge ends this much beyond its largest value."""
 
 PLOT_WIDTH = 1_000
 PLOT_HEIGHT = 220
 LANE_HEIGHT = 21
 LANES_MAX = 4
 LANE_PERCENT_PER_CHAR = 2.0
-"""The room of a digit on a phone."""
+"""The width of a digit on a phone."""
 TICKS_HEIGHT = 10
 AXIS_HEIGHT = 40
 COLUMNS_MAX = 128
-"""More columns to point at than these no finger can tell apart."""
+"""The most columns that a finger can tell apart."""
 COLUMN_CATEGORIES_MAX = 4
 TICKS_MAX = 6
 
@@ -87,14 +87,14 @@ def fall(css: str, left_percent: float, width_percent: float, *, first: bool, la
 
 
 def strip(parts: dict[str, int], whole_gpu_ns: int) -> Markup:
-    """A thin bar of these parts side by side, as long as their share in the whole."""
+    """A thin bar of these parts side by side; its length is their share of the whole."""
     found = ((category, parts.get(category.key, 0)) for category in Category)
     whole = max(1, whole_gpu_ns)
     return side_by_side("strip", ((css_class(one), 100 * part / whole, "") for one, part in found if part))
 
 
 def stack(usd: Mapping[LayerKey, float | None], whole_usd: float) -> Markup:
-    """The layers of a cost side by side, as long as their share in the whole; each can be pointed at."""
+    """The layers of a cost side by side; the length is their share of the whole. Each has a tooltip."""
     return side_by_side(
         "stack",
         (
@@ -122,7 +122,7 @@ def course(report: Report, incidents: Sequence[IncidentReport]) -> Markup:
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a numbered incident is drawn: lane 0 is the nearest to the areas."""
+    """The position of a numbered incident: lane 0 is nearest to the areas."""
 
     lane: int
     left_percent: float
@@ -131,7 +131,7 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def room_percent(self) -> float:
-        """Up to where it needs its lane for itself: a short bar is outreached by its number."""
+        """The right end of the room that it needs in its lane: a short bar is narrower than its number."""
         return max(self.right_percent, self.left_percent + _name_percent(self.incident))
 
     def collides(self, other: "_Place") -> bool:
@@ -143,7 +143,7 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CourseChart:
-    """What the parts of the chart are drawn from, computed once."""
+    """The values that the parts of the chart are drawn from, computed once."""
 
     def __init__(self, report: Report, incidents: Sequence[IncidentReport]) -> None:
         self.report = report
@@ -187,7 +187,7 @@ class _CourseChart:
     # -- the areas ---------------------------------------------------------------------------------
 
     def _areas(self) -> Markup:
-        """Each category down to the base and the lower ones over it: no seams between neighbours."""
+        """Draw each category down to the base, and the lower ones over it, so that no gaps show."""
         edges = [self._percent(edge_ns) / 100 * PLOT_WIDTH for edge_ns in self.edges_ns]
         heights = [0.0] * len(self.gpus)
         areas = []
@@ -202,7 +202,7 @@ class _CourseChart:
         return joined(reversed(areas))
 
     def _columns(self) -> Markup:
-        """What can be pointed at: a stretch of time and what the GPUs did in it."""
+        """Columns with tooltips: a stretch of time and what the GPUs did in it."""
         buckets = self.report.course.buckets
         grouped = ceil(len(buckets) / COLUMNS_MAX)
         columns = []
@@ -217,7 +217,7 @@ class _CourseChart:
     # -- the incidents -----------------------------------------------------------------------------
 
     def _places(self, incidents: Sequence[IncidentReport]) -> list[_Place]:
-        """A place for each name, the worst first; one that finds no room keeps its tick alone."""
+        """Place the names, the worst incident first; one without room has only its tick."""
         taken: list[_Place] = []
         for incident in incidents:
             left = min(self._percent(incident.began_ns), 100 - _name_percent(incident))
@@ -249,7 +249,7 @@ class _CourseChart:
         )
 
     def _ticks(self) -> Markup:
-        """Where any incident began, shown or not; those too near to tell apart share a tick."""
+        """A tick where an incident began, shown or not; incidents too near each other share one."""
         places = sorted(
             {round(self._percent(incident.began_ns) / 100 * PLOT_WIDTH) for incident in self.report.incidents}
         )
@@ -278,7 +278,7 @@ class _CourseChart:
         )
 
     def _x_axis(self) -> Markup:
-        """Labels at round times, and under them the day wherever it is another one."""
+        """Labels at round times, and below them the day whenever it changes."""
         step_ns = 10**9 * next(
             step_s for step_s in _TICK_STEPS_S if self.span_ns <= TICKS_MAX * step_s * 10**9
         )
@@ -306,7 +306,7 @@ class _CourseChart:
 
 
 def _edges_ns(course: Course, end_ns: int) -> list[int]:
-    """Where the buckets begin, and where the last one ends: with the run, should that be earlier."""
+    """The beginnings of the buckets, and the end of the last one, or of the run if that is earlier."""
     edges_ns = [course.start_ns + index * course.bucket_ns for index in range(len(course.buckets) + 1)]
     return [*edges_ns[:-1], max(edges_ns[-2] + 1, min(edges_ns[-1], end_ns))]
 
@@ -316,7 +316,7 @@ def _ended_ns(incident: IncidentReport, last_ns: int) -> int:
 
 
 def _name_percent(incident: IncidentReport) -> float:
-    """The room its name needs, with a blank."""
+    """The width of its name, with a blank."""
     return LANE_PERCENT_PER_CHAR * (1 + len(incident.name))
 
 

@@ -1,4 +1,4 @@
-"""The page of a live drill, for a team to keep: its score, what that rests on, and what happened when."""
+"""The page of a live drill, for a team to keep: its score, the evidence for it, and a timeline."""
 
 from collections.abc import Callable
 from functools import cache
@@ -20,7 +20,7 @@ def render(verdict: LiveVerdict) -> str:
 
 
 def moment(row: TimelineRow, last_s: float) -> Markup:
-    """Where in the drill it was, as a dot on a line."""
+    """The moment of a row in the drill, as a dot on a line."""
     share = 100 * row.at_s / last_s if last_s else 0.0
     return Markup(
         '<svg class="moment" aria-hidden="true"><line class="thread" x1="0" x2="100%" y1="8" y2="8"/>'

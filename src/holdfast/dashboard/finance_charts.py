@@ -1,7 +1,7 @@
-"""The charts of the finance page, as inline SVG; see `charts` for how such are drawn.
+"""The charts of the finance page, as inline SVG; `charts` explains the method.
 
-Horizontal positions are percentages and text has its own size, so a chart is as wide as there is room for;
-only areas and lines are stretched. Every word goes through `Markup.format`, which escapes it.
+Horizontal positions are percentages and text has a fixed size, so a chart fills the width; only areas and
+lines are stretched. Every word goes through `Markup.format`, which escapes it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,11 +26,11 @@ AXIS_HEIGHT = 26
 LEVELS = 5
 TICKS_MAX = 5
 COSTLY_MAX = 2.0
-"""A stretch whose useful hours cost more than so many times the mean is drawn as high as that."""
+"""A stretch whose useful hours cost more than this many times the mean is drawn at this height."""
 ROUND_STEPS = (1, 2, 2.5, 5, 10)
 CHOICE_ROOM = 2.5
-"""The chart of own or rent ends at so many times what renting costs: the hours of an idle cluster cost any
-amount.
+"""The chart of own or rent ends at this many times the cost of renting: the useful hours of an idle cluster
+have no upper limit.
 """
 
 
@@ -61,7 +61,7 @@ class PlotArea(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def scale(self, unit: str, levels: Mapping[float, float]) -> Markup:
-        """The vertical axis, in a column of its own. levels: where they are, and what is written there."""
+        """The vertical axis, in a column of its own. levels: positions and labels."""
         texts = joined(beside(self.y(level), _level(shown)) for level, shown in levels.items())
         return Markup(
             '<svg class="y-axis" height="{}" aria-hidden="true">{}'
@@ -78,7 +78,7 @@ def strip(parts: Iterable[tuple[str, float]]) -> Markup:
 
 
 def bar(css: str, share: float, line: float | None = None) -> Markup:
-    """A share as a bar on a rail, and a line across it where it should be."""
+    """A share as a bar on a rail, with a line across it at the target."""
     return Markup(
         '<svg class="share" aria-hidden="true"><rect class="rail" y="20%" width="100%" height="60%"/>'
         '<rect class="mark {}" y="20%" width="{:.2f}%" height="60%"/>{}</svg>'
@@ -89,7 +89,7 @@ def bar(css: str, share: float, line: float | None = None) -> Markup:
 
 
 def money(trend: Trend) -> Markup:
-    """All that was spent up to each moment, and what of it was useful."""
+    """The spend up to each moment, and the useful part of it."""
     stretches = trend.stretches
     spent = list(accumulate((one.spend_usd for one in stretches), initial=0.0))
     useful = list(accumulate((one.useful_usd for one in stretches), initial=0.0))
@@ -110,7 +110,7 @@ def money(trend: Trend) -> Markup:
 
 
 def hourly(trend: Trend) -> Markup:
-    """What a useful GPU-hour cost in each stretch, with the best part's cost as a line across."""
+    """The cost of a useful GPU-hour in each stretch, with the best part's cost as a line across."""
     stretches = trend.stretches
     costs = [one.told_usd / _useful_hours([one]) if one.useful_gpu_ns else None for one in stretches]
     known = [cost for cost in costs if cost is not None]
@@ -168,7 +168,7 @@ def _useful_hours(stretches: Iterable[SpendStretch]) -> float:
 
 
 def _edges(stretches: Sequence[SpendStretch]) -> list[float]:
-    """Where the stretches begin, and the last one ends, in the plot's own units."""
+    """The beginnings of the stretches, and the end of the last one, in the plot's units."""
     first_ns, last_ns = stretches[0].from_ns, stretches[-1].to_ns
     span_ns = max(1, last_ns - first_ns)
     moments = [first_ns, *(one.to_ns for one in stretches)]
@@ -183,7 +183,7 @@ def _area(plot: PlotArea, edges: Sequence[float], values: Sequence[float]) -> st
 
 
 def _bars(plot: PlotArea, edges: Sequence[float], bars: Sequence[tuple[float, str] | None]) -> Markup:
-    """A bar for each stretch that has one: its value and its class."""
+    """A bar for each stretch that has a value and a class."""
     return joined(
         Markup('<rect class="mark {}" x="{}" y="{:.1f}" width="{}" height="{:.1f}"/>').format(
             bar[1],
@@ -232,7 +232,7 @@ def _at_end(plot: PlotArea, value: float, text: str, *, below: bool) -> Markup:
 
 
 def choice(found: OwnOrRent) -> Markup:
-    """What a useful GPU-hour costs by utilisation, owned and rented, and where the two meet."""
+    """The cost of a useful GPU-hour by utilisation, owned and rented, and where the two meet."""
     rent = found.rent_usd_per_useful_gpu_hour
     lowest = min(cost for _, cost in found.curve)
     levels = _money_levels(CHOICE_ROOM * max(rent, lowest))
@@ -251,11 +251,11 @@ def choice(found: OwnOrRent) -> Markup:
 
 
 def _utilisation(plot: PlotArea, found: OwnOrRent) -> Markup:
-    """Where the two meet, and where these terms are."""
+    """Lines at the break-even point and at the given utilisation."""
     marks = [(found.terms.utilisation.value, "these terms", "here")]
     if found.break_even_utilisation <= 1:
         marks.insert(0, (found.break_even_utilisation, "break-even", "even"))
-    # One stands lower than the other, so that names of neighbours do not overlap.
+    # One name is lower than the other, so that they do not overlap.
     return joined(_upright(plot, *mark, y=TOP_ROOM + 12 + 18 * row) for row, mark in enumerate(marks))
 
 
@@ -272,7 +272,7 @@ def _upright(plot: PlotArea, share: float, text: str, css: str, *, y: int) -> Ma
 
 
 def round_levels(value_max: float) -> list[float]:
-    """From 0 up to at least this value, in at most so many steps of a round size."""
+    """A scale from 0 to at least this value, in at most this many steps of a round size."""
     if value_max <= 0:
         return [0.0, 1.0]
     rough = value_max / LEVELS

@@ -1,10 +1,9 @@
-"""The finance page: one HTML file that needs nothing else, for the person who answers for the budget.
+"""The finance page: one HTML file that needs nothing else, for the owner of the budget.
 
 First the four numbers, then where the money went and what to do about it, the months against their budgets,
-who is behind target, goodput over time, whether spend rises faster than progress, and the lines to charge
-back; every assumption with its source at the end. Whether to own or to rent is there if it was asked for.
-The style is that of a run's page. The numbers are those of `economics.finance`; nothing is computed here but
-places on the page.
+the teams behind target, goodput over time, whether spend rises faster than progress, and the lines to charge
+back; every assumption with its source at the end. Owning is compared with renting if that was asked for. The
+style is that of a run's page. The numbers are those of `economics.finance`; only positions are computed here.
 """
 
 from functools import cache
@@ -70,7 +69,7 @@ def _target(told: Finance) -> float | None:
 
 
 def _charged_back(told: Finance) -> list[tuple[str, str, str, str]]:
-    """The invoice by month, team and project, in its currency and to the cent: these sum to it."""
+    """The invoice by month, team and project, in its currency and to the cent; the lines sum to it."""
     cents: dict[tuple[str, str, str], int] = {}
     for line in told.invoice.lines:
         key = line.month, line.team or said.NO_TEAM, line.project or wording.UNKNOWN

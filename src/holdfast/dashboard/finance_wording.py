@@ -14,7 +14,7 @@ NO_TEAM = "no team named"
 NO_PROJECT = "no project named"
 _PART = {4: "quarter"}[PARTS]
 _MOMENT_NS_MAX = 2**63 - 1
-"""In the year 2262; a date after that is none that anybody plans with."""
+"""In the year 2262; later dates are not useful for planning."""
 
 _BYTE_UNITS = (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 _TRANSFERS: dict[MovedFor, str] = {
@@ -40,7 +40,7 @@ def size(size_bytes: int) -> str:
 
 
 def headline(told: Finance) -> str:
-    """The answer, in one sentence."""
+    """The answer in one sentence."""
     if not told.spend.gpu_ns:
         return "Nothing is recorded to have been paid for in this time."
     if told.useful_share is None:
@@ -55,12 +55,12 @@ def headline(told: Finance) -> str:
 
 
 def whole(told: Finance) -> str:
-    """What shares are of."""
+    """The name of the whole that shares refer to."""
     return "what is accounted for" if told.accrued.gpu_ns else "the spend"
 
 
 def hourly(told: Finance) -> str:
-    """What an hour costs, paid for and useful; nothing where neither is known."""
+    """The cost of an hour, paid for and useful; empty if neither is known."""
     if told.usd_per_useful_gpu_hour is None or not told.spend.gpu_ns:
         return ""
     paid = told.spend.usd / (told.spend.gpu_ns / HOUR_NS)
@@ -69,14 +69,14 @@ def hourly(told: Finance) -> str:
 
 
 def worth(told: Finance) -> str:
-    """What one more point of useful share would have brought."""
+    """The value of one more point of useful share."""
     if told.point_usd is None or not told.spend.usd:
         return ""
     return f"One more point of useful share would have brought {wording.usd(told.point_usd)}."
 
 
 def accrued(told: Finance) -> str:
-    """What is still running; nothing where nothing is."""
+    """The spend of runs that go on; empty if there is none."""
     if not told.accrued.gpu_ns:
         return ""
     return (
@@ -86,7 +86,7 @@ def accrued(told: Finance) -> str:
 
 
 def waste(found: Waste) -> str:
-    """What was lost, where, what to do, and what that would bring."""
+    """The waste, its place, what to do about it, and what that would save."""
     bring = "" if found.bring_usd is None else f" Would bring {wording.usd(found.bring_usd)} ({found.basis})."
     lost = f"{found.label}, {wording.usd(found.amount.usd)}, mostly in {wording.short(found.run, 60)}"
     return f"{lost}. {found.todo}{bring}"
@@ -97,7 +97,7 @@ def budget_of(line: BudgetLine) -> str:
 
 
 def forecast(found: RunForecast) -> str:
-    """When a run will be done, and what it will cost until then."""
+    """When a run will be done, and its cost until then."""
     done = f"{wording.short(found.run, 60)} has {found.steps:,} of {found.planned_steps:,} planned steps"
     if found.steps >= found.planned_steps:
         return f"{done}: it is done."
@@ -110,7 +110,7 @@ def forecast(found: RunForecast) -> str:
 
 
 def goodput_target(told: Finance) -> str:
-    """How all together stand to their target."""
+    """The goodput of all runs against its target."""
     target, paid = told.prices.goodput_target, told.spend.gpu_ns - told.accrued.gpu_ns
     if target is None or not paid or told.useful_share is None:
         return ""
@@ -124,7 +124,7 @@ def goodput_target(told: Finance) -> str:
 
 
 def incident(share: IncidentShare) -> str:
-    """What it was and cost, and how `holdfast cost` is asked for it."""
+    """The incident, its cost, and its name for `holdfast cost`."""
     what = f"{share.what} ({share.subject})" if share.subject else share.what
     return f"{wording.short(what)}, {wording.usd(share.usd)} ({share.run}/{share.name})"
 
@@ -197,7 +197,7 @@ def choice(found: OwnOrRent) -> str:
 
 
 def break_even(found: OwnOrRent) -> str:
-    """From where on owning pays."""
+    """The utilisation above which owning pays."""
     if found.break_even_utilisation > 1:
         return "Owning does not pay at any utilisation."
     pays = f"Owning pays above {wording.percent(found.break_even_utilisation)} utilisation"
@@ -214,7 +214,7 @@ def break_even(found: OwnOrRent) -> str:
 
 
 def guesses(found: OwnOrRent) -> str:
-    """Which of the terms nobody knows."""
+    """The terms that are guesses."""
     names = [key for key in Terms.__struct_fields__ if GUESS in getattr(found.terms, key).source]
     if not names:
         return "All of its terms were given or have a source."
@@ -224,7 +224,7 @@ def guesses(found: OwnOrRent) -> str:
 
 
 def point(found: OwnOrRent) -> str:
-    """What reliability is worth."""
+    """The value of one point of goodput."""
     own, rent = (
         wording.usd(found.point_own_usd_per_gpu_year),
         wording.usd(found.point_rent_usd_per_gpu_year),
@@ -233,7 +233,7 @@ def point(found: OwnOrRent) -> str:
 
 
 def assumptions(told: Finance) -> list[tuple[str, Priced]]:
-    """Every number that nobody gave, with its name: first what the spend stands on, then owning."""
+    """Every assumed number, with its name: first those of the spend, then those of owning."""
     found: dict[str, Priced] = {}
     for run in told.runs:
         price = run.usd_per_gpu_hour

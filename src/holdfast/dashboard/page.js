@@ -1,4 +1,4 @@
-// What a pointer or a finger is on, in words under the chart. Without this script the same words are tooltips.
+// Show the text of the mark under the pointer below the chart. Without this script the texts are tooltips.
 for (const figure of document.querySelectorAll("figure.readable")) {
   const readout = figure.querySelector("output");
   for (const title of figure.querySelectorAll("title")) {

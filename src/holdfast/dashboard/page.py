@@ -1,8 +1,8 @@
 """The page of one run's report: one HTML file that needs nothing else, neither network nor script.
 
-Written for the person who pays: first how much of it was useful and what the rest was lost to, then ever more
-of the ledger, down to the exact sums. The numbers are the report's; nothing is computed here but sums, shares
-and places on the page. Its content security policy forbids all loading and all scripts but the page's own.
+Written for the person who pays: first the useful share and the largest losses, then more and more of the
+ledger, down to the exact sums. The numbers are the report's; only sums, shares and positions are computed
+here. Its content security policy forbids all loading, and all scripts but the page's own.
 """
 
 from functools import cache
@@ -40,7 +40,7 @@ _BANDWIDTH_WANTED = "Not known. Record how long collectives take (collective.tim
 
 
 class _Headline(msgspec.Struct, frozen=True, kw_only=True):
-    """The one number, and the sentence it belongs to. known: whether it is the useful share."""
+    """The headline number and its sentence. known: whether it is the useful share."""
 
     number: str
     sentence: str
@@ -87,7 +87,7 @@ def _part(report: Report, category: Category) -> int:
 
 
 def _losses(report: Report) -> list[Category]:
-    """What was lost, the most first."""
+    """The categories of losses, the largest first."""
     lost = [category for category in Category if category != Category.USEFUL and _part(report, category)]
     return sorted(lost, key=lambda category: -_part(report, category))
 
@@ -120,7 +120,9 @@ def _headline(report: Report, amounts: wording.Amounts) -> _Headline:
 
 
 def _waterfall(report: Report) -> list[dict[str, object]]:
-    """From what was paid for (without a category), loss by loss, the largest first, to what was useful."""
+    """The bars from the paid time (without a category), loss by loss, the largest first, to the
+    useful time.
+    """
     paid = report.paid_gpu_ns
     if not paid:
         return []
@@ -143,9 +145,9 @@ def _waterfall(report: Report) -> list[dict[str, object]]:
 
 
 def _cost(cost: RunCost) -> dict[str, object]:
-    """What is drawn of a run's cost: its stack, those of its costliest incidents, and every input once.
+    """The drawn parts of a run's cost: its stack, those of its costliest incidents, and every input once.
 
-    set_back: the loss as progress. whole_usd, incident_usd: how long the bars are, all layers side by side
+    set_back: the loss as progress. whole_usd, incident_usd: the length of the bars, all layers side by side
     """
     total, shown = cost.total, cost.incidents[:STACKS_SHOWN_MAX]
     progress = total.progress

@@ -10,7 +10,7 @@ from holdfast.drills.sheet import TabletopSheet
 
 
 def render(sheet: TabletopSheet) -> str:
-    """The whole page; each part begins a page of its own when it is printed."""
+    """The whole page; each part starts on a new sheet in print."""
     return _template().render(version=__version__, sheet=sheet, table=sheet.table, truth=sheet.truth)
 
 

@@ -1,7 +1,7 @@
-"""The charts of the simulation page, as inline SVG; see `charts` for how such are drawn.
+"""The charts of the simulation page, as inline SVG; `charts` explains the method.
 
-Horizontal positions are percentages and text has its own size, so a chart is as wide as there is room for.
-A middle is a dot and not the end of a bar, so an axis of shares need not begin at nothing.
+Horizontal positions are percentages and text has a fixed size, so a chart fills the width. A median is a dot
+and not the end of a bar, so an axis of shares need not begin at 0.
 """
 
 from collections.abc import Iterable
@@ -14,15 +14,15 @@ from holdfast.dashboard.template import joined, upright
 from holdfast.twin.sweep import Spread
 
 COUNTS_ROOM = 1.02
-"""An axis of counts ends at least this much beyond what it shows."""
+"""An axis of counts ends at least this much beyond its largest value."""
 SHARES_REACH_MIN = 0.001
-"""An axis of shares goes down by this much at least: what differs by less is alike."""
+"""An axis of shares covers at least this much: smaller differences should look small."""
 NEAR_EDGE_PERCENT = 6
-"""A label as near to an end of its axis as this would be cut off if it stood in the middle of its place."""
+"""A label nearer to an end of its axis than this would be cut off if it were centred."""
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of values, and the round ones in it, with what they are called."""
+    """A range of values, and the round ones in it with their labels."""
 
     low: float
     high: float
@@ -33,20 +33,20 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def axis_of_shares(spreads: Iterable[Spread]) -> Axis:
-    """Up to 100 %, and down to the least of these."""
+    """An axis from the least of these values up to 100 %."""
     lost = round_levels(max(SHARES_REACH_MIN, 1 - min(spread.p10 for spread in spreads)))
     labels = tuple((1 - level, f"{100 * (1 - level):.6g} %") for level in reversed(lost))
     return Axis(low=1 - lost[-1], high=1.0, labels=labels)
 
 
 def axis_of_counts(spreads: Iterable[Spread]) -> Axis:
-    """From nothing to beyond the largest of these."""
+    """An axis from 0 to beyond the largest of these values."""
     levels = round_levels(max(1.0, COUNTS_ROOM * max(spread.p90 for spread in spreads)))
     return Axis(low=0.0, high=levels[-1], labels=tuple((level, f"{level:,g}") for level in levels))
 
 
 def whisker(axis: Axis, spread: Spread, css: str, expected: Spread | None = None) -> Markup:
-    """The middle as a dot, P10 to P90 as a line through it; behind them what was to be expected."""
+    """The median as a dot, P10 to P90 as a line through it, and the expected range behind them."""
     parts = [upright("rule", axis.percent(value)) for value, _ in axis.labels]
     if expected is not None:
         parts.append(_expected(axis, expected))
@@ -59,7 +59,7 @@ def whisker(axis: Axis, spread: Spread, css: str, expected: Spread | None = None
 
 
 def scale(axis: Axis) -> Markup:
-    """The labels of an axis, to stand over the rows that are drawn on it."""
+    """The labels of an axis, for the top of its rows."""
     return Markup('<svg class="scale" aria-hidden="true">{}</svg>').format(
         joined(_label(axis.percent(value), text) for value, text in axis.labels)
     )
@@ -72,7 +72,7 @@ def _expected(axis: Axis, expected: Spread) -> Markup:
 
 
 def _reach(axis: Axis, spread: Spread, css: str) -> Markup:
-    """The line from P10 to P90, with an end on either side."""
+    """The line from P10 to P90, with a cap on either end."""
     left, right = axis.percent(spread.p10), axis.percent(spread.p90)
     lines = (
         Markup('<line x1="{:.2f}%" x2="{:.2f}%" y1="{}%" y2="{}%"/>').format(*ends)

@@ -1,9 +1,8 @@
 """The simulation page: the same failures under several policies, in one HTML file that needs nothing else.
 
-For whoever decides what is done about failures: first what the best policy is worth against the first one,
-then how sure that is, where the lost GPU-hours go, every figure, and what all of it rests on. The style is
-that of a run's page. The numbers are those of `twin.sweep`; only how far chance may take the interruptions
-from what was to be expected is worked out here.
+For the person who chooses the policy: first what the best policy saves against the first one, then how sure
+that is, where the lost GPU-hours go, every figure, and the assumptions. The style is that of a run's page.
+The numbers are those of `twin.sweep`; only the expected spread of the interruptions is computed here.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +21,9 @@ from holdfast.twin.sweep import QUANTILES, Comparison, Spread, Summary
 from holdfast.wording.units import HOUR_NS, HOURS_PER_DAY
 
 LOSSES_NAMED_MAX = 3
-"""How many of a policy's losses stand in words under its bar."""
+"""How many of a policy's losses are named under its bar."""
 LOSS_SHARE_NAMED_MIN = 0.05
-"""What is less of a policy's loss than this is not named there; the table has it."""
+"""A smaller share of a policy's loss is not named there; the table has it."""
 
 _LOSSES = tuple(category for category in Category if category != Category.USEFUL)
 
@@ -34,7 +33,7 @@ MONEY = "money"
 
 
 class _Figure(msgspec.Struct, frozen=True):
-    """A field of a summary, what it is called and means, and its unit; a count has none."""
+    """A field of a summary, its label and meaning, and its unit; a count has none."""
 
     field: str
     label: str
@@ -88,8 +87,8 @@ def render(compared: Comparison) -> str:
 
 
 def _best(compared: Comparison) -> Summary:
-    """Which loses the least: the first, unless another saves something; of others that are alike the last,
-    as they are named from the plainest on.
+    """The policy that loses the least: the first, unless another saves something. Of equal ones the last,
+    because policies are listed from the plainest on.
     """
     best = max(reversed(compared.policies), key=lambda one: one.saved_gpu_hours.p50)
     return best if best.saved_gpu_hours.p50 > 0 else compared.policies[0]
@@ -99,7 +98,7 @@ def _best(compared: Comparison) -> Summary:
 
 
 def _bar(policy: Summary, whole_gpu_hours: float) -> dict[str, object]:
-    """Where the losses of a policy go, the mean of its runs. share: of all that was paid for."""
+    """The losses of a policy, as the mean of its runs. share: of the paid GPU-hours."""
     lost = _lost_gpu_hours(policy)
     parts = {category.key: _gpu_ns(policy.partition_gpu_hours[category.key]) for category in _LOSSES}
     return {
@@ -112,7 +111,7 @@ def _bar(policy: Summary, whole_gpu_hours: float) -> dict[str, object]:
 
 
 def _largest(policy: Summary, lost_gpu_hours: float) -> str:
-    """`starting 37.1 %, recomputed 33.9 %`: what most of the loss goes to."""
+    """The largest losses in words: `starting 37.1 %, recomputed 33.9 %`."""
     losses = sorted(_LOSSES, key=lambda category: -policy.partition_gpu_hours[category.key])
     shares = [(c.label, policy.partition_gpu_hours[c.key] / (lost_gpu_hours or 1.0)) for c in losses]
     named = [(label, share) for label, share in shares if share >= LOSS_SHARE_NAMED_MIN]
@@ -131,7 +130,7 @@ def _gpu_ns(gpu_hours: float) -> int:
 
 
 def _row(figure: _Figure, summaries: Sequence[Summary]) -> dict[str, object]:
-    """One figure of every policy, all in the unit of the largest, so that they compare at a glance."""
+    """One figure of every policy, all in the unit of the largest, so that they are easy to compare."""
     cells = [(one, getattr(one, figure.field)) for one in summaries]
     unit, words = _written(figure.unit, max(abs(end) for _, one in cells for end in (one.p10, one.p90)))
     label = f"{figure.label}, {unit}" if unit else figure.label
@@ -139,7 +138,7 @@ def _row(figure: _Figure, summaries: Sequence[Summary]) -> dict[str, object]:
 
 
 def _written(unit: str, largest: float) -> tuple[str, Callable[[float], str]]:
-    """The unit in which amounts up to this one are written, and how."""
+    """The unit for amounts up to this one, and the function that writes them."""
     if not unit:
         return "", _whole
     if unit == "%":
@@ -157,7 +156,7 @@ def _written(unit: str, largest: float) -> tuple[str, Callable[[float], str]]:
 
 
 def _expected_interruptions(compared: Comparison) -> Spread:
-    """Failures that are independent of each other are a Poisson count around the number expected."""
+    """The expected interruptions. Independent failures have a Poisson distribution around their mean."""
     mean = compared.expected_interruptions
     low, _, high = (float(stats.poisson.ppf(quantile / 100, mean)) for quantile in QUANTILES)
     return Spread(p10=low, p50=mean, p90=high)
@@ -167,12 +166,12 @@ def _expected_interruptions(compared: Comparison) -> Spread:
 
 
 def _whole(value: float) -> str:
-    """A count; the middle of an even number of runs may lie between two."""
+    """A count; the median of an even number of runs may lie between two."""
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.1f}"
 
 
 def _reach(spread: Spread, words: Callable[[float], str] = wording.rough) -> str:
-    """`1.33 to 1.48 million`: from P10 to P90, with what both have in common said once."""
+    """From P10 to P90, with a common unit only once: `1.33 to 1.48 million`."""
     low, high = words(spread.p10), words(spread.p90)
     if low == high:
         return high

@@ -1,4 +1,4 @@
-"""The page of a story: how fast a run stepped, and beneath it, by number, what happened when."""
+"""The page of a story: the pace of a run, and below it a numbered list of events."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -17,13 +17,13 @@ CELLS = 120
 PLOT_WIDTH, PLOT_HEIGHT = 1_000, 200
 MARK_HEIGHT = 22
 LEVELS = 5
-"""Numbers that stand close to each other are on so many levels."""
+"""How many levels there are for numbers that are close to each other."""
 CLOSE = 0.022
-"""Of the width, that a number needs."""
+"""The share of the width that a number needs."""
 
 
 class StoryMark(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened. detail: what it rests on."""
+    """One event of the story. detail: the evidence for it."""
 
     at_ns: int
     what: str
@@ -81,7 +81,7 @@ def _marks(marks: Sequence[StoryMark], first_ns: int, last_ns: int, bottom: int)
         share = (one.at_ns - first_ns) / (last_ns - first_ns)
         level = next((at for at in range(LEVELS) if share - used[at] > CLOSE), None)
         if level is None:
-            continue  # it is in the list
+            continue  # no room in the chart; the list has it
         used[level] = share
         x, y = PLOT_WIDTH * min(max(share, 0.012), 0.988), level * MARK_HEIGHT + 12
         drawn.append(

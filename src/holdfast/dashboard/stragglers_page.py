@@ -1,7 +1,7 @@
-"""The stragglers page: who or what holds a step back, in one HTML file that needs nothing else.
+"""The stragglers page: what holds a step back, in one HTML file that needs nothing else.
 
-First the verdict, then the picture it rests on (a heat map of all workers), then workers and operations in
-numbers. The style is that of a run's page; the numbers are those of `diagnose.stragglers`.
+First the verdict, then its evidence (a heat map of all workers), then workers and operations in numbers. The
+style is that of a run's page; the numbers are those of the room `stragglers`.
 """
 
 from collections.abc import Iterator
@@ -17,22 +17,22 @@ from holdfast.stragglers.report import StragglerReport
 from holdfast.stragglers.verdict import seconds
 
 COLUMNS_MAX = 128
-"""More columns than these nobody can tell apart; neighbours then share one."""
+"""More columns than this cannot be told apart; neighbours then share one."""
 NUMBERED_MAX = 16
-"""Up to so many columns, each cell has its number;"""
+"""Up to this many columns, each cell shows its number."""
 NUMBERED_PHONE_MAX = 5
-"""on a phone up to so many."""
+"""The same on a phone."""
 LABELS_MAX = 16
 LABEL_CHARS_MAX = 12
 LABEL_CHARS_MIN = 6
-"""Of a name under a column: where there are few columns, and where there are many."""
+"""The width of a name under a column: with few columns, and with many."""
 CELL_HEIGHT = 34
 GAP = 2
 WORKERS_SHOWN_MAX = 10
 STRONG = 0.5
-"""From this share of the greatest heat on a number is written in the colour of the ground."""
+"""Above this share of the greatest heat, a number has the colour of the background."""
 FAINT = 0.02
-"""A score less than this above 1 is no heat."""
+"""A score that exceeds 1 by less than this has no heat."""
 
 
 def render(report: StragglerReport) -> str:
@@ -54,7 +54,9 @@ def render(report: StragglerReport) -> str:
 
 
 def heat_map(report: StragglerReport) -> Markup:
-    """Stages down and data-parallel ranks across, the hotter the more a worker alone slows the step."""
+    """Stages down and data-parallel ranks across; a cell is hotter the more its worker alone
+    slows the step.
+    """
     columns = list(_columns(report))
     height = len(report.stages) * CELL_HEIGHT
     return Markup(
@@ -100,7 +102,7 @@ def _density(columns: int) -> str:
 
 
 class _Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """heat: from 0 to 1, of the greatest there is."""
+    """heat: from 0 to 1, relative to the hottest cell."""
 
     title: str
     top: int
@@ -157,7 +159,7 @@ def _stage_labels(stages: tuple[int, ...]) -> Markup:
 
 
 def _column_labels(report: StragglerReport, columns: list[range], height: int) -> Markup:
-    """Names under the columns, as many as there is room for."""
+    """Names under the columns, as many as fit."""
     step = -(-len(columns) // LABELS_MAX)
     width = 100 / len(columns)
     chars = LABEL_CHARS_MAX if len(columns) <= NUMBERED_PHONE_MAX else LABEL_CHARS_MIN
@@ -176,7 +178,7 @@ def _column_labels(report: StragglerReport, columns: list[range], height: int) -
 
 
 def bar(share: float | None) -> Markup:
-    """How much of the slowdown something explains; less than nothing and more than all are cut off."""
+    """A bar for the explained share of the slowdown, cut off below 0 and above 1."""
     width = 100 * max(0.0, min(1.0, share or 0.0))
     return Markup(
         '<svg class="bar" aria-hidden="true"><rect class="rail" width="100%" height="100%"/>'

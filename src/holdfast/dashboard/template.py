@@ -1,5 +1,5 @@
-"""How a page is made: one file with its style and script in it, the wording of all pages at hand, and the
-marks that charts consist of.
+"""Makes pages: one file with its style and script in it, the wording of all pages, and the
+marks of charts.
 """
 
 from base64 import b64encode
@@ -14,9 +14,9 @@ from markupsafe import Markup
 from holdfast import wording
 
 BAR_PERCENT_MIN = 0.25
-"""A bar is never thinner: what is not zero is seen."""
+"""A bar is never thinner, so that every value above zero is visible."""
 _WORDING = {name: said for name, said in vars(wording).items() if callable(said)}
-"""How all pages write figures: each of them may be called, and be a filter."""
+"""The functions by which all pages write figures, as template functions and as filters."""
 
 
 def template(
@@ -82,11 +82,11 @@ def across(css: str, y: float) -> Markup:
 
 
 def column(left: float, right: float, height: int, title: str) -> Markup:
-    """What can be pointed at."""
+    """An invisible area with a tooltip."""
     rect = Markup('<rect class="column" x="{}" width="{}" height="{}"><title>{}</title></rect>')
     return rect.format(number(left), number(right - left), height, title)
 
 
 def beside(y: float, text: str) -> Markup:
-    """What stands at a level of a vertical axis."""
+    """A label at a level of a vertical axis."""
     return Markup('<text x="100%" dx="-8" y="{:.1f}" dy="4" text-anchor="end">{}</text>').format(y, text)

@@ -1,4 +1,4 @@
-"""What is not as it should be, found in readings: detectors, rules and signs."""
+"""Finding problems in readings: detectors, rules and signs."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,8 @@
-"""The GPUs' memory allocators, over all of a run: what they try again, and what they take more and more of.
+"""The GPU memory allocators of a whole run: more retries than usual, and memory use that keeps growing.
 
-A member has a retry now and then, so that hardly any shows two scrapes in a row with some; of the run there
-are enough, and a retry of one makes the others wait. A steady run takes all its memory in its first steps.
+A single member retries so rarely that it hardly ever shows retries in two scrapes in a row. The whole run has
+enough of them to compare, and one member's retry makes the others wait. A steady run allocates all its memory
+in its first steps.
 """
 
 from collections.abc import Iterator
@@ -21,21 +22,22 @@ from holdfast.signals.frame import Floats
 METRIC = "holdfast_member_alloc_retries_total"
 USED = "DCGM_FI_DEV_FB_USED"
 FILLED_SHARE = 0.02
-"""Of the memory that was used before: by so much more it may have become harder to find some in one piece."""
+"""As a share of the memory used before. With this much more in use, contiguous memory may be hard to find."""
 JUMP_SHARE, MORE_ROWS = 0.5, 5
-"""Of what more is used now: what came from one scrape to the next is of a step that has more to do."""
+"""As a share of the growth so far. Growth by this much between two scrapes comes from a step with more work.
+"""
 MEANS = ((300.0, 4), (900.0, 2))
-"""Means over so long, but over no more than this part of a short window. Few retries that take long are more
-than before only over the longer time.
+"""Averaging times in seconds, and the part of a short window that they may cover at most. A few long retries
+exceed the past only over the longer time.
 """
 PER_STEP_MIN = 0.05
 """Fewer retries cost too little to matter: each takes a second at most."""
 SPREAD_PARTS, SPREAD_SHARE = 3, 0.5
-"""So much of the least there must be more in each of so many parts of that time: an evaluation makes retries
-of all members at once, and then none.
+"""The excess must reach this share of the threshold in each of this many parts of the averaging time: in an
+evaluation all members retry at once, and then stop.
 """
 TIMES_MIN = 1.5
-"""Of what is usual: some runs always have a few."""
+"""Times the usual rate: some runs always have a few."""
 
 
 def _retries(look: Look) -> Iterator[Finding]:
@@ -55,16 +57,16 @@ def _retries(look: Look) -> Iterator[Finding]:
         found = tuple(_more(every, past, pace.step_s, rows))
         if any(one.until_ns is None for one in found):
             break
-    # What is over is not why steps still take longer.
+    # Retries that have ended do not explain steps that are still slow.
     is_slow = onset_of(pace, look.panels.window_ns) is not None
     yield from (one for one in found if one.until_ns is None or not is_slow)
 
 
 def _more(every: Panel, past: Floats, step_s: float, rows: int) -> Iterator[Finding]:
-    """More retries than in the past, as a mean over so many rows."""
+    """More retries than in the past, as a mean over `rows` rows."""
     row_s = float(np.median(np.diff(every.times_ns))) / 1e9
     usual = max(0.0, float(past.mean()))
-    # What comes by chance scatters by the root of its number; of none at all, as if there had been one.
+    # Counts of random events scatter by the square root of the count. If there were none, assume one.
     once = 1 / (row_s * min(rows, len(past)))
     chance = float(np.sqrt(max(usual, once) / (row_s * rows)))
     noise = max(chance, float(past.std()) * float(np.sqrt(1 / rows + 1 / len(past))))
@@ -80,7 +82,7 @@ def _more(every: Panel, past: Floats, step_s: float, rows: int) -> Iterator[Find
 
 
 def _in_every_part(values: Floats, rows: int) -> Floats:
-    """By row: the least mean of the parts of so many rows up to it; NaN where they are not there yet."""
+    """By row: the smallest mean among the parts of the last `rows` rows; NaN if there are fewer rows."""
     length = max(1, rows // SPREAD_PARTS)
     least = means = compare.rolling(values, length)
     for part in range(1, min(rows, SPREAD_PARTS)):
@@ -91,8 +93,8 @@ def _in_every_part(values: Floats, rows: int) -> Floats:
 
 
 def _past(look: Look, run: str, pace: Pace, every: Panel) -> Floats:
-    """What there was before steps became longer. They do bit by bit, so the window may begin in the middle of
-    that though it begins before it shows in the steps.
+    """The retry rates from before steps became longer. Steps slow down bit by bit, so the window may begin
+    while retries are already increasing, although steps look normal then.
     """
     past = every.before
     if past is None and (onset_ns := onset_of(pace, look.panels.window_ns)) is not None:
@@ -105,7 +107,7 @@ def _past(look: Look, run: str, pace: Pace, every: Panel) -> Floats:
 
 
 def _over_all(members: Panel, run: str) -> Panel:
-    """One series: the sum of all members', as far as they are known."""
+    """One series: the sum over all members; members without a reading count as the mean of the others."""
     return msgspec.structs.replace(
         members,
         subjects=(run,),
@@ -123,7 +125,7 @@ def _sum(rates: Floats) -> Floats:
 
 
 def _filling(look: Look) -> Iterator[Finding]:
-    """Ever more memory in use on the GPUs of a run, bit by bit."""
+    """Memory use on the run's GPUs that grows bit by bit."""
     panel = None if look.scene is None else look.panels.value(USED)
     if panel is None or look.scene is None:
         return
@@ -135,7 +137,7 @@ def _filling(look: Look) -> Iterator[Finding]:
     more = float(np.nanmedian(values[-MORE_ROWS:])) - usual if np.isfinite(values[-MORE_ROWS:]).any() else 0.0
     steps = np.diff(values)
     if every.gap is not None:
-        steps[every.gap - 1] = np.nan  # Nobody saw how that came.
+        steps[every.gap - 1] = np.nan  # This change happened in the time that was left out.
     with np.errstate(invalid="ignore"):
         if (steps > JUMP_SHARE * more).any():
             return

@@ -1,7 +1,7 @@
-"""What was changed: versions that exporters and runs show in their labels, and what the record says was done.
+"""Changes: versions that exporters and runs show in their labels, and actions in the record.
 
-Where everything is slower at one moment, and nothing beneath is wrong, what changed at that moment is asked
-for first.
+If everything slows down at one moment and nothing beneath is wrong, a change at that moment is the first
+suspect.
 """
 
 import re
@@ -22,20 +22,20 @@ VERSIONS: dict[str, tuple[str, ...]] = {
     "holdfast_run_info": (),
     "kube_pod_container_info": ("image", "image_id"),
 }
-"""Metrics whose labels say what runs, and which of their labels; of a run's own all but its names."""
+"""Metrics whose labels name versions, and those labels; for a run's own metric, all labels but `NAMES`."""
 NAMES = frozenset({"run", "member", "node", "instance", "job", "pod", "namespace", "container", "hostname"})
-"""Labels that say where something runs, and change with every restart."""
+"""Labels that say where something runs; they change with every restart."""
 ROLLOUT = re.compile(
     "roll-?out|deploy|upgrade|downgrade|update|image|driver|nccl|cuda|torch|firmware|kernel|config|version"
     "|patch|install|flag"
 )
-"""In the name of an action of the record: after it other software runs, or the same otherwise."""
+"""Matches actions in the record after which other software runs, or the same software differently."""
 CHANGED_SHARE = 0.5
-"""Of the series at once: one machine that was set up anew is no rollout."""
+"""Share of the series that must change at once: reinstalling one machine is not a rollout."""
 CONFIDENCE = 0.95
 RECORD = "record"
 RECORD_NS = 6 * 3_600 * 10**9
-"""So long ago a change may lie and still explain what has been so ever since."""
+"""A change this long ago may still explain a problem that has lasted ever since."""
 
 
 def _changed(look: Look) -> Iterator[Finding]:
@@ -69,7 +69,7 @@ def _own_labels(panel: Panel) -> list[str]:
 
 
 def _relabelled(panel: Panel, label: str, look: Look, run: str) -> Iterator[Finding]:
-    """A version that most series of the run gave up for another one at one moment."""
+    """A version that most series of the run replaced by another one at one moment."""
     mine = [
         column
         for column, (subject, labels) in enumerate(zip(panel.subjects, panel.labels, strict=True))
@@ -82,7 +82,7 @@ def _relabelled(panel: Panel, label: str, look: Look, run: str) -> Iterator[Find
     first, last = known.argmax(axis=0), len(known) - 1 - known[::-1].argmax(axis=0)
     begun = (
         int(known.any(axis=1).argmax()) + 1
-    )  # scrapes are not all at once: what is there by then was before
+    )  # Targets are not all scraped at once: a series that shows by this row was there before.
     came = first[(first > begun) & known.any(axis=0)]
     if not len(came):
         return
@@ -98,7 +98,7 @@ def _relabelled(panel: Panel, label: str, look: Look, run: str) -> Iterator[Find
 
 
 def _replaced(panel: Panel, label: str, look: Look, run: str) -> Iterator[Finding]:
-    """The same, where it was long ago: what most showed before it went wrong, and what they show now."""
+    """The same for a change long ago: compare what most showed before the onset with what they show now."""
     was, now = (
         Counter(
             labels[label]
@@ -115,7 +115,7 @@ def _replaced(panel: Panel, label: str, look: Look, run: str) -> Iterator[Findin
 
 
 def _alive(panel: Panel) -> Iterator[tuple[str, Labels]]:
-    """The series that are shown at the end."""
+    """The series that still have readings at the end of the window."""
     recent = np.isfinite(panel.values[-max(1, len(panel.values) // 4) :]).any(axis=0)
     return ((panel.subjects[column], panel.labels[column]) for column in np.flatnonzero(recent).tolist())
 

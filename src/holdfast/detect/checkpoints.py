@@ -1,6 +1,6 @@
-"""Checkpoints that take more of the run's time than they did, by what the record says of each.
+"""Checkpoints that take more of the run's time than they used to, according to the record.
 
-Either the same bytes take longer, and something beneath is slow; or more is asked: more often, or more bytes.
+Either the same bytes take longer, and something beneath is slow; or the run saves more often, or more bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,19 +18,19 @@ from holdfast.detect.signs import Sign
 
 METRIC = "holdfast_run_checkpoint_seconds"
 SLOWER = 1.4
-"""Times as long for the same bytes."""
+"""Times as long, for the same bytes."""
 SOONER = 0.6
 LARGER = 1.25
 STALL_S_MIN = 0.5
-"""Shorter ones are nobody's concern."""
+"""Shorter stalls are not reported."""
 HISTORY_NS = 6 * 3_600 * 10**9
 USUAL_SHARE = 1 / 3
-"""Of the time since then, or since the run began, the first third tells what is usual."""
+"""The first third of `HISTORY_NS`, or of the time since the run began, gives the baseline."""
 CONFIDENCE = 0.95
 
 
 class _Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint: since the one before (0: nobody knows), how long, how large (1 where nobody says)."""
+    """One checkpoint: time since the one before (0 if unknown), its stall and its size (1 if unknown)."""
 
     from_ns: int
     gap_s: float
@@ -43,7 +43,7 @@ class _Stall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _checkpoint_findings(look: Look) -> Iterator[Finding]:
-    """Those that are going on, or were over within the window."""
+    """Findings that last, or that ended within the window."""
     if look.scene is None:
         return iter(())
     window_ns, scene = look.panels.window_ns, look.scene
@@ -56,7 +56,7 @@ def _checkpoint_findings(look: Look) -> Iterator[Finding]:
 
 
 def _shown(look: Look, run: str) -> tuple[SavedCheckpoint, ...]:
-    """Where the record has none: those that the run shows, one for each new value."""
+    """Checkpoints by the run's metric, one for each new value, if the record has none."""
     end_ns = look.panels.window_ns[1]
     panel = look.panels.of_run(METRIC, run, (end_ns - HISTORY_NS, end_ns))
     if panel is None:
@@ -118,9 +118,9 @@ def _is_soon(one: _Stall, gap_s: float) -> bool:
 
 
 def _stalls(scene: Scene, now_ns: int) -> list[_Stall]:
-    """Of one that is not finished, what it has taken so far, once that is more than the last one took."""
+    """All stalls. An unfinished one counts with its time so far, once that exceeds the last one's."""
     stalls: list[_Stall] = []
-    # Starting up took as long as it took, and is no interval.
+    # The time it took to start is not an interval between checkpoints.
     before_ns = scene.stepping_ns or scene.began_ns
     for saved in scene.checkpoints:
         last = stalls[-1] if stalls else None
@@ -134,7 +134,7 @@ def _stalls(scene: Scene, now_ns: int) -> list[_Stall]:
 
 
 def _known(stalls: Sequence[_Stall], now_ns: int) -> Sequence[_Stall]:
-    """Those that tell what is usual: at least the first."""
+    """The stalls that give the baseline: at least the first."""
     recent = [one for one in stalls if one.from_ns >= now_ns - HISTORY_NS] or stalls[-1:]
     first_ns = recent[0].from_ns - round(recent[0].gap_s * 1e9)
     until_ns = first_ns + USUAL_SHARE * (now_ns - first_ns)
@@ -142,7 +142,7 @@ def _known(stalls: Sequence[_Stall], now_ns: int) -> Sequence[_Stall]:
 
 
 def _usual(known: Sequence[_Stall], figure: Callable[[_Stall], float]) -> float:
-    """The median over time: a quarter of an hour with one checkpoint counts as much as one with thirty."""
+    """The median by time: a quarter of an hour with one checkpoint counts as much as one with thirty."""
     ordered = sorted(known, key=figure)
     half_s, passed_s = sum(one.gap_s for one in ordered) / 2, 0.0
     for one in ordered:
@@ -153,14 +153,14 @@ def _usual(known: Sequence[_Stall], figure: Callable[[_Stall], float]) -> float:
 
 
 def _last(stalls: Sequence[_Stall], wrong: Sequence[bool]) -> tuple[Sequence[_Stall], int | None]:
-    """The last of them in a row that are wrong, and when the next one was right again, if one was."""
+    """The last consecutive stalls that are wrong, and when the next good one began, if there was one."""
     end = max((number + 1 for number, flag in enumerate(wrong) if flag), default=0)
     count = sum(1 for _ in takewhile(bool, reversed(wrong[:end])))
     return stalls[end - count : end], stalls[end].from_ns if end < len(stalls) else None
 
 
 def _per_step(scene: Scene, lost_s: float, gap_s: float) -> float | None:
-    """What it adds to a step of a healthy run, of which there are so many fewer in that time."""
+    """The extra time per step of a healthy run, which makes fewer steps in that time."""
     healthy_s = gap_s - lost_s
     return None if scene.healthy is None or healthy_s <= 0 else lost_s * scene.healthy.step_s / healthy_s
 

@@ -1,7 +1,7 @@
-"""Comparing a whole frame at once: with its own past, with its peers, with a limit; and what lasts.
+"""Compare a whole frame at once with its own past, and find the stretches that last.
 
 Everything is a few passes over one array of time by series, in single precision: 16,384 series of half an
-hour take some milliseconds. Only series in which something was found are looked at one by one.
+hour take some milliseconds. Only series with a finding are then examined one by one.
 """
 
 from functools import lru_cache
@@ -16,27 +16,29 @@ from holdfast.signals.frame import Floats
 Rows = NDArray[np.int64]
 
 PAST_SHARE = 1 / 3
-"""The first part of a window is what was usual. Half of that may be abnormal already: the median holds."""
+"""The first part of a window is the baseline. Up to half of it may be abnormal already: the median holds."""
 PAST_ROWS_MIN = 6
 PAST_KNOWN_MIN = 3
-"""From fewer readings nobody knows what is usual."""
+"""With fewer readings than this there is no reliable baseline."""
 PAST_ROWS_MAX = 24
 MANY = 4_096
-"""Of so many series or more, so many rows spread evenly over the past are enough for their medians."""
+"""With this many series or more, `PAST_ROWS_MAX` rows spread evenly over the past are enough for medians."""
 SAMPLE_MAX = 512
-"""Of many series so many tell the spread, and what peers do."""
+"""With more series than this, a sample of this size gives the spread."""
 MAD_TO_SIGMA = 1.4826
 MEAN_SIGMAS = 5.0
-"""Of a mean: among the 10^5 of a look hardly one is so far off by chance, and readings scatter as one."""
+"""For a mean: among the 10^5 means of one look hardly one is this far off by chance, even though readings of
+one series scatter together.
+"""
 BRIDGE_S = 60.0
 ALONE_ROWS = 10
-"""After so many observations that were right, a few that are wrong are not the same again."""
+"""After this many good observations, a few bad ones do not continue the earlier stretch."""
 ONSET_SHARE = 0.4
-"""Of the difference that matters: from there on it was on its way."""
+"""Share of the difference that matters. A series beyond this share was already leaving its baseline."""
 
 
 class FindingStretch(msgspec.Struct, frozen=True, order=True, gc=False):
-    """Rows of one series in which a finding holds. last: inclusive; noticed: the row at which it counted."""
+    """Rows of one series in which a finding holds. last: inclusive; noticed: where it was long enough."""
 
     series: int
     first: int
@@ -46,7 +48,7 @@ class FindingStretch(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 def usual(values: Floats, rows: Rows | None = None) -> Floats:
-    """By series: the median of its past; NaN where there is none. rows: those, where not the first third."""
+    """By series: the median of its past; NaN without one. rows: the past, if it is not the first third."""
     rows = past_rows(values) if rows is None else rows
     if not len(rows):
         return np.full(values.shape[1], np.nan, np.float32)
@@ -54,9 +56,9 @@ def usual(values: Floats, rows: Rows | None = None) -> Floats:
 
 
 def past_rows(values: Floats) -> Rows:
-    """The rows that count as the past: of those since there are any readings, the first third.
+    """The rows that count as the past: the first third of those since readings began.
 
-    Of a short time it is nearly all but the last ones.
+    In a short window these are nearly all rows but the last ones.
     """
     series = values.shape[1]
     known = np.isfinite(values.take(_some(series), axis=1)).sum(axis=1) if series else np.zeros(len(values))
@@ -70,7 +72,7 @@ def past_rows(values: Floats) -> Rows:
 
 
 def middle(values: Floats) -> Floats:
-    """By column: the median of what is a number, where there is enough of it. Sorting puts NaN last."""
+    """By column: the median of the numbers; NaN if there are too few. Sorting puts NaN last."""
     ordered = np.sort(values, axis=0)
     counts = np.isfinite(ordered).sum(axis=0)
     columns = np.arange(values.shape[1])
@@ -80,7 +82,7 @@ def middle(values: Floats) -> Floats:
 
 
 def spread(values: Floats, middle: Floats, rows: Rows | None = None) -> float:
-    """The standard deviation of a series around what is usual for it, as most of them have it."""
+    """The standard deviation of readings around the usual value of their series, robust against outliers."""
     rows = past_rows(values) if rows is None else rows
     if not len(rows) or values.shape[1] == 0:
         return 0.0
@@ -104,23 +106,23 @@ def lasting(
 ) -> list[FindingStretch]:
     """The stretches of at least `rows` consecutive observations in which a series is wrong.
 
-    known: where there is an observation at all; without one, what was before goes on. bridge_s: what comes
-    back within so much time had not gone, unless it comes alone after many that were right; but what was
-    right more often than wrong before it counted was by chance, and is not when it began. One pass over the
-    rows for all series together, so it does not matter how many are wrong at once.
+    known: where there is an observation at all; a gap continues the state before it. bridge_s: a problem that
+    returns within this time never ended, unless it returns briefly after many good observations. If a series
+    was right more often than wrong before the stretch counted, the earlier part was chance, and the stretch
+    begins later. One pass over the rows serves all series, so the cost does not depend on how many are wrong.
     """
     columns = np.flatnonzero(np.add.reduce(wrong, axis=0, dtype=np.int32) >= rows)
     if not len(columns):
         return []
-    # As `take`, not by an index: rows are to lie together in memory.
+    # `take` instead of an index keeps the rows contiguous in memory.
     wrong, known = wrong.take(columns, axis=1), known.take(columns, axis=1)
     right = known & ~wrong
-    # By series: whether it is in a stretch, and whether that counts yet; for how many rows it has not been
-    # wrong, for how many observations it has been without a break, and how much more often than right.
+    # By series: whether it is in a stretch, and whether the stretch counts yet; rows since it was last wrong;
+    # consecutive observations in which it was wrong; how much more often it was wrong than right.
     is_in, counts = np.zeros((2, len(columns)), np.bool_)
     quiet, row_count, more, first, noticed = np.zeros((5, len(columns)), np.int32)
     found: list[FindingStretch] = []
-    # By row: what was last wrong at least so many rows ago is over.
+    # By row: a series that has not been wrong for this many rows is over.
     gone = np.arange(len(times_ns)) - np.searchsorted(times_ns, times_ns - round(bridge_s * 1e9))
 
     def close(which: NDArray[np.bool_], row: int, at_end: bool) -> None:
@@ -153,9 +155,10 @@ def lasting(
 
 
 def onset(away: Floats, least: float, first: int) -> int:
-    """The row at which a series began to leave what is usual, before it was as far away as to matter.
+    """The row at which a series began to leave its baseline, before the difference was large enough to
+    matter.
 
-    away: by row, how far in the direction in which it went.
+    away: by row, the distance from the baseline in the direction of the change.
     """
     while first > 0 and least > 0 and away[first - 1] > ONSET_SHARE * least:
         first -= 1
@@ -163,9 +166,9 @@ def onset(away: Floats, least: float, first: int) -> int:
 
 
 def change(taken: NDArray[np.float64], least: int) -> tuple[int, float]:
-    """The row from which on the mean is another one, and how sure that is, in standard errors.
+    """The row at which the mean changes, and how sure that is, in standard errors.
 
-    least: so many rows there must be on either side.
+    least: the minimum number of rows on either side.
     """
     if len(taken) < 2 * least:
         return 0, 0.0
@@ -174,7 +177,7 @@ def change(taken: NDArray[np.float64], least: int) -> tuple[int, float]:
 
 
 def changes(values: Floats, least: int) -> tuple[Rows, NDArray[np.float64]]:
-    """The same by series, of what is known of each."""
+    """The same for each series, using its known readings."""
     known = np.isfinite(values)
     taken = np.where(known, values, 0.0).astype(np.float64)
     ahead = np.cumsum(known, axis=0) - known
@@ -186,7 +189,7 @@ def changes(values: Floats, least: int) -> tuple[Rows, NDArray[np.float64]]:
     left = np.concatenate((np.zeros((1, len(count))), sums[:-1]))
     right = sums[-1:] - left
     within = squares - left**2 / ahead - right**2 / after
-    # What hardly differs is told apart by thousandths: below that nothing is another level.
+    # Differences below a thousandth of the mean are not a change of level.
     floor = np.maximum(1e-12, (1e-3 * total / np.maximum(count, 1)) ** 2)
     noise = np.maximum(within / np.maximum(1, count - 2), floor)
     scores = np.abs(right / after - left / ahead) / np.sqrt(noise * (1 / ahead + 1 / after))
@@ -201,7 +204,7 @@ def rows_in(times_ns: NDArray[np.int64], seconds: float) -> int:
 
 
 def rolling(values: Floats, rows: int) -> Floats:
-    """By row: the mean of what is known of it and those before; NaN where hardly anything is."""
+    """By row: the mean of the last `rows` known readings; NaN if fewer than half of them are known."""
     known = np.isfinite(values)
     total = np.cumsum(np.where(known, values, 0.0), axis=0, dtype=np.float64)
     count = np.cumsum(known, axis=0, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""`detect`: everything that is not as it should be, in one window, at machines and in runs."""
+"""`detect`: all findings in one window, for machines and for runs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, filterfalse
@@ -48,7 +48,7 @@ MACHINES: tuple[Detector, ...] = (
     throttling.NVLINK,
     devices.XID_DETECTOR,
 )
-"""What is looked for in machines, whatever runs on them. A metric's rules stand together."""
+"""The detectors for machines, whatever runs on them. The rules of one metric stand together."""
 RUNS: tuple[Detector, ...] = (
     hangs.HANGS,
     symptoms.SYMPTOMS,
@@ -57,21 +57,23 @@ RUNS: tuple[Detector, ...] = (
     changes.CHANGES,
     checkpoints.CHECKPOINTS,
 )
-"""What is looked for in each run."""
+"""The detectors for each run."""
 METRICS: tuple[str, ...] = tuple(
     dict.fromkeys(metric for one in (*MACHINES, *RUNS) for sense in one.senses for metric in sense.metrics)
 )
-"""All that a look reads, but for what only a heat balance needs (`physics.BALANCE`)."""
+"""All metrics that a look reads, except those that only the heat balance needs (`physics.BALANCE`)."""
 ABSURD_TIMES = 1.5
 WITHIN = frozenset({"rack", "node", "gpu", "port", "member", "engine"})
-"""What planned work on a subject takes with it. A run on it goes on, and what is wrong there is wrong."""
+"""Kinds of subjects that planned work takes out of use together with their parent. A run on them goes on, and
+its problems count.
+"""
 
 
 class Detected(msgspec.Struct, frozen=True, kw_only=True):
-    """machines: in the cluster, whatever runs on it; runs: by run; flaws: of the telemetry.
+    """machines: findings in the cluster, whatever runs on it; runs: findings by run; flaws: in the telemetry.
 
-    measured: the signs that would have been found if they had been there. usual_s: by run, what its steps
-    are held against. from_ns: what was so at this time had begun before anybody looked.
+    measured: the signs that the available metrics can show. usual_s: by run, the step time that its steps are
+    compared with. from_ns: the first moment in the panels; a state that held then began earlier.
     """
 
     machines: tuple[Finding, ...]
@@ -91,10 +93,10 @@ def detect(
     since_ns: int | None = None,
     xids: Overrides = NO_OVERRIDES,
 ) -> Detected:
-    """Purely: the same readings and the same record give the same findings. xids: a site's own policy.
+    """Pure: the same readings and the same record give the same findings. xids: a site's own policy.
 
-    since_ns: since when something is known to be wrong. What machines showed before that, or before the
-    steps of a run became slower, was usual for them; within the window its first third is.
+    since_ns: when a known problem began. The baseline of machines is what they showed before that, or before
+    the steps of a run became slower; if both are unknown, the first third of the window.
     """
     first = Panels(source, window_ns)
     paces = {scene.run: pace for scene in scenes if (pace := pace_of(first, scene)) is not None}
@@ -129,8 +131,8 @@ def detect(
 
 
 def _onset_ns(paces: Mapping[str, Pace], window_ns: tuple[int, int], since_ns: int | None) -> int | None:
-    """Since when something has been wrong, where the window's first third does not show what was before: what
-    slows steps at last may have been on its way for longer.
+    """When the problem began, if the window's first third cannot serve as the baseline. A problem that slows
+    steps only now may have begun earlier.
     """
     known_ns = window_ns[0] + round(compare.PAST_SHARE * (window_ns[1] - window_ns[0]))
     onsets = [] if since_ns is None or since_ns >= known_ns else [since_ns]
@@ -141,7 +143,7 @@ def _onset_ns(paces: Mapping[str, Pace], window_ns: tuple[int, int], since_ns: i
 
 
 def _believed(scene: Scene, pace: Pace | None) -> Scene:
-    """Without an estimate of a healthy step that is longer than steps are: its record began in mid-run."""
+    """Drop an estimate of a healthy step that exceeds the actual steps: its record began in mid-run."""
     known = scene.healthy
     if known is None or known.is_declared or pace is None or pace.step_s is None:
         return scene
@@ -151,7 +153,7 @@ def _believed(scene: Scene, pace: Pace | None) -> Scene:
 
 
 def _hosts(topology: Topology, scenes: Iterable[Scene]) -> dict[str, str]:
-    """The nodes that each run is on."""
+    """The nodes of each run, with the run."""
     return {
         node: scene.run
         for scene in scenes
@@ -161,7 +163,7 @@ def _hosts(topology: Topology, scenes: Iterable[Scene]) -> dict[str, str]:
 
 
 def measured(metrics: frozenset[str]) -> frozenset[str]:
-    """The signs that would be found if they were there, where these metrics are."""
+    """The signs that these metrics can show."""
     return frozenset(
         sense.sign
         for one in (*MACHINES, *RUNS)
@@ -171,16 +173,16 @@ def measured(metrics: frozenset[str]) -> frozenset[str]:
 
 
 def _doubted(finding: Finding, suspect: set[str]) -> Finding:
-    """Less sure, where the subject's sensors contradict each other."""
+    """The finding with less confidence if the subject's sensors contradict each other."""
     if finding.subject not in suspect:
         return finding
     return msgspec.structs.replace(finding, confidence=finding.confidence * physics.SUSPECT_TRUST)
 
 
 def _out(topology: Topology, planned: Iterable[PlannedWork], now_ns: int) -> Callable[[Finding], bool] | None:
-    """Whether a finding began while its subject was out of use, and has not outlasted that.
+    """A test for findings that began while their subject was out of use, and did not outlast that.
 
-    None where nothing is: there may be tens of thousands of findings to ask for.
+    None if nothing is out of use, which avoids asking for each of tens of thousands of findings.
     """
     of: dict[str, list[PlannedWork]] = {}
     for one in planned:

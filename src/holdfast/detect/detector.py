@@ -1,4 +1,4 @@
-"""What a detector is: which signs it gives, from which metrics, and how it finds them."""
+"""What a detector is: the signs it gives, the metrics it reads, and how it finds them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -19,18 +19,18 @@ NO_HOSTS: Mapping[str, str] = MappingProxyType({})
 
 
 class Sense(NamedTuple):
-    """A sign that is found where all of these metrics are. None: it is read from the record."""
+    """A sign that needs all of these metrics. Without metrics it is read from the record."""
 
     sign: Sign
     metrics: tuple[str, ...] = ()
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What detectors see of one moment. scene: the run that is looked at, and `pace` its steps as far as
-    the signals tell of any; None for machines.
+    """What detectors see at one moment. scene: the run under examination, and `pace` its steps if the signals
+    show any; both None for machines.
 
-    hosts: whose run a host is in, where that is known: GPUs of one run do the same work. mounts: the filers
-    that the topology knows. kept: findings that several looks at one moment have in common.
+    hosts: the run of each host, if known: GPUs of one run do the same work. mounts: the filers in the
+    topology. kept: findings that several looks at one moment share.
     """
 
     panels: Panels
@@ -46,7 +46,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.hosts.get(gpu.rpartition(".")[0])
 
     def columns_by_run(self, gpus: tuple[str, ...]) -> tuple[NDArray[np.int64], ...]:
-        """The places of each run's GPUs among these; kept, for many metrics have the same GPUs."""
+        """The columns of each run's GPUs among these; cached, because many metrics have the same GPUs."""
         if gpus not in self.columns:
             groups: dict[str, list[int]] = {}
             for column, gpu in enumerate(gpus):
@@ -57,7 +57,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Detector(Protocol):
-    """Finds signs. `senses` says which and what it reads for each: what is measured follows from that."""
+    """Finds signs. `senses` lists them with the metrics that each needs, from which `measured` follows."""
 
     @property
     def senses(self) -> tuple[Sense, ...]: ...
@@ -66,7 +66,7 @@ class Detector(Protocol):
 
 
 class FunctionDetector(msgspec.Struct, frozen=True):
-    """A detector that is one function."""
+    """A detector made of one function."""
 
     senses: tuple[Sense, ...]
     finds: Callable[[Look], Iterator[Finding]]

@@ -1,4 +1,4 @@
-"""Findings that need two metrics, or a label: a PCIe link below its width, an error that the driver named."""
+"""Findings that need two metrics, or a label: a PCIe link below its width, an error code from the driver."""
 
 from collections.abc import Iterator
 
@@ -27,14 +27,14 @@ SIGN_OF_CODES: dict[Sign, frozenset[int]] = {
     "memory-xid": frozenset({48, 63, 64, 92, 94, 95, 140}),
     "nvlink-xid": frozenset({74, *range(144, 151)}),
 }
-"""Codes that say which part of the GPU it is."""
+"""Codes that name the affected part of the GPU."""
 HARDWARE_ACTIONS: frozenset[Action] = frozenset({"reset-gpu", "reboot", "restart-vm", "drain", "mechanical"})
 HARDWARE_CODES = frozenset({48, 74, 94})
-"""These are hardware's, whatever restarting the application does for now."""
+"""Hardware faults, even if restarting the application helps for now."""
 
 
 def _narrow_buses(look: Look) -> Iterator[Finding]:
-    """Devices whose PCIe link is narrower than they are themselves."""
+    """Devices whose PCIe link is narrower or slower than the device supports."""
     for metric, of_device, unit in ((WIDTH, WIDTH_MAX, "PCIe lanes"), (RATE, RATE_MAX, "1/s")):
         now, most = look.panels.value(metric), look.panels.value(of_device)
         if now is None or most is None:
@@ -56,9 +56,10 @@ def _narrow_buses(look: Look) -> Iterator[Finding]:
 
 
 def _slow_buses(look: Look) -> Iterator[Finding]:
-    """GPUs whose PCIe link is narrower, or of a lower generation, than it had or than most have.
+    """GPUs whose PCIe link is narrower, or of a lower generation, than before or than on most GPUs.
 
-    An idle link may run at a lower generation to save power; then most do, and nobody is below them.
+    An idle link may run at a lower generation to save power; then most links do, and none is below the
+    others.
     """
     for metric in (LINK_WIDTH, LINK_GEN):
         panel = look.panels.value(metric)
@@ -69,7 +70,7 @@ def _slow_buses(look: Look) -> Iterator[Finding]:
         middle = float(np.median(known)) if len(known) else 0.0
         usual = np.fmax(panel.usual, middle).astype(np.float32)
         with np.errstate(invalid="ignore"):
-            # Where all have gone down together, they are idle.
+            # If all went down together, they are idle.
             wrong = panel.values < usual
             wrong &= wrong.mean(axis=1, keepdims=True) < IDLE_SHARE
         unit = "PCIe lanes" if metric == LINK_WIDTH else "generation"
@@ -84,14 +85,14 @@ def _device(labels: Labels) -> tuple[str | None, ...]:
 
 
 def _xid_findings(look: Look) -> Iterator[Finding]:
-    """Found once for all looks at one moment: a run that stands asks for them again."""
+    """The XID findings, computed once for all looks at one moment: a stalled run asks for them again."""
     if "xids" not in look.kept:
         look.kept["xids"] = tuple(_new_codes(look))
     return iter(look.kept["xids"])
 
 
 def _new_codes(look: Look) -> Iterator[Finding]:
-    """Codes that appeared in this window. The gauge never clears, so one that was there before is no news."""
+    """Codes that appeared in this window. The gauge never clears, so a code from before is not new."""
     for metric in (XIDS, XID_COUNTS):
         panel = look.panels.value(metric)
         if panel is None:
@@ -104,9 +105,9 @@ def _new_codes(look: Look) -> Iterator[Finding]:
 
 
 def _news(panel: Panel) -> Iterator[tuple[int, int]]:
-    """Where a GPU shows a code, and showed another one or none before.
+    """Where a GPU shows a code that it did not show before.
 
-    A GPU's series changes its labels with the job and with the code, so all of one GPU's are read as one.
+    A GPU's labels change with the job and with the code, so all its series are read as one.
     """
     with np.errstate(invalid="ignore"):
         suspects = np.flatnonzero((panel.values > 0).any(axis=0))
@@ -122,7 +123,7 @@ def _news(panel: Panel) -> Iterator[tuple[int, int]]:
 
 
 def _whose(panel: Panel, column: int) -> tuple[str, ...]:
-    """Counts have a series for each code, which are not each other's past."""
+    """The key of one history. Counts have a series for each code, and each is a history of its own."""
     subject = panel.subjects[column]
     return (subject, panel.labels[column].get("xid", "")) if panel.metric == XID_COUNTS else (subject,)
 
@@ -135,7 +136,7 @@ def _appeared(panel: Panel, columns: list[int]) -> Iterator[tuple[int, int]]:
     now = np.fmax.reduce(values[known], axis=1)
     before = _last_before(panel, columns)
     if before is None:
-        # It has a series only since there is an error.
+        # The series begins with the error.
         is_new = known[0] > 0 and now[0] > 0 and _was_looked_at(panel, columns[0], int(known[0]))
         before = 0.0 if is_new else float(now[0])
     changed = (now > 0) & (now != np.concatenate(([before], now[:-1])))
@@ -154,8 +155,8 @@ def _last_before(panel: Panel, columns: list[int]) -> float | None:
 def _was_looked_at(panel: Panel, column: int, row: int) -> bool:
     """Whether the host's exporter was read often enough before to have shown an older error.
 
-    A series that begins with its host's others was there before we looked. Where no other tells, it counts
-    as new if it began well after the window.
+    A series that begins together with the others of its host may be older than our readings. If the host has
+    no other series, it counts as new if it begins well after the window does.
     """
     host = _host(panel.subjects[column])
     others = [n for n, name in enumerate(panel.subjects) if n != column and _host(name) == host]
@@ -169,7 +170,7 @@ def _host(gpu: str) -> str:
 
 
 def _code(panel: Panel, row: int, column: int) -> int | None:
-    """The gauge shows the code itself; of counts it is a label."""
+    """The gauge shows the code itself; counts have it as a label."""
     if panel.metric == XIDS:
         return int(panel.values[row, column])
     text = panel.labels[column].get("xid", "")
@@ -187,7 +188,7 @@ def _reported(decided: XidPolicy, panel: Panel, row: int, column: int) -> Findin
         metric=panel.metric,
         method="event",
         since_ns=at_ns,
-        # What needs a reset is not mended by falling silent; of memory and links, counters tell.
+        # A GPU that needs a reset is not fixed by falling silent. For memory and links the counters tell.
         until_ns=None if is_recent or (sign == "xid" and decided.action in HARDWARE_ACTIONS) else at_ns,
         noticed_ns=at_ns,
         confidence=XID_CONFIDENCE * float(panel.trust[column]),

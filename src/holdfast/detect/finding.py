@@ -1,4 +1,4 @@
-"""A finding: something that is not as it should be, at one subject, since some moment."""
+"""A finding: something wrong at one subject, since some moment."""
 
 from typing import Literal
 
@@ -7,23 +7,24 @@ import msgspec
 from holdfast.detect.signs import Sign
 
 Method = Literal["peers", "past", "physics", "limit", "reference", "event", "trend"]
-"""Against what it was held: others doing the same work, its own past, a law of nature or what it is built
-for, a limit in force, the declared reference, nothing at all (it happened), or where it is going."""
+"""The comparison behind a finding: with others doing the same work, its own past, a law of nature or the
+rated value, a limit in force, the declared reference, none (an event happened), or where it is heading.
+"""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was found.
+    """One problem at one subject.
 
-    sign        what kind of thing is wrong
+    sign        the kind of problem
     subject     where, by its name in the topology
-    since_ns    from when on; until_ns: when it was over, None while it lasts
-    noticed_ns  when there had been enough observations to say so
-    confidence  between 0 and 1: how sure, after the quality of the telemetry was taken into account
-    value       what is seen, and `usual` what was to be expected, in `unit`
-    effect_s    what it adds to a step, where that can be said
-    limit_s     of a trend: how long until it reaches its limit
+    since_ns    when it began; until_ns: when it ended, None while it lasts
+    noticed_ns  when there were enough observations to report it
+    confidence  between 0 and 1, reduced for flaws in the telemetry
+    value       the observed value; `usual` the expected one, both in `unit`
+    effect_s    what it adds to a step, if known
+    limit_s     for a trend: how long until it reaches its limit
     note        a short clause for people
-    grave       a fault of hardware by itself, whether or not any run feels it yet
+    grave       a hardware fault by itself, whether or not any run feels it yet
     """
 
     sign: Sign

@@ -1,8 +1,8 @@
-"""A run that makes no steps: no new one for longer than is usual for it, and who stopped first.
+"""Runs that make no steps: no new step for longer than usual, and which member stopped first.
 
-How long the same step is shown is counted in readings, so that a scrape that is missed is no pause. Pauses
-that the run had before (evaluations, saves) are usual. Where the GPUs are seen, they tell a pause in which
-they work from a hang in which they wait.
+The time for which a step is shown is counted in readings, so a missed scrape is not a pause. Pauses that the
+run had before (evaluations, saves) are usual. If GPU readings exist, they tell a pause in which GPUs work
+from a hang in which they wait.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,33 +22,33 @@ from holdfast.detect.scene import Scene
 STEPS_MIN = 6
 SHORTEST_S = 20.0
 STEP_TIMES = 2.5
-"""So many steps' time without one, and at least the shortest, is worth a word."""
+"""A run without a new step for this many step times, and at least `SHORTEST_S`, is reported."""
 USUAL_TIMES = 1.5
-"""Of the longest pause that the run had before."""
+"""Times the longest pause that the run had before."""
 PAUSE_S_MAX = 600.0
-"""A longer one was no pause but an outage, and makes the next one no more usual."""
+"""A longer pause was an outage, and does not make the next one more usual."""
 KNOWN_S = 3_600.0
 YOUNG_S = 180.0
-"""A run of which less than the former is known may do for the first time what it does every hour. How long
-that may take becomes less with every minute that it has not done it.
+"""A run known for less than `KNOWN_S` may do something for the first time that it does every hour. The time
+allowed for that shrinks with every minute in which it did not happen.
 """
 WORKING_S = 900.0
-"""GPUs that work as usual evaluate something; for longer than this nobody does."""
+"""GPUs that work as usual run an evaluation. No evaluation takes longer than this."""
 SAVING_TIMES, SAVING_S = 3.0, 300.0
 PAUSES = frozenset({"launch", "init", "load", "eval", "check", "stop"})
-"""Phases, by the record, in which a run makes no steps."""
+"""Recorded phases in which a run makes no steps."""
 BROKEN_S = 60.0
 WORKING_SHARE = 0.6
-"""Of what is usual: tensor cores of a hung run stand still, and its power is less than half."""
+"""Share of the usual activity: in a hung run the tensor cores stand still, and power is below half."""
 ACTIVITY = {"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.1, "DCGM_FI_DEV_POWER_USAGE": WORKING_SHARE}
-"""With the share of what is usual below which a GPU stands still."""
+"""Metrics of activity, with the share of the usual value below which a GPU stands still."""
 ALL_SHARE, IDLE_ROWS_MIN = 0.95, 2
 MEMBER_STEPS, MEMBER_COMPUTE = "holdfast_member_steps_total", "holdfast_member_compute_seconds"
 MEMBER_WAITING, MEMBER_IN_STEP = "holdfast_member_waiting", "holdfast_member_in_step"
 HOLDS_UP = "the others wait, and it does not"
 FIRST_SHARE_MAX = 0.5
 FIRST_PAUSE_S = 60.0
-"""GPUs that stand for no longer may do so for a save, where none was seen before."""
+"""GPUs that stand still for no longer may be saving, in a run without earlier pauses."""
 CONFIRMED, LIKELY = 0.97, 0.6
 
 
@@ -62,8 +62,8 @@ def _hung(look: Look) -> Iterator[Finding]:
     if held_s <= 0 or pace.is_gone(now_ns):
         return
     first = tuple(_stopped_first(look, scene.run, last_ns))
-    # Nobody evaluates or saves while some members have yet to finish the step. That others wait shows it only
-    # inside a step: they wait for an evaluation of rank 0, too.
+    # No run evaluates or saves while some members have yet to finish the step. Waiting members prove this
+    # only inside a step: they also wait for an evaluation on rank 0.
     is_broken = (
         any(one.metric != MEMBER_WAITING for one in first)
         or _is_broken(look, scene.run, last_ns)
@@ -96,7 +96,7 @@ def _hung(look: Look) -> Iterator[Finding]:
 
 
 def _patience_s(pace: Pace, scene: Scene, working: float | None, window_ns: tuple[int, int]) -> float:
-    """For how long no step is no news."""
+    """How long the run may go without a step before that is reported."""
     least_s = max(SHORTEST_S, STEP_TIMES * (pace.step_s or 0.0))
     if scene.checkpoints and scene.checkpoints[-1].stall_s is None:
         stalls = [one.stall_s for one in scene.checkpoints if one.stall_s is not None]
@@ -107,13 +107,13 @@ def _patience_s(pace: Pace, scene: Scene, working: float | None, window_ns: tupl
         return max(WORKING_S, least_s)
     known_s = (int(pace.shown_ns[-1]) - int(pace.shown_ns[0])) / 1e9
     if working == 0.0 or any(one.until_ns is None for one in slow_steps(pace, window_ns)):
-        return least_s  # what was wrong already has become worse
+        return least_s  # The run was already slow, and has become worse.
     return max(least_s, YOUNG_S * (1.0 - known_s / KNOWN_S))
 
 
 def _stands_still(look: Look, pace: Pace, scene: Scene) -> bool:
-    """Whether nearly all GPUs of the run went idle at once, for longer than they ever did and the run ever
-    paused: in a step of minutes that is seen long before the step is late.
+    """Whether nearly all GPUs of the run went idle at once, for longer than ever before and longer than any
+    earlier pause. If steps take minutes, this shows long before the step is late.
     """
     known_s = (int(pace.shown_ns[-1]) - int(pace.shown_ns[0])) / 1e9
     is_saving = bool(scene.checkpoints) and scene.checkpoints[-1].stall_s is None
@@ -122,7 +122,7 @@ def _stands_still(look: Look, pace: Pace, scene: Scene) -> bool:
         return False
     pause_s = USUAL_TIMES * max(0.0, _longest_pause_s(pace) - pace.step_s)
     if pause_s < SHORTEST_S:
-        pause_s = FIRST_PAUSE_S  # it may save for the first time
+        pause_s = FIRST_PAUSE_S  # The run may be saving for the first time.
     for metric, idle_share in ACTIVITY.items():
         if (share := _shares(look, metric, scene.run)) is not None:
             times_ns, shares = share
@@ -144,7 +144,7 @@ def _stands_still(look: Look, pace: Pace, scene: Scene) -> bool:
 
 
 def _shares(look: Look, metric: str, run: str) -> tuple[NDArray[np.int64], NDArray[np.floating]] | None:
-    """By reading and GPU of the run: how much of its usual work it does."""
+    """By reading and GPU of the run: its activity as a share of the usual."""
     panel = look.panels.value(metric)
     columns = (
         [] if panel is None else [n for n, name in enumerate(panel.subjects) if look.run_of(name) == run]
@@ -156,7 +156,7 @@ def _shares(look: Look, metric: str, run: str) -> tuple[NDArray[np.int64], NDArr
 
 
 def _held_s(pace: Pace) -> NDArray[np.float64]:
-    """Of each step but the last: for how long it was shown again and again."""
+    """For each step but the last: how long it was shown."""
     return np.asarray(pace.held_ns[:-1] / 1e9, np.float64)
 
 
@@ -166,13 +166,13 @@ def _longest_pause_s(pace: Pace) -> float:
 
 
 def _is_repeated(held_s: float, pace: Pace) -> bool:
-    """Outages that come again and again are usual as well, though nobody should have them."""
+    """Whether the run has had two pauses at least this long: even outages that keep recurring are usual."""
     longer = np.sort(_held_s(pace))[-2:]
     return len(longer) == 2 and held_s <= float(longer[0])
 
 
 def _is_broken(look: Look, run: str, since_ns: int) -> bool:
-    """Whether hardware of the run broke when it stopped."""
+    """Whether hardware of the run failed when it stopped."""
     return any(
         one.grave and look.run_of(one.subject) == run and one.since_ns >= since_ns - round(BROKEN_S * 1e9)
         for one in XID_DETECTOR.find(look)
@@ -180,7 +180,7 @@ def _is_broken(look: Look, run: str, since_ns: int) -> bool:
 
 
 def _stands_in_step(look: Look, run: str) -> bool:
-    """Whether members wait for one that is in the middle of a step. Between steps it might evaluate."""
+    """Whether members wait for one that is inside a step. Between steps it could be evaluating."""
     waiting, in_step = (look.panels.of_run(metric, run) for metric in (MEMBER_WAITING, MEMBER_IN_STEP))
     if waiting is None or in_step is None or waiting.subjects != in_step.subjects:
         return False
@@ -189,8 +189,8 @@ def _stands_in_step(look: Look, run: str) -> bool:
 
 
 def _working_share(look: Look, run: str, since_ns: int) -> float | None:
-    """How much of their usual work the run's GPUs do at the last readings; None where nobody knows. since_ns:
-    what they did before the last step says nothing of what they do now.
+    """The run's GPU activity at the last readings as a share of the usual; None if unknown. since_ns:
+    readings from before the last step say nothing about now.
     """
     for metric in ACTIVITY:
         if (share := _shares(look, metric, run)) is not None:
@@ -208,7 +208,7 @@ def _last_known(values: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def _stopped_first(look: Look, run: str, since_ns: int) -> Iterator[Finding]:
-    """Members that others wait for; else those that made fewer steps, or showed their last one earlier."""
+    """Members that others wait for; else those with fewer steps, or whose last change came earlier."""
     for metric, figure in _PROGRESS:
         panel = look.panels.of_run(metric, run)
         made = None if panel is None else figure(panel)
@@ -253,7 +253,7 @@ _PROGRESS: tuple[tuple[str, Callable[[Panel], NDArray[np.floating]]], ...] = (
     (MEMBER_STEPS, _last_shown),
     (MEMBER_COMPUTE, _last_changed_ns),
 )
-"""What tells how far each member got: the less, the earlier it stopped."""
+"""Metrics that tell how far each member got: the lower the figure, the earlier it stopped."""
 
 HANGS = FunctionDetector(
     (

@@ -1,4 +1,4 @@
-"""What of a host takes two metrics to say: how long a disk takes, how full it is, how short memory is."""
+"""Findings on hosts that need two metrics: how long a disk takes, how full it is, how short memory is."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ WAITS = {
     DISK.format("write_time_seconds"): DISK.format("writes_completed"),
     DISK.format("read_time_seconds"): DISK.format("reads_completed"),
 }
-"""Time of all requests, and how many there were."""
+"""The time of all requests, and their number."""
 AVAILABLE, SIZE = "node_filesystem_avail_bytes", "node_filesystem_size_bytes"
 MEMORY, MEMORY_ALL = "node_memory_MemAvailable_bytes", "node_memory_MemTotal_bytes"
 TABLE, TABLE_ALL = "node_nf_conntrack_entries", "node_nf_conntrack_entries_limit"
@@ -32,7 +32,7 @@ TCP_AGAIN, TCP_SENT = "node_netstat_Tcp_RetransSegs", "node_netstat_Tcp_OutSegs"
 SEGMENTS_PER_S_MIN, RESENT_TIMES, RESENT_SHARE = 200.0, 4.0, 0.01
 CLOCKS = ("chrony_tracking_last_offset_seconds", "node_timex_offset_seconds")
 CLOCK_OFF_S = 0.1
-"""As for the flaw of that name: what is off by more comes out of order with others."""
+"""As for the flaw `clock`: with a larger offset, events of different hosts come out of order."""
 REQUESTS_PER_S_MIN = 1.0
 SLOWER_TIMES, SLOWER_S = 3.0, 0.015
 NOT_LOCAL = frozenset(
@@ -45,15 +45,15 @@ SCARCE: dict[Sign, tuple[str, str]] = {
     "full-buffer": (BUFFER_FREE, BUFFER_USED),
 }
 LEFT = {AVAILABLE: 0.03, MEMORY: 0.05, TABLE: 0.05, BUFFER_FREE: 0.02}
-"""Of the whole: less is as good as nothing."""
+"""As a share of the whole: with less left, it is practically exhausted."""
 LEFT_BEFORE, LEFT_EMPTY = 1.5, 0.001
-"""So many times as much must have been left before, and of an empty one of this share. A disk that has always
-been full is not reported.
+"""The share left must have been this many times as large before; an empty one counts as `LEFT_EMPTY`. A disk
+that has always been full is not reported.
 """
 
 
 def _more(rule: Rule, panel: Panel, usual: Floats, times: float, least: float) -> Iterator[Finding]:
-    """Where it is more than so many times what is usual, and by more than the least that matters."""
+    """Find values above `times` the usual that also exceed it by at least `least`."""
     enough = np.maximum((times - 1) * usual, max(least, SIGMAS * panel.scatter)).astype(np.float32)
     with np.errstate(invalid="ignore"):
         wrong = panel.values - usual > enough
@@ -74,7 +74,7 @@ def _slow_disks(look: Look) -> Iterator[Finding]:
 
 
 def _slow_lustre(look: Look) -> Iterator[Finding]:
-    """How long an operation of a Lustre client takes, over all of its operations."""
+    """The mean time of a Lustre client's operations."""
     waited, count = look.panels.rate(LUSTRE_TIME), look.panels.rate(LUSTRE_COUNT)
     if waited is None or count is None or len(waited.times_ns) != len(count.times_ns):
         return
@@ -87,7 +87,7 @@ def _slow_lustre(look: Look) -> Iterator[Finding]:
 
 
 def _resent_segments(look: Look) -> Iterator[Finding]:
-    """Hosts that send a far larger share of their TCP segments again than they did."""
+    """Hosts that resend a far larger share of their TCP segments than before."""
     again, sent = look.panels.rate(TCP_AGAIN), look.panels.rate(TCP_SENT)
     share = None if again is None or sent is None else _ratio(again, sent, least=SEGMENTS_PER_S_MIN)
     if share is None:
@@ -98,7 +98,7 @@ def _resent_segments(look: Look) -> Iterator[Finding]:
 
 
 def _clocks(look: Look) -> Iterator[Finding]:
-    """Clocks that are off: what such a host shows happened at another time."""
+    """Clocks that are off: events of such a host carry the wrong time."""
     for metric in CLOCKS:
         panel = look.panels.value(metric)
         if panel is None:
@@ -112,7 +112,7 @@ def _clocks(look: Look) -> Iterator[Finding]:
 
 
 def _by_host(panel: Panel) -> Panel:
-    """One series for each host: the sum of its own."""
+    """One series for each host: the sum of its series."""
     groups: dict[str, list[int]] = {}
     for column, subject in enumerate(panel.subjects):
         groups.setdefault(subject, []).append(column)
@@ -132,7 +132,7 @@ def _by_host(panel: Panel) -> Panel:
 
 
 def _slow_names(look: Look) -> Iterator[Finding]:
-    """How long an answer of the name servers takes, over all of them."""
+    """The mean time of an answer over all name servers."""
     waited, count = look.panels.rate(NAMES_TIME), look.panels.rate(NAMES)
     if waited is None or count is None or len(waited.times_ns) != len(count.times_ns):
         return
@@ -158,7 +158,7 @@ def _all(values: Floats) -> Floats:
 
 
 def _exhausted(look: Look) -> Iterator[Finding]:
-    """Where hardly anything is left of what there was enough of."""
+    """Resources that were sufficient before and are now nearly used up."""
     for sign, (left, whole) in SCARCE.items():
         part, all_of_it = look.panels.value(left), look.panels.value(whole)
         if part is None or all_of_it is None:
@@ -166,7 +166,7 @@ def _exhausted(look: Look) -> Iterator[Finding]:
         share = _ratio(part, all_of_it)
         if share is None:
             continue
-        if left == TABLE:  # which tells what is used of it
+        if left == TABLE:  # This metric counts the used entries.
             before = None if share.before is None else 1 - share.before
             share = msgspec.structs.replace(share, values=1 - share.values, before=before)
         share = share.some(np.flatnonzero([labels.get("fstype") not in NOT_LOCAL for labels in share.labels]))
@@ -178,7 +178,7 @@ def _exhausted(look: Look) -> Iterator[Finding]:
 
 
 def _ratio(part: Panel, whole: Panel, least: float = 0.0) -> Panel | None:
-    """One metric over another, series by series; NaN where there is not `least` of the other."""
+    """One metric divided by another, series by series; NaN if the divisor is not above `least`."""
     if len(part.times_ns) != len(whole.times_ns):
         return None
     place = {

@@ -1,4 +1,4 @@
-"""How faults of the kernel log get into the record: once each, however often a log is read."""
+"""Write faults from the kernel log to the record: once each, however often a log is read."""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,7 +8,6 @@ import msgspec
 
 from holdfast.detect.xids import NO_OVERRIDES, KernelVerdict, Overrides, Source, verdict
 from holdfast.record.events import NAME_CHARS_MAX, FaultObserved
-from holdfast.record.store import Store
 from holdfast.record.stores import open_store
 from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.frame import Labels
@@ -18,21 +17,21 @@ ID_PREFIX = "kernel-"
 DIGEST_CHARS = 32
 DETAIL_CHARS_MAX = 1000
 PENDING_MAX = 10_000
-"""Faults that wait for a store that cannot be written; the oldest are let go, and counted."""
+"""Faults that wait while the store cannot be written; beyond this the oldest are dropped, and counted."""
 TIME_NS_MAX = 2**62
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known behind a PCI address: a GPU by its labels, a network adapter by its name."""
+    """What is behind a PCI address: a GPU by its labels, a network adapter by its name."""
 
     gpus: Mapping[str, Labels]
     ports: Mapping[str, str]
 
 
 class FaultRecord:
-    """The record, as far as faults go into it. It is opened for each batch: faults are rare.
+    """Writes faults to the record. The store is opened for each batch: faults are rare.
 
-    dropped: how many had to be let go because the store could not be written for too long
+    dropped: faults lost because the store could not be written for too long
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class FaultRecord:
         self.dropped = 0
 
     def add(self, events: list[KernelEvent], names: Names, *, now_ns: int) -> None:
-        """Keep what the policy calls a fault. `StoreError` where the store refuses: it is kept later."""
+        """Record what the policy calls a fault. On `StoreError` the faults are kept for the next call."""
         for event in events:
             judged = verdict(event, source=self._source, overrides=self._overrides)
             if judged is not None and judged.severity != "none":
@@ -55,15 +54,12 @@ class FaultRecord:
         del self._pending[:-PENDING_MAX]
         if self._pending:
             with open_store(self._url, self._home) as store:
-                self._keep(store)
-
-    def _keep(self, store: Store) -> None:
-        store.ingest(self._pending)
-        self._pending.clear()
+                store.ingest(self._pending)
+                self._pending.clear()
 
 
 def observed(event: KernelEvent, judged: KernelVerdict, names: Names, *, now_ns: int) -> FaultObserved:
-    """The event for the record. Its id is made of what the line says, so reading a log again adds nothing."""
+    """The event for the record. Its id is a digest of the line, so reading a log again adds nothing."""
     at_ns = event.at_ns if event.at_ns is not None and 0 <= event.at_ns <= TIME_NS_MAX else now_ns
     when = event.at_ns if event.uptime_s is None else event.uptime_s
     said = "\n".join(map(str, (event.host, when, event.source, event.code, event.device, event.message)))
@@ -81,7 +77,7 @@ def observed(event: KernelEvent, judged: KernelVerdict, names: Names, *, now_ns:
 
 
 def subject(event: KernelEvent, names: Names) -> str:
-    """The GPU or port by its name in the topology, where it is known; else the host and the PCI address."""
+    """The GPU or port by its name in the topology, if known; else the host and the PCI address."""
     gpu, port = names.gpus.get(event.device), names.ports.get(event.device)
     if event.source == "xid" and gpu is not None:
         return gpu_name(event.host, gpu["gpu"])

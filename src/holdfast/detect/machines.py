@@ -1,4 +1,4 @@
-"""Findings in the readings of machines: each rule over its metric, one frame in memory at a time."""
+"""Findings in machine readings: each rule applied to its metric, one frame in memory at a time."""
 
 from collections.abc import Iterator
 
@@ -55,7 +55,7 @@ def _apply(rule: Rule, whole: Panel) -> Iterator[Finding]:
 
 
 def _columns(rule: Rule, panel: Panel) -> NDArray[np.int64]:
-    """The series that the rule is about; against a limit, those that are ever beyond it."""
+    """The series that the rule covers; for a limit, only those that ever exceed it."""
     chosen = np.ones(len(panel.subjects), np.bool_)
     if rule.named:
         chosen &= np.array([_is_named(rule.named, labels) for labels in panel.labels], np.bool_)
@@ -71,7 +71,7 @@ def _is_named(words: tuple[str, ...], labels: Labels) -> bool:
 
 
 def _expected(rule: Rule, panel: Panel) -> tuple[Floats, Floats]:
-    """By series: what is usual, and from which difference on it matters."""
+    """By series: the usual value, and the difference from which on a deviation matters."""
     series = panel.values.shape[1]
     if rule.against == "limit":
         return np.full(series, rule.limit, np.float32), np.zeros(series, np.float32)

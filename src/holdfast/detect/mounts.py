@@ -1,4 +1,4 @@
-"""How long a mount takes to answer, over all of its clients: what no single client's counters tell."""
+"""How long a mount takes to answer, over all its clients: no single client's counters show that."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
@@ -27,17 +27,17 @@ REQUESTS_PER_S_MIN = 1.0
 SLOWER_SHARE, SLOWER_S = 0.5, 0.003
 """A busy disk takes a millisecond or two more now and then."""
 ROWS_MIN, LASTS_S_MIN = 2, 5.0
-"""So many scrapes and so long it has to be slow: of scrapes that are seconds apart, two are a hiccup."""
+"""It has to be slow for this many scrapes and this long: two scrapes seconds apart are a hiccup."""
 BRIDGE_S = 900.0
-"""What comes back within so much time had not gone."""
+"""A problem that returns within this time never ended."""
 BUSY_TIMES, BUSY_PER_S = 2.0, 50.0
-"""So many times as many requests of others as before, and at least so many more, crowd a mount."""
+"""A mount is crowded if others send this many times the usual requests, and at least this many more."""
 RESENT_SHARE = 0.002
-"""Of the calls: a filer that is only busy answers all of them."""
+"""Share of the calls: a filer that is only busy answers all of them."""
 
 
 class _Mount(NamedTuple):
-    """One operation on one mount, at the times at which it was asked for anything.
+    """One operation on one mount, at the times at which it had requests.
 
     before_s: its response times before anything was wrong; gap: the row before which time is left out.
     """
@@ -66,7 +66,7 @@ def _mount_findings(look: Look) -> Iterator[Finding]:
 
 
 def _crowded(look: Look, asked: Panel) -> Iterator[Finding]:
-    """Mounts of which others than the runs that are looked at ask for far more than before."""
+    """Mounts that get far more requests than before from hosts outside the runs under examination."""
     if not look.hosts:
         return
     groups: dict[str, list[int]] = {}
@@ -94,7 +94,7 @@ def _crowded(look: Look, asked: Panel) -> Iterator[Finding]:
 
 
 def _mounts(asked: Panel, response: Panel, sent: Panel | None, known: Collection[str]) -> Iterator[_Mount]:
-    """known: the filers that the topology has."""
+    """known: the filers in the topology."""
     waited = _at_times_of(asked, response)
     tried = None if sent is None else _at_times_of(asked, sent)
     for key, columns in _groups(asked, known).items():
@@ -126,7 +126,7 @@ def _before_s(asked: Panel, waited: Panel, columns: list[int]) -> Floats:
 
 
 def _at_times_of(other: Panel, panel: Panel) -> Panel:
-    """The panel with the rows of another one: each metric is read by itself, and begins when it begins."""
+    """The panel at the times of the other one: each metric is read separately, from its own beginning."""
     if len(panel.times_ns) == len(other.times_ns) and (panel.times_ns == other.times_ns).all():
         return panel
     middles_ns = (panel.times_ns[1:] + panel.times_ns[:-1]) // 2
@@ -138,7 +138,7 @@ def _at_times_of(other: Panel, panel: Panel) -> Panel:
 
 
 def _name_of(labels: Mapping[str, str], known: Collection[str]) -> str:
-    """What the topology calls the filer: by the name that it is mounted by, or else its address."""
+    """The filer's name in the topology: the name in the mounted export, or else its address."""
     server = labels.get("export", "").rpartition(":/")[0]
     return server if server in known else labels.get("mountaddr", "")
 
@@ -161,7 +161,7 @@ def _same(panel: Panel, other: Panel, columns: list[int]) -> Floats:
 
 
 def _slow(mount: _Mount, past: int) -> Iterator[Finding]:
-    """past: so many of its rows tell what is usual. By time: a slow mount is asked for longer."""
+    """past: how many of its rows are the baseline, chosen by time: a slow mount has more busy rows."""
     sign, rows = SIGN_OF[mount.operation], np.arange(past)
     known = mount.response_s
     if len(mount.before_s) >= ROWS_MIN:
@@ -204,8 +204,8 @@ def _found(rule: Rule, mount: _Mount, values: Floats, usual: Floats, least: Floa
 
 
 def _asked_ns(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The times as if the mount had been asked all the time. It is asked now and then, as for checkpoints:
-    until it is asked again, what was goes on.
+    """The times as if the mount had requests all the time. It has them now and then, as for checkpoints;
+    until the next request its last state continues.
     """
     apart = np.diff(times_ns, prepend=times_ns[:1])
     usual = np.median(apart[1:]) if len(apart) > 1 else 0

@@ -1,8 +1,9 @@
-"""How long a run's steps take, over hours: what is usual, since when they take longer, and whether any come.
+"""The step times of a run over hours: what is usual, since when steps take longer, and whether steps still
+come.
 
-A run is one series, so its history costs nothing: what is usual is the quickest plateau that it kept for a
-while in the last hours, not what it did some minutes ago. A plateau is a mean over steps, cut where that
-changes.
+A run is one series, so its history costs nothing. The usual step time is the quickest plateau that the run
+kept for a while in the last hours, not its pace some minutes ago. A plateau is a mean over steps, cut where
+the mean changes.
 """
 
 import itertools
@@ -24,52 +25,54 @@ from holdfast.signals.frame import Floats
 STEP, LANES = "holdfast_run_step_seconds", "holdfast_run_lanes"
 HISTORY_S = 6 * 3_600.0
 SLOWER_SHARE = 0.03
-"""A step that is longer by less is not worth anybody's time."""
+"""A step that is longer by less is not reported."""
 SLOWER_SHARE_ESTIMATED = 0.1
-"""The same where nobody declared what a step takes; the ledger's report has no line for less, either."""
+"""The same if no step time was declared; the ledger's report leaves out smaller slowdowns, too."""
 PAUSE_TIMES = 2.0
-"""A lone step of so many times its neighbours had an evaluation or a save in it, which is no part of it."""
+"""A lone step this many times as long as its neighbours contained an evaluation or a save."""
 NEIGHBOURS = 15
 PAUSE_ROW_MAX = 2
-"""So many in a row are alone; more of them are slow steps."""
+"""Up to this many long steps in a row are a pause; more of them are slow steps."""
 CROWD_STEPS, CROWD_PAUSES, CROWD_TIMES, CROWD_RATE = 40, 4, 2.0, 0.04
-"""So many long steps, this share of all and so many times as often as in so many steps before, are no pauses
-any more.
+"""Within `CROWD_STEPS` steps, at least `CROWD_PAUSES` long ones that make up `CROWD_RATE` of all steps,
+`CROWD_TIMES` times as often as before, are slow steps and not pauses.
 """
 CROWD_KNOWN_S, CROWD_EVEN_S = 1_800.0, 3_600.0
 EVEN_SHARE = 0.2
 MARGIN_S_MAX = 1_500.0
 WIDE_TIMES = 1.2
-"""Of how far one step in ten is from most: that is as usual as they are."""
+"""Times the distance of one step in ten from most steps: such distances are usual."""
 JUMP_FROM, JUMP_TO = 1 / 3, 0.6
-"""Of what steps are longer by now: from less than this to more than that at once is a jump."""
+"""Shares of the present slowdown: a rise from below the first to above the second at once is a jump."""
 STARTING_S = 300.0
 """Steps are slow at first: caches are cold, kernels are being compiled, the data loader fills up."""
 PLATEAU_T_MIN = 6.0
-"""Of a change of plateau, in standard errors: among thousands of steps none is so large by chance."""
+"""For a change of plateau, in standard errors: among thousands of steps no change is this large by chance."""
 PLATEAU_STEPS_MIN = 3
 PLATEAUS_MAX = 64
 PARTED_STEPS_MAX = 1_024
 PART_STEPS_MIN = 40
 PART_T_MIN = 8.0
-"""Of up to so many steps parts are looked at, down to so few, for changes of so many standard errors."""
+"""Among up to `PARTED_STEPS_MAX` steps, parts of at least `PART_STEPS_MIN` are searched for changes of at
+least `PART_T_MIN` standard errors.
+"""
 KEPT_STEPS_MIN, KEPT_S_MIN = 12, 300.0
-"""A plateau that was kept for this long tells what is usual."""
+"""A plateau that was kept for this long gives the baseline."""
 RECENT_S = 600.0
-"""What a step takes now is the mean of so much time."""
+"""The present step time is the mean over this time."""
 CREEPING_S_MIN, CREEPING_PLATEAUS_MIN = 900.0, 4
 GONE_SCRAPES = 3
 SURE_ERRORS = 4.0
-"""Of a mean against that of healthy steps: with single steps of 5 to 10 % more, three in a row say little."""
+"""For a mean against healthy steps: if single steps vary by 5 to 10 %, three long ones say little."""
 ALIKE_MAX = 0.9
 SETTLING_S, SETTLED_S = 90.0, 390.0
-"""Steps become longer within so much time, and for so long after it they show by how much."""
+"""Steps become longer within the first of these times, and show by how much until the second."""
 SEEN_S_MIN = 120.0
 """A run that was quick for a shorter time was slow from its beginning."""
 
 
 class PacePlateau(NamedTuple):
-    """Steps from one row to before another that take the same time, but for noise."""
+    """Steps from row `first` to before row `end` that take the same time, apart from noise."""
 
     first: int
     end: int
@@ -79,11 +82,11 @@ class PacePlateau(NamedTuple):
 class Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The steps of a run.
 
-    steps     each once, without pauses, over the last hours; crowded: the rows in which there are far more
-              long steps than at other times, which are left in
-    step_s    what is usual; None where there are too few. method: where that is from
-    shown_ns  when each new step was first seen, pauses included; held_ns: for how long it was shown again
-    read_ns   when the run's step was last read at all, whichever it was
+    steps     each step once, without pauses, over the last hours; crowded: the rows with far more long steps
+              than at other times, which are kept
+    step_s    the usual step time; None if there are too few steps. method: where it comes from
+    shown_ns  when each new step was first seen, pauses included; held_ns: how long it was shown
+    read_ns   when the run's step was last read at all, whichever step it was
     """
 
     steps: Panel
@@ -97,12 +100,12 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     every_ns: int
 
     def is_gone(self, now_ns: int) -> bool:
-        """Whether nobody tells of the run any more: it has ended, or whoever showed it has."""
+        """Whether the run stopped reporting: it ended, or its exporter did."""
         return now_ns - self.read_ns > GONE_SCRAPES * self.every_ns
 
 
 def pace_of(panels: Panels, scene: Scene) -> Pace | None:
-    """None where the signals have no step of the run in the window."""
+    """The run's pace; None if the signals have no step of the run in the window."""
     window_ns = panels.window_ns
     shown = panels.of_run(STEP, scene.run)
     if shown is None:
@@ -136,7 +139,7 @@ def pace_of(panels: Panels, scene: Scene) -> Pace | None:
 
 
 def new_steps(steps: Panel) -> NDArray[np.int64]:
-    """When the run showed a step that it had not shown before."""
+    """When the run showed each new step for the first time."""
     shown = steps.values[:, 0]
     known = np.flatnonzero(np.isfinite(shown))
     is_new = np.concatenate(([True], np.diff(shown[known]) != 0)) if len(known) else np.empty(0, np.bool_)
@@ -144,7 +147,7 @@ def new_steps(steps: Panel) -> NDArray[np.int64]:
 
 
 def once(members: Panel, new_ns: NDArray[np.int64]) -> Panel:
-    """Each step once: a scrape that shows the same step again is no further observation."""
+    """Each step once: a scrape that shows the same step again is not another observation."""
     seen = np.searchsorted(new_ns, members.times_ns, side="right")
     again = np.concatenate(([False], np.diff(seen) == 0))
     return msgspec.structs.replace(members, values=np.where(again[:, None], np.nan, members.values))
@@ -153,7 +156,7 @@ def once(members: Panel, new_ns: NDArray[np.int64]) -> Panel:
 def _as_large(steps: Panel, lanes: Panel | None) -> Panel:
     """The steps as if all had as many lanes as the last one: a larger batch takes longer, and is not slow.
 
-    At most by as much as it is larger. A smaller one need not be quicker.
+    The correction is at most the ratio of the lanes. A smaller batch need not be quicker.
     """
     known = np.empty(0, np.int64) if lanes is None else np.flatnonzero(lanes.values[:, 0] > 0)
     if lanes is None or not len(known):
@@ -172,7 +175,7 @@ def _as_large(steps: Panel, lanes: Panel | None) -> Panel:
 
 
 def _since_declared(steps: Panel, healthy: Healthy | None) -> Panel:
-    """Without the steps from before the reference was declared, which were of another length."""
+    """Leave out the steps from before the reference was declared: their length differs."""
     if healthy is None or not healthy.since_ns:
         return steps
     early = steps.times_ns < healthy.since_ns
@@ -182,10 +185,10 @@ def _since_declared(steps: Panel, healthy: Healthy | None) -> Panel:
 
 
 def without_pauses(steps: Panel) -> tuple[Panel, NDArray[np.bool_]]:
-    """Without lone steps that are far longer than their neighbours: something else was done in them.
+    """Leave out lone steps that are far longer than their neighbours: they contained other work.
 
-    Where they come far more often than at other times, the run is slower by them: these are left in, and
-    told by their rows.
+    If such steps come far more often than at other times, they slow the run down: these are kept, and their
+    rows returned.
     """
     values = np.array(steps.values, np.float64)
     crowded = np.zeros(len(values), np.bool_)
@@ -193,7 +196,7 @@ def without_pauses(steps: Panel) -> tuple[Panel, NDArray[np.bool_]]:
     if len(known) <= NEIGHBOURS:
         return steps, crowded
     taken = values[known, 0]
-    # The last one's neighbours are those before it: padded with itself, a pause would be its own neighbour.
+    # The last step's neighbours are those before it: padded with itself, a pause would be its own neighbour.
     padded = np.pad(taken, NEIGHBOURS // 2, mode="reflect")
     around = np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS)
     long = taken > PAUSE_TIMES * np.median(around, axis=1)
@@ -212,8 +215,8 @@ def without_pauses(steps: Panel) -> tuple[Panel, NDArray[np.bool_]]:
 def _dense(at: NDArray[np.int64], times_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
     """By step: whether pauses come far more often there than they did for a long time before.
 
-    at: which of the steps are pauses. How often a young run evaluates or saves nobody knows yet, and while it
-    is not old, what comes at even intervals somebody has planned.
+    at: the steps that are pauses. How often a young run evaluates or saves is not known yet, so until
+    `CROWD_EVEN_S` have passed, pauses at even intervals count as planned.
     """
     is_pause = np.zeros(len(times_ns), np.float64)
     is_pause[at] = 1.0
@@ -234,13 +237,13 @@ def _dense(at: NDArray[np.int64], times_ns: NDArray[np.int64]) -> NDArray[np.boo
 
 
 def _is_even(times_ns: NDArray[np.int64]) -> bool:
-    """Whether these moments lie at even intervals."""
+    """Whether these moments are evenly spaced."""
     apart = np.diff(times_ns)
     return len(apart) > 1 and float(apart.std()) < EVEN_SHARE * float(apart.mean())
 
 
 def plateaus_of(values: Floats, least: int = PLATEAU_STEPS_MIN) -> Iterator[PacePlateau]:
-    """The stretches between changes of the mean, in the order of time. least: so many steps each has."""
+    """The stretches between changes of the mean, in order of time. least: the minimum of steps in each."""
     known = np.flatnonzero(np.isfinite(values))
     taken = values[known].astype(np.float64)
     cuts, work = {0, len(taken)}, [(0, len(taken))]
@@ -257,8 +260,8 @@ def plateaus_of(values: Floats, least: int = PLATEAU_STEPS_MIN) -> Iterator[Pace
 
 
 def _cut(taken: NDArray[np.float64], least: int) -> int | None:
-    """Where the mean changes the most, if it does. Among few steps a slowdown that has come and gone hides
-    from a single cut, so their parts are looked at as well.
+    """Where the mean changes the most, if it changes. A single cut may miss a short slowdown that has ended,
+    so the parts are searched as well.
     """
     row, score = compare.change(taken, least)
     if score > PLATEAU_T_MIN:
@@ -272,7 +275,7 @@ def _cut(taken: NDArray[np.float64], least: int) -> int | None:
 
 
 def _parts(count: int) -> Iterator[tuple[int, int]]:
-    """Halves, quarters and so on, from a length that is soon looked at, each overlapping the next by half."""
+    """Halves, quarters and so on of at most `PARTED_STEPS_MAX` steps, each overlapping the next by half."""
     length = min(count, PARTED_STEPS_MAX) // 2
     while length >= PART_STEPS_MIN:
         for first in range(0, count - length + 1, max(1, length // 2)):
@@ -281,7 +284,7 @@ def _parts(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _kept(plateaus: tuple[PacePlateau, ...], times_ns: NDArray[np.int64]) -> float | None:
-    """The quickest plateau that was kept for a while."""
+    """The step time of the quickest plateau that lasted for a while."""
     long = [
         one.step_s
         for one in plateaus
@@ -292,7 +295,7 @@ def _kept(plateaus: tuple[PacePlateau, ...], times_ns: NDArray[np.int64]) -> flo
 
 
 def _usual_step(past_s: float | None, healthy: Healthy | None) -> tuple[float | None, Method]:
-    """What a step took before; what a healthy one takes, where it was slower than that already."""
+    """The step time of the past; or of a healthy step, if the past was already slower than that."""
     if healthy is None or past_s is None:
         return (past_s, "past") if healthy is None else (healthy.step_s, "reference")
     more = SLOWER_SHARE if healthy.is_declared else SLOWER_SHARE_ESTIMATED
@@ -300,7 +303,7 @@ def _usual_step(past_s: float | None, healthy: Healthy | None) -> tuple[float | 
 
 
 def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
-    """Stretches of slow steps that last, or were over within the window."""
+    """Stretches of slow steps that last, or that ended within the window."""
     if pace.step_s is None:
         return
     steps, usual_s = pace.steps, pace.step_s
@@ -308,8 +311,8 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
     good = np.flatnonzero(_of_plateaus(pace, lambda step_s: step_s <= (1 + SLOWER_SHARE) * usual_s))
     around = float(np.nanmedian(values[good])) if np.isfinite(values[good]).any() else usual_s
     scatter_s = compare.spread(steps.values, np.full(1, around, np.float32), good)
-    # Steps of two kinds, short and long sequences, scatter by more than most of them are off; so do times
-    # that were counted, two steps between scrapes or three.
+    # Steps of two kinds, such as short and long sequences, scatter more than the median distance shows. So do
+    # step times counted between scrapes, where two or three steps fall between two scrapes.
     known = values[good][np.isfinite(values[good])]
     noise = _noise_of(known)
     wide_s = float(np.diff(np.quantile(known, (0.1, 0.5, 0.9))).max()) if len(known) else 0.0
@@ -339,14 +342,14 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
 
 
 class _Noise(NamedTuple):
-    """Of healthy steps: the deviation of one, as it counts for a mean over many, and how many there are."""
+    """For healthy steps: the deviation of one, as it counts in a mean over many, and the number of steps."""
 
     step_s: float
     steps: int
 
 
 def _noise_of(known: Floats) -> _Noise:
-    """A busy machine makes steps longer for a while: neighbours that are alike count as fewer."""
+    """The noise of healthy steps. Similar neighbours count as fewer: a busy machine slows several."""
     if len(known) < KEPT_STEPS_MIN:
         return _Noise(0.0, 1)
     away = known.astype(np.float64) - float(known.mean())
@@ -357,8 +360,8 @@ def _noise_of(known: Floats) -> _Noise:
 
 
 def _sure(steps: Panel, finding: Finding, noise: _Noise, least: int) -> Finding | None:
-    """The finding from where the mean is another one, and noticed when that is many standard errors off; None
-    while it is not. A long step just before it is none of it.
+    """The finding from where the mean changed, noticed when the mean was `SURE_ERRORS` standard errors off;
+    None until then. A single long step just before it is left out.
     """
     until_ns = steps.times_ns[-1] if finding.until_ns is None else finding.until_ns
     is_of_it = (steps.times_ns >= finding.since_ns) & (steps.times_ns <= until_ns)
@@ -380,7 +383,7 @@ def _sure(steps: Panel, finding: Finding, noise: _Noise, least: int) -> Finding 
 
 
 def _settled(taken: NDArray[np.float64], since_s: NDArray[np.float64], usual_s: float) -> int:
-    """The step from which on they are as long as they are soon after, by least squares."""
+    """The step from which on steps are as long as they are soon after, by least squares."""
     later = taken[(since_s >= SETTLING_S) & (since_s <= SETTLED_S)]
     level_s = float((later if len(later) else taken).mean())
     as_usual = np.cumsum((usual_s + level_s) / 2 - taken[since_s < SETTLING_S])
@@ -388,7 +391,7 @@ def _settled(taken: NDArray[np.float64], since_s: NDArray[np.float64], usual_s: 
 
 
 def _is_last_known(pace: Pace, finding: Finding, now_ns: int) -> bool:
-    """Whether no step has come since: a run that stands has not become quick again."""
+    """Whether no step has come since: a run without steps has not become quick again."""
     if finding.until_ns is None or pace.is_gone(now_ns):
         return False
     later = pace.steps.times_ns > finding.until_ns
@@ -396,8 +399,8 @@ def _is_last_known(pace: Pace, finding: Finding, now_ns: int) -> bool:
 
 
 def _from_jump(pace: Pace, finding: Finding, usual_s: float) -> Finding:
-    """The finding from where the steps became as long as they are: what drifts by little for hours and then
-    jumps is slow since the jump.
+    """The finding from where the steps became as long as they are now: a run that drifts a little for hours
+    and then jumps is slow since the jump.
     """
     times_ns = pace.steps.times_ns
     within = [
@@ -426,7 +429,7 @@ def _of_plateaus(pace: Pace, holds: Callable[[float], bool]) -> NDArray[np.bool_
 
 
 def _recent(steps: Panel, finding: Finding) -> float:
-    """The mean of its last minutes: what grows slowly is as large as it is now."""
+    """The mean of its last minutes: a slowly growing slowdown counts at its present size."""
     until_ns = steps.times_ns[-1] if finding.until_ns is None else finding.until_ns
     since_ns = max(finding.since_ns, int(until_ns) - round(RECENT_S * 1e9))
     rows = (steps.times_ns >= since_ns) & (steps.times_ns <= until_ns) & np.isfinite(steps.values[:, 0])
@@ -434,7 +437,7 @@ def _recent(steps: Panel, finding: Finding) -> float:
 
 
 def creeping(pace: Pace, slow: Iterable[Finding]) -> Iterator[Finding]:
-    """Steps that did not become longer at once, but bit by bit: each plateau is above the one before."""
+    """Steps that became longer bit by bit and not at once: each plateau is above the one before."""
     for finding in slow:
         rising = [one.step_s for one in pace.plateaus if pace.steps.times_ns[one.end - 1] > finding.since_ns]
         is_long = pace.steps.times_ns[-1] - finding.since_ns >= CREEPING_S_MIN * 1e9
@@ -444,15 +447,15 @@ def creeping(pace: Pace, slow: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def onset_of(pace: Pace, window_ns: tuple[int, int]) -> int | None:
-    """Since when the steps have been slower, if they are, and somebody saw them before."""
+    """Since when the steps have been slower; None if they are not, or if no quick steps were seen before."""
     lasting = [one.since_ns for one in slow_steps(pace, window_ns) if one.until_ns is None]
     first_ns = int(pace.steps.times_ns[np.isfinite(pace.steps.values[:, 0])][0]) if lasting else 0
     return next((since_ns for since_ns in lasting if since_ns - first_ns >= SEEN_S_MIN * 1e9), None)
 
 
 def margin_of(pace: Pace, onset_ns: int | None) -> float:
-    """How long before the onset it is certain that nothing was wrong yet: what comes slowly, or now and then,
-    began earlier than steps tell. At most half of the time in which they were seen to be quick.
+    """How long before the onset the run was certainly healthy: a slow or intermittent problem begins earlier
+    than steps show. At most half of the time in which quick steps were seen.
     """
     seen = pace.steps.times_ns[np.isfinite(pace.steps.values[:, 0])]
     if onset_ns is None or not len(seen):
@@ -461,7 +464,7 @@ def margin_of(pace: Pace, onset_ns: int | None) -> float:
 
 
 def stands_since(pace: Pace, window_ns: tuple[int, int]) -> int | None:
-    """When the last step was made, if the run is told of and has shown the same one ever since."""
+    """When the last step was made, if the run still reports and has shown the same step ever since."""
     if not len(pace.shown_ns) or pace.is_gone(window_ns[1]) or pace.held_ns[-1] < SEEN_S_MIN * 1e9:
         return None
     return int(pace.shown_ns[-1])

@@ -1,7 +1,7 @@
-"""A panel: the readings of one metric as every detector gets them, cleaned, with the trust in each series.
+"""A panel: the readings of one metric, cleaned, with the trust in each series; the input of every detector.
 
-`Panels` reads a source for one look. Nothing reaches a detector that was not inspected first, so that flawed
-telemetry lowers the confidence of whatever is found in it.
+`Panels` reads a source for one look. All readings are inspected before a detector sees them, so flaws in the
+telemetry lower the confidence of the findings.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,24 +19,24 @@ from holdfast.signals.source import Source
 from holdfast.topology.names import member_name
 
 PAST_S, MARGIN_S, ONSET_S = 600.0, 150.0, 300.0
-"""What was shown for so long, until at least so long before something went wrong, was usual; and for so long
-after it is worth knowing what came first.
+"""The baseline is the readings over `PAST_S` that end `MARGIN_S` before a problem began. Readings until
+`ONSET_S` after its beginning show what came first.
 """
 EARLIER_SHARE = 0.2
-"""Of what is read from before the onset: the labels of that time are those that something changed from."""
+"""Share of the readings before the onset: their labels are those from before a change."""
 View = Literal["value", "rate", "grown"]
 KEPT_MAX = 24
-"""Panels that are kept for the next detector; some are read by several, one after the other."""
+"""Panels that are kept for the next detector, since several detectors may read one metric in turn."""
 
 
 class Panel(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """One metric, time by series. trust: by series, between 0 and 1.
 
-    before: rows from before something went wrong, where that was before the window or at its beginning; they
-    have the same series. Without them the first third of the window tells what is usual. gap: the row before
-    which time is left out, where it went wrong long ago: the minutes around that, and then the window.
-    single: the readings themselves, where the values are means over some rows. earlier: the labels of the
-    series there were before it went wrong, with their subjects.
+    before: rows from before the problem, if it began before the window or at its beginning; they have the
+    same series. Without them the first third of the window is the baseline. gap: the row before which time is
+    left out, if the problem began long ago: the minutes around the onset come first, then the window. single:
+    the readings themselves, if `values` are means over some rows. earlier: the subjects and labels of the
+    series from before the problem.
     """
 
     metric: str
@@ -53,7 +53,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def clock_ns(self) -> NDArray[np.int64]:
-        """The times as if nothing were left out: what nobody looked at went on."""
+        """The times as if nothing were left out: the state before the gap continues."""
         if self.gap is None:
             return self.times_ns
         left_out_ns = self.times_ns[self.gap] - self.times_ns[self.gap - 1] - _step_ns(self.times_ns)
@@ -62,7 +62,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def usual(self) -> Floats:
-        """By series: what it showed before; NaN where nobody knows."""
+        """By series: its value before the problem; NaN if unknown."""
         here = compare.usual(self.values)
         if self.before is None:
             return here
@@ -71,13 +71,13 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def scatter(self) -> float:
-        """The standard deviation of a reading around what is usual for its series, by chance alone."""
+        """The standard deviation of a reading around the usual value of its series, by chance alone."""
         if self.before is None:
             return compare.spread(self.values, self.usual)
         return compare.spread(self.before, self.usual, np.arange(len(self.before)))
 
     def some(self, columns: NDArray[np.int64]) -> "Panel":
-        """These series of it."""
+        """The panel with only these series."""
         if len(columns) == len(self.subjects):
             return self
         chosen = columns.tolist()
@@ -100,10 +100,10 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
 
 class Panels:
-    """What one look reads. flaws: of all that was read so far.
+    """The readings of one look. flaws: those of all readings so far.
 
-    onset_ns: since when something is wrong, where the window does not show what was before. margin_s: so
-    long before that all was well for certain.
+    onset_ns: when the problem began, if the window does not show the time before. margin_s: how long before
+    the onset everything was certainly well.
     """
 
     def __init__(
@@ -133,23 +133,23 @@ class Panels:
         return self._there
 
     def value(self, metric: str) -> Panel | None:
-        """The readings; None where there are none in the window."""
+        """The readings; None if the window has none."""
         return self._panel(metric, "value")
 
     def rate(self, metric: str) -> Panel | None:
-        """The growth of a counter by second."""
+        """The growth of a counter per second."""
         return self._panel(metric, "rate")
 
     def grown(self, metric: str) -> Panel | None:
-        """The same of those series alone that did not stand still: of errors there are few."""
+        """The growth of those series that grew at all: few error counters do."""
         return self._panel(metric, "grown")
 
     def of_run(
         self, metric: str, run: str, window_ns: tuple[int, int] | None = None, *, as_rate: bool = False
     ) -> Panel | None:
-        """The run's series of a metric, one for each member; None where there is none.
+        """The run's series of a metric, one for each member; None if there are none.
 
-        window_ns: another time than that of the look.
+        window_ns: a window other than that of the look.
         """
         view: View = "rate" if as_rate else "value"
         panel = self._panel(metric, view) if window_ns is None else self._read(metric, view, window_ns)
@@ -199,7 +199,7 @@ class Panels:
         )
 
     def _early(self, metric: str, onset_ns: int) -> Frame | None:
-        """What was read before the onset, and in the minutes around it."""
+        """The readings before the onset, and in the minutes around it."""
         begin_ns = onset_ns - self._margin_ns - round(PAST_S * 1e9)
         return self._source.frame(metric, (begin_ns, self._until_ns(onset_ns)))
 
@@ -209,11 +209,11 @@ class Panels:
     def _with_onset(
         self, early: Frame | None, frame: Frame, onset_ns: int
     ) -> tuple[Frame | None, Frame, int | None]:
-        """What was before the onset; the minutes around it and the window; where time is left out."""
+        """The frame before the onset; the minutes around it with the window; the row after the gap."""
         end_ns = onset_ns - self._margin_ns
         until_ns = self._until_ns(onset_ns)
         if end_ns > self.window_ns[0]:
-            # It began within the window, whose first rows belong to what was before.
+            # The problem began within the window, whose first rows are part of the baseline.
             rows = int(np.searchsorted(frame.times_ns, end_ns))
             early = _spliced(early, frame.rows(0, rows))
             frame = frame.rows(rows, len(frame.times_ns))
@@ -229,7 +229,7 @@ class Panels:
 
 
 def _shown_at_first(early: Frame) -> tuple[tuple[str, Labels], ...]:
-    """The series that there were minutes before the onset, with their subjects: a change may come first."""
+    """The subjects and labels of the series some minutes before the onset: a change may precede it."""
     rows = max(1, round(EARLIER_SHARE * len(early.times_ns)))
     alive = np.flatnonzero(np.isfinite(early.values[:rows]).any(axis=0)).tolist()
     return tuple((early.subjects[column], early.labels[column]) for column in alive)
@@ -243,7 +243,7 @@ def _before(past: Frame, as_rate: bool) -> Floats | None:
 
 
 def _some(frame: Frame, columns: NDArray[np.int64]) -> Frame:
-    """These series of it."""
+    """The frame with only these series."""
     chosen = columns.tolist()
     return msgspec.structs.replace(
         frame,
@@ -255,7 +255,7 @@ def _some(frame: Frame, columns: NDArray[np.int64]) -> Frame:
 
 
 def _like(frame: Frame, other: Frame) -> Frame:
-    """The frame with the series of another one, in their order; empty where it has none of them."""
+    """The frame with the series of the other one, in their order; NaN for series that it lacks."""
     if frame.subjects == other.subjects and frame.labels == other.labels:
         return frame
     place = {key: column for column, key in enumerate(_identities(frame.subjects, frame.labels))}
@@ -267,7 +267,7 @@ def _like(frame: Frame, other: Frame) -> Frame:
 
 
 def _spliced(first: Frame | None, then: Frame) -> Frame:
-    """Both, one after the other, with the series of the second."""
+    """One frame after the other, with the series of the second."""
     if first is None or not len(first.times_ns):
         return then
     first = _like(first, then)
@@ -308,7 +308,7 @@ def _by_member(panel: Panel, run: str) -> Panel | None:
 
 
 def _together(values: Floats, groups: Iterable[list[int]]) -> Floats:
-    """Whoever shows it may have moved, and then there are several series of one."""
+    """The largest value of each group: if an exporter moved, a member has several series."""
     known = np.where(np.isfinite(values), values, np.nan)
     return np.stack([np.fmax.reduce(known[:, own], axis=1) for own in groups], axis=1)
 

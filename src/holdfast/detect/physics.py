@@ -1,7 +1,7 @@
-"""What must be so whatever the past was: heat balance, the flow a loop is built for, the rate of a link.
+"""Checks that hold whatever the past was: heat balance, the rated flow of a loop, the rate of a link.
 
-A loop's own sensors are held against each other: kW = L/min x K x 0.0698 for water. Where they contradict
-each other, at least one of them lies, and what they show is believed less.
+A loop's sensors are compared with each other: kW = L/min x K x 0.0698 for water. If they contradict each
+other, at least one of them is wrong, and findings from them get less confidence.
 """
 
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ from holdfast.signals.frame import Floats
 from holdfast.signals.quality import WORD_BEYOND, Flaw
 
 KW_PER_LPM_K = 0.0698
-"""What a litre of water a minute carries for each kelvin that it gets warmer."""
+"""The heat that one litre of water per minute carries for each kelvin by which it gets warmer."""
 BALANCE_SHARE = 0.2
-"""By so much the two sides may differ: sensors, and coolant that is not pure water."""
+"""The two sides may differ by this much: sensors are inexact, and coolant is not pure water."""
 BALANCE_ROWS = 6
 SUSPECT_TRUST = 0.6
 RATED_SHARE = 0.85
@@ -46,7 +46,7 @@ BALANCE = tuple(metric for side in _SIDES for metric in side)
 
 
 class _Loops(NamedTuple):
-    """One reading of each loop, in one order of loops and times."""
+    """One metric of all loops, ordered by name."""
 
     names: tuple[str, ...]
     times_ns: NDArray[np.int64]
@@ -69,7 +69,7 @@ def unbalanced(panels: Panels) -> Iterator[Flaw]:
             off = np.abs(heat.values[last] / carried - 1) > BALANCE_SHARE
         for loop in np.flatnonzero(off.all(axis=0)) if rows >= BALANCE_ROWS else ():
             text = (
-                f"{flow.names[loop]} reports {heat.values[-1, loop]:.0f} kW of heat removed, where its flow"
+                f"{flow.names[loop]} reports {heat.values[-1, loop]:.0f} kW of heat removed, but its flow"
                 f" and temperatures make {carried[-1, loop]:.0f} kW."
             )
             yield Flaw(
@@ -85,7 +85,7 @@ def _loops(panel: Panel | None) -> _Loops | None:
 
 
 def _below_rated(look: Look) -> Iterator[Finding]:
-    """Loops with less flow than they are built for; also where the meter has no number for so little."""
+    """Loops with less flow than their rating, including flow too low for the meter to give a number."""
     panel, rated = look.panels.value(FLOW), look.panels.value(RATED)
     if panel is None or rated is None:
         return
@@ -105,7 +105,7 @@ def _below_rated(look: Look) -> Iterator[Finding]:
 
 
 def _slow_links(look: Look) -> Iterator[Finding]:
-    """Links that were trained to less than the same device has on other nodes, whenever that was."""
+    """Links trained to a lower rate than the same device has on other nodes, however long ago."""
     panel = look.panels.value(LINK_RATE)
     if panel is None:
         return

@@ -1,10 +1,10 @@
-"""What is looked for in the readings of machines, as data: one rule a sign.
+"""The rules for machine readings, as data: one rule a sign.
 
-A rule names a metric, what it is held against, and from which difference on it matters. A difference counts
-when it is at least `least`, at least `least_share` of what is usual, and `SIGMAS` times what the sensor
-scatters; and only after `scrapes` consecutive observations. Limits come from the field where somebody
-published one, and say so. What boards say of themselves is held against the past: a fan that has been in a
-state of warning for months is no news.
+A rule names a metric, what to compare it with, and from which difference on it matters. A difference counts
+when it is at least `least`, at least `least_share` of the usual value, and `SIGMAS` times the sensor's
+scatter, for `scrapes` consecutive observations. Limits come from published field practice if there is any,
+and say so. Health states that boards report are compared with the past: a fan that has been in a warning
+state for months is not new.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ from holdfast.detect.finding import Method
 from holdfast.detect.signs import MEANINGS, Sign
 
 SIGMAS = 6.0
-"""So high that chance does not reach it among the million readings of half an hour."""
+"""So high that none of the million readings of half an hour reaches it by chance."""
 
 View = Literal["value", "rate"]
 
@@ -25,10 +25,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     view         the reading itself, or its growth per second
     scale        from the metric's unit to `unit`
-    against      past: what the series itself showed before; limit: `limit`
-    falls        it is wrong when it gets less
-    named        only series one of whose labels has one of these words in it
-    grave        a fault of hardware by itself, whether or not any run feels it
+    against      past: the earlier readings of the same series; limit: `limit`
+    falls        lower values are wrong
+    named        only series with one of these words in a label
+    grave        a hardware fault by itself, whether or not any run feels it
     """
 
     sign: Sign
@@ -48,11 +48,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SYMBOLS_LEAST = 1.0
-"""A second, more than before. A link that runs clean has some in a week."""
+"""Per second, more than before. A clean link has a few in a week."""
 WAIT_TICKS_LEAST = 1e6
-"""A tick is some 22 ns: less than a fiftieth of the time."""
+"""A tick is some 22 ns, so this is about a fiftieth of the time."""
 GROWTHS = ("/s", "of the time")
-"""A unit that ends so is that of a counter's growth."""
+"""A unit with one of these endings belongs to the growth of a counter."""
 
 INFINIBAND, SWITCH = "node_infiniband_{}_total", "infiniband_switch_port_{}_total"
 NVLINK = "DCGM_FI_DEV_NVLINK_{}_ERROR_COUNT_TOTAL"
@@ -61,7 +61,7 @@ INLETS = ("inlet", "ambient", "intake")
 
 
 class _Criterion(msgspec.Struct, frozen=True):
-    """What shows a sign in a metric, as `Rule` has it: against a limit where one is given, else the past."""
+    """How a sign shows in a metric, in terms of `Rule`: against a limit if one is given, else the past."""
 
     sign: Sign
     note: str
@@ -76,7 +76,7 @@ class _Criterion(msgspec.Struct, frozen=True):
     grave: bool = False
 
     def on(self, *metrics: str) -> tuple[Rule, ...]:
-        """The rule for each of these."""
+        """The rule for each of these metrics."""
         told = msgspec.structs.asdict(self) | {
             "limit": self.limit or 0.0,
             "against": "past" if self.limit is None else "limit",
@@ -90,7 +90,7 @@ RULES: tuple[Rule, ...] = (
     *_Criterion("low-flow", "coolant flow has fallen", "L/min", least_share=0.08, falls=True, scrapes=2).on(
         "densewatch_cdu_coolant_flow_lpm", "FlowLitersPerMinute"
     ),
-    *_Criterion("pump-strained", "the pump is asked for more than usual", "%", least=10.0, scrapes=2).on(
+    *_Criterion("pump-strained", "the pump works harder than usual", "%", least=10.0, scrapes=2).on(
         "densewatch_cdu_pump_speed_percent"
     ),
     *_Criterion("warm-supply", "coolant comes in warmer than usual", "C", least=1.5).on(
@@ -125,8 +125,8 @@ RULES: tuple[Rule, ...] = (
     # Links retrain when they were nearly down. More than once a minute means a bad link.
     *_Criterion("nvlink-errors", "NVLink has errors", "/s", limit=1 / 60).on(NVLINK.format("RECOVERY")),
     # -- fabric ------------------------------------------------------------------------------------
-    # NVSentinel calls a link degraded from ten symbol errors a second or five recoveries a minute on, and any
-    # time that it goes down fatal.
+    # NVSentinel calls a link degraded from ten symbol errors a second or five recoveries a minute on, and
+    # calls any link that goes down fatal.
     *_Criterion("symbol-errors", "symbols arrive corrupted", "/s", limit=10.0, scrapes=2).on(
         INFINIBAND.format("symbol_error"), SWITCH.format("symbol_error")
     ),
@@ -188,7 +188,7 @@ RULES: tuple[Rule, ...] = (
         ).on(INFINIBAND.format(kind))
     ),
     *_Criterion(
-        "port-waits", "senders are told of congestion", "/s", least=500.0, least_share=4.0, scrapes=2
+        "port-waits", "senders receive congestion notices", "/s", least=500.0, least_share=4.0, scrapes=2
     ).on(
         INFINIBAND.format("np_cnp_packets_sent"),
         INFINIBAND.format("np_ecn_marked_roce_packets_received"),
@@ -210,21 +210,21 @@ RULES: tuple[Rule, ...] = (
     *_Criterion(
         "slow-fan", "a fan turns slower than usual", "1/min", least=500.0, least_share=0.25, falls=True
     ).on("node_hwmon_fan_rpm", "ipmi_fan_speed_rpm", "redfish_chassis_fan_rpm"),
-    *_Criterion("slow-fan", "a fan is not as it should be, by its own board", least=0.5, scrapes=2).on(
+    *_Criterion("slow-fan", "a fan is unhealthy, according to its board", least=0.5, scrapes=2).on(
         "ipmi_fan_speed_state", "redfish_chassis_fan_health", "node_hwmon_fan_alarm"
     ),
     *_Criterion("warm-inlet", "air comes in warmer than usual", "C", least=3.0, named=INLETS).on(
         "redfish_chassis_temperature_celsius", "ipmi_temperature_celsius", "node_hwmon_temp_celsius"
     ),
     *_Criterion(
-        "warm-inlet", "air comes in too warm, by its own board", least=0.5, scrapes=2, named=INLETS
+        "warm-inlet", "air comes in too warm, according to the board", least=0.5, scrapes=2, named=INLETS
     ).on("ipmi_temperature_state"),
     *_Criterion(
-        "failed-supply", "a power supply is not as it should be, by its own board", least=0.5, scrapes=2
+        "failed-supply", "a power supply is unhealthy, according to its board", least=0.5, scrapes=2
     ).on("ipmi_power_state"),
     *_Criterion(
         "failed-supply",
-        "a power supply is not as it should be, by its own board",
+        "a power supply is unhealthy, according to its board",
         least=0.5,
         scrapes=2,
         named=("power supply", "power unit"),
@@ -244,7 +244,7 @@ RULES: tuple[Rule, ...] = (
     *_Criterion(
         "thrashing", "pages are read from disk again and again", "/s", least=300.0, least_share=4.0
     ).on("node_vmstat_pgmajfault"),
-    *_Criterion("killed", "processes are killed for want of memory", "/s", limit=0.0, scrapes=1).on(
+    *_Criterion("killed", "processes are killed because memory ran out", "/s", limit=0.0, scrapes=1).on(
         "node_vmstat_oom_kill"
     ),
     *_Criterion("hung-tasks", "tasks hang in the kernel", "/s", limit=0.0, scrapes=1).on(
@@ -253,10 +253,10 @@ RULES: tuple[Rule, ...] = (
     *_Criterion("busy-disk", "a disk is busy nearly all the time", "share of the time", least=0.5).on(
         "node_disk_io_time_seconds_total"
     ),
-    *_Criterion("resent-rpcs", "calls to NFS are sent again", "/s", least=0.2, scrapes=2).on(
+    *_Criterion("resent-rpcs", "NFS calls are sent again", "/s", least=0.2, scrapes=2).on(
         "node_nfs_rpc_retransmissions_total"
     ),
-    *_Criterion("slow-lustre", "Lustre is not healthy, by itself", least=0.5, falls=True, scrapes=2).on(
+    *_Criterion("slow-lustre", "Lustre reports that it is unhealthy", least=0.5, falls=True, scrapes=2).on(
         "lustre_health_check"
     ),
     *_Criterion("slow-names", "names take long to resolve", "s", least=0.1, least_share=2.0).on(
@@ -280,4 +280,4 @@ RULES: tuple[Rule, ...] = (
 )
 
 SIGNS: dict[Sign, str] = {rule.sign: rule.note for rule in RULES} | MEANINGS
-"""Every sign there is, and what it says."""
+"""Every sign, with its meaning."""

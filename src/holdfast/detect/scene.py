@@ -1,4 +1,4 @@
-"""What the record says that detectors have to know: who is in the run, what is planned, what was decided."""
+"""What detectors need from the record: the run's members, planned work, decisions."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,14 +7,14 @@ import msgspec
 from holdfast.record import events as ev
 
 SETTLE_NS = 300 * 10**9
-"""For so long after planned work a machine's readings prove nothing."""
+"""For this long after planned work a machine's readings prove nothing."""
 
 NEWLY_NS = 900 * 10**9
 STEPS = (ev.StepBegun, ev.StepCommitted)
 
 
 class PlannedWork(msgspec.Struct, frozen=True, kw_only=True):
-    """Work that was announced: what is out of use, from when to when (None: still), and what for."""
+    """Announced work: the subject out of use, from when to when (None: still), and the reason."""
 
     subject: str
     from_ns: int
@@ -22,12 +22,12 @@ class PlannedWork(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
     def covers(self, at_ns: int) -> bool:
-        """Whether what begins then may come of this work."""
+        """Whether a problem that begins at this time may come from the work."""
         return self.from_ns <= at_ns and (self.to_ns is None or at_ns <= self.to_ns + SETTLE_NS)
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint: when it began, how long it held training up (None: it still does), how large it is."""
+    """One checkpoint: when it began, how long it held up training (None: it still does), and its size."""
 
     from_ns: int
     stall_s: float | None
@@ -42,10 +42,10 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Healthy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a healthy step takes: declared, or else the ledger's estimate.
+    """The time of a healthy step: declared, or else the ledger's estimate.
 
-    since_ns: when it was declared. Steps before that were another job's, as far as their time goes: somebody
-    who makes sequences longer declares a longer step.
+    since_ns: when it was declared. Earlier steps are not comparable: an operator who makes sequences longer
+    declares a longer step.
     """
 
     step_s: float
@@ -54,15 +54,14 @@ class Healthy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
-    """One run as its record tells it, up to now.
+    """One run up to now, according to its record.
 
-    members  those that ever were in it, with their nodes; gone: when they were lost
-    began_ns when it began, or the first that is known of it; stepping_ns: when it began to make steps, as far
-             as the record tells
+    members  all members so far, with their nodes; gone: when they were lost
+    began_ns  when it began, or its first known event; stepping_ns: when it began to make steps, if recorded
     gpus     how many it is meant to have
-    healthy  what a healthy step takes, where that is known
-    out      what was taken out of use, planned or not: nothing there is news
-    phase    what it does now, where that was recorded
+    healthy  the time of a healthy step, if known
+    out      subjects taken out of use, planned or not; their problems are not reported
+    phase    what it does now, if recorded
     """
 
     run: str
@@ -87,9 +86,9 @@ def scene(
     now_ns: int,
     healthy: Healthy | None = None,
 ) -> Scene:
-    """What the events of this run and of the cluster as a whole say, up to now.
+    """The scene from the events of this run and of the whole cluster, up to now.
 
-    healthy: what the ledger says of its steps; without it, what was declared.
+    healthy: the ledger's figure for its steps; without it, the declared one.
     """
     known = sorted(
         (event for event in events if event.run in (run, "") and event.occurred_ns <= now_ns),
@@ -134,7 +133,7 @@ def scene(
 
 
 def _healthy(known: Healthy | None, declared: Healthy | None, now_ns: int) -> Healthy | None:
-    """known: what the ledger says, which is read now and then, and has the number of GPUs in it."""
+    """known: the ledger's figure, which accounts for the number of GPUs but is not always fresh."""
     if declared is None or known is None:
         return known or declared
     if not known.is_declared or now_ns - declared.since_ns < NEWLY_NS:
@@ -169,7 +168,7 @@ def _checkpoints(events: Iterable[ev.KnownEvent]) -> tuple[SavedCheckpoint, ...]
 
 
 def _out(events: Iterable[ev.KnownEvent]) -> tuple[PlannedWork, ...]:
-    """What was drained, until it was restored, or a member joined on it again."""
+    """Drained subjects, until they were restored or a member joined on them again."""
     found: list[PlannedWork] = []
     for event in events:
         match event:

@@ -1,4 +1,4 @@
-"""Signs: every kind of thing that can be wrong, and what it means where no rule says so (rules.py)."""
+"""Signs: every kind of problem, with the meaning of those that no rule in rules.py explains."""
 
 from typing import Literal
 
@@ -33,11 +33,11 @@ _Machine = Literal[
 Sign = Literal[_Machine, _Storage, _Pool, _Late, _Run]
 
 MEANINGS: dict[Sign, str] = {
-    "slow-lustre": "Lustre takes long for each operation",
+    "slow-lustre": "Lustre operations take long",
     "clock-off": "the host's clock is off",
     "hot-gpu": "hotter than usual",
     "low-clock": "the clock is lower than usual",
-    "low-power": "less power is drawn at a lower clock, and not for heat",
+    "low-power": "draws less power at a lower clock, but not because of heat",
     "low-limit": "the power limit is lower",
     "thermal-throttle": "clocks are held down for heat",
     "power-throttle": "clocks are held down for power",
@@ -56,13 +56,13 @@ MEANINGS: dict[Sign, str] = {
     "collecting": "members spend more time in the garbage collector",
     "slow-reads": "reads take longer on this mount",
     "slow-writes": "writes take longer on this mount",
-    "busy-mount": "others ask far more of this mount than before",
+    "busy-mount": "others send far more requests to this mount than before",
     "resent-calls": "calls to this mount are sent again",
     "narrow-bus": "the PCIe link is narrower than the device, or slower",
-    "slow-disk": "a disk takes long for each request",
+    "slow-disk": "requests to a disk take long",
     "full-disk": "a disk is full",
     "low-memory": "hardly any memory is left",
-    "full-table": "the table of connections is full",
+    "full-table": "the connection table is full",
     "alloc-retries": "the allocator has to free memory and try again",
     "filling-buffer": "the GPUs' memory fills up bit by bit",
     "full-buffer": "hardly any of the GPU's memory is left",
@@ -70,7 +70,7 @@ MEANINGS: dict[Sign, str] = {
     "creeping": "steps become longer and longer",
     "slow-nvlink": "moves less over NVLink than its peers",
     "xid": "the driver reported an error",
-    "memory-xid": "the driver reported an error of the memory",
-    "nvlink-xid": "the driver reported an error of NVLink",
+    "memory-xid": "the driver reported a memory error",
+    "nvlink-xid": "the driver reported an NVLink error",
 }
-"""Of the signs that are found by code; a sign that a rule finds has the note of that rule."""
+"""Signs found by code; a sign found by a rule has the note of that rule."""

@@ -1,7 +1,7 @@
-"""Members of one pipeline stage that compute longer while those of the other stages wait for them.
+"""Members of one pipeline stage that compute longer while the other stages wait for them.
 
-Which stage a member is in says a label of its series, or how many stages there are says one of the run's.
-Where nobody says it, stages still lie regularly in the order of the ranks: `part_of`.
+A label of a member's series names its stage, or a label of the run's gives the number of stages. Without
+either, stages still form a regular pattern in the order of the ranks: `part_of`.
 """
 
 from collections import Counter
@@ -20,13 +20,13 @@ METRIC, INFO = "holdfast_member_compute_seconds", "holdfast_run_info"
 STAGE_LABELS = ("stage", "pipeline_stage", "pp_stage", "pp_rank", "pipeline_rank", "pp")
 SIZE_LABELS = ("pp", "pp_size", "pipeline_parallel_size", "pipeline_model_parallel_size")
 LATE_SHARE, OTHERS_SHARE = 0.8, 0.1
-"""Of its members so many are late, and of all others hardly any."""
+"""At least this share of its members is late, and at most this share of all others."""
 LIKENESS_MIN = 0.9
-"""Between those that are late and a part of the run: of sixteen members nobody may be missing."""
+"""Overlap between the late members and a part of the run: with sixteen members, none may be missing."""
 
 
 class StagePart(NamedTuple):
-    """A regular part of a run's members: `size` neighbours, again and again every `period`."""
+    """A regular part of a run's members: `size` neighbours, repeated every `period`."""
 
     size: int
     period: int
@@ -34,9 +34,7 @@ class StagePart(NamedTuple):
 
 
 def late_stage(late: Iterable[Finding], panels: Panels, run: str) -> Iterator[Finding]:
-    """The one stage whose members are late, where labels tell who is in which. late: members that compute
-    longer than they did.
-    """
+    """The one stage whose members are late, if labels tell stages. late: members that compute longer."""
     lasting = {one.subject: one for one in late if one.until_ns is None}
     if len(lasting) < 2:
         return
@@ -71,7 +69,7 @@ def _finding(mine: Sequence[Finding], run: str, stage: str) -> Finding:
 
 
 def _stages(panels: Panels, run: str) -> Iterator[Mapping[str, str]]:
-    """Who is in which stage, by what labels say; by the number of stages it may be one of two orders."""
+    """The stage of each member, from labels; if only the number of stages is known, for both usual orders."""
     panel = panels.value(METRIC)
     own = () if panel is None else tuple(one for one in panel.labels if one.get("run") == run)
     told = {
@@ -98,10 +96,10 @@ def _first(labels: Mapping[str, str], names: Iterable[str]) -> str:
 
 
 def part_of(late: Collection[str], members: Sequence[str]) -> StagePart | None:
-    """The regular part of the members, which are in order, that the late ones are.
+    """The regular part of the ordered members that the late ones form.
 
-    Either every so many of them, or so many neighbours every so often, or one of equal parts of the whole:
-    these are the ways in which ranks are dealt to the stages of a pipeline.
+    Either every n-th member, or several neighbours at regular distances, or one of equal parts of the whole:
+    these are the ways in which ranks are assigned to pipeline stages.
     """
     at = [number for number, member in enumerate(members) if member in late]
     if len(at) < 2:

@@ -1,8 +1,9 @@
-"""Where the ranks of a job stand, by its flight recorder: in which collective, and who is not in it.
+"""Where the ranks of a job are stuck, from its flight recorder: in which collective, and which ranks are
+missing.
 
-Collectives of a process group are numbered alike on all its ranks. The first one that some rank has not
-finished is where the group stands. Ranks that have not entered it, or have entered something else under that
-number, hold the others up, unless they stand in another call themselves: then the waiting comes from there.
+Collectives of a process group have the same numbers on all its ranks. The group is stuck in the first one
+that some rank has not finished. Ranks that have not entered it, or have entered another call under that
+number, hold the others up, unless they are stuck in another call themselves: then that call is the origin.
 """
 
 import re
@@ -17,23 +18,24 @@ from holdfast.signals.flight_dumps import CodeLine, FlightDump, FlightDumps, Rec
 STANDSTILLS_MAX = 64
 PLACES_MAX = 8
 WORLD = "default_pg"
-"""The group of all ranks, as torch calls it."""
+"""Torch's name for the group of all ranks."""
 SAME_INPUTS = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "reduce_scatter"})
 SAME_OUTPUTS = frozenset({"all_gather"})
-"""Collectives for which all ranks' inputs, or all their outputs, have as many elements together."""
+"""Collectives whose inputs, or whose outputs, must have the same total number of elements on all ranks."""
 
 _ENDS = re.compile(r"(?:send|recv) (\d{1,9})(->|<-)(\d{1,9})")
 _DECORATION = re.compile(r"^_|_oop$|_base$|_coalesced$|_into_tensor(?=_|$)|_tensor(?=_|$)")
 
 Kind = Literal["absent", "other", "not-started", "everybody", "unknown"]
 """Why it does not end: some ranks have not entered it; some have entered another call; some GPUs have queued
-it behind other work; all ranks are in it and nothing moves; or the dumps do not name the group's ranks."""
+it behind other work; all ranks are in it and nothing moves; or the dumps do not name the group's ranks.
+"""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where some ranks are: in a call, or after the last one that they made. call: empty where none is known.
+    """Where some ranks are: in a call, or after their last one. call: empty if unknown.
 
-    lines: of their program, the innermost first; none where the dump has none.
+    lines: of their program, the innermost first; empty if the dump has none.
     """
 
     ranks: tuple[int, ...]
@@ -49,12 +51,12 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """A collective, or a send or receive, that does not end.
 
-    inside    the ranks that are in it; `others` where those are that should be and are not
-    absent    the ranks that have not entered it, by their dumps
-    holding   the ranks that these wait for; of several, those that stand in nothing themselves
+    inside    the ranks that are in it; `others`: where the ranks are that should be in it and are not
+    absent    the ranks that have not entered it, according to their dumps
+    holding   the ranks that these wait for; if there are several, those that are not stuck themselves
     undumped  the group's ranks without a usable dump
-    unreadable   those of them that have a damaged file
-    size      how many ranks the group has, as far as is known; for a send or receive, two
+    unreadable   those of them with a damaged file
+    size      the number of ranks in the group, as far as known; for a send or receive, two
     since_ns  when the first rank entered it
     """
 
@@ -71,13 +73,13 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RanksStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the dumps tell.
+    """What the dumps tell.
 
-    standstills  those first that do not come of another one
-    idle         where the ranks are, if no rank stands in a call
+    standstills  those first that are not caused by another one
+    idle         where the ranks are, if no rank is stuck in a call
     undumped     ranks without a usable dump; unreadable: why a file cannot be used
     circular     ranks wait for each other, in different calls
-    stacks       by rank, where its main thread is, where somebody has looked
+    stacks       by rank, where its main thread is, if stacks were taken
     """
 
     ranks: int
@@ -90,7 +92,7 @@ class RanksStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holding(self) -> tuple[int, ...]:
-        """The ranks to look at."""
+        """The ranks to examine."""
         return self.standstills[0].holding if self.standstills else self.undumped
 
 
@@ -99,14 +101,14 @@ class _Group(NamedTuple):
     purpose: str
     members: tuple[int, ...]
     is_known: bool = True
-    """False: its members are those that have called something in it, of which torch may name no others."""
+    """False: torch did not list the members, so these are only the ranks with a call in the group."""
 
     def holds(self, call: RecordedCall) -> bool:
         return call.group == self.name and call.purpose == self.purpose
 
 
 class _Shape(NamedTuple):
-    """What must be the same on all ranks. elements: -1 where it need not be."""
+    """What must be the same on all ranks. elements: -1 if it may differ."""
 
     name: str
     elements: int
@@ -114,7 +116,7 @@ class _Shape(NamedTuple):
 
 
 def standing(found: FlightDumps) -> RanksStanding:
-    """Purely: the same dumps give the same answer. The work grows with the calls that were kept."""
+    """Pure: the same dumps give the same answer. The work grows with the number of recorded calls."""
     dumps = {dump.rank: dump for dump in found.dumps}
     listed = {id(members): members for dump in found.dumps for members in dump.members.values()}
     told = {rank for members in listed.values() for rank in members}
@@ -137,24 +139,24 @@ def standing(found: FlightDumps) -> RanksStanding:
 
 
 def _blaming(one: Standstill, busy: set[int]) -> Standstill:
-    """Of those that it waits for, only ranks that do not wait themselves, if there are such."""
+    """The standstill with only those holding ranks that do not wait themselves, if there are any."""
     idle = tuple(rank for rank in one.holding if rank not in busy)
     return msgspec.structs.replace(one, holding=idle) if one.kind == "absent" and idle else one
 
 
 def _comes_from_another(one: Standstill, busy: set[int]) -> bool:
-    """Whether those that it waits for stand somewhere else themselves, or may."""
+    """Whether the ranks that it waits for are stuck elsewhere themselves, or may be."""
     return one.kind == "unknown" or (one.kind == "absent" and busy.issuperset(one.holding))
 
 
 def _groups(dumps: Mapping[int, FlightDump], world: tuple[int, ...]) -> list[_Group]:
-    """Groups that were split from others may share a name, and differ by their ranks."""
+    """The groups. Those split from others may share a name, and differ by their ranks."""
     callers: dict[tuple[str, str, int], set[int]] = {}
     declared: dict[int, tuple[int, ...]] = {}
     same: dict[tuple[int, ...], tuple[int, ...]] = {}
     for rank, dump in dumps.items():
         for name, purpose in dict.fromkeys((call.group, call.purpose) for call in dump.calls):
-            # Ranks share what they list: to compare it for each of them would be quadratic.
+            # Ranks share these lists; comparing them for each rank would be quadratic.
             listed = dump.members.get(name, ())
             if id(listed) not in declared:
                 declared[id(listed)] = same.setdefault(listed, listed)
@@ -170,7 +172,7 @@ def _groups(dumps: Mapping[int, FlightDump], world: tuple[int, ...]) -> list[_Gr
 
 
 def _collective(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Standstill]:
-    """The first collective of a group that somebody has not finished."""
+    """The first collective of a group that some rank has not finished."""
     calls = {
         rank: [call for call in dumps[rank].calls if group.holds(call) and not call.is_p2p]
         for rank in group.members
@@ -182,7 +184,9 @@ def _collective(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Stan
     seq = min(unfinished)
     entered = {rank: at for rank, made in calls.items() if (at := [call for call in made if call.seq == seq])}
     waiting = {rank: at for rank, at in entered.items() if any(call.state != "finished" for call in at)}
-    shapes = {rank: tuple(map(_shape, sorted(at, key=_order))) for rank, at in entered.items()}
+    shapes = {
+        rank: tuple(map(_shape, sorted(at, key=lambda call: call.order))) for rank, at in entered.items()
+    }
     shape = Counter(shapes[rank] for rank in waiting).most_common(1)[0][0]
     inside = [rank for rank in waiting if shapes[rank] == shape]
     other = [rank for rank in entered if shapes[rank] != shape]
@@ -215,7 +219,7 @@ def _collective(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Stan
 
 
 def _transfers(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Standstill]:
-    """Sends and receives that have not ended, each with its other end: by who sends, and who receives."""
+    """Sends and receives that have not ended, matched with the other end by sender and receiver."""
     waiting: dict[tuple[int, int], dict[int, RecordedCall]] = {}
     for rank in group.members:
         for call in dumps[rank].calls if rank in dumps else ():
@@ -246,10 +250,6 @@ def _transfers(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Stand
         )
 
 
-def _order(call: RecordedCall) -> int:
-    return call.order
-
-
 def _shape(call: RecordedCall) -> _Shape:
     kind, before = call.name, ""
     while kind != before:
@@ -260,7 +260,7 @@ def _shape(call: RecordedCall) -> _Shape:
 
 
 def _places(dumps: Iterable[FlightDump], count_max: int) -> tuple[Place, ...]:
-    """In the first call that each has not finished, or after its last."""
+    """The first call that each rank has not finished, or else its last one."""
     now: list[tuple[int, RecordedCall | None]] = []
     for dump in dumps:
         waiting = (call for call in dump.calls if call.state != "finished")
@@ -269,9 +269,7 @@ def _places(dumps: Iterable[FlightDump], count_max: int) -> tuple[Place, ...]:
 
 
 def _placed(calls: Iterable[tuple[int, RecordedCall | None]], count_max: int | None) -> tuple[Place, ...]:
-    """Ranks that are at the same place together. count_max: of places; None for a single one, at the lines
-    that most are at.
-    """
+    """Ranks grouped by place. count_max: of places; None for a single one, with the lines of most ranks."""
     by_place: dict[object, list[tuple[int, RecordedCall | None]]] = {}
     for rank, call in calls:
         key = (

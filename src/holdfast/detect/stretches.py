@@ -1,4 +1,4 @@
-"""From what is wrong, row by row, to findings: one for each stretch of a series that lasts."""
+"""Turn readings marked as wrong into findings: one for each stretch of a series that lasts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ from holdfast.signals.frame import Floats
 CONFIDENCE_MAX = 0.99
 CHANGED_ROWS_MIN, CHANGED_T_MIN = 2, 5.0
 ONSETS_MAX = 512
-"""Of so many at once it is worth knowing to the scrape when each of them left what is usual."""
+"""Up to this many findings at once get the exact scrape at which each left its baseline."""
 
 
 def findings(
@@ -26,8 +26,8 @@ def findings(
     bridge_s: float = compare.BRIDGE_S,
     clock_ns: NDArray[np.int64] | None = None,
 ) -> Iterator[Finding]:
-    """One for each stretch that lasts. value: the mean of what was wrong in the series. clock_ns: by which it
-    lasts, where not all time counts.
+    """One finding for each stretch that lasts. value: the mean of the series' wrong readings. clock_ns: the
+    times by which a stretch lasts, if not all time counts.
     """
     values, times_ns = panel.values, panel.times_ns
     clock_ns = panel.clock_ns if clock_ns is None else clock_ns
@@ -67,7 +67,7 @@ def findings(
 
 
 def _sure(differences: Floats, least: Floats, observations: NDArray[np.int64]) -> NDArray[np.float64]:
-    """By series. The more often and the further beyond what matters, the surer."""
+    """By series: the more often and the further beyond the threshold, the surer."""
     bounds = least.astype(np.float64)
     beyond = np.divide(differences, bounds, out=np.full(len(bounds), 2.0), where=bounds > 0)
     halvings = observations + np.maximum(beyond - 1.0, 0.0)
@@ -75,8 +75,8 @@ def _sure(differences: Floats, least: Floats, observations: NDArray[np.int64]) -
 
 
 def _changed(single: Floats, stretches: Sequence[compare.FindingStretch]) -> list[int]:
-    """The rows at which single readings changed the most: their means are late. The first where they did not:
-    it was so before anybody looked.
+    """The rows at which single readings changed the most, because means lag behind. If they did not change,
+    the first known row: the state is older than the readings.
     """
     firsts = np.array([one.first for one in stretches])
     lasts = np.array([one.last for one in stretches])

@@ -1,7 +1,8 @@
-"""What a bad node is suspected of, and which figures of `holdfast check` must clear it before it comes back.
+"""The part of a bad node that is suspected, and the figures of `holdfast check` that must clear it before it
+returns.
 
-A node that was drained for its NVLinks is not proven good by a disk that is fast: each part has figures of
-its own, and one that could not be measured proves nothing.
+A fast disk does not clear a node that was drained for its NVLinks: each part has its own figures, and a
+figure that could not be measured clears nothing.
 """
 
 import re
@@ -9,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, assert_never, get_args
 
 SuspectPart = Literal["gpu", "gpu-compute", "gpu-memory", "nvlink", "pcie", "fabric", "disk", "host", "node"]
-"""node: nobody knows which part it is."""
+"""node: the part is unknown."""
 PARTS: tuple[SuspectPart, ...] = get_args(SuspectPart)
 EACH_GPU = "gpu*."
 _OF_A_GPU = re.compile(r"(gpu\d+)\..*")
 
 
 def wanted(part: SuspectPart) -> tuple[str, ...]:
-    """The figures that clear it. `gpu*.`: of each GPU, and of one at least."""
+    """The figures that clear the part. `gpu*.` stands for each GPU, and for one at least."""
     match part:
         case "gpu":
             return ("gpu*.product", "gpu*.differing", "gpu*.wrong", "kernel.faults")
@@ -43,7 +44,7 @@ def wanted(part: SuspectPart) -> tuple[str, ...]:
 
 
 def unproven(part: SuspectPart, is_good: Mapping[str, bool]) -> tuple[str, ...]:
-    """The figures that are wanted and are not good. is_good: by name, whether it was measured and is good."""
+    """The required figures that are not good. is_good: by name, whether a figure was measured and is good."""
     gpus = sorted({found[1] for name in is_good if (found := _OF_A_GPU.fullmatch(name))})
     names = (name for one in wanted(part) for name in _named(one, gpus))
     return tuple(name for name in names if not is_good.get(name))

@@ -1,4 +1,4 @@
-"""What is wrong with a run itself, by its own times: slow steps, late members, and who is late changing."""
+"""Problems of a run that its own times show: slow steps, late members, and members that are late in turn."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
@@ -8,7 +8,7 @@ import numpy as np
 
 from holdfast.detect import compare
 from holdfast.detect.detector import FunctionDetector, Look, Sense
-from holdfast.detect.finding import Finding, Method
+from holdfast.detect.finding import Finding
 from holdfast.detect.pace import LANES, STEP, creeping, once, slow_steps
 from holdfast.detect.panel import Panel, Panels
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
@@ -24,27 +24,27 @@ MEMBER_LANES = "holdfast_member_lanes"
 Part = Literal["compute", "exchange", "data"]
 LATE: dict[Part, Sign] = {"compute": "late-compute", "exchange": "late-exchange", "data": "late-data"}
 LATE_SHARE = 0.02
-"""Of a step: who is late by less does not hold it up noticeably."""
+"""Share of a step: a member that is late by less does not hold it up noticeably."""
 PEERS_SHARE = 0.05
-"""Who is usually slower than the others by more was late before the looking began."""
+"""A member usually slower than the others by more than this share of a step was late before the window."""
 LATE_MEAN_S, LATE_MEAN_PARTS, LATE_MEAN_STEPS_MIN = 300.0, 4, 6
-"""A mean over so long, of a short window over no more than a quarter, and over so many steps at least."""
+"""A mean over this many seconds, at most a quarter of a short window, and at least this many steps."""
 LATE_MEAN_SHARE = 0.5
 ALL_LATE_SHARE = 0.5
-"""Of what a member is late by: most others are late by more, and it is not late by itself."""
+"""Share of a member's lateness: if most others are late by more, the member is not late on its own."""
 LATE_LAST_STEPS, MOSTLY = 12, 0.5
 EARLIER_NS = 60 * 10**9
-"""Who was late as a mean for so much longer is late by what steps take on average."""
+"""A member whose mean has been late for this much longer than its single steps is reported by its mean."""
 WANDERING_CHANCE = 0.01
-"""That in one step any member is so late by chance."""
+"""The chance that in one step any member is this late by accident."""
 COLLECTING_MEAN_S, COLLECTING_PARTS = 300.0, 4
-"""A mean over so long, but over no more than a quarter of a short window: it would see nothing of that."""
+"""A mean over this many seconds, at most a quarter of a short window: a longer one would show nothing."""
 COLLECTING_LEAST = 0.01
-"""Of a member's time, more than usual: a tenth of a second between scrapes ten seconds apart."""
+"""Share of a member's time above the usual: a tenth of a second between scrapes ten seconds apart."""
 
 
 def _symptoms(look: Look) -> Iterator[Finding]:
-    """Everything that the run's own times show."""
+    """All findings from the run's own times."""
     scene, panels, pace = look.scene, look.panels, look.pace
     if scene is None:
         return
@@ -53,7 +53,7 @@ def _symptoms(look: Look) -> Iterator[Finding]:
         slow = tuple(slow_steps(pace, panels.window_ns))
         yield from slow
         yield from creeping(pace, slow)
-        # Who is late by little in a long step does not hold it up.
+        # Being a little late in a long step does not hold it up.
         step_s = max((one.value for one in slow if pace.method == "reference"), default=pace.step_s)
     for part in LATE:
         members = panels.of_run(f"holdfast_member_{part}_seconds", scene.run)
@@ -70,8 +70,8 @@ def _symptoms(look: Look) -> Iterator[Finding]:
 
 
 def _as_even(members: Panel, lanes: Panel | None) -> Panel:
-    """What each would take for an even share of the lanes. A run moves lanes off a slow member: that one is
-    as slow as before, and who has its lanes is not slow.
+    """The time that each member would take for an even share of the lanes. A run moves lanes off a slow
+    member: that member is as slow as before, and those that take over its lanes are not slow.
     """
     if lanes is None:
         return members
@@ -90,13 +90,13 @@ def _as_even(members: Panel, lanes: Panel | None) -> Panel:
 def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Finding]:
     metric = f"holdfast_member_{part}_seconds"
     past = members.usual
-    # A member that came later has no past, and one that was always late no good one: its peers have. Of two
-    # members the quicker one is the peer.
+    # A member that joined later has no past, and the past of one that was always late is no baseline: its
+    # peers have one. Of two members the quicker one is the peer.
     known = np.sort(past[np.isfinite(past)])
     middle = float(known[(len(known) - 1) // 2]) if len(known) else 0.0
     usual = np.fmin(past, middle + PEERS_SHARE * step_s).astype(np.float32)
     least = max(LATE_SHARE * step_s, SIGMAS * members.scatter)
-    single = tuple(_found(LATE[part], metric, "past", members, usual, least))
+    single = tuple(_found(LATE[part], metric, members, usual, least))
     on_average = tuple(_late_on_average(part, members, usual, step_s))
     since_ns = {one.subject: one.since_ns - EARLIER_NS for one in single if one.until_ns is None}
     besides = {
@@ -107,21 +107,21 @@ def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Findi
     if part == "compute":
         chance = float(np.sqrt(2 * np.log(len(members.subjects) / WANDERING_CHANCE)))
         enough = max(LATE_SHARE * step_s, chance * members.scatter)
-        # Who is late all the time, within noise, is not late by turns.
+        # A member that is late all the time, within noise, is not late in turn.
         always = {*besides, *_always_late(single, members)}
         others = np.array([n for n, name in enumerate(members.subjects) if name not in always], np.int64)
         yield from wandering(members.some(others), usual[others], enough, run)
 
 
 def _apart(late: Sequence[Finding], members: Panel, usual: Floats) -> Iterator[Finding]:
-    """Without those that are late by hardly more than all others are. Where steps become longer for all,
-    somebody is the first to stand out from noise, and somebody the last: that does not say where it is. Where
-    most stand out at once, all of them count.
+    """Leave out members that are late by hardly more than all others. If steps become longer for all, some
+    member is the first to stand out from noise and another the last; that does not locate the cause. If most
+    stand out at once, all of them count.
     """
     place = {name: column for column, name in enumerate(members.subjects)}
     away = members.values - usual
     rows = np.flatnonzero(np.isfinite(away).any(axis=1))
-    # Of two members the quicker one is the other.
+    # Of two members the quicker one is the peer.
     middle = (np.isfinite(away[rows]).sum(axis=1) - 1) // 2
     times_ns, most = members.times_ns[rows], np.sort(away[rows], axis=1)[np.arange(len(rows)), middle]
     lasting = [one for one in late if one.until_ns is None]
@@ -139,16 +139,17 @@ def _apart(late: Sequence[Finding], members: Panel, usual: Floats) -> Iterator[F
 
 
 def _always_late(single: Iterable[Finding], members: Panel) -> set[str]:
-    """Members that are late in most steps, by amounts that may scatter; none if most members are late."""
+    """Members that are late in most steps, by amounts that may scatter; empty if most members are."""
     lasting = [one for one in single if one.until_ns is None]
     always = {one.subject for one in _mostly_late(lasting, members)}
     return always if len(always) <= LATE_MEAN_SHARE * len(members.subjects) else set()
 
 
 def _late_on_average(part: Part, members: Panel, usual: Floats, step_s: float) -> Iterator[Finding]:
-    """Who is late as a mean over minutes, and still is, where single steps do not stand out from noise.
+    """Members whose mean over minutes is late, and still is, while single steps do not stand out from noise.
 
-    Late in most steps, not by far in some of them. Where most members are, it says nothing of where it is.
+    They are late in most steps, not by far in a few. If most members are late, this does not locate the
+    cause.
     """
     rows = min(compare.rows_in(members.times_ns, LATE_MEAN_S), len(members.times_ns) // LATE_MEAN_PARTS)
     known = int(np.isfinite(members.values).sum(axis=0).max(initial=0))
@@ -165,15 +166,15 @@ def _late_on_average(part: Part, members: Panel, usual: Floats, step_s: float) -
         members, values=compare.rolling(members.values, rows), single=members.values
     )
     metric = f"holdfast_member_{part}_seconds"
-    found = _found(LATE[part], metric, "past", means, usual.astype(np.float32), least)
+    found = _found(LATE[part], metric, means, usual.astype(np.float32), least)
     lasting = _mostly_late([one for one in found if one.until_ns is None], members)
     if len(lasting) <= LATE_MEAN_SHARE * len(members.subjects):
         yield from lasting
 
 
 def _mostly_late(found: Sequence[Finding], members: Panel) -> list[Finding]:
-    """Those of them of whose steps since then most were longer by about as much as their mean, and the last
-    ones are: a mean is late to say that it is over.
+    """The findings whose member was late by about its mean in most steps since, including the last ones: a
+    mean lags behind when the problem ends.
     """
     place = {name: column for column, name in enumerate(members.subjects)}
     own = members.values[:, [place[one.subject] for one in found]]
@@ -187,10 +188,8 @@ def _mostly_late(found: Sequence[Finding], members: Panel) -> list[Finding]:
     return [one for one, is_late in zip(found, least > np.array(enough), strict=True) if is_late]
 
 
-def _found(
-    sign: Sign, metric: str, method: Method, members: Panel, usual: Floats, least: float, scrapes: int = 3
-) -> Iterator[Finding]:
-    rule = Rule(sign=sign, metric=metric, unit="s", note=SIGNS[sign], against=method, scrapes=scrapes)
+def _found(sign: Sign, metric: str, members: Panel, usual: Floats, least: float) -> Iterator[Finding]:
+    rule = Rule(sign=sign, metric=metric, unit="s", note=SIGNS[sign])
     with np.errstate(invalid="ignore"):
         wrong = members.values - usual > least
     enough = np.full(len(usual), least, np.float32)
@@ -203,9 +202,9 @@ def _with_effect(finding: Finding) -> Finding:
 
 
 def _collecting(panels: Panels, scene: Scene) -> Iterator[Finding]:
-    """Time in the garbage collector, of whoever spends the most at a time: all others wait for it.
+    """Time in the garbage collector of the member that spends the most at a time: all others wait for it.
 
-    As a mean over minutes: with few members nobody collects at most scrapes.
+    Taken as a mean over minutes: with few members, no member collects during most scrapes.
     """
     members = panels.of_run(COLLECTOR, scene.run, as_rate=True)
     if members is None:
@@ -229,7 +228,7 @@ def _collecting(panels: Panels, scene: Scene) -> Iterator[Finding]:
     means = msgspec.structs.replace(
         longest, values=compare.rolling(longest.values, rows), single=longest.values
     )
-    for finding in _found("collecting", COLLECTOR, "past", means, usual, least):
+    for finding in _found("collecting", COLLECTOR, means, usual, least):
         rows_of_it = members.times_ns >= finding.since_ns
         if finding.until_ns is not None:
             rows_of_it &= members.times_ns <= finding.until_ns

@@ -1,10 +1,11 @@
-"""Clocks that are held down, by what a GPU shows together: its clock, power, limit, heat and violation times.
+"""Clocks that are held down, judged by a GPU's clock, power, limit, heat and violation times together.
 
 None of these is a fault by itself. A healthy H200 at its power limit has a violation time for power of 0.90
-to 1.00, and its clock scatters by tens to two hundred MHz. So each is held against its own past and, where
-the past tells nothing, against the GPUs of the same run; clocks as means over two minutes.
+to 1.00, and its clock scatters by tens to two hundred MHz. So each metric is compared with its own past and,
+if that shows nothing, with the GPUs of the same run; noisy clocks and power as means over minutes.
 
-Rising heat with a falling clock is heat. Falling power with a falling clock, and no more heat, is a cap.
+Rising heat with a falling clock means heat. Falling power with a falling clock, and no more heat, means a
+cap.
 """
 
 from collections.abc import Iterator
@@ -38,18 +39,18 @@ EVENT_SIGNS: dict[str, Sign] = {
 }
 NS_TO_SHARE = 1e-9
 MEAN_S = 420.0
-"""Over so much time clocks and power are averaged, where single readings scatter too much."""
+"""Clocks and power are averaged over this time if single readings scatter too much."""
 CLOCK_LEAST_MHZ, CLOCK_SHARE = 60.0, 0.04
 SLIGHT_SHARE = 0.02
-"""So much lower a clock must be for a violation time to have done anything."""
+"""A violation time counts only if the clock is lower by at least this share."""
 POWER_SHARE = 0.08
 LIMIT_SHARE = 0.03
 HOTTER_K = {TEMPERATURE: 5.0, "DCGM_FI_DEV_MEMORY_TEMP": 7.0}
 HOTTER_SHARE = 0.07
 MANY_SIGMAS, MANY_SHARE, MANY_LEAST = 3.0, 0.05, 3
-"""One mean in seven hundred is so far off by chance. Several at once, one in twenty, are not."""
+"""One mean in seven hundred is this far off by chance. Several at once, one in twenty, are not."""
 WARMER_K = 4.0
-"""From so much more heat on it is not for want of power that a clock is low."""
+"""With this much more heat, a low clock is not due to a lack of power."""
 VIOLATION_LEAST = 0.05
 EVENTS_LEAST = 0.6
 PEERS_CLOCK_SHARE, PEERS_POWER_SHARE, PEERS_VIOLATION, PEERS_K = 0.06, 0.15, 0.2, 8.0
@@ -81,7 +82,7 @@ def _throttled(look: Look) -> Iterator[Finding]:
 
 
 def _at_work(look: Look, panel: Panel) -> Panel:
-    """Without what idle GPUs show: their clocks and power are nobody's concern."""
+    """Leave out readings of idle GPUs: their clocks and power do not matter."""
     util = look.panels.value(UTIL)
     if util is None or util.subjects != panel.subjects or len(util.times_ns) != len(panel.times_ns):
         return panel
@@ -95,7 +96,7 @@ def _at_work(look: Look, panel: Panel) -> Panel:
 class Means(NamedTuple):
     """Readings that are steady enough to tell a difference: single ones, or means over minutes.
 
-    noise: what they differ by chance from `usual`, as a standard deviation
+    noise: the standard deviation of their distance from `usual` by chance
     """
 
     panel: Panel
@@ -120,9 +121,10 @@ def averaged(panel: Panel, share: float) -> Means:
 
 
 def _or_peers(look: Look, means: Means, apart: float, sign: int, *, is_share: bool = True) -> Floats:
-    """What is usual of each GPU; of one that was always far from the others of its run, what they show.
+    """The usual value of each GPU; for one that was always far from the others of its run, the value of the
+    others.
 
-    apart: how far, as a share of what they show or as it is. sign: 1 where more is wrong, -1 where less is.
+    apart: how far, as a share of their value, or absolute. sign: 1 if higher is wrong, -1 if lower is.
     """
     usual = np.array(means.usual, np.float32)
     for columns in look.columns_by_run(means.panel.subjects):
@@ -137,8 +139,8 @@ def _or_peers(look: Look, means: Means, apart: float, sign: int, *, is_share: bo
 
 
 def _beyond(sign: Sign, means: Means, least: Floats, unit: str, *, falls: bool = True) -> Iterator[Finding]:
-    """Where readings are away from what is usual by what matters, and by more than chance. Of means, less of
-    it says so where many are away at once.
+    """Find readings that differ from the usual by `least` and by more than chance. Means need a smaller
+    difference if many differ at once.
     """
     panel, usual, noise = means
     with np.errstate(invalid="ignore"):
@@ -154,7 +156,7 @@ def _beyond(sign: Sign, means: Means, least: Floats, unit: str, *, falls: bool =
 
 
 def _low_power(look: Look, clocks: Panel, clocks_usual: Floats) -> Iterator[Finding]:
-    """Less power at a lower clock, and no more heat."""
+    """Less power at a lower clock, without more heat."""
     power = look.panels.value(POWER)
     if power is None or power.subjects != clocks.subjects or len(power.times_ns) != len(clocks.times_ns):
         return
@@ -180,7 +182,7 @@ def _warmer(look: Look, panel: Panel) -> NDArray[np.bool_]:
 
 
 def _hotter_than_peers(look: Look) -> Iterator[Finding]:
-    """GPUs that have always been far hotter than the others of their run; the rest the rules find."""
+    """GPUs that have always been far hotter than the others of their run; their own past shows the rest."""
     heat = look.panels.value(TEMPERATURE)
     if heat is None:
         return
@@ -198,7 +200,7 @@ def _hotter_than_peers(look: Look) -> Iterator[Finding]:
 
 
 def _low_limit(look: Look) -> Iterator[Finding]:
-    """The limit itself was lowered, or has always been lower than that of the run's other GPUs."""
+    """GPUs whose limit was lowered, or has always been lower than that of the run's other GPUs."""
     limits = look.panels.value(LIMIT)
     if limits is None:
         return
@@ -212,7 +214,7 @@ def _low_limit(look: Look) -> Iterator[Finding]:
 def _slow_nvlinks(look: Look) -> Iterator[Finding]:
     """GPUs that move far less over NVLink than the others of their run, and did not before.
 
-    Where a run is slower all move less: what counts is a GPU's share of what its peers move.
+    If a run slows down, all GPUs move less: what counts is a GPU's share of its peers' traffic.
     """
     for metric in NVLINKS:
         panel = look.panels.value(metric)
@@ -266,7 +268,7 @@ def _above(
     clocks: Panel | None,
     low: NDArray[np.bool_] | None,
 ) -> Iterator[Finding]:
-    """More than usual, while the clock is lower than usual, as far as that is known.
+    """Readings above the usual while the clock, if known, is below the usual.
 
     low: of the clocks, time by series.
     """

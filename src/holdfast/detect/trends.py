@@ -1,4 +1,4 @@
-"""Where readings are going: temperatures on their way to the point at which clocks fall, and how soon."""
+"""Trends: temperatures on their way to the point at which clocks fall, and how soon they get there."""
 
 from collections.abc import Iterator
 
@@ -10,20 +10,20 @@ from holdfast.detect.rules import SIGNS
 
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
 LIMIT_C = 87.0
-"""At which an H100's clock begins to fall."""
+"""The temperature at which an H100's clock begins to fall."""
 OVER_S = 120.0
 """The time over which a slope is measured."""
 ROWS_MIN = 6
 RISE_MIN_K = 3.0
-"""Above what is usual: a slope from below is a machine that has begun to work."""
+"""Above the usual temperature: a slope from below is a machine that has begun to work."""
 SOON_S = 900.0
 SLOPE_MIN = 1 / 60
-"""Kelvins a second."""
+"""Kelvin per second."""
 CONFIDENCE = 0.8
 
 
 def _heating(look: Look) -> Iterator[Finding]:
-    """GPUs that will reach the limit soon if it goes on like this. As of the last reading only."""
+    """GPUs that will reach the limit soon if the slope persists, as of the last reading only."""
     panel = look.panels.value(TEMPERATURE)
     if panel is None:
         return

@@ -1,4 +1,4 @@
-"""Members that are late by turns: another one each time, so that no machine beneath them can be why."""
+"""Members that are late in turn: a different one each time, so no single machine can be the cause."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,25 +14,25 @@ from holdfast.signals.frame import Floats
 
 METRIC = "holdfast_member_compute_seconds"
 ROWS, LATE, WHO = 5, 4, 4
-"""Of so many steps in a row so many have somebody late, and so many of those are different members."""
+"""Of `ROWS` steps in a row at least `LATE` have a late member, and at least `WHO` members are late."""
 SHARE = 0.25
-"""Of the members at once; a cause beneath them would hold on to the same ones."""
+"""Share of the members late at once; a cause beneath them would always hit the same ones."""
 RECENT_S = 900.0
 SPIKES_MIN, SPIKES_SHARE_MAX = 6, 0.4
-"""So many times somebody was late, and nobody more often than this share of them."""
+"""Members were late at least this many times, and no member more often than this share of them."""
 LATELY_SHARE = 1 / 3
 MORE_SIGMAS = 3.5
-"""Of how late they are by turns, as a mean; that it is another one each time is asked for besides."""
+"""For the mean lateness in turn; in addition it must be a different member each time."""
 CHANGED_ROWS_MIN, CHANGED_T_MIN = 4, 5.0
 
 
 def wandering(members: Panel, usual: Floats, least: float, run: str) -> Iterator[Finding]:
-    """Somebody is late in nearly every step, and nearly every time somebody else; or is so now and then."""
+    """In nearly every step a different member is late; or members are late in turn, but in fewer steps."""
     away = members.values - usual
     rows = np.flatnonzero(np.isfinite(away).any(axis=1))
     if len(rows) < ROWS:
         return
-    # By what a step is longer for all nobody is late.
+    # The part by which a step is longer for all members makes none of them late.
     away[rows] -= np.maximum(np.nanmedian(away[rows], axis=1, keepdims=True), 0.0)
     away = np.nan_to_num(away, nan=-1.0)
     holds, is_late = _changing(away[rows] > least, away[rows])
@@ -57,9 +57,9 @@ def wandering(members: Panel, usual: Floats, least: float, run: str) -> Iterator
 
 
 def _changing(late: NDArray[np.bool_], away: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """For each stretch of steps whether who is late changes in it; and the steps with such a one.
+    """For each stretch of steps, whether the late member changes within it; and the steps with such a member.
 
-    Whoever is late in most steps of a stretch is late for a reason of its own, and does not count there.
+    A member that is late in most steps of a stretch has a reason of its own, and does not count there.
     """
     few = max(2, round(SHARE * late.shape[1]))
     stretches = len(late) - ROWS + 1
@@ -76,10 +76,10 @@ def _changing(late: NDArray[np.bool_], away: Floats) -> tuple[NDArray[np.bool_],
 
 
 def _restless(members: Panel, usual: Floats, least: float, run: str) -> Iterator[Finding]:
-    """Not in every step, or many at once, but more than before, and by turns.
+    """Members late in turn, not in every step or many at once, but more than before.
 
-    What counts is how far a member is from where it and the others are at other times: one that is late all
-    the time, and a step that is long for all, do not.
+    What counts is a member's distance from its own usual time and from the other members: a member that is
+    late all the time, and a step that is long for all, do not count.
     """
     if len(members.subjects) < WHO:
         return
@@ -106,7 +106,7 @@ def _restless(members: Panel, usual: Floats, least: float, run: str) -> Iterator
 
 
 def _apart(values: Floats, usual: Floats) -> NDArray[np.float64]:
-    """By step and member: how far from where it usually is, and from where the others are in this step."""
+    """By step and member: its distance from its usual time, less that of the other members in this step."""
     away = np.asarray(values - usual, np.float64)
     away = away[np.isfinite(away).any(axis=1)]
     if not len(away):

@@ -1,7 +1,7 @@
-"""What an XID asks for: a policy that is data, with its source, because the sources disagree.
+"""What to do about an XID: a policy kept as data, with its source, because the sources disagree.
 
-`policy` answers for a code. `verdict` answers for a line of the kernel log, which may say more: of an error
-of NVLink whether it is fatal, of XID 154 what the driver wants done.
+`policy` answers for a code. `verdict` answers for a line of the kernel log, which may say more: whether an
+NVLink error is fatal, or what the driver wants done (XID 154).
 """
 
 import functools
@@ -31,20 +31,20 @@ Action = Literal[
     "unlisted",
     "ignore",
 ]
-"""What is to be done. unlisted: the source knows the code and names no action."""
+"""What to do. unlisted: the source knows the code and names no action."""
 Severity = Literal["fatal", "degraded", "none"]
 Source = Literal["nvidia-catalogue-2025-10-29", "gpud", "aznhc"]
 
 CATALOGUE: Source = "nvidia-catalogue-2025-10-29"
 SITE = "site"
 FABRIC_MANAGER = "nvidia-fabric-manager"
-"""Of NVSwitches' SXIDs: their lines say whether they are fatal, its guide that only a restart ends that."""
+"""The source for NVSwitch SXIDs: their lines say whether they are fatal; if so, only a restart helps."""
 FIELD = "field"
-"""Of network adapters' complaints: what operators watch for."""
+"""The source for messages of network adapters: what operators watch for."""
 
 
 class XidPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What one code asks for. source: who says so."""
+    """What to do about one code. source: whose policy this is."""
 
     code: int
     action: Action
@@ -54,7 +54,7 @@ class XidPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a site has decided about a code; what is left out stays as the source has it."""
+    """A site's decision about a code; a field left out stays as the source has it."""
 
     action: Action | None = None
     severity: Severity | None = None
@@ -62,7 +62,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class KernelVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a line of the kernel log asks for. fault: `xid-79`, `sxid-20034`, `mlx5-health-compromised`."""
+    """What to do about a line of the kernel log. fault: `xid-79`, `sxid-20034`, `mlx5-health-compromised`."""
 
     fault: str
     action: Action
@@ -76,7 +76,7 @@ NO_OVERRIDES: Overrides = MappingProxyType({})
 
 
 def policy(code: int, *, source: Source = CATALOGUE, overrides: Overrides = NO_OVERRIDES) -> XidPolicy:
-    """What this source says about the code. Where it is silent the catalogue counts, and is named."""
+    """The policy of this source for the code; if it has none, the catalogue's, under the catalogue's name."""
     data = _data()
     stated = data.policies[source].get(code) or data.policies[CATALOGUE].get(code)
     text = data.texts.get(code, "")
@@ -88,7 +88,7 @@ def policy(code: int, *, source: Source = CATALOGUE, overrides: Overrides = NO_O
 def verdict(
     event: KernelEvent, *, source: Source = CATALOGUE, overrides: Overrides = NO_OVERRIDES
 ) -> KernelVerdict | None:
-    """What the line asks for; None where it tells of no fault."""
+    """What to do about the line; None if it reports no fault."""
     match event.source:
         case "xid" if event.code is not None:
             return _xid_verdict(event, policy(event.code, source=source, overrides=overrides))
@@ -100,7 +100,7 @@ def verdict(
 
 
 def parse_overrides(text: str) -> Overrides:
-    """A site's own decisions, in TOML: `[xid.63]` with `action`, `severity`, `text`, each as wanted."""
+    """A site's decisions, in TOML: `[xid.63]` with any of `action`, `severity` and `text`."""
     hint = "Write [xid.63] with action, severity or text; docs/collectors.md has the words."
     try:
         site = msgspec.convert(tomllib.loads(text), _SiteFile)
@@ -115,7 +115,7 @@ def parse_overrides(text: str) -> Overrides:
 
 
 _CODE = re.compile(r"[0-9]{1,9}")
-"""As many digits as are read of an XID in a line."""
+"""As many digits as the parser of log lines reads."""
 
 
 class _SiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,7 +126,7 @@ _Stated = tuple[Action, Severity, Source]
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True):
-    """The file, by code."""
+    """The policy file, by code."""
 
     policies: dict[Source, dict[int, _Stated]]
     severities: dict[Action, Severity]
@@ -199,7 +199,7 @@ _MLX5: dict[str, tuple[Action, Severity]] = {
 
 def _xid_verdict(event: KernelEvent, said: XidPolicy) -> KernelVerdict:
     action, severity = said.action, said.severity
-    # A site's own word stands, whatever the line says.
+    # A site's decision stands, whatever the line says.
     if said.source != SITE:
         if event.recovery in _RECOVERIES:
             action, severity = _RECOVERIES[event.recovery]

@@ -1,4 +1,4 @@
-"""Findings weighed over the graph: incidents, their causes, prices, alerts and runbooks."""
+"""Findings weighed over the graph: incidents with their causes and prices, alerts and runbooks."""
 
 from typing import TYPE_CHECKING
 

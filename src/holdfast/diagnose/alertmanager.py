@@ -1,8 +1,8 @@
-"""Alerts to an Alertmanager, kept there as long as they hold, whether or not it is up all the time.
+"""Send alerts to an Alertmanager and keep them there while they hold, even if it is down at times.
 
-Alertmanager forgets an alert whose `endsAt` has passed, so one that goes on is sent again before that, with
-a new one. Hence there is no queue: a thread of its own sends what holds now, whenever that changes and once
-a minute. What could not be delivered is part of the next attempt, and the watcher never waits.
+Alertmanager forgets an alert whose `endsAt` has passed, so an open alert is sent again before that with a new
+`endsAt`. Hence there is no queue: a separate thread sends the current alerts whenever they change and once a
+minute. Alerts that could not be delivered are part of the next attempt, and the watcher never waits.
 """
 
 import threading
@@ -24,20 +24,20 @@ from holdfast.signals.prometheus import place
 from holdfast.wording.units import SECOND_NS
 
 RESEND_S = 60.0
-"""As often as Prometheus does it."""
+"""The interval of Prometheus."""
 EXPIRY_RESENDS = 4
-"""An alert is good for so many sendings: it survives a few that fail, and ends soon after we do."""
+"""An alert stays valid for this many sendings: it survives a few failures, and expires soon after a watch."""
 RESOLVED_KEPT_MAX = 1_000
-"""Alerts that are over and could not be delivered yet; the oldest give way."""
+"""Resolved alerts that could not be delivered yet; beyond this the oldest are dropped."""
 CLOSE_WAIT_S = 6.0
-"""How long after `stop` closing waits for the last sending."""
+"""How long closing waits for the last sending, counted from `stop`."""
 ALERTS_PATH = "/api/v2/alerts"
 
 _Identity = tuple[tuple[str, str], ...]
 
 
 class _Posted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An alert as Alertmanager's API (v2) takes it."""
+    """An alert as Alertmanager's API (v2) accepts it."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
@@ -47,7 +47,7 @@ class _Posted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Alertmanager(Closable):
-    """Keeps one Alertmanager informed. An `AlertOutlet`, which is told of all that is open, and returns."""
+    """Keeps one Alertmanager informed. An `AlertOutlet` that gets all open incidents and never blocks."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class Alertmanager(Closable):
         clock: Clock | None = None,
         tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        """generator: the URL of a Prometheus in whose graphs an alert's run can be looked at. Its user and
-        password are not passed on: an alert is read by more people than may ask that server.
+        """generator: the URL of a Prometheus that can graph an alert's run. Its user and password are not
+        passed on: more people read an alert than may query that server.
 
-        tell: is given a sentence when Alertmanager stops or begins to answer.
+        tell: is called with a sentence when Alertmanager stops or starts answering.
         """
         self._http = client(url, what="Alertmanager", access=access)
         self._name = f"Alertmanager at {shown(url)}"
@@ -84,27 +84,27 @@ class Alertmanager(Closable):
         self.hold(map(alert, incidents))
 
     def hold(self, alerts: Iterable[Alert]) -> None:
-        """These are open now. What was open and is not among them is over."""
+        """Set the open alerts. Earlier ones that are not among them are over."""
         with self._lock:
             now = {one.incident: no_milder(one, self._open.get(one.incident)) for one in alerts}
             at_ns = self._clock.now_ns()
             for name, before in self._open.items():
                 after = now.get(name)
                 if after is None or after.labels != before.labels:
-                    # To Alertmanager the labels are the alert: with another cause it is another one.
+                    # Alertmanager identifies an alert by its labels: with another cause it is a new alert.
                     ended_ns = max(at_ns, before.starts_ns)
                     self._over[_identity(before)] = msgspec.structs.replace(before, ends_ns=ended_ns)
             for one in now.values():
                 self._over.pop(_identity(one), None)
             while len(self._over) > RESOLVED_KEPT_MAX:
                 self._over.pop(next(iter(self._over)))
-            # What else is new in an alert, such as its cost, can wait for its next sending.
+            # Other news about an alert, such as its cost, can wait for its next sending.
             self._changed = self._changed or _identities(now) != _identities(self._open)
             self._open = now
             self._lock.notify()
 
     def stop(self) -> None:
-        """Begin to end: what is not sent yet gets one attempt. Does not wait for it."""
+        """Begin to end: unsent alerts get one attempt. Does not wait for it."""
         with self._lock:
             if not self._stopping:
                 self._leave_s = time.monotonic() + CLOSE_WAIT_S
@@ -112,9 +112,7 @@ class Alertmanager(Closable):
             self._lock.notify()
 
     def close(self) -> None:
-        """Send what is not sent yet, once, and end. Open alerts are left to expire: nothing is mended by it
-        that nobody watches any more.
-        """
+        """Send unsent alerts once, and end. Open alerts are left to expire: nothing has resolved them."""
         self.stop()
         self._thread.join(max(0.0, self._leave_s - time.monotonic()))
         self._http.close()
@@ -139,10 +137,10 @@ class Alertmanager(Closable):
     def _judge(self, problem: str | None, failures: int) -> int:
         if problem is not None:
             if not failures:
-                self._tell(f"{self._name} did not take the alerts ({problem}); it is tried again.")
+                self._tell(f"{self._name} did not accept the alerts ({problem}); retrying.")
             return failures + 1
         if failures:
-            self._tell(f"{self._name} takes alerts again.")
+            self._tell(f"{self._name} accepts alerts again.")
         return 0
 
     def _forget(self, delivered: dict[_Identity, Alert]) -> None:
@@ -167,7 +165,7 @@ class Alertmanager(Closable):
         )
 
     def _graph(self, one: Alert) -> str:
-        """Where the run's step time is drawn, as the alerts of Prometheus itself lead to their expression."""
+        """The URL of a graph of the run's step time, as Prometheus' own alerts link to their expression."""
         if not self._generator:
             return ""
         run = one.labels["run"].replace("\\", "\\\\").replace('"', '\\"')

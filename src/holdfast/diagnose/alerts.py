@@ -1,7 +1,7 @@
-"""One message an incident: what is wrong beneath, what the run feels of it, and what that costs.
+"""One message per incident: what is wrong in the infrastructure, its effect on the run, and the cost.
 
-An alert is a value made from an incident; how it reaches people is for `alertmanager`, `webhook` and the
-terminal. However many findings an incident explains, it is one alert; its labels say whose it is.
+An alert is a value made from an incident; `alertmanager`, `webhook` and the terminal deliver it. However many
+findings an incident explains, it is one alert; its labels name the owner.
 """
 
 from typing import Literal
@@ -18,15 +18,13 @@ Severity = Literal["critical", "warning", "info"]
 EVIDENCE_TOLD_MAX = 3
 HANG = "hang"
 STANDSTILL_TIMES = 10.0
-"""A run that takes so many times as long stands still: a percentage would only count the minutes of it."""
+"""A run that takes this many times as long stands still: a percentage would only count the minutes."""
 
 _GRAVITY = {"info": 0, "warning": 1, "critical": 2}
 
 
 class SeverityRule(msgspec.Struct, frozen=True, kw_only=True):
-    """An incident has this severity if the run is slowed by this factor, or it costs this much an hour, or
-    harms in one of these ways.
-    """
+    """An incident has this severity at this slowdown or hourly cost, or with one of these mechanisms."""
 
     severity: Severity
     slowdown_min: float
@@ -40,17 +38,18 @@ SEVERITIES: tuple[SeverityRule, ...] = (
         severity="warning",
         slowdown_min=1.05,
         usd_per_hour_min=100.0,
-        # These get worse by themselves: a GPU that reports faults or corrects errors may end a member next.
+        # These get worse on their own: a GPU that reports faults or corrects errors may end a member next.
         mechanisms=frozenset({"gpu-fault", "memory-errors"}),
     ),
 )
-"""The first that holds counts; none: `info`. It is by cost alone: how sure the cause is says the confidence.
-A quarter more time per step is a fifth of all progress; a twentieth is what a careful team notices by itself.
+"""The first rule that holds counts; without one the severity is `info`. It depends on cost alone: confidence
+says how sure the cause is. A quarter more time per step is a fifth of all progress; a careful team notices a
+twentieth by itself.
 """
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """A message about one incident. ends_ns: None while it goes on."""
+    """A message about one incident. ends_ns: None while it lasts."""
 
     incident: str
     labels: dict[str, str]
@@ -76,7 +75,7 @@ def is_graver(incident: Incident, other: Incident) -> bool:
 
 
 def no_milder(one: Alert, before: Alert | None) -> Alert:
-    """With the gravest severity that it has had: what wavers around a bound is not a new alert each time."""
+    """The alert with the gravest severity so far: a value that wavers around a bound is not a new alert."""
     if before is None or _GRAVITY[before.labels["severity"]] <= _GRAVITY[one.labels["severity"]]:
         return one
     labels = {**one.labels, "severity": before.labels["severity"]}
@@ -112,7 +111,7 @@ def alert(incident: Incident) -> Alert:
 
 
 def summary(incident: Incident) -> str:
-    """The whole of it in one sentence, for a pager's only line."""
+    """The incident in one sentence, for a pager's only line."""
     slowed = f"{incident.run} {_is(incident)} {slowness(incident)}{_bill(incident)}"
     owner = incident.owner or "no owner yet"
     match incident.verdict:
@@ -129,7 +128,7 @@ def _is(incident: Incident) -> str:
 
 
 def _bill(incident: Incident) -> str:
-    """By the hour while it goes on, and all of it afterwards."""
+    """The cost per hour while it lasts, and the total afterwards."""
     price = incident.cost
     if price is None or price.usd is None or price.usd_per_hour is None:
         return ""
@@ -148,19 +147,20 @@ def slowness(incident: Incident) -> str:
 
 
 def infrastructure(incident: Incident) -> str:
-    """What is wrong beneath, and what says so."""
+    """The problem in the infrastructure, with its evidence."""
     cause = incident.cause
     told = [one.text for one in incident.evidence if one.weight > 0][:EVIDENCE_TOLD_MAX]
     seen = f" Seen: {'; '.join(told)}." if told else ""
     sure = f"{share(incident.confidence)} sure"
     if incident.verdict == "unknown":
         return f"Infrastructure: nothing found that explains it.{seen}"
-    where = f"It is {cause.subject} ({cause.kind}), owned by {incident.owner or 'nobody yet'}; {sure}."
+    owned = f"owned by {incident.owner}" if incident.owner else "with no owner yet"
+    where = f"It is {cause.subject} ({cause.kind}), {owned}; {sure}."
     return f"Infrastructure: {cause.title}. {where}{seen}"
 
 
 def runtime(incident: Incident) -> str:
-    """What the run feels of it."""
+    """The effect on the run."""
     who = f" Late: {members(incident.affected)}." if incident.affected else ""
     so_far = " so far" if incident.ended_ns is None else ""
     lost = f", {lasting(incident.cost.lost_run_s)} of it lost{so_far}" if incident.cost else ""
@@ -168,7 +168,7 @@ def runtime(incident: Incident) -> str:
 
 
 def cost(incident: Incident) -> str:
-    """What it costs in money and in schedule; of what is over, what it has cost."""
+    """The cost in money and in schedule: so far, or in total if the incident is over."""
     price = incident.cost
     if price is None:
         return "Money: not known, as nothing says how many GPUs the run has."

@@ -1,4 +1,4 @@
-"""One run asked about once: which run and moment are meant, a look at them, and what the record has of it."""
+"""Diagnose one run once: find the run and the moment, look, and compare with the record."""
 
 from collections.abc import Collection
 from typing import NoReturn
@@ -26,19 +26,19 @@ from holdfast.topology.discovery.prometheus import labelled_runs
 from holdfast.topology.file import Described
 
 FRESH_NS_MAX = 600 * 10**9
-"""A run of which something was recorded within this time is looked at as it is now, else as it was last; one
-that has ended as it was then.
+"""A run with a recorded event within this time is examined as of now; otherwise as of its last event, or as
+of its end if it has ended.
 """
 WINDOW_S_MAX = 6 * 3_600.0
-"""All that an assessment reads of its window is in memory at once."""
+"""An assessment holds all readings of its window in memory."""
 
 
 class DiagnoseQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a run.
+    """A question about a run.
 
     window_s   how far to look back; is_exact: no further, even if the last step is older
     logged     the runs whose step logs were named
-    gpus       how many the run has, where no record says
+    gpus       the number of the run's GPUs, used if no record gives it
     ranks      what dumps of its flight recorder tell
     """
 
@@ -52,17 +52,17 @@ class DiagnoseQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiagnoseAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What `diagnose` found.
+    """The answer of `diagnose`.
 
-    sees_run  whether the signals tell anything of the run in the window at all
-    unshown   what the record has open and this look does not show
+    sees_run  whether the signals have any data of the run in the window
+    unshown   incidents that are open in the record and that this look does not show
     recorded  the names of those incidents that `runbook` will find
-    others    the other runs that the signals tell of
-    again     the command that finds the same and records it
-    pace      how far the steps of the whole run are from a healthy one, as `report` has it
-    last_ns   when its last step was made, where the window does not tell its pace
-    sees_machines  whether the signals tell anything of machines at all
-    unmeasured     what the signals do not have that might tell of a cause, and whose it is
+    others    the other runs in the signals
+    again     the command that repeats the diagnosis and records it
+    pace      how far the steps of the whole run are from a healthy one, as in `report`
+    last_ns   when it made its last step, if the window does not show its pace
+    sees_machines  whether the signals have any data of machines
+    unmeasured     missing telemetry that might show a cause, and the team that has it
     """
 
     run: str
@@ -86,12 +86,12 @@ class DiagnoseAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def misnamed(self) -> tuple[str, ...]:
-        """What the telemetry knows by no name that the run has."""
+        """Subjects that the telemetry knows by none of the run's names."""
         return tuple(flaw.text for flaw in self.flaws if flaw.kind == "names")
 
     @property
     def blindness(self) -> str:
-        """That nothing can be said, for where the signals do not see the run."""
+        """The sentence that nothing can be said, for signals that do not show the run."""
         sentence = f"Nothing can be said of {self.run}: {stepless(self.last_ns, self.since_ns)}"
         return f"{sentence} {known_runs(self.others)}".rstrip()
 
@@ -99,7 +99,7 @@ class DiagnoseAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def asked_for(
     store: Store, run: str | None, at_ns: int | None, logged: tuple[str, ...], now_ns: int
 ) -> tuple[str, int]:
-    """The run and the moment. A run need not be in the record: signals may be all there is of it."""
+    """The run and the moment. A run need not be in the record: it may be known from signals only."""
     run = run or _logged(logged) or find_run(store, None)
     if at_ns is not None:
         return run, at_ns
@@ -110,7 +110,7 @@ def asked_for(
 
 
 def _logged(runs: tuple[str, ...]) -> str | None:
-    """The run of the step log that was named."""
+    """The run of the given step log."""
     if len(runs) > 1:
         raise InputError("Several step logs are given, and no RUN.", hint=f"Name one of {', '.join(runs)}.")
     return next(iter(runs), None)
@@ -119,7 +119,7 @@ def _logged(runs: tuple[str, ...]) -> str | None:
 def answered(
     asked: DiagnoseQuestion, store: Store, source: Source, cluster: Described, prices: Prices
 ) -> tuple[DiagnoseAnswer, tuple[IncidentChange, ...]]:
-    """What was found, and what of it the record does not have yet."""
+    """The answer, and the changes that the record does not have yet."""
     run, at_ns = asked.run, asked.at_ns
     ended = ends_ns(store, [run], at_ns)
     setting = LookSetting(
@@ -136,8 +136,8 @@ def answered(
     if run not in {*told, *recorded}:
         _refuse(run, told, recorded)
     known = diagnosed.changes_of(store, run)
-    # The answer is about this window: it neither reaches back to what the record has open, nor is that
-    # over because this one look does not show it.
+    # The answer is about this window: it does not reach back to incidents that the record has open, and does
+    # not end those that this one look fails to show.
     book = Casebook(known, now_ns=at_ns)
     assessment = look(setting, [run], at_ns, recalled=_recalled(setting, asked))
     incidents = with_standing(assessment.incidents, asked.ranks, at_ns)
@@ -161,7 +161,7 @@ def answered(
 
 
 def _wide_enough_s(source: Source, asked: DiagnoseQuestion) -> float:
-    """So far back that a run that stands still shows when it stopped, unless the window was asked for."""
+    """Far enough back to show when a stalled run stopped, unless the user gave the window."""
     window_s = asked.window_s
     if asked.is_exact:
         return window_s

@@ -1,4 +1,4 @@
-"""`assess`: from readings and the record to incidents, each with its cause, its evidence and its price."""
+"""`assess`: from readings and the record to incidents, each with its cause, evidence and price."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,46 +26,47 @@ from holdfast.wording.units import HOUR_S, SECOND_NS
 
 WINDOW_S = 1_800.0
 INCIDENTS_MAX = 16
-"""In one assessment of one run: who finds more has found one, and has not understood it."""
+"""In one assessment of one run: more than this would be one problem that was not understood."""
 BANS_MIN = 0.3
-"""That it is none of the known causes is given two to one: a cause that is less likely is not named."""
+"""An unknown cause has odds of two to one: a less likely cause is not named."""
 BANS_EARLY_MIN = 1.0
-"""While the run is not slower yet, ten to one: a warning must be worth it."""
+"""While the run is not slower yet, the odds must be ten to one: a warning must be worth it."""
 BANS_BESIDE_MIN, BANS_SWITCH_MIN, BANS_APART_MIN = 0.15, -0.1, 0.7
-"""Beside another cause that slows the run: where it began with that; of a switch, which half of its ports are
-enough for, though that is less likely than not by itself; where it did not begin with it.
+"""Thresholds next to another cause that slows the run: if it began together with that one; for a switch,
+whose sign half of its ports suffice to show, though that is less likely than not by itself; if it began at
+another time.
 """
 SWITCHES = frozenset({"leaf", "spine"})
 BESIDE = frozenset({"nvlink", "pcie-width", "link-errors", "memory-errors", "gpu-fault", "cpu-contention"})
-"""Causes that the members' times do not show while they wait for something slower."""
+"""Causes that do not show in the members' times while they wait for something slower."""
 HELD_UP = frozenset({STOPPED, "slow-step", "wandering", *STALLS})
-"""That the run is slower. Members that are late and hold nobody up are no incident by themselves."""
+"""Signs that the run is slower. Late members that hold up no other are not an incident by themselves."""
 UNEXPLAINED_MIN = 1.05
-"""Steps drift by some hundredths for no reason. That nothing explains it is told from here on."""
+"""Steps drift by some hundredths for no reason. An unexplained slowdown is reported from here on."""
 OVER_NS = 30 * SECOND_NS
-"""What was over for so long when the run became slower does not slow it."""
+"""A problem that had ended this long before the run became slower does not slow it."""
 BARE = "slow-node"
-"""A member that is late for no known reason is worth a word only if the run waits for it."""
+"""A member that is late for no known reason is reported only if the run waits for it."""
 STAGE = "pipeline-stage"
 CALIBRATION_POWER, CALIBRATION_ODDS = 1.2, 24.0
 """From odds to confidence, set by hand: of 42 answers between 0.7 and 0.95, with odds of 6, all are right."""
 ALIKE_SHARES = 0.8
-"""Of the best one's: a rival with so much, a tenth of a ban less, is as likely, such as the other one of two
-spines. One GPU whose clock is low by chance makes that much of a difference.
+"""Share of the best hypothesis' share: a rival above it, a tenth of a ban less, counts as equally likely,
+such as the other one of two spines. One GPU whose clock is low by chance makes that much of a difference.
 """
 GROWN_CONFIDENCE = 0.3
-"""That anything is wrong, where steps may just have more to do than before."""
+"""Confidence that anything is wrong if steps may simply have more work than before."""
 NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})
 CLUSTER = "cluster"
-"""Whose incidents those are that no run feels, since none is there."""
+"""The run name of incidents on machines without a run."""
 ALTERNATIVES_MAX = 3
 FLAWS_MAX = 5
 FLAW_WEIGHT, WIDE_FLAW_WEIGHT = 0.5, 0.15
-"""What it takes from confidence that all series beneath a verdict are flawed, and that a whole metric is."""
+"""How much confidence is lost if all series behind a verdict are flawed, and if a whole metric is."""
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found at one moment, by run. measured: the signs that would have been found, had they been."""
+    """The findings of one moment, by run. measured: the signs that the available metrics can show."""
 
     at_ns: int
     incidents: tuple[Incident, ...]
@@ -75,11 +76,10 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked at: the last `window_s` of these runs (all that the events name, if told nothing).
+    """What to examine: the last `window_s` of these runs (if none are given, of all that the events name).
 
-    since_ns: since when something is known to be wrong; what is usual is then taken from before that.
-    elsewhere: also look at machines that none of these runs is on. What is found there is reported under the
-    name `cluster`.
+    since_ns: when a known problem began; the baseline is then taken from before that. elsewhere: also examine
+    machines without any of these runs, and report them under the name `cluster`.
     """
 
     now_ns: int
@@ -90,10 +90,10 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What is known beside the signals.
+    """What is known besides the signals.
 
-    planned: work that was announced. healthy: by run, the ledger's reference; where it has none, what the
-    events declare. xids: where a site's policy differs from the published.
+    planned: announced work. healthy: by run, the ledger's reference; without one, the events' declaration
+    counts. xids: where a site's policy differs from the published one.
     """
 
     events: Sequence[KnownEvent] = ()
@@ -109,7 +109,7 @@ NO_CIRCUMSTANCES = Circumstances()
 def assess(
     source: Source, topology: Topology, asked: Inquiry, known: Circumstances = NO_CIRCUMSTANCES
 ) -> Assessment:
-    """What is wrong with the runs that are asked about."""
+    """The problems of the runs in question."""
     now_ns, events, planned, prices = asked.now_ns, known.events, known.planned, known.prices
     told_of = () if asked.elsewhere else dict.fromkeys(event.run for event in events if event.run)
     names = asked.runs or tuple(told_of)
@@ -125,8 +125,8 @@ def assess(
     )
     found_at = [(one, (*detected.machines, *detected.runs[one.run])) for one in scenes]
     if asked.elsewhere:
-        nobodys = scene(CLUSTER, (), planned, now_ns=now_ns)
-        found_at.append((nobodys, _not_of(names, detected.machines, topology)))
+        unused = scene(CLUSTER, (), planned, now_ns=now_ns)
+        found_at.append((unused, _not_of(names, detected.machines, topology)))
     incidents: list[Incident] = []
     for one, findings in found_at:
         desk = _Desk(
@@ -152,13 +152,13 @@ def assess(
 
 
 def _not_of(runs: Iterable[str], findings: Iterable[Finding], topology: Topology) -> tuple[Finding, ...]:
-    """What was found where none of these runs is."""
+    """The findings on machines without any of these runs."""
     theirs = {name for run in runs if run in topology for name in topology.causes(run)}
     return tuple(finding for finding in findings if finding.subject not in theirs)
 
 
 class _Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What every incident of one run is written with."""
+    """What every incident of one run needs."""
 
     topology: Topology
     scene: Scene
@@ -175,8 +175,8 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     now, before = _parted(own_signs(_concerning(findings, desk.topology, desk.scene)), desk.window_ns[0])
     incidents = _told(now, desk, INCIDENTS_MAX)
     earlier = _told(before, desk, INCIDENTS_MAX - len(incidents))
-    incidents += [one for one in earlier if one.verdict != "unknown"]  # of the rest nobody can tell any more
-    # What slows the run now comes first, and what has not done any harm yet last.
+    incidents += [one for one in earlier if one.verdict != "unknown"]  # the rest can no longer be explained
+    # Incidents that slow the run now come first, harmless ones last.
     incidents.sort(key=lambda each: (each.ended_ns is not None, -each.slowdown))
     return [
         msgspec.structs.replace(each, name=f"{each.run}/s{number}")
@@ -185,9 +185,9 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
 
 
 def _parted(findings: Sequence[Finding], first_ns: int) -> tuple[list[Finding], list[Finding]]:
-    """What may have to do with why the run is held up now; and what was over by then and has not come back,
-    with what the run felt of it: that has a cause of its own. first_ns: what was over before is not asked
-    about.
+    """Findings that may explain why the run is held up now; and findings that ended before that and did not
+    return, with the symptoms of their time: those have a cause of their own. first_ns: findings that ended
+    before this are left out.
     """
     held = [one.since_ns for one in findings if one.sign in HELD_UP and one.until_ns is None]
     over_ns = min(held, default=0) - OVER_NS
@@ -203,7 +203,7 @@ def _parted(findings: Sequence[Finding], first_ns: int) -> tuple[list[Finding], 
 
 
 def _told(left: list[Finding], desk: _Desk, most: int) -> list[Incident]:
-    """The most likely cause and what it explains; then the same with what is left, until nothing is."""
+    """The most likely cause and what it explains; then the same with the remaining findings."""
     incidents: list[Incident] = []
     while left and len(incidents) < most:
         case = RunFindings(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
@@ -229,9 +229,9 @@ def _told(left: list[Finding], desk: _Desk, most: int) -> list[Incident]:
 
 
 def _is_beside(each: Hypothesis, named: Sequence[Incident], case: RunFindings) -> bool:
-    """Whether it is a host or broken hardware somewhere else than what is named already as why the run is
-    slower. The named cause hides what this one costs, so members are not later because of it. A strong sign
-    of its own is enough; a weaker one must have begun when the run became slower.
+    """Whether this is a host or broken hardware elsewhere than the cause already named for the slowdown. The
+    named cause hides the cost of this one, so members are not later because of it. A strong sign of its own
+    is enough; a weaker one must have begun when the run became slower.
     """
     slow = [one for one in named if one.slowdown > 1.0 and one.verdict == "cause" and one.ended_ns is None]
     if each.mechanism.name not in BESIDE or not slow or any(case.has(sign) for sign in HELD_UP):
@@ -251,8 +251,8 @@ def _is_same_host(each: Hypothesis, named: Incident) -> bool:
 
 
 def _does_harm(each: Hypothesis, case: RunFindings, named: Sequence[Incident]) -> bool:
-    """Whether anybody waits for it, of what is only worth a word then: a mount may well be busy, and the last
-    stage of a pipeline have more to do than the others.
+    """Whether any member waits for it, for mechanisms that matter only then: a mount may well be busy, and
+    the last stage of a pipeline may have more work than the others.
     """
     mechanism = each.mechanism
     if mechanism.name == STAGE and not any(case.has(sign) for sign in HELD_UP):
@@ -263,8 +263,8 @@ def _does_harm(each: Hypothesis, case: RunFindings, named: Sequence[Incident]) -
 
 
 def _is_same_mount(each: Hypothesis, case: RunFindings, named: Incident) -> bool:
-    """Whether it may be the one that was named, by another name: exporters know a filer by its address, and
-    perhaps of some of its clients only.
+    """Whether this may be the mount already named, under another name: exporters know a filer by its address,
+    and perhaps only for some of its clients.
     """
     topology, other = case.topology, named.cause.subject
     if named.ended_ns is not None or other not in topology or topology.kind(other) != "mount":
@@ -274,8 +274,8 @@ def _is_same_mount(each: Hypothesis, case: RunFindings, named: Incident) -> bool
 
 
 def _least_bans(best: Hypothesis, left: Sequence[Finding]) -> float:
-    """From how much evidence on a cause is named. That members are late by turns says nothing while steps
-    take as long as ever: they always were.
+    """The evidence needed to name a cause. Members that are late in turn say nothing while steps take as long
+    as ever: they always were.
     """
     is_slow = any(finding.sign in SYMPTOMS for finding in left)
     if best.mechanism.reach == "wandering":
@@ -284,7 +284,7 @@ def _least_bans(best: Hypothesis, left: Sequence[Finding]) -> float:
 
 
 def _is_held_up(left: Sequence[Finding], desk: _Desk) -> bool:
-    """Whether the run is slower by so much that it is worth a word, though nobody knows why."""
+    """Whether the run is slow enough to report although the cause is unknown."""
     held = [finding for finding in left if finding.sign in HELD_UP]
     known_s = desk.scene.healthy.step_s if desk.scene.healthy else None
     is_stopped = any(finding.sign == STOPPED for finding in held)
@@ -292,7 +292,7 @@ def _is_held_up(left: Sequence[Finding], desk: _Desk) -> bool:
 
 
 def _rank(topology: Topology) -> Callable[[Hypothesis], tuple[float, int, str]]:
-    """The likeliest first; of equals the kind of subject that its mechanism names first."""
+    """The likeliest first; among equals, the kind of subject that the mechanism lists first."""
 
     def key(each: Hypothesis) -> tuple[float, int, str]:
         kinds = each.mechanism.origin.kinds
@@ -303,7 +303,7 @@ def _rank(topology: Topology) -> Callable[[Hypothesis], tuple[float, int, str]]:
 
 
 def _concerning(findings: Iterable[Finding], topology: Topology, one: Scene) -> list[Finding]:
-    """What is found at the run and at anything that it depends on; all where the graph does not know it."""
+    """Findings at the run and at anything it depends on; all findings if the graph does not have the run."""
     if one.run not in topology:
         return list(findings)
     beneath = {one.run, *topology.causes(one.run)}
@@ -313,7 +313,7 @@ def _concerning(findings: Iterable[Finding], topology: Topology, one: Scene) -> 
 def _incident(
     ranked: Sequence[Hypothesis], explained: Sequence[Finding], case: RunFindings, desk: _Desk
 ) -> Incident:
-    """explained: all that the best hypothesis accounts for, also what came and went before."""
+    """explained: all that the best hypothesis accounts for, including findings that ended earlier."""
     best, one = ranked[0], desk.scene
     mechanism = best.mechanism
     began_ns = _began_ns(best, explained)
@@ -324,9 +324,9 @@ def _incident(
     quality, flaws = _quality(explained, desk.flaws)
     shares = _calibrated(_shares(ranked), best, desk)
     is_doubtful = mechanism.name == UNKNOWN.name and case.may_have_grown
-    # The cause may have been at work for a while before the run felt it, and then it cost nothing yet.
+    # The cause may have been at work before the run felt it, and cost nothing until then.
     felt_ns = min((finding.since_ns for finding in explained if finding.sign in SYMPTOMS), default=began_ns)
-    felt_ns = max(felt_ns, began_ns)  # somebody is late now and then, also long before
+    felt_ns = max(felt_ns, began_ns)  # a member is late now and then, also long before
     lasted_s = ((ended_ns or desk.now_ns) - felt_ns) / 1e9
     cause = _cause(best, desk.topology)
     return Incident(
@@ -357,8 +357,8 @@ def _incident(
 
 
 def _began_ns(best: Hypothesis, explained: Sequence[Finding]) -> int:
-    """When the run became slower, or when what tells the most of the cause had begun at most subjects, if
-    that was earlier: somebody's weak sign may be older by chance.
+    """When the run became slower, or when the strongest evidence of the cause had begun at most subjects, if
+    that was earlier: a weak sign of one subject may be older by chance.
     """
     told = max((one for one in best.evidence if one.metric), key=lambda one: one.weight, default=None)
     firsts: dict[str, int] = {}
@@ -371,8 +371,8 @@ def _began_ns(best: Hypothesis, explained: Sequence[Finding]) -> int:
 
 
 def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: RunFindings) -> tuple[str, ...]:
-    """The members that are late by it; of what holds up another one each time, or all at once, all. Of a run
-    that stands, those that stopped first, and those whose nodes have broken hardware.
+    """The members that the cause makes late; all members if it holds up another one each time, or all at
+    once. For a stalled run, those that stopped first, and those on nodes with broken hardware.
     """
     if mechanism.name == "hang":
         return case.stopped_first
@@ -386,10 +386,10 @@ def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: RunFindi
 
 
 def _shares(ranked: Sequence[Hypothesis]) -> list[float]:
-    """How likely each of them is, beside all others and that it is none that is known."""
+    """How likely each hypothesis is, compared with all others and with an unknown cause."""
     nameless = [each.mechanism.name == UNKNOWN.name for each in ranked]
     weights = [10.0 ** (BANS_MIN if none else each.bans) for none, each in zip(nameless, ranked, strict=True)]
-    # A hundred GPUs that each explain a hundredth of it are not, together, a rival.
+    # A hundred GPUs that each explain a hundredth are not, together, a rival.
     weights = [weight if weight >= 1.0 or not place else 0.0 for place, weight in enumerate(weights)]
     total = sum(weights) + (0.0 if nameless[0] else 10.0**BANS_MIN)
     return [weight / total for weight in weights]
@@ -398,9 +398,9 @@ def _shares(ranked: Sequence[Hypothesis]) -> list[float]:
 def _calibrated(shares: Sequence[float], best: Hypothesis, desk: _Desk) -> list[float]:
     """How often answers with these shares of the odds are right, the best one's first.
 
-    Evidence is weighed as if its pieces were independent and each cause as rare as any other, which makes the
-    best one's share too small. Where a cause that would look the same is not measured, the share is all there
-    is. The others divide what is left as before.
+    The weighing treats pieces of evidence as independent and all causes as equally rare, which makes the best
+    one's share too small. If a cause that would look the same is not measured, the share stays as it is. The
+    others divide the remainder as before.
     """
     share = shares[0]
     is_part = "run" in best.mechanism.origin.kinds and best.subject != desk.scene.run
@@ -434,7 +434,7 @@ def _path(subject: str, run: str, topology: Topology) -> tuple[str, ...]:
 
 
 def _slowdown(explained: Sequence[Finding], usual_s: float | None) -> float:
-    """Steps that are longer, and what stalls between them add to a step."""
+    """The slowdown: longer steps, plus the time that stalls between steps add to one."""
     for finding in explained:
         if finding.sign == STOPPED:
             return max(1.0, finding.value / finding.usual)
@@ -451,7 +451,7 @@ def _effect(finding: Finding) -> float:
 
 
 def _quality(explained: Sequence[Finding], flaws: Sequence[Flaw]) -> tuple[float, tuple[str, ...]]:
-    """How far the readings behind it can be trusted: less where series that it rests on have flaws.
+    """The trust in the readings behind an incident: less if series that it rests on have flaws.
 
     Each metric counts the same: one cooling loop says as much as its hundred GPUs.
     """
@@ -469,7 +469,7 @@ def _quality(explained: Sequence[Finding], flaws: Sequence[Flaw]) -> tuple[float
 
 
 def _what(explained: Iterable[Finding], one: Scene) -> str:
-    """What is seen in the run, in a clause."""
+    """The symptoms of the run, in a clause."""
     by_sign: dict[str, list[Finding]] = {}
     for finding in explained:
         by_sign.setdefault(finding.sign, []).append(finding)
@@ -486,7 +486,7 @@ def _what(explained: Iterable[Finding], one: Scene) -> str:
 def _alternatives(
     ranked: Sequence[Hypothesis], shares: Sequence[float], trust: float, topology: Topology
 ) -> tuple[Alternative, ...]:
-    """The best of each mechanism that lost, and the most telling reason why. trust: in each share."""
+    """The best of each mechanism that lost, and the strongest reason against it. trust: in each share."""
     firsts: dict[str, tuple[Hypothesis, float]] = {}
     for each, share in zip(ranked[1:], shares[1:], strict=True):
         firsts.setdefault(each.mechanism.name, (each, share))
@@ -501,7 +501,7 @@ def _alternatives(
 
 
 def price(slowdown: float, lasted_s: float, gpus: int, prices: Prices) -> Price:
-    """Of a run that takes `slowdown` times as long for everything since `lasted_s` ago."""
+    """The price of a run that has taken `slowdown` times as long for everything during `lasted_s`."""
     lost_share = 1.0 - 1.0 / max(slowdown, 1.0)
     lost_s = lost_share * lasted_s
     usd = prices.usd_per_gpu_hour.value

@@ -1,7 +1,7 @@
-"""What is seen of a cluster and what is not: for `holdfast doctor`. No I/O but through the source.
+"""Which parts of a cluster the telemetry shows and which not: for `holdfast doctor`. The source does all I/O.
 
-Which signs need which metrics is taken from the detectors, and which causes are told by which signs from the
-mechanisms, so neither can be forgotten here.
+The detectors say which signs need which metrics, and the mechanisms which causes show by which signs, so this
+module cannot miss any.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,14 +27,14 @@ from holdfast.topology.names import host_names_of
 from holdfast.topology.survey import Doubt
 
 WITHIN_NS = 600 * 10**9
-"""How far it looks back: longer than anybody scrapes."""
+"""How far it looks back: longer than any usual scrape interval."""
 LOGGED = "its step log"
 SAMPLED_MAX = 3
-"""Metrics of an exporter that are read, to see whom it shows and how often."""
+"""Metrics that are read per exporter, to see which hosts it covers and how often."""
 
 
 class SeenExporter(msgspec.Struct, frozen=True, kw_only=True):
-    """An exporter that is there. hosts: those it shows; dark: nodes that it should and does not."""
+    """An exporter with data. hosts: those it covers; dark: nodes that it should cover and does not."""
 
     exporter: str
     metrics: int
@@ -44,7 +44,7 @@ class SeenExporter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be seen if an exporter showed more. how: what to do, line by line."""
+    """What would be visible if an exporter showed more. how: what to do, line by line."""
 
     exporter: str
     is_there: bool
@@ -55,7 +55,7 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spelling(msgspec.Struct, frozen=True, kw_only=True):
-    """A host that an exporter calls otherwise than the topology. node: None where it is not known."""
+    """A host that an exporter names differently than the topology does. node: None if unknown."""
 
     exporter: str
     name: str
@@ -63,7 +63,7 @@ class Spelling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """has_steps: of late. last_ns: otherwise, when its step log has the last one, if it has any."""
+    """has_steps: recently. last_ns: if not, when the last step in its step log was made, if there is one."""
 
     run: str
     nodes: int
@@ -81,13 +81,13 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_well(self) -> bool:
-        """Whether all that is there fits together. That more could be seen is no fault."""
+        """Whether the existing telemetry is consistent. Missing telemetry is not a fault."""
         unknown = any(spelling.node is None for spelling in self.spellings)
         return bool(self.seen) and not unknown and not any(seen.dark for seen in self.seen)
 
 
 def senses() -> tuple[Sense, ...]:
-    """Every sign that is read from metrics, by each way to read it."""
+    """Every sign that is read from metrics, with each way to read it."""
     return tuple(sense for one in (*MACHINES, *RUNS) for sense in one.senses if sense.metrics)
 
 
@@ -98,9 +98,7 @@ def check_up(
     at_ns: int,
     logged: Mapping[str, int | None],
 ) -> Checkup:
-    """steps: the runs of which the signals have a step of late. logged: those with a step log, and when the
-    last step in it was.
-    """
+    """steps: runs with recent steps in the signals. logged: runs with a step log, and its last step."""
     translated = TranslatedSource(without_steps(source))
     there = frozenset(translated.metrics())
     window_ns = (at_ns - WITHIN_NS, at_ns + 1)
@@ -131,7 +129,7 @@ def check_up(
             )
             for run in in_order({*cluster.survey.members, *with_steps, *logged})
         ),
-        # That no run has machines says nothing where runs are known by their steps.
+        # If runs are known by their steps, it says nothing that no run has machines.
         doubts=tuple(
             one for one in doubts(cluster) if one.subjects or one.kind != "unused" or not with_steps
         ),
@@ -153,7 +151,7 @@ def _seen(
     shown: Sequence[str],
     window_ns: tuple[int, int],
 ) -> tuple[SeenExporter, list[Spelling]]:
-    # What is read anyway comes first; a metric that few hosts have, such as one of a job, says little.
+    # Metrics that are read anyway come first; a metric of few hosts, such as one of a job, says little.
     wanted = sorted(shown, key=lambda metric: (metric not in METRICS, describe(metric).scope not in HOSTED))
     hosts: set[str] = set()
     spelled: dict[str, str | None] = {}
@@ -185,9 +183,9 @@ def _seen(
 
 
 def _missing(there: frozenset[str], told: frozenset[str], *, has_pools: bool) -> list[Missing]:
-    """By exporter, the signs that nothing there would show; of several ways to read one, the first.
+    """By exporter, the signs that no present metric can show; for several ways to read one, the first.
 
-    there: the metrics of exporters; told: the same, and steps where anything tells them.
+    there: the metrics of exporters; told: the same, and the step metric if steps come from any source.
     """
     known = senses()
     measured = {sense.sign for sense in known if told.issuperset(sense.metrics)}
@@ -219,14 +217,14 @@ def _missing(there: frozenset[str], told: frozenset[str], *, has_pools: bool) ->
 
 
 def _exporter(metric: str, there: frozenset[str]) -> Exporter:
-    """Who would show it: where GPUs are AMD's, their exporter, as far as it has a counterpart."""
+    """The exporter that would show the metric; for AMD GPUs their own, if it has a counterpart."""
     has_counterpart = any(one.to == metric for one in TRANSLATIONS)
     has_amd = any(one.name in there for one in TRANSLATIONS)
     return AMD if has_counterpart and has_amd else exporter_of(metric)
 
 
 def _causes(signs: Iterable[str]) -> tuple[str, ...]:
-    """The mechanisms that show themselves by one of these signs."""
+    """The mechanisms that one of these signs would show."""
     wanted = set(signs)
     return tuple(
         one.name for one in MECHANISMS if wanted & {*one.shows, *one.follows, *one.needs, *one.slows}

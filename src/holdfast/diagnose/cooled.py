@@ -1,4 +1,4 @@
-"""What cools a machine, air or coolant, and whose air it is."""
+"""What cools a machine, air or coolant, and where the air comes from."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -7,13 +7,13 @@ from holdfast.diagnose.run_findings import RunFindings
 from holdfast.topology.graph import Topology
 
 AIR_WORDS = ("air", "crac", "crah", "ahu")
-"""In the name of what cools: it blows."""
+"""Words in the name of a cooling unit that blows air."""
 HARDLY_SHARE = 0.25
-"""Of what depends on the other loops of a circuit: if no more shows a sign, that is chance or a neighbour."""
+"""Share of the dependents of a circuit's other loops: if no more show a sign, it is chance or a neighbour."""
 
 
 class CooledBy(NamedTuple):
-    """Whether it is air, as names tell, and the loops that cool a subject or hang on it."""
+    """Whether names suggest air, and the loops that cool a subject or depend on it."""
 
     is_air: bool
     loops: tuple[str, ...]
@@ -29,9 +29,8 @@ def cooling_of(topology: Topology, subject: str) -> CooledBy:
 
 
 def shared_air(case: RunFindings, found: list[str]) -> list[str]:
-    """Of the subjects whose air may be warm, without loops of coolant. Where all of the run is warm, it is
-    the site's air rather than that of one unit of several; the run, where nothing that is known cools all of
-    it.
+    """The subjects whose air may be warm, without coolant loops. If the whole run is warm, it is the site's
+    air rather than one unit of several; or the run, if no known subject cools all of it.
     """
     run, topology, members = case.scene.run, case.topology, set(case.members)
     kept = [
@@ -47,8 +46,8 @@ def shared_air(case: RunFindings, found: list[str]) -> list[str]:
 
 
 def apart(case: RunFindings, found: Collection[str], signs: Collection[str]) -> list[str]:
-    """Without circuits of which one loop shows all that is seen, and the others hardly anything: whatever is
-    wrong with that loop, the water of all of them is not.
+    """Leave out circuits if one of their loops shows all signs and the others hardly any: whatever is wrong
+    with that loop, the circuit's water is fine.
     """
     shown = [sign for sign in signs if case.has(sign)]
     return [name for name in found if not any(_is_alone(case, loop, name, shown) for loop in found)]

@@ -1,4 +1,4 @@
-"""An incident: what is wrong, why, how that is known, whose it is, what it costs and what to do."""
+"""An incident: the problem, its cause and evidence, its owner, its cost and what to do."""
 
 from typing import Literal
 
@@ -7,11 +7,11 @@ import msgspec
 from holdfast.signals.domains import Domain, Seam
 
 Verdict = Literal["cause", "not-hardware", "unknown"]
-"""A cause in some system; software or data, with nothing wrong beneath; or nothing that explains it."""
+"""A cause in some system; software or data, with nothing wrong beneath; or no explanation."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """mechanism: how it does harm, one of those in `mechanisms`; title: that in a few words."""
+    """mechanism: how it does harm, a name in `mechanisms`; title: the same in a few words."""
 
     subject: str
     kind: str
@@ -40,7 +40,7 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What it has cost so far, and each hour it goes on. usd: None where no price of a GPU-hour is known."""
+    """The cost so far, and for each further hour. usd: None if the price of a GPU-hour is unknown."""
 
     lost_gpu_hours: float
     usd: float | None
@@ -54,12 +54,12 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """One incident, however many findings it explains.
 
-    name         `RUN/sN`, N in the order in which they were noticed in a run
+    name         `RUN/sN`, N in the order in which a run's incidents were noticed
     seam         the border between teams that it crosses; `path`: the subjects from cause to run
     confidence   that the named cause is right
-    quality      of the telemetry it rests on, between 0 and 1, with its flaws
+    quality      of the telemetry behind it, between 0 and 1, with its flaws
     slowdown     time per step now over that of a healthy run
-    affected     members that it makes late; all where it reaches everybody
+    affected     members that it makes late; all members if it reaches all
     decides      the observation that would settle it
     action       what to do first; `runbook` has the rest
     """

@@ -1,8 +1,8 @@
 """What becomes of an incident from one assessment to the next: new, the same, changed or over.
 
-An assessment knows only its window; the casebook remembers. It gives every incident a name that stays, finds
-the same incident again when its cause is revised, and does not call one over for a single look at which it
-was not seen. Nothing here does I/O: what it knew when it was closed comes back from the record.
+An assessment knows only its window; the casebook remembers. It gives every incident a lasting name, finds the
+same incident again when its cause is revised, and does not end an incident because one look missed it.
+Nothing here does I/O: a new casebook gets its memory from the record.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,23 +18,24 @@ from holdfast.record.untrusted import UNDECODABLE
 from holdfast.wording.units import HOUR_NS, HOUR_S, SECOND_NS
 
 UNSEEN_S_MAX = 60.0
-"""An incident that no assessment has shown for so long is over: six looks, at the usual ten seconds."""
+"""An incident that no assessment has shown for this long is over: six looks, at the usual ten seconds."""
 REOPENED_S_MAX = 600.0
-"""The same cause again within so long after the end is the same incident, which was not over after all."""
+"""The same cause again within this time after the end is the same incident, which was not over after all."""
 NEWS_S_MAX = 600.0
-"""What was over for longer than this when it was first seen is history: it is named, and nobody is told."""
+"""An incident that had ended longer ago than this when first seen gets a name, but is not reported."""
 COST_GROWTH_MIN = 2.0
 COST_NEWS_HOURS_MIN = 0.125
-"""Written down again each time the cost has grown by this factor, from what so much of an hour costs on:
-after a quarter of an hour, half an hour, an hour and so on, some ten times however long it lasts.
+"""An incident is recorded again each time its cost has grown by this factor, starting from the cost of this
+part of an hour: after a quarter of an hour, half an hour, an hour and so on, some ten times however long it
+lasts.
 """
 SHARED_MIN = 0.3
-"""Of two diagnoses' evidence, the smaller's share in common that makes them one incident of two causes."""
+"""Two diagnoses that share this part of the smaller one's evidence are one incident with a revised cause."""
 ONSET_S_MAX = 60.0
 SHARED_MEMBERS_MIN = 0.5
-"""Without common evidence: incidents that began so close to each other and hold up the same members."""
+"""Without common evidence: incidents that began this close together and share this part of their members."""
 SUBJECTS_KEPT_MAX = 64
-"""Subjects kept of each piece of evidence: a line of the record has a bound, and a hall has 100,000 GPUs."""
+"""Subjects kept per piece of evidence: a record line has a bound, and a hall has 100,000 GPUs."""
 
 NO_ENDS: Mapping[str, int] = MappingProxyType({})
 
@@ -42,7 +43,7 @@ _NEVER_NS = 2**63
 
 
 class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new about an incident, and when. before: as it was last written down; None for a new one."""
+    """What is new about an incident, and when. before: as last recorded; None for a new one."""
 
     state: IncidentState
     at_ns: int
@@ -51,7 +52,7 @@ class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an assessment. incidents: its own, in their order, as they are known from now on."""
+    """The result of an assessment. incidents: its own, in order, under their lasting names."""
 
     incidents: tuple[Incident, ...]
     changes: tuple[IncidentChange, ...]
@@ -60,9 +61,9 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 class _Case(msgspec.Struct):
     """One incident over time.
 
-    told       as last written down
-    seen_ns    by the last assessment that showed it, or that could not have
-    shown_ns   by the last assessment that showed it: up to then its cost is known
+    told       as last recorded
+    seen_ns    the last assessment that showed it, or could not have shown it
+    shown_ns   the last assessment that showed it: its cost is known up to then
     """
 
     incident: Incident
@@ -73,14 +74,14 @@ class _Case(msgspec.Struct):
 
 
 class Casebook:
-    """The incidents of some runs, open and over. `take` is called with each assessment, in their order."""
+    """The incidents of some runs, open and over. Call `take` with each assessment, in order."""
 
     def __init__(
         self, changes: Iterable[IncidentChange] | None = (), *, now_ns: int = 0, is_only_look: bool = False
     ) -> None:
-        """changes: what was written down before, oldest first; None: that cannot be read yet, and is given
-        to `recall` later. is_only_look: there will be no second look to confirm the first, so that what it
-        does not see is over.
+        """changes: what was recorded before, oldest first; None if it cannot be read yet and `recall` gets it
+        later. is_only_look: no second look will confirm the first, so incidents that it does not see are
+        over.
         """
         if is_only_look:
             now_ns -= round(UNSEEN_S_MAX * SECOND_NS)
@@ -90,9 +91,9 @@ class Casebook:
             self.recall(changes, now_ns)
 
     def recall(self, changes: Iterable[IncidentChange], now_ns: int) -> None:
-        """What was written down before this book began. What is open of it counts as seen at `now_ns`: while
-        nobody looked, nobody can have missed it. What is the same as a case that this book has opened by
-        then is over when it is not seen.
+        """Take over what was recorded before this book began. Open incidents count as seen at `now_ns`:
+        without a look, none can have been missed. A recalled incident that this book has since opened anew
+        ends when it is not seen.
         """
         for change in changes:
             incident, is_open = change.incident, change.state != "resolved"
@@ -101,17 +102,17 @@ class Casebook:
 
     @property
     def open(self) -> tuple[Incident, ...]:
-        """As last seen, by the time at which they began."""
+        """The open incidents as last seen, by the time at which they began."""
         found = (case.incident for case in self._cases.values() if case.is_open)
         return tuple(sorted(found, key=lambda incident: (incident.began_ns, incident.name)))
 
     def runs_since(self, at_ns: int) -> set[str]:
-        """The runs with open incidents that were shown or written down since this moment."""
+        """The runs with open incidents that were shown or recorded since this moment."""
         return {case.incident.run for case in self._cases.values() if case.is_open and case.shown_ns >= at_ns}
 
     @property
     def since_ns(self) -> int | None:
-        """Since when something has been wrong; None where nothing is open."""
+        """When the oldest open incident began; None if none is open."""
         return min((incident.began_ns for incident in self.open), default=None)
 
     def take(
@@ -122,11 +123,11 @@ class Casebook:
         unseen: Collection[str] = (),
         ends_ns: Mapping[str, int] = NO_ENDS,
     ) -> Taken:
-        """What an assessment at this moment changes, and its incidents under the names that they keep.
+        """The changes that an assessment at this moment makes, and its incidents under their lasting names.
 
-        unseen: runs that cannot be seen now. Nothing is over for not having been found there, and what was
-        found is from a time that was assessed before. ends_ns: when those runs ended that have: with the run
-        all that was wrong with it is over, though its last signals still show it.
+        unseen: runs that cannot be seen now. Their incidents do not end for not being found, and findings
+        there come from a time that was assessed before. ends_ns: when runs ended: all incidents of a run end
+        with it, even if its last signals still show them.
         """
         incidents = [
             _over_with(incident, ends_ns.get(incident.run))
@@ -159,7 +160,7 @@ class Casebook:
             elif case.incident.run in unseen:
                 case.seen_ns = max(case.seen_ns, at_ns)
             elif case.is_open and case.seen_ns <= last_ns and case.incident.noticed_ns <= at_ns:
-                # A look at the past says nothing about what was noticed only later.
+                # A look at the past says nothing about incidents that were noticed later.
                 yield _end(case, at_ns)
 
     def _begin(self, incident: Incident, at_ns: int) -> _Case:
@@ -168,12 +169,12 @@ class Casebook:
         return case
 
     def _name(self, run: str, at_ns: int) -> str:
-        # Which numbers are taken is not known without the past. The time, in seconds, is none of them.
+        # Without the past, the used numbers are unknown. The time in seconds is not among them.
         first = 1 if self.knows_past else at_ns // SECOND_NS
         return next(name for number in count(first) if (name := f"{run}/s{number}") not in self._cases)
 
     def _matched(self, incidents: Sequence[Incident]) -> list[_Case | None]:
-        """The case of each incident. The same cause goes first: only what is left is matched by likeness."""
+        """The case of each incident. The same cause goes first; only the rest is matched by similarity."""
         free = list(self._cases.values())
         matched: list[_Case | None] = [None] * len(incidents)
         for likeness in (_same_cause, _same_trouble):
@@ -185,7 +186,7 @@ class Casebook:
 
 
 def restored(events: Iterable[AnyEvent]) -> list[IncidentChange]:
-    """The changes in a record, oldest first. What cannot be read was written by a newer version."""
+    """The changes in a record, oldest first. Diagnoses that cannot be decoded come from a newer version."""
     changes = []
     for event in events:
         if isinstance(event, IncidentDiagnosed):
@@ -198,7 +199,7 @@ def restored(events: Iterable[AnyEvent]) -> list[IncidentChange]:
 
 
 def diagnosis(incident: Incident) -> str:
-    """The incident for the record: all of it, but for the names beyond the first few of each observation."""
+    """The incident for the record, with only the first few subjects of each observation."""
     evidence = tuple(
         msgspec.structs.replace(one, subjects=one.subjects[:SUBJECTS_KEPT_MAX]) for one in incident.evidence
     )
@@ -212,7 +213,7 @@ def _best(incident: Incident, cases: Iterable[_Case], likeness: "_Likeness") -> 
 
 
 def _same_cause(incident: Incident, case: _Case) -> float:
-    """1 for an open case of this cause, less for one that was over shortly before, 0 for any other."""
+    """1 for an open case of this cause, less for one that ended shortly before, 0 for any other."""
     known = case.incident
     if _place(incident) != _place(known):
         return 0.0
@@ -225,8 +226,8 @@ def _same_cause(incident: Incident, case: _Case) -> float:
 
 
 def _same_trouble(incident: Incident, case: _Case) -> float:
-    """How much the two rest on the same observations, or hold up the same members from the same moment on.
-    What nothing explained has neither: a cause that is found for the same moment is that of it.
+    """How far the two rest on the same observations, or hold up the same members since the same moment. An
+    unexplained incident has neither: a cause found for the same moment belongs to it.
     """
     known = case.incident
     if not case.is_open:
@@ -252,7 +253,7 @@ def _place(incident: Incident) -> tuple[str, str]:
 
 
 def _observations(incident: Incident) -> set[tuple[str, str]]:
-    """What was seen where. That the run is slow is no mark of an incident: of every one it is."""
+    """What was observed where. The run's own slowness is left out: every incident has it."""
     return {
         (one.metric, subject)
         for one in incident.evidence
@@ -272,9 +273,9 @@ def _first_word(case: _Case, at_ns: int) -> IncidentChange | None:
 
 
 def _go_on(case: _Case, incident: Incident, at_ns: int) -> IncidentChange | None:
-    """Bring a case up to date, and say what there is to say about that."""
+    """Bring a case up to date, and return the change to report, if any."""
     if incident.ended_ns is not None and not case.is_open:
-        return None  # it is still in the assessment's window, and known to be over
+        return None  # still in the assessment's window, but known to be over
     known, was_open = case.incident, case.is_open
     cost = _cost_so_far(case, incident, at_ns)
     began_ns = min(known.began_ns, incident.began_ns)
@@ -291,7 +292,7 @@ def _go_on(case: _Case, incident: Incident, at_ns: int) -> IncidentChange | None
 
 
 def _over_with(incident: Incident, run_ended_ns: int | None) -> Incident:
-    """The incident, which no run outlasts that has ended."""
+    """The incident, ended no later than its run."""
     if run_ended_ns is None:
         return incident
     ended_ns = run_ended_ns if incident.ended_ns is None else min(incident.ended_ns, run_ended_ns)
@@ -299,7 +300,7 @@ def _over_with(incident: Incident, run_ended_ns: int | None) -> Incident:
 
 
 def _end(case: _Case, at_ns: int, run_ended_ns: int | None = None) -> IncidentChange:
-    """Over with its run, or when it was last shown: how much later somebody looked says nothing about it."""
+    """End a case with its run, or when it was last shown, however late the next look was."""
     case.is_open = False
     ended_ns = max(case.shown_ns, case.incident.noticed_ns) if run_ended_ns is None else run_ended_ns
     case.incident = msgspec.structs.replace(case.incident, ended_ns=ended_ns)
@@ -312,14 +313,12 @@ def _told(case: _Case, state: IncidentState, at_ns: int) -> IncidentChange:
 
 
 def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
-    """As assessed; where the window no longer reaches back to the beginning, what was known and what was
-    added to it since then.
-    """
+    """The assessed cost; if the window misses the beginning, the known cost plus what came since."""
     known, assessed = case.incident.cost, incident.cost
     if known is None or assessed is None or incident.began_ns <= case.incident.began_ns:
         return assessed or known
     until_ns = at_ns if incident.ended_ns is None else incident.ended_ns
-    # What happened between its end and its coming back is not part of it.
+    # The time between its end and its return does not count.
     from_ns = case.shown_ns if case.is_open else max(case.shown_ns, incident.began_ns)
     hours = max(0, until_ns - from_ns) / HOUR_NS
     gpu_hours = known.lost_gpu_hours + hours * assessed.gpu_hours_per_hour
@@ -336,8 +335,8 @@ def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
 
 
 def _is_news(told: Incident, now: Incident) -> bool:
-    """Whether who knows the one has to hear the other: another cause, owner or action; that the run feels it
-    now, or far more than before; or twice the bill.
+    """Whether the change must be reported: another cause, owner or action; the run feels it for the first
+    time, or far more than before; or the cost has doubled.
     """
     if any(getattr(told, name) != getattr(now, name) for name in _NEWS) or _place(told) != _place(now):
         return True

@@ -1,4 +1,4 @@
-"""One look at runs: their record and their signals put before `assess`, at a price that fits them."""
+"""One look at runs: read their record and signals, call `assess`, and price the incidents."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,21 +24,21 @@ from holdfast.topology.file import Described, Maintenance
 from holdfast.topology.graph import Topology
 
 REFERENCE_AGE_NS_MAX = 300 * 10**9
-"""What a healthy step takes changes little from one look to the next."""
+"""The time of a healthy step changes little from one look to the next."""
 REFERENCE_AGE_TIMES = 50
-"""For so many times as long as it took, a reading is kept: a watch must not be busy with it."""
+"""A reading is kept for this many times as long as it took, so that a watch is not busy with it."""
 CONTEXT_KINDS = (
     *("run.started", "run.ended", "generation.opened", "member.joined", "member.lost", "phase.entered"),
     *("checkpoint.begun", "checkpoint.saved", "checkpoint.failed", "fault.observed", "action.taken"),
     *("cost.rate", "reference.declared"),
 )
-"""What an assessment wants of the record. Steps are left out: they are in the signals, and too many."""
+"""The events that an assessment needs. Steps are left out: the signals have them, and they are too many."""
 
 
 class References:
-    """What a healthy step of each run takes, and how far its steps are from that: as `report` says it.
+    """The time of a healthy step of each run, and how far its steps are from that, as in `report`.
 
-    A reading is kept for a while: a whole run is folded for it.
+    A reading is kept for a while, because it folds the whole run.
     """
 
     def __init__(self, store: Store) -> None:
@@ -46,7 +46,7 @@ class References:
         self._read: dict[str, tuple[range, ReportedPace | None]] = {}
 
     def pace(self, run: str, at_ns: int) -> ReportedPace | None:
-        """None where the record has no step of the run."""
+        """The pace; None if the record has no step of the run."""
         known_ns, pace = self._read.get(run, (range(0), None))
         if at_ns not in known_ns:
             begun_ns = time.monotonic_ns()
@@ -64,7 +64,7 @@ class References:
 
 
 class LookSetting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What an assessment looks at, and with which prices."""
+    """What an assessment reads, and its prices."""
 
     store: Store
     source: Source
@@ -79,14 +79,14 @@ class LookSetting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
-    """What the record says of runs, for an assessment. healthy: what their steps should take."""
+    """What the record says about runs, for an assessment. healthy: the step times they should have."""
 
     events: tuple[ev.KnownEvent, ...]
     healthy: dict[str, Healthy]
 
 
 def sees_machines(source: Source) -> bool:
-    """Whether there is a metric of any host or device: without one, nothing beneath a run can be seen."""
+    """Whether there is a metric of any host or device: without one, nothing beneath a run is visible."""
     return any(describe(name).scope in HOSTED for name in TranslatedSource(source).metrics())
 
 
@@ -107,10 +107,10 @@ def look(
     *,
     elsewhere: bool = False,
 ) -> Assessment:
-    """What is wrong with these runs at this moment. since_ns: since when something is known to be.
+    """Assess these runs at this moment. since_ns: when a known problem began.
 
-    recalled: what the record said, where it was asked before. elsewhere: also of machines that none of them
-    is on.
+    recalled: the record's contents, if they were read before. elsewhere: also assess machines without any of
+    these runs.
     """
     said = recall(setting, runs, at_ns) if recalled is None else recalled
     topology = _grounded(setting.cluster, _members(said.events))
@@ -132,7 +132,7 @@ def look(
 
 
 def _doubted(found: Assessment, covered: Mapping[str, Coverage]) -> Assessment:
-    """The same, less sure of runs whose machines the telemetry does not know by their names."""
+    """The same, with less confidence for runs whose machines have other names in the telemetry."""
     flaws = {run: one.flaw for run, one in covered.items() if one.flaw is not None}
     if not flaws:
         return found
@@ -159,7 +159,7 @@ Seats = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 
 
 def _members(events: Iterable[ev.KnownEvent]) -> Seats:
-    """Of each run, who is in it by the record, and on which node."""
+    """The members of each run according to the record, with their nodes."""
     found: dict[str, dict[str, str]] = {}
     seated: dict[str, frozenset[str]] = {}
     for event in events:
@@ -169,7 +169,7 @@ def _members(events: Iterable[ev.KnownEvent]) -> Seats:
             found.get(event.run, {}).pop(event.subject, None)
         elif isinstance(event, ev.GenerationOpened) and event.members:
             seated[event.run] = frozenset(event.members)
-    # Processes that are kept warm have joined as well, and are in no generation.
+    # Warm processes have joined as well, but are in no generation.
     return tuple(
         (run, seats)
         for run, members in found.items()
@@ -179,7 +179,7 @@ def _members(events: Iterable[ev.KnownEvent]) -> Seats:
 
 @lru_cache(maxsize=2)
 def _grounded(cluster: Described, members: Seats) -> Topology:
-    """The cluster with the runs on it as they are now; made again when somebody comes or goes."""
+    """The cluster with the present members of its runs; rebuilt when a member joins or leaves."""
     return cluster.with_members({run: dict(seats) for run, seats in members}) if members else cluster.topology
 
 
@@ -197,9 +197,9 @@ def _context(store: Store, run: str, at_ns: int) -> Iterable[ev.KnownEvent]:
 
 
 def _priced(prices: Prices, events: Iterable[ev.KnownEvent]) -> Prices:
-    """With what a GPU-hour costs by the record, where all runs agree on it; an assessment has one price.
+    """The prices with the recorded price of a GPU-hour, if all runs agree on it; an assessment has one price.
 
-    Without such a record the rates count that hold at the moment.
+    Without a recorded price, the rates of the moment count.
     """
     rates: dict[str, float] = {}
     chips: dict[str, str] = {}

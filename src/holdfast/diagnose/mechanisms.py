@@ -1,8 +1,7 @@
-"""The known ways in which something slows a run, as data: what shows at the cause, what follows, who is late.
+"""The known ways in which a run gets slow, as data: signs at the cause, consequences, late members.
 
-They are in mechanisms.toml. A mechanism is no more than what an experienced engineer would look for. Weights
-are in bans: an observation of weight 1 makes the cause ten times as likely, against any other, as it was
-without it.
+They are in mechanisms.toml. A mechanism is what an experienced engineer would look for. Weights are in bans:
+an observation of weight 1 makes the cause ten times as likely as it was before, compared with any other.
 """
 
 import tomllib
@@ -18,16 +17,17 @@ from holdfast.signals.domains import Domain, Seam
 from holdfast.topology.graph import Kind
 
 Reach = Literal["beneath", "everyone", "wandering", "stall"]
-"""Who is slowed: the members that depend on the cause and no others; all of them; another one each time; or
-nobody's step, but the time between steps."""
+"""Which members are slowed: those that depend on the cause and no others; all; another one each time; or
+none, but the time between steps grows.
+"""
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a mechanism begins.
 
-    kinds  of subject that it begins at
+    kinds  of subjects at which it can begin
     seam   the border between teams that it crosses
-    owner  the team that can mend it; empty: the one that owns the subject
+    owner  the team that can fix it; empty: the owner of the subject
     """
 
     domain: Domain
@@ -37,24 +37,23 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Mechanism(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One way to be slow.
+    """One way to be slow. `reach` and `slows` default to what most mechanisms have.
 
-    suspect   the part of a node that is checked before one that was drained for this comes back
-    reach, slows: as most have them unless it is said
-    shows     signs at the cause, or at all of what it consists of
-    follows   signs further down, at some of what depends on it
-    uneven    of these, that only some of what depends on it shows them is the point
-    against   signs anywhere near it that speak for something else
+    suspect   the part of a node to check before a node that was drained for this comes back
+    shows     signs at the cause, or at all of its parts
+    follows   signs further down, at some of its dependents
+    uneven    those of them that count only if just some dependents show them
+    against   signs anywhere near it that suggest another cause
     slows     the symptoms in the run that it explains
-    clears    signs that are looked for and not found, where their absence says something
-    needs     without one of these it is not thought of; those in `shows` where empty
-    decisions what somebody had decided just before
+    clears    signs whose absence counts, if they are measured
+    needs     it is considered only with one of these signs; empty: those in `shows`
+    decisions  actions whose decision just before supports it
     decides   the observation that would settle it
-    is_owned  whether anybody can be told that it is theirs
-    leads_s   it may come so long before the run is slower, as a restart may lie between
-    grows     it comes bit by bit: its own signs may stand out from chance long after steps became longer
-    rivals    signs of causes that look the same otherwise: where they are not measured, it is less sure; of
-              what may be in a part of the run, only where it is all of it
+    is_owned  whether a team can be named as its owner
+    leads_s   how long before the slowdown it may begin, for example because of a restart in between
+    grows     it develops bit by bit: its own signs may stand out only long after steps became longer
+    rivals    signs of causes that otherwise look the same: if they are not measured, confidence is lower; for
+              a mechanism that may hit a part of the run, only if it hits all of it
     """
 
     name: str
@@ -87,5 +86,5 @@ MECHANISMS = tuple(msgspec.convert({"name": name, **told}, Mechanism) for name, 
 
 
 def suspected(mechanism: str) -> SuspectPart:
-    """Which part of a node this is about; all of it where no mechanism is called so."""
+    """The part of a node that this mechanism concerns; the whole node if the mechanism is unknown."""
     return next((one.suspect for one in MECHANISMS if one.name == mechanism), "node")

@@ -1,4 +1,4 @@
-"""Signs that are a subject's own, and those that others only show for its sake."""
+"""Signs that are a subject's own, and signs that others show only because of it."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -12,12 +12,12 @@ RESENT, ANSWERED = "resent-packets", "answered-packets"
 HOST_OWN = frozenset({"swapping", "memory-pressure", "thrashing", "slow-disk", "cpu-pressure", "io-pressure"})
 """Signs of which one host may have far more than others."""
 DOMINATES = 3.0
-"""Of two rates of packets that are sent again: the links with the larger one lose them."""
+"""Of two rates of resent packets: the links with a rate this many times as large lose the packets."""
 
 
 def own_signs(findings: Sequence[Finding]) -> list[Finding]:
-    """Without the signs that others show for the sake of one: where one host has by far the most of what
-    hosts have of their own, it is that host, and the rest have what they always have or what comes of it.
+    """Leave out signs that others show because of one: if one host has by far the most of a sign in
+    `HOST_OWN`, it is that host, and the others show their usual amount or a consequence.
     """
     by_metric: dict[tuple[str, str], list[Finding]] = {}
     for one in findings:
@@ -32,15 +32,15 @@ def own_signs(findings: Sequence[Finding]) -> list[Finding]:
     if dropped:
         kept = [one for one in findings if (one.sign, one.metric, one.subject) not in dropped]
     if any(one.sign == "slow-step" and one.until_ns is None for one in kept):
-        # Who is no longer late is not why the run still is.
+        # A member that is no longer late does not explain a run that is still slow.
         kept = [one for one in kept if one.sign not in LATE or one.until_ns is None]
     return list(own_resends(kept) if any(one.sign == RESENT for one in kept) else kept)
 
 
 def own_resends(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """What is lost on one link is sent again by all that talk over it. Of several that send again, the one
-    with errors of its own, or with by far the most, is where packets are lost; its peers answer. A host sends
-    again over its bad port.
+    """Packets lost on one link are resent by all that talk over it. Of several subjects that resend, the one
+    with errors of its own, or with by far the most, loses the packets, and its peers answer. A host resends
+    over its bad port.
     """
     broken = {one.subject.partition("/")[0]: one.subject for one in findings if one.sign in PORT_OWN}
     by_metric: dict[str, list[Finding]] = {}

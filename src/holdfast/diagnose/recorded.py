@@ -1,4 +1,4 @@
-"""Incidents in the record: how they are written there, and how they are found again."""
+"""Incidents in the record: how to write them, and how to find them again."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ class RecordOutlet:
 
 
 def changes_of(store: Store, *runs: str) -> list[IncidentChange]:
-    """All that was said of incidents of these runs, oldest first; of every run where none is named."""
+    """All recorded changes of incidents of these runs, oldest first; of every run if none is named."""
     return [
         change
         for run in runs or (None,)
@@ -49,13 +49,13 @@ def changes_of(store: Store, *runs: str) -> list[IncidentChange]:
 
 
 def latest(changes: Iterable[IncidentChange]) -> list[IncidentChange]:
-    """The last word on each incident, the one that began last first."""
+    """The last change of each incident, the incident that began last first."""
     last = {change.incident.name: change for change in changes}
     return sorted(last.values(), key=lambda change: (-change.incident.began_ns, change.incident.name))
 
 
 def find(store: Store, name: str | None) -> IncidentChange:
-    """The incident of this name; of a run, the newest that is open, or the newest; of nothing, of any run."""
+    """The incident of this name; for a run, its newest open one, or its newest; for None, of any run."""
     found = _NAME.fullmatch(name) if name else None
     run = found["run"] if found else name
     known = latest(changes_of(store) if run is None else changes_of(store, run))

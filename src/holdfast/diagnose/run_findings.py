@@ -1,7 +1,7 @@
-"""The findings around one run: what was found where, and how each sign lies in the graph.
+"""The findings around one run: what was found where, and how each sign is spread over the graph.
 
-A sign that many show has a cause beneath them: for each subject that they depend on it is counted how many of
-them do, and how many that depend on it as well do not show it.
+A sign that many show has a common cause: for each subject that they depend on, count how many of its
+dependents show the sign, and how many do not.
 """
 
 from collections import Counter
@@ -17,30 +17,30 @@ from holdfast.topology.graph import Kind, Topology
 
 EVERYONE_SHARE = 0.8
 MACHINE_SIGNS = frozenset({"low-clock", "cpu-pressure", "memory-pressure", "io-pressure"})
-"""Where these are measured and not found, it is nothing of what usually makes one node late."""
+"""If these are measured and not found, the usual reasons for one late node are ruled out."""
 GPU_SIGNS = frozenset({"low-clock", "low-power"})
 ALIKE_SHARE = 0.03
 FEW_SHARE, WAITS_SHARE = 0.5, 0.6
 OUTSIDE_SHARE = 0.35
-"""Of the machines beside a group so many may show what it shows: more of them, and it is not the group."""
+"""This share of the machines outside a group may show its sign: with more of them, it is not the group."""
 CLEAR_SHARE = 0.25
-"""Of late members so many may have something unusual beneath them by chance."""
+"""This share of late members may have something unusual beneath them by chance."""
 OWN_MAX = 16
 PORT_OWN = frozenset({"symbol-errors", "link-recoveries", "link-down", "slow-link", "damaged-packets"})
-"""Signs that a port shows of its own link, whoever talks over it."""
+"""Signs that a port shows about its own link, whichever hosts talk over it."""
 SWITCH = "infiniband_switch_"
-"""So begin the metrics that a switch counts itself."""
+"""The prefix of metrics that a switch itself counts."""
 LATE = ("late-compute", "late-exchange", "late-data")
 POOL_SIGN = "slow-transfer"
 STALLS = ("slow-checkpoint", "frequent-checkpoints")
 STOPPED = "no-step"
 SYMPTOMS = (STOPPED, "slow-step", *LATE, "wandering", *STALLS)
 FELT = frozenset({*SYMPTOMS, "creeping", "stopped-first"})
-"""What is seen of the run itself, and so is no cause of it."""
+"""Symptoms of the run itself, which are not causes."""
 
 
 class SignFit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a sign lies around a subject: hit of the `total` that show it, of the `reached` that could."""
+    """How a sign is spread around a subject: `hit` of `total` that show it, of `reached` that could."""
 
     hit: int
     reached: int
@@ -60,7 +60,7 @@ class SignFit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunFindings:
-    """The findings around one run, by sign, and how each sign lies in the graph."""
+    """The findings around one run, by sign, and how each sign is spread over the graph."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class RunFindings:
         measured: Collection[str] = frozenset(),
         from_ns: int = 0,
     ) -> None:
-        """measured: the signs that would have been found if they had been there. from_ns: what was so then
-        had begun before anybody looked, and nobody knows when.
+        """measured: the signs that the available metrics can show. from_ns: the first moment with readings; a
+        state that held then began at an unknown earlier time.
         """
         self.findings, self.topology, self.scene, self.measured = findings, topology, scene, measured
         self.from_ns = from_ns
@@ -125,14 +125,14 @@ class RunFindings:
         return self.fits_by_kind.get(sign, {}).get(kind, {}).get(subject)
 
     def fit_at(self, sign: str, subject: str) -> SignFit | None:
-        """How the sign lies around the subject; of a run, how much of it shows it."""
+        """How the sign is spread around the subject; for the run, how much of it shows the sign."""
         fit = self.fit(sign, subject)
         if fit is None and subject == self.scene.run and self.has(sign):
             return self.over_run(sign)
         return fit
 
     def over_run(self, sign: str) -> SignFit | None:
-        """How many of the run's members, or of what of their kind it has, show a sign."""
+        """How many of the run's members, or of its subjects of the same kind, show a sign."""
         if sign not in self._over_run:
             self._over_run[sign] = self._over_run_of(self._by_kind[sign])
         return self._over_run[sign]
@@ -141,7 +141,7 @@ class RunFindings:
         total = sum(map(len, shown.values()))
         kinds = {kind for kind in shown if kind is not None}
         if not kinds and self.scene.run in self.topology:
-            # What the graph does not know, such as a name server, everybody may depend on.
+            # All members may depend on a subject that the graph does not have, such as a name server.
             return SignFit(hit=total, reached=total, total=total)
         count = len(self.members) or len(self.scene.members)
         if kinds and self.scene.run in self.topology and not kinds & {"run", "member"}:
@@ -149,13 +149,13 @@ class RunFindings:
         return SignFit(hit=min(total, count), reached=max(count, total), total=total) if count else None
 
     def stands_out(self, sign: str, fit: SignFit) -> bool:
-        """Whether hardly any of the run's machines beside these show the sign: otherwise it is not theirs."""
+        """Whether hardly any other machine of the run shows the sign: otherwise it is not theirs."""
         whole = self.over_run(sign)
         outside = 0 if whole is None else whole.reached - fit.reached
         return outside <= 0 or (fit.total - fit.hit) <= OUTSIDE_SHARE * outside
 
     def at(self, sign: str, subject: str) -> list[Finding]:
-        """The findings of a sign at the subject or at what depends on it."""
+        """The findings of a sign at the subject or at its dependents."""
         if (sign, subject) not in self._found:
             self._found[sign, subject] = self._look(self.by_sign.get(sign, {}), subject)
         return self._found[sign, subject]
@@ -169,7 +169,7 @@ class RunFindings:
         return [finding for name, finding in at.items() if name in near]
 
     def near(self, subject: str) -> set[str]:
-        """The subject, what depends on it and what it depends on; for a run all that anything is found at."""
+        """The subject, its dependents and its dependencies; for a run, all subjects with findings."""
         if subject == self.scene.run or subject not in self.topology:
             return {finding.subject for finding in self.findings}
         return {subject, *self.beneath_of(subject), *self.topology.causes(subject)}
@@ -183,13 +183,13 @@ class RunFindings:
         return self._radius[subject]
 
     def is_everywhere(self, sign: str) -> bool:
-        """Whether nearly all members are late in one way: then who is late does not say where it is."""
+        """Whether nearly all members are late in one way: then the late members do not locate the cause."""
         return len(self.members) > 1 and len(self.late[sign]) >= EVERYONE_SHARE * len(self.members)
 
     @cached_property
     def is_waited_for(self) -> bool:
-        """Whether some members compute longer, and nearly all others, and hardly they, exchange longer: these
-        wait for them.
+        """Whether some members compute longer, and the exchange is longer for nearly all others but hardly
+        for them: the others wait for them.
         """
         late, waiting = self.late["late-compute"], self.by_sign.get("late-exchange", {})
         others = [one.value - one.usual for name, one in waiting.items() if name not in late]
@@ -203,9 +203,7 @@ class RunFindings:
 
     @cached_property
     def has_grown(self) -> bool:
-        """Whether all members compute longer by the same factor while their GPUs do as ever: then a step may
-        have more to do than before.
-        """
+        """Whether all members compute longer by the same factor at normal clocks: steps may do more work."""
         if not self.is_everywhere("late-compute") or not set(self.measured) >= GPU_SIGNS:
             return False
         if any(self.has(sign) for sign in GPU_SIGNS):
@@ -215,7 +213,7 @@ class RunFindings:
 
     @cached_property
     def may_have_grown(self) -> bool:
-        """Whether steps may be longer because they have more to do: all members by the same factor, or bit by
+        """Whether steps may be longer because they have more work: all members by the same factor, or bit by
         bit for hours with nothing else found.
         """
         if self.has_grown:
@@ -224,12 +222,12 @@ class RunFindings:
         return self.has("creeping") and not causes and not any(self.late.values())
 
     def is_clear(self, late: set[str]) -> bool:
-        """Whether nothing is found beneath these members, where it would be: it is not their machines."""
+        """Whether nothing is found beneath these members although it is measured: their machines are fine."""
         return set(self.measured) >= MACHINE_SIGNS | GPU_SIGNS and not self.have_signs(late)
 
     def have_signs(self, late: set[str]) -> bool:
-        """Whether something is found beneath so many of these members that it is not by chance; beneath all
-        members it does not tell them from the others.
+        """Whether something is found beneath more of these members than by chance; a finding beneath all
+        members does not distinguish them.
         """
         seen: set[str] = set()
         everyone = set(self.members)
@@ -242,7 +240,7 @@ class RunFindings:
         return False
 
     def first_like(self, sign: str, subject: str) -> str | None:
-        """Another subject of its kind that shows the sign."""
+        """Another subject of the same kind that shows the sign."""
         if subject not in self.topology:
             return None
         alike = self._by_kind.get(sign, {}).get(self.topology.kind(subject), ())
@@ -250,19 +248,19 @@ class RunFindings:
 
     @cached_property
     def sees_pools(self) -> bool:
-        """Whether what comes from inference pools is measured, if the run takes anything from any."""
+        """Whether inference pools are measured, if the run depends on any."""
         known = self.scene.run in self.topology
         needs = self.topology.dependencies(self.scene.run) if known else ()
         return POOL_SIGN in self.measured or not any(self.topology.kind(name) == "pool" for name in needs)
 
     def is_own(self, sign: str, subject: str) -> bool:
-        """Whether a sign at the subject may be its own. What many show at once has a cause beneath them."""
+        """Whether a sign at the subject may be its own. If many show it, the cause is beneath them."""
         at = self.by_sign[sign]
         return subject in at and (len(at) <= OWN_MAX or at[subject].grave)
 
     def has_one_bad_link(self, subject: str) -> bool:
         """Whether all that is wrong with a host or a switch is one port beneath it: then it is that port. A
-        switch counts errors at the other end of that link, so one of its own may be the same.
+        switch counts errors at the other end of that link, so one port of its own may be the same link.
         """
         if self._bad_links[subject] > 1:
             return False
@@ -270,9 +268,7 @@ class RunFindings:
         return len(beneath) == 1 or self._bad_hosts[subject] == 1
 
     def unplaced_switches(self, sign: str) -> list[str]:
-        """Switches that count errors and have no place in the graph, while everybody's exchange is late:
-        members that talk over them wait.
-        """
+        """Switches with errors that are not in the graph, while nearly all members exchange late."""
         if sign not in PORT_OWN or not self.is_everywhere("late-exchange"):
             return []
         at = self.by_sign.get(sign, {})
@@ -287,12 +283,12 @@ class RunFindings:
 
     @cached_property
     def _bad_hosts(self) -> Counter[str]:
-        """By host, its bad ports: the graph may not know which ports it has."""
+        """By host, its bad ports: the graph may not know a host's ports."""
         return Counter(port.partition("/")[0] for port in self._bad_ports)
 
     @cached_property
     def _bad_links(self) -> Counter[str]:
-        """By switch, on how many of its ports it counts errors."""
+        """By switch, the number of its ports with errors."""
         at = Counter(
             (finding.metric, finding.method, finding.subject)
             for finding in self.findings
@@ -304,7 +300,7 @@ class RunFindings:
         return most
 
     def _around(self, by_kind: Mapping[Kind | None, Sequence[str]]) -> dict[Kind | None, dict[str, SignFit]]:
-        """By kind, for every mechanism asks for a few kinds only; None: what the graph does not know."""
+        """By kind, because a mechanism needs only a few kinds; None: subjects missing in the graph."""
         subjects = {name for of_kind in by_kind.values() for name in of_kind}
         total = len(subjects)
         alone = SignFit(hit=1, reached=1, total=total)
@@ -315,7 +311,7 @@ class RunFindings:
             among = self.members if kind == "member" and self.members else None
             found = self.topology.common_causes(of_kind, among)
             if kind == "node" and (on_them := self._members_on(of_kind)):
-                # A mount is its clients' members', not their nodes'; what shows the sign are nodes.
+                # In the graph members depend on mounts, nodes do not; but here nodes show the sign.
                 over = self.topology.common_causes(on_them, self.members)
                 found = (*found, *(shared for shared in over if shared.kind == "mount"))
             for shared in found:
@@ -324,7 +320,7 @@ class RunFindings:
                     fit = self._fit_of_nodes(shared.subject, of_kind, total)
                 of_kind_above = fits.setdefault(shared.kind, {})
                 if shared.subject in subjects:
-                    # It shows the sign itself; what depends on it shows it for its sake.
+                    # It shows the sign itself; its dependents show it as a consequence.
                     beneath = shared.hit if shared.kind != kind else 0
                     known = of_kind_above[shared.subject]
                     fit = SignFit(hit=known.hit + beneath, reached=known.reached + beneath, total=total)

@@ -1,7 +1,7 @@
 """Runbooks: what to do about an incident, filled in with its own subjects, evidence, times and commands.
 
-Each is a Markdown file of this folder's `runbooks`, named for a mechanism or a seam. What a file may use is
-what `Facts` has; a name that is not there is an error, and the tests render every file.
+Each is a Markdown file in the folder `runbooks` beside this module, named after a mechanism or a seam. A file
+may use the fields of `Facts`; any other name is an error, and the tests render every file.
 """
 
 import re
@@ -25,9 +25,9 @@ FOLDER = Path(__file__).parent / "runbooks"
 SEAMS: tuple[Seam, ...] = ("facilities-ml", "gpu-fabric-pool", "runtime-schedule-finance")
 UNKNOWN = "unknown"
 HOSTS_IN_QUERIES_MAX = 16
-"""A query for more hosts than this answers with more lines than anybody reads."""
+"""A query for more hosts than this returns more lines than anyone reads."""
 MARGIN_S = 600
-"""Graphs and logs are asked for from so long before the beginning: what came first is what matters."""
+"""Graphs and logs begin this long before the incident: what came first is what matters."""
 
 _GPU = re.compile(r"(?P<host>.+)\.(?P<index>[0-9]+)")
 _PORT = re.compile(r"(?P<host>[^/]+)/(?P<device>[^/]+)(?:/(?P<port>[0-9]+))?")
@@ -36,15 +36,15 @@ _REGEX_SIGNS = re.compile(r"([\\.^$*+?{}\[\]|()])")
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a runbook may say of an incident.
+    """What a runbook may say about an incident.
 
     subject     where the cause is; `host`, `gpu`, `device` and `port` as far as its name tells them: the host
-                is the first one affected where the cause is no part of a host, the GPU is empty where it is
-                none. These four are safe in a command as they are; everything else goes through `quote` or
+                is the first one affected if the cause is not part of a host, the GPU is empty if the cause is
+                not one. These four are safe in a command as they are; everything else goes through `quote` or
                 `argument` there, and through `label` in a query
-    hosts       the hosts of the members that are late, `hostlist` all of them as Slurm takes them, and
-                `host_regex` a pattern of PromQL for the first of them
-    range       of PromQL, from before the beginning until now, or until the end of what is over
+    hosts       the hosts of the late members; `hostlist` all of them in Slurm's notation, and `host_regex` a
+                PromQL pattern for the first of them
+    range       in PromQL, from before the beginning until now, or until the end
     since, until  the same stretch as moments
     """
 
@@ -72,25 +72,25 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """A runbook in Markdown. name: of the mechanism or the seam that it is for."""
+    """A runbook in Markdown. name: of its mechanism or seam."""
 
     name: str
     text: str
 
 
 def names() -> tuple[str, ...]:
-    """Every runbook there is: of the mechanisms and of the seams."""
+    """Every runbook: those of the mechanisms and of the seams."""
     return tuple(sorted(path.stem for path in FOLDER.glob("[a-z]*.md")))
 
 
 def runbook(incident: Incident, *, now_ns: int) -> Rendered:
-    """What to do about an incident. A mechanism that has no runbook of its own is treated as unknown."""
+    """What to do about an incident. A mechanism without a runbook gets that of `unknown`."""
     wanted = incident.runbook or incident.cause.mechanism
     return _rendered(wanted if wanted in names() else UNKNOWN, incident, now_ns)
 
 
 def seam_runbook(incident: Incident, *, now_ns: int) -> Rendered | None:
-    """Who calls whom; None where the incident crosses no seam."""
+    """Who calls whom; None if the incident crosses no seam."""
     return _rendered(incident.seam, incident, now_ns) if incident.seam in SEAMS else None
 
 
@@ -127,9 +127,9 @@ def facts(incident: Incident, now_ns: int) -> Facts:
 
 
 def _hourly(incident: Incident) -> str:
-    """What waiting costs, as a clause."""
+    """The cost of waiting, as a clause."""
     if incident.cost is None:
-        return "what an hour of it costs is not known"
+        return "the cost of an hour of it is not known"
     if incident.cost.usd_per_hour is None:
         return f"an hour of it costs {incident.cost.gpu_hours_per_hour:,.1f} GPU-hours"
     return f"an hour of it costs {incident.cost.usd_per_hour:,.0f} USD"
@@ -143,7 +143,7 @@ def _rendered(name: str, incident: Incident, now_ns: int) -> Rendered:
 
 @cache
 def _templates() -> Environment:
-    # Markdown for people, not HTML: nothing is to be escaped, but what came from others stays on its line.
+    # Markdown for people, not HTML: no escaping, but texts from outside stay on one line.
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         undefined=StrictUndefined,
@@ -158,19 +158,19 @@ def _templates() -> Environment:
 
 
 def _one_line(value: object) -> object:
-    """Names and notes come from others: a newline in one could pass for an instruction of ours."""
+    """Names and notes come from outside: a newline in one could pass for an instruction of ours."""
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
 def _plain(name: str, placeholder: str) -> str:
-    """A host or a device as it stands in a command, within another host's too. What is not like a name could
-    be an option, or a list of others to the command that takes it: then the placeholder stands there.
+    """A host or a device that is safe in a command, also inside a remote command. Text that is not like a
+    name could be an option or a list, so a placeholder replaces it.
     """
     return name if _PLAIN.fullmatch(name) else placeholder
 
 
 def _argument(text: str, placeholder: str) -> str:
-    """One word of a shell, whatever is in it. No quoting keeps a leading dash from being an option."""
+    """The text as one shell word. Quoting does not keep a leading dash from being an option."""
     return placeholder if text.startswith("-") else shlex.quote(text)
 
 
@@ -179,7 +179,7 @@ def _bans(evidence: Evidence) -> str:
 
 
 def _parts(incident: Incident) -> tuple[str, str, str, str]:
-    """Host, GPU, device and port of the cause. Where it is on no host, the first one that suffers."""
+    """Host, GPU, device and port of the cause. If it is on no host, the first affected host."""
     subject, kind = incident.cause.subject, incident.cause.kind
     first = _host_of(incident.affected[0]) if incident.affected else "HOST"
     if kind == "port" and (found := _PORT.fullmatch(subject)):
@@ -190,7 +190,7 @@ def _parts(incident: Incident) -> tuple[str, str, str, str]:
 
 
 def _host_of(member: str) -> str:
-    """A member is a host's name, or `RUN/NAME` in a live run, where the name is all there is to go by."""
+    """The host of a member: its name, or NAME of `RUN/NAME` in a live run, which gives no better clue."""
     return member.rpartition("/")[2]
 
 

@@ -1,4 +1,4 @@
-"""What a flight recorder tells of a hang, in sentences, and as evidence of its incident."""
+"""What a flight recorder tells about a hang, in sentences, and as evidence of its incident."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -14,14 +14,13 @@ METRIC = "flight recorder"
 WEIGHT = 1.0
 """In bans: ranks that stand in a collective are not a run that evaluates or saves."""
 EARLIER_NS_MAX = 120 * 10**9
-"""By how much ranks may have entered the collective before the last step was seen: scrapes come late, and
-clocks differ."""
+"""Ranks may enter the collective this long before the last visible step: scrapes lag, clocks differ."""
 RANKS_CHARS_MAX = 60
 LINES_SHOWN_MAX = 4
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0, 2-7`; cut where there are too many."""
+    """`rank 3`, `ranks 0, 2-7`; cut if there are too many."""
     told = fold(map(str, ranks)).strip("[]").replace(",", ", ")
     if len(told) > RANKS_CHARS_MAX:
         told = f"{told[:RANKS_CHARS_MAX].rpartition(',')[0]}, … ({len(ranks):,} in all)"
@@ -34,9 +33,9 @@ def call_text(place: Place) -> str:
 
 
 def place_text(place: Place) -> str:
-    """Where some ranks are, without their program's lines."""
+    """Where some ranks are, without the lines of their program."""
     if not place.call:
-        return "in no call that the dump has"
+        return "in no recorded call"
     return f"after {call_text(place)}, its last" if place.is_finished else f"in {call_text(place)}"
 
 
@@ -45,7 +44,7 @@ def line_text(line: CodeLine) -> str:
 
 
 def sentence(one: Standstill) -> str:
-    """Who stands in what, and who is not in it, in one sentence."""
+    """Which ranks stand in what, and which are missing, in one sentence."""
     inside, count = one.inside, len(one.inside.ranks)
     who = f"{'All' if count == one.size else f'{count:,} of'} {wording.many(one.size, 'rank')}"
     if one.size == 1:
@@ -74,7 +73,7 @@ def _missing(one: Standstill) -> list[str]:
 
 
 def _without(undumped: Sequence[int], unreadable: Collection[int]) -> list[str]:
-    """A rank whose file cannot be used is not one that left none."""
+    """Clauses on the ranks without a dump and, separately, on those whose file cannot be used."""
     none = [rank for rank in undumped if rank not in unreadable]
     parts = [f"there is no dump of {ranks_text(none)}"] if none else []
     if damaged := [rank for rank in undumped if rank in unreadable]:
@@ -87,7 +86,7 @@ def _dumps(ranks: Sequence[int]) -> str:
 
 
 def _is_instead(place: Place, one: Standstill) -> bool:
-    """Whether these ranks are in the group's same number, but in something else or with other sizes."""
+    """Whether these ranks are at the group's same number, but in another call or with other sizes."""
     return one.kind == "other" and (place.group, place.seq) == (one.inside.group, one.inside.seq)
 
 
@@ -98,7 +97,7 @@ def _sizes(place: Place) -> str:
 
 
 def summary(told: RanksStanding) -> str:
-    """The most telling standstill in a sentence; or that nobody stands in any."""
+    """The most telling standstill in a sentence; or that no rank stands in one."""
     if told.standstills:
         return sentence(told.standstills[0])
     if told.undumped:
@@ -135,7 +134,7 @@ def action(told: RanksStanding) -> str:
 
 
 def _find_out(undumped: Sequence[int], unreadable: Collection[int]) -> str:
-    """What to do about ranks of which nothing is known."""
+    """What to do about ranks without any data."""
     none = [rank for rank in undumped if rank not in unreadable]
     parts = [f"Look at {ranks_text(none)}: the process died, or its node cannot be reached."] if none else []
     if damaged := [rank for rank in undumped if rank in unreadable]:
@@ -144,13 +143,13 @@ def _find_out(undumped: Sequence[int], unreadable: Collection[int]) -> str:
 
 
 def as_json(told: RanksStanding) -> dict[str, object]:
-    """All of it, and the sentences that people get."""
+    """All data, and the sentences for people."""
     return {"summary": summary(told), "action": action(told), **msgspec.structs.asdict(told)}
 
 
 def is_of(incident: Incident, told: RanksStanding, at_ns: int) -> bool:
-    """Whether the dumps are of this hang, as it is at this time, and not of an earlier one or a later.
-    Those that say no time are believed.
+    """Whether the dumps belong to this hang at this time, and not to an earlier or later one. Dumps without a
+    time are believed.
     """
     times_ns = [one.since_ns for one in told.standstills]
     return any(
@@ -165,7 +164,7 @@ def is_open_hang(incident: Incident) -> bool:
 def with_standing(
     incidents: Iterable[Incident], told: RanksStanding | None, at_ns: int
 ) -> tuple[Incident, ...]:
-    """The same, with what the flight recorder tells as evidence of those that are hangs."""
+    """The same incidents, with the flight recorder's evidence on those that are hangs."""
     return tuple(
         _told(one, told) if told is not None and is_open_hang(one) and is_of(one, told, at_ns) else one
         for one in incidents
@@ -173,7 +172,7 @@ def with_standing(
 
 
 def _decides(told: RanksStanding) -> str:
-    """Whose stack is still to be taken."""
+    """The stacks that are still to be taken."""
     unknown = [rank for rank in told.holding if rank not in told.stacks]
     return f"A stack (py-spy dump) of {ranks_text(unknown)}." if unknown else ""
 

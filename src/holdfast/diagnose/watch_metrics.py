@@ -1,8 +1,8 @@
-"""What `holdfast watch` tells Prometheus about itself and about what it has found.
+"""The metrics of `holdfast watch` about itself and its findings.
 
-Names, units and types follow Prometheus' conventions: base units, `_total` for what only grows. A series is a
-run and one way to be slow: neither members nor incidents' names are labels, so that there are few of them,
-and they go when the incident does.
+Names, units and types follow Prometheus' conventions: base units, `_total` for counters. A series is a run
+and one way to be slow: neither members nor incident names are labels, so there are few series, and they end
+with the incident.
 """
 
 from collections import Counter as Counting
@@ -40,17 +40,15 @@ class WatchMetrics:
             registry=registry,
         )
         self._failures = Counter(
-            "holdfast_watch_evaluation_failures", "Evaluations that could not be made.", registry=registry
+            "holdfast_watch_evaluation_failures", "Evaluations that failed.", registry=registry
         )
         self._succeeded = Gauge(
             "holdfast_watch_last_success_timestamp_seconds",
-            "When the last evaluation was made that could be.",
+            "When the last successful evaluation was made.",
             registry=registry,
         )
         self._runs = Gauge("holdfast_watch_runs", "Runs that are watched.", registry=registry)
-        self._unseen = Gauge(
-            "holdfast_watch_unseen_runs", "Runs that the signals tell nothing of.", registry=registry
-        )
+        self._unseen = Gauge("holdfast_watch_unseen_runs", "Watched runs without signals.", registry=registry)
         self._incidents = Counter(
             "holdfast_incidents",
             "Incidents that were opened.",
@@ -75,7 +73,7 @@ class WatchMetrics:
 
 
 class SeenEvaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """An evaluation, as far as metrics tell of it. incidents: those that are open."""
+    """What metrics show of an evaluation. incidents: the open ones."""
 
     at_s: float
     took_s: float
@@ -87,7 +85,7 @@ class SeenEvaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Board(Collector):
-    """Gauges made when they are asked for, from the last evaluation: what is over leaves no series."""
+    """Gauges built at each scrape from the last evaluation, so ended incidents leave no series."""
 
     def __init__(self) -> None:
         self._seen: SeenEvaluation | None = None
@@ -96,7 +94,7 @@ class _Board(Collector):
         self._seen = seen
 
     def collect(self) -> Iterator[Metric]:
-        # One reference, read once: the evaluation is never seen half changed.
+        # Read once, so that the evaluation is consistent.
         seen = self._seen
         incidents = seen.incidents if seen else ()
         yield from _of_incidents(incidents)
@@ -109,7 +107,7 @@ class _Board(Collector):
 
 
 def _of_incidents(incidents: Iterable[Incident]) -> Iterator[Metric]:
-    """Incidents with the same labels are added up, and of shares the worst counts."""
+    """Incidents with the same labels are added up; for ratios, the worst counts."""
     groups: dict[tuple[str, ...], list[Incident]] = {}
     for one in incidents:
         key = (one.run, one.cause.mechanism, one.domain, one.owner, one.seam, severity(one))
@@ -119,11 +117,11 @@ def _of_incidents(incidents: Iterable[Incident]) -> Iterator[Metric]:
         for name, meaning in (
             ("incident_open", "Open incidents."),
             ("incident_slowdown_ratio", "Time per step over that of a healthy run."),
-            ("incident_confidence_ratio", "That the cause is right."),
+            ("incident_confidence_ratio", "Confidence in the named cause."),
             ("incident_cost_usd", "What open incidents have cost so far."),
             ("incident_cost_usd_per_second", "What open incidents cost a second."),
             ("incident_lost_gpu_seconds", "GPU-time lost to open incidents."),
-            ("signal_quality_ratio", "Trust in what incidents rest on."),
+            ("signal_quality_ratio", "Trust in the telemetry behind incidents."),
         )
     )
     for labels, group in groups.items():

@@ -1,4 +1,4 @@
-"""The looks of a watch: at which runs, with the newest record, and with a topology that is not too old."""
+"""The looks of a watch: at which runs, with the newest record, and with a recent topology."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,22 +23,22 @@ from holdfast.topology.discovery.prometheus import labelled_runs
 from holdfast.topology.file import Described
 
 TOPOLOGY_AGE_NS_MAX = 600 * 10**9
-"""How long the topology is believed before it is read again: jobs come and go."""
+"""How long the topology is used before it is read again: jobs come and go."""
 ABANDONED_NS = 7 * 86_400 * 10**9
-"""An incident that nobody has written of for so long is over, though no look could see its run."""
+"""An incident without an entry in the record for this long is over, although no look could see its run."""
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """What a watch looks at, and what it may ask for at each look.
+    """What a watch looks at, and what it may call at each look.
 
-    runs          those that were named; all that are live where none is
-    is_only_look  it looks once: what cannot be read is then an error
+    runs          the named runs; if none are named, all live ones
+    is_only_look  it looks once: unreadable data is then an error
     logged_runs   runs whose step logs were named
     journal       this machine's own, on its way into the store
     topology      reads the topology anew
-    xids          what the site thinks of XIDs
+    xids          the site's policy for XIDs
     remark        says, after the first look, what the topology lacks
-    say           tells whoever runs the watch, in a sentence
+    say           prints a sentence for the operator
     """
 
     runs: tuple[str, ...]
@@ -54,7 +54,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What the record says: which runs there are, which of them ended when, and what an assessment wants."""
+    """What the record says: the runs, when each ended, and what an assessment needs."""
 
     runs: tuple[str, ...]
     ended_ns: dict[str, int]
@@ -62,9 +62,9 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Looking:
-    """A look at the runs that are watched: with the newest record and a topology that is not too old.
+    """A look at the watched runs, with the newest record and a recent topology.
 
-    seen: the runs that the signals told of in the last one.
+    seen: the runs with signals in the last look.
     """
 
     def __init__(self, scope: Scope, store: Store, source: Source, clock: Clock) -> None:
@@ -87,8 +87,8 @@ class Looking:
         self.seen: frozenset[str] = frozenset()
 
     def book(self, at_ns: int) -> Casebook:
-        """Of the runs that are watched. A store that is down is an error where there is one look only; else
-        the book gets what it knows once it is back.
+        """The casebook of the watched runs. If the store is down, an only look fails; otherwise the book gets
+        its past once the store is back.
         """
         known: list[IncidentChange] | None = None
         try:
@@ -113,7 +113,7 @@ class Looking:
         )
         seen = self.seen = runs_in(self._source, setting.window_ns(at_ns))
         known = self._recalled(setting, at_ns)
-        # Who has ended has no signals any more, or old ones: nothing is strange or new about that.
+        # Ended runs have no signals, or old ones: they are neither unseen nor new.
         labelled = labelled_runs(setting.cluster.survey)
         named = self._scope.runs or tuple(sorted({*known.runs, *seen, *labelled, *self._scope.logged_runs}))
         runs = tuple(run for run in named if run not in known.ended_ns)
@@ -134,7 +134,7 @@ class Looking:
         )
 
     def _last_steps(self, runs: Sequence[str], at_ns: int) -> dict[str, int | None]:
-        """When each run made its last step; asked once for as long as it makes none."""
+        """When each run made its last step; asked once while it makes none."""
         self._last_ns = {
             run: self._last_ns[run] if run in self._last_ns else last_step_ns(self._source, run, at_ns)
             for run in runs
@@ -142,9 +142,9 @@ class Looking:
         return self._last_ns
 
     def _beyond(self, told: set[str], at_ns: int) -> tuple[str, ...]:
-        """Runs with open incidents of which this watch has never seen anything: another source told of them.
+        """Runs with open incidents that this watch has never seen: another source reported them.
 
-        Nor can machines be well that no metric tells of. Whoever nobody has written of for days is gone.
+        The same holds for machines without any metric. Incidents without an entry for days are over.
         """
         self._told |= told
         is_first = not self._told_machines
@@ -160,7 +160,7 @@ class Looking:
         return tuple(sorted(self._strange - self._told))
 
     def _tell_stepless(self, runs: Sequence[str]) -> None:
-        """Of runs that only labels tell of, once: what can be told of them and what cannot."""
+        """Say once, of runs known only by labels, what is watched and what is not."""
         if new := [run for run in runs if run not in self._stepless]:
             many = f"{len(new):,} runs are" if len(new) > 1 else f"The run {new[0]} is"
             self._scope.say(
@@ -170,14 +170,14 @@ class Looking:
         self._stepless.update(new)
 
     def _recalled(self, setting: LookSetting, at_ns: int) -> _Known:
-        """What the record says, or said when it could last be read: a look does without it for a while, or
-        from its beginning on, unless it is the only one.
+        """What the record says, or said when it was last readable: a look can do without the record for a
+        while, or from the start, unless it is the only one.
         """
         trouble = ""
         try:
             self._scope.journal.take_in()
         except StoreError as error:
-            # What was recorded stays in the journal until the store takes it.
+            # Recorded events stay in the journal until the store accepts them.
             trouble = error.sentence
         try:
             if not self._book.knows_past:
@@ -194,10 +194,10 @@ class Looking:
         return _Known(runs=self._scope.runs, ended_ns={}, recalled=nothing)
 
     def _tell(self, trouble: str) -> None:
-        """That the store fails, and that it does no more, once each."""
+        """Say once that the store fails, and once that it works again."""
         if trouble and not self._trouble:
             how = "with what the record said before" if self._known is not None else "without the record"
-            self._scope.say(f"{trouble} Looking goes on {how}; the store is tried again.")
+            self._scope.say(f"{trouble} The watch continues {how}; it will retry the store.")
         elif self._trouble and not trouble:
             self._scope.say("The record can be read and written again.")
         self._trouble = trouble

@@ -1,7 +1,7 @@
-"""The loop of `holdfast watch`: look, compare with what was known, tell who has to know, and look again.
+"""The loop of `holdfast watch`: look, compare with the known incidents, report changes, and look again.
 
-Whatever fails in a look (a server that is down, a store that is locked, a defect of ours) is told once and
-tried again with the next: monitoring that dies of what it monitors is of no use.
+Any failure of a look (a server that is down, a locked store, a defect of ours) is reported once and retried
+with the next look: monitoring that dies of what it monitors is of no use.
 """
 
 import threading
@@ -19,17 +19,17 @@ from holdfast.diagnose.wording import stepless
 from holdfast.record.errors import HoldfastError
 
 SHORTEST_WAIT_S = 0.05
-"""Between two looks, where one takes longer than the interval."""
+"""The pause between two looks if a look takes longer than the interval."""
 
 
 class Looked(msgspec.Struct, frozen=True, kw_only=True):
     """One look.
 
-    runs        at which
-    unseen      those of them that the signals tell nothing of, and when each made its last step, if known
-    beyond      other runs with open incidents, which nothing here can have told of
-    ends_ns     when those of the watched ended that have
-    assessment  what was found
+    runs        the examined runs
+    unseen      those of them without signals, and when each made its last step, if known
+    beyond      other runs with open incidents, which these signals cannot show
+    ends_ns     when watched runs ended
+    assessment  the findings
     since_ns    when its window begins
     """
 
@@ -42,19 +42,19 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlertOutlet(Protocol):
-    """Whoever is told. Neither call may wait."""
+    """Receives alerts. Neither call may block."""
 
     def changed(self, change: IncidentChange) -> None: ...
 
     def standing(self, incidents: Sequence[Incident]) -> None:
-        """After every look: all that is open."""
+        """After every look: all open incidents."""
 
 
 class Watch:
     """look: makes an assessment as of a moment, given since when something is known to be wrong.
 
-    say: tells whoever runs the watch, in a sentence.
-    is_looking: whether it is in a look right now, which may be given up at any moment
+    say: prints a sentence for the operator.
+    is_looking: whether a look is in progress, which may be abandoned at any moment
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Watch:
         self._misnamed: dict[str, str] = {}
 
     def turn(self, at_ns: int) -> bool:
-        """Look once. Whether that could be done."""
+        """Look once, and return whether that succeeded."""
         begun_s = time.perf_counter()
         try:
             self.is_looking = True
@@ -117,15 +117,15 @@ class Watch:
         return True
 
     def _tell_outlet(self, outlet: AlertOutlet, changes: Sequence[IncidentChange]) -> None:
-        """Whoever cannot be told, because a disk is full say, does not end the watch for the others."""
+        """Report to one outlet. A failure, for example a full disk, does not end the watch for the others."""
         try:
             for change in changes:
                 outlet.changed(change)
             outlet.standing(self._book.open)
         except BrokenPipeError:
-            raise  # who read our output has gone, and wants no more of it
+            raise  # the reader of our output has gone, and wants no more of it
         except Exception as error:
-            self._say(f"A change could not be told ({type(error).__name__}: {error}); the watch goes on.")
+            self._say(f"A change could not be reported ({type(error).__name__}: {error}); the watch goes on.")
 
     def _tell_problem(self, problem: str) -> None:
         if problem != self._problem:
@@ -133,20 +133,20 @@ class Watch:
         self._problem = problem
 
     def _tell_unseen(self, unseen: Mapping[str, int | None], since_ns: int) -> None:
-        """That nothing was found in what cannot be seen must not pass for health."""
+        """Name the runs that cannot be seen: finding nothing there must not pass for health."""
         for run in sorted({*unseen} - self._unseen):
             self._say(f"Nothing can be said of {run}: {stepless(unseen[run], since_ns)}")
         self._unseen = frozenset(unseen)
 
     def _tell_beyond(self, runs: Sequence[str]) -> None:
-        """Nor must an incident pass for over because nobody here would see it."""
+        """Name incidents that stay open because these signals cannot show their run."""
         for run in sorted({*runs} - self._beyond):
             names = ", ".join(one.name for one in self._book.open if one.run == run)
-            self._say(f"These signals do not tell of {run}: {names} stays open.")
+            self._say(f"These signals have no data about {run}: {names} stays open.")
         self._beyond = frozenset(runs)
 
     def _tell_names(self, assessment: Assessment) -> None:
-        """Nor what is called otherwise than the telemetry calls it."""
+        """Name subjects that the telemetry calls by other names."""
         told = {flaw.subject: flaw.text for flaw in assessment.flaws if flaw.kind == "names"}
         for run, text in told.items():
             if self._misnamed.get(run) != text:
@@ -155,7 +155,7 @@ class Watch:
 
 
 def go_on(turn: Callable[[], object], every_s: float, stop: threading.Event) -> None:
-    """Take a turn every so often until told to stop. Turns that were missed are not made up for."""
+    """Take a turn at this interval until told to stop. Missed turns are not made up for."""
     due_s = time.monotonic()
     while True:
         turn()

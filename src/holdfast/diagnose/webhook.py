@@ -1,7 +1,7 @@
-"""Alerts to a webhook: one POST of JSON for each change of an incident, in the order in which they happened.
+"""Send alerts to a webhook: one POST of JSON for each change of an incident, in order.
 
-A thread of its own delivers them with a bounded number of attempts, so that neither a slow nor a dead
-receiver holds up the watcher. What cannot be delivered is dropped and counted, never kept without bound.
+A separate thread delivers them with a bounded number of attempts, so neither a slow nor a dead receiver holds
+up the watcher. Messages that cannot be delivered are dropped and counted, never kept without bound.
 """
 
 import queue
@@ -22,16 +22,16 @@ from holdfast.signals.http_client import ANONYMOUS, Access, shown
 VERSION = 1
 QUEUE_MAX = 1_000
 ATTEMPTS_MAX = 6
-"""With the waits between them half a minute, and up to another half where the receiver is slow to answer: one
-that restarts is waited for, one that is gone is not.
+"""Half a minute with the waits in between, and up to another half if the receiver answers slowly: enough for
+a receiver that restarts.
 """
 STOP_POLL_S = 0.1
 CLOSE_WAIT_S = 10.0
-"""How long after `stop` closing waits for what is still to be delivered."""
+"""How long closing waits for undelivered messages, counted from `stop`."""
 
 
 class WebhookMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a receiver gets. alert: for people, joined into sentences; incident: all of it, as data."""
+    """The message to a receiver. alert: sentences for people; incident: all of it, as data."""
 
     version: int
     state: IncidentState
@@ -51,8 +51,8 @@ class Webhook(Closable):
     def __init__(
         self, url: str, *, access: Access = ANONYMOUS, tell: Callable[[str], None] = lambda sentence: None
     ) -> None:
-        """tell: is given a sentence for each message that had to be dropped. It names the server only: the
-        path of a webhook's URL is usually its password.
+        """tell: is called with a sentence for each dropped message. It names the server only: the path of a
+        webhook's URL is usually its password.
         """
         self._http = client(url, what="webhook", access=access)
         self._name = f"The webhook at {shown(url)}"
@@ -72,13 +72,13 @@ class Webhook(Closable):
     def standing(self, incidents: Sequence[Incident]) -> None: ...
 
     def stop(self) -> None:
-        """Begin to end: what waits gets one attempt each. Does not wait for it."""
+        """Begin to end: waiting messages get one attempt each. Does not wait for it."""
         if not self._stopping.is_set():
             self._leave_s = time.monotonic() + CLOSE_WAIT_S
             self._stopping.set()
 
     def close(self) -> None:
-        """Deliver what waits, as far as that goes within a bound, and end. What is left is told."""
+        """Deliver waiting messages within a time limit, and end. Report how many are left."""
         self.stop()
         self._thread.join(max(0.0, self._leave_s - time.monotonic()))
         if self._thread.is_alive():
@@ -101,4 +101,4 @@ class Webhook(Closable):
             if self._stopping.is_set() or attempt == ATTEMPTS_MAX:
                 break
             self._stopping.wait(backoff_s(attempt))
-        self._tell(f"{self._name} did not take a message ({problem}); it was dropped.")
+        self._tell(f"{self._name} did not accept a message ({problem}); it was dropped.")

@@ -1,9 +1,9 @@
 """How much each possible cause explains: the evidence for it and against it, in bans.
 
-A hypothesis is a mechanism at a subject. What speaks for it: signs at the subject, signs at what depends on
-it and nowhere else, exactly its dependents being late, its having come first, sizes that fit. What speaks
-against it: healthy members beneath it, late ones that are not, signs of something else. The weights are in
-`mechanisms`; the rest is counting.
+A hypothesis is a mechanism at a subject. Evidence for it: signs at the subject, signs at its dependents and
+nowhere else, exactly its dependents being late, an early beginning, fitting sizes. Evidence against it:
+healthy members beneath it, late members elsewhere, signs of another cause. The weights are in `mechanisms`;
+the rest is counting.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -31,28 +31,28 @@ from holdfast.diagnose.wording import figure, regular
 from holdfast.topology.graph import Shared
 
 PRIOR = -1.0
-"""Of any one cause, against there being none that is known: one in ten."""
+"""For any one cause, against an unknown cause: one in ten."""
 MOST_SHARE = 0.5
-"""What most of a run's machines show may be wrong with all of them; the fewer, the less it counts."""
+"""A sign at most of a run's machines may be a problem of the run; the fewer show it, the less it counts."""
 FITS_MIN = 0.3
-"""A sign that fits a subject worse is not thought of as coming from there."""
+"""A sign that fits a subject worse is not attributed to it."""
 FOLLOWS_RECALL = 0.4
-"""Of what depends on a cause so much need show a consequence: the hottest first."""
+"""Share of a cause's dependents that must show a consequence: the hottest come first."""
 UNEVEN_SHARE = 0.5
-"""Where some have more than their share, it is at most half of them."""
+"""For uneven signs: at most half of the dependents show them."""
 SYMPTOM_WEIGHT, WAITED_WEIGHT, WAITS_WEIGHT = 1.2, 0.3, -1.0
 EVERYONE_WEIGHT = 0.6
 TOGETHER_WEIGHT, FIRST_WEIGHT, AFTER_WEIGHT = 0.8, 0.2, -0.6
 TOGETHER_NS = 150 * 10**9
-"""What began so close to when the run became slower hardly did by chance."""
+"""A beginning this close to that of the slowdown is hardly chance."""
 AFTER_NS = 180 * 10**9
-"""Observations need not arrive in the order of events, and means take a while; later than this is later."""
+"""Observations may arrive out of order, and means take a while; a longer delay means that it began later."""
 CHANCE_NS = 120 * 10**9
 TURNS, TURNS_TIMES = "wandering", 1.5
-"""Of what members are late by, by turns: one that is late by more has a reason of its own."""
+"""Times the lateness of members that are late in turn: a member that is later has a reason of its own."""
 ALWAYS_WEIGHT = 0.5
 CREEPING_SHARE = 0.4
-"""Of the time since steps began to creep up."""
+"""Share of the time since steps began to creep up."""
 UNSEEN_NS = 30 * 10**9
 GRAVE_WEIGHT = 1.0
 DECIDED_WEIGHT = 0.8
@@ -60,23 +60,23 @@ DECIDED_NS = 300 * 10**9
 REGULAR_WEIGHT = 0.8
 SIZE_WEIGHT = 0.3
 LITTLE_SHARE, LITTLE_WEIGHT = 1 / 3, -1.0
-"""Of what steps are longer by: whoever is late by less does not hold them up so much."""
+"""Share of the growth in step time: a member that is late by less does not explain the growth."""
 ELSEWHERE = -0.5
-"""One of its kind shows the sign, and it is not this one."""
+"""Another subject of its kind shows the sign, and this one does not."""
 SIGNLESS = -0.7
-"""Its consequences are there, but the cause itself, which is measured, is not."""
+"""Its consequences show, but its own sign does not, although it is measured."""
 NOTHING_SHOWS = -0.2
-"""A member that is late with no sign beneath it: either sensors are missing, or it is not the machine."""
+"""A late member with no sign beneath it: either sensors are missing, or it is not the machine."""
 OWN_WORK, OWN_WORK_DATA = -1.0, -1.2
-"""That all hosts are short of processors: by the run's own work, and where members wait for their data."""
+"""If all hosts are short of processors, it may be the run's own work; more so if members wait for data."""
 ALL_SEEN, SINCE_WEIGHT = 0.2, 0.3
 ALIKE_LATE_SHARE, ALIKE_WEIGHT = 0.15, 0.4
-"""Of what members are late by, their deviation: more work of one kind holds all of them up by the same."""
-GROWN = "Whether a step has more to do since then: a larger batch, or longer sequences."
+"""Deviation as a share of the members' lateness: more work of one kind delays all of them equally."""
+GROWN = "Whether a step has had more work since then: a larger batch, or longer sequences."
 SHOWN_MAX = 4
 """Subjects that evidence names."""
 CLOCK_BOUND = (0.4, 1.1)
-"""Of the time computed, the share that grows as the clock falls, between memory-bound and more than bound."""
+"""The share of computing time that grows as the clock falls, from memory-bound to more than compute-bound."""
 WATER_WEIGHT, AIR_WEIGHT = -1.0, -2.0
 WARM, WARM_AIR_WEIGHT = "warm-supply", 2.0
 AIR_COOLED = frozenset({"air-cooling"})
@@ -94,13 +94,13 @@ TOLD_BY = {
     "low-flow": ("the cooling units", "facilities"),
     "failed-supply": ("the power supplies", "facilities"),
 }
-"""By a sign that it would give: which telemetry, and who has it."""
+"""By a sign that it would give: the telemetry, and the team that has it."""
 COLLECTING_BY = ("the members' time in the garbage collector", "training")
-"""What tells uneven sequences from members that collect garbage, where members are late by turns."""
+"""What tells uneven sequences from garbage collection if members are late in turn."""
 
 
 class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
-    """A mechanism at a subject, with what speaks for it and against it."""
+    """A mechanism at a subject, with the evidence for and against it."""
 
     mechanism: Mechanism
     subject: str
@@ -113,13 +113,13 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_grave(self) -> bool:
-        """Whether it is a fault of hardware, also where no run feels it."""
+        """Whether it is a hardware fault, even if no run feels it."""
         return any(finding.grave and finding.sign in self.mechanism.shows for finding in self.explains)
 
 
 UNKNOWN = Mechanism(
     name="unknown",
-    title="nothing that is known explains it",
+    title="no known cause explains it",
     origin=Origin("none", ("run",), seam="none"),
     suspect="node",
     verdict="unknown",
@@ -137,7 +137,7 @@ def hypotheses(case: RunFindings) -> Iterator[Hypothesis]:
 
 
 class _Weighing:
-    """What speaks for and against each cause of one case."""
+    """The evidence for and against each cause of one case."""
 
     def __init__(self, case: RunFindings) -> None:
         self.case = case
@@ -183,7 +183,7 @@ class _Weighing:
         return [subject for subject in found if not self.case.has_one_bad_link(subject)]
 
     def _nodes_first(self, found: Collection[str]) -> list[str]:
-        """Without members that are all there is of the run on their node: it is that node."""
+        """Leave out members that are alone on their node: name the node instead."""
         members = set(self.case.members)
         alone = [self.case.beneath_of(name) & members for name in found if name not in members]
         same = {name for on_it in alone if len(on_it) == 1 for name in on_it}
@@ -203,7 +203,7 @@ class _Weighing:
         if mechanism.name in AIR_COOLED | WATER_COOLED:
             yield from self._medium(mechanism, subject)
         if mechanism.name == "cpu-contention" and subject == self.case.scene.run:
-            text = "all of the run's hosts have it at once: it may be the run's own work"
+            text = "all of the run's hosts show it at once: it may be the run's own work"
             yield Evidence(text=text, weight=OWN_WORK_DATA if self.case.has("late-data") else OWN_WORK)
 
     def _signs(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
@@ -225,20 +225,20 @@ class _Weighing:
                 and mechanism.name in AIR_COOLED
                 and cooling_of(self.case.topology, subject).is_air
             ):
-                continue  # What it is supplied with is air.
+                continue  # Its supply is air.
             at = self.case.by_sign.get(sign, {})
             near = self.case.near(subject) if at else set()
             if is_elsewhere:
-                # What is found at others, or at one of many, does not make these late.
+                # Signs at others, or at one of many, do not make these members late.
                 near &= {subject}
-            # What is over does not argue against what goes on.
+            # An ended sign is no evidence against a lasting cause.
             if seen := [one for name, one in at.items() if name in near and not one.until_ns]:
                 weight *= self._reach_of(sign, mechanism, subject)
                 yield _seen(seen, -weight * max(finding.confidence for finding in seen), None)
 
     def _reach_of(self, sign: str, mechanism: Mechanism, subject: str) -> float:
-        """How far what argues against a cause of the whole run, or of a part of the hall, is found: one host
-        of many that is short of something, or one GPU that is slow, does not say why all have what they have.
+        """How widespread contrary evidence is, for a cause of the whole run or of a part of the hall: one
+        short host or one slow GPU among many does not explain what all of them show.
         """
         fit = None
         if subject == self.case.scene.run:
@@ -249,7 +249,7 @@ class _Weighing:
         return 1.0 if fit is None or not is_wide else min(1.0, fit.recall / FOLLOWS_RECALL)
 
     def _absent(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
-        """What is measured and is not there: it clears others, or leaves this without its own sign."""
+        """Signs that are measured and absent: they rule out other causes, or this one lacks its own sign."""
         for sign, weight in mechanism.clears.items():
             if sign in self.case.measured and not self.case.has(sign) and self.case.sees_pools:
                 yield Evidence(text=f"not found, though it is measured: {SIGNS[sign]}", weight=weight)
@@ -263,11 +263,11 @@ class _Weighing:
             yield Evidence(text=text, weight=SIGNLESS)
 
     def _bare(self, node: str) -> Iterator[Evidence]:
-        """Whether nothing but its member's lateness is unusual about a node, where that would be seen."""
+        """Whether a node shows nothing unusual besides its late member, although it is measured."""
         near = self.case.near(node) - {self.case.scene.run}
         seen = [one for one in self.case.findings if one.subject in near and one.sign not in LATE]
         if "late-compute" in self.case.measured and not self.case.at("late-compute", node):
-            yield Evidence(text="it computes as it ever did: it waits for others", weight=WAITS_WEIGHT)
+            yield Evidence(text="it computes as fast as ever, and waits for others", weight=WAITS_WEIGHT)
         if seen:
             yield _seen(seen, 2 * NOTHING_SHOWS, None)
         elif set(self.case.measured) >= MACHINE_SIGNS:
@@ -290,18 +290,18 @@ class _Weighing:
             yield Evidence(text=text, weight=LITTLE_WEIGHT)
 
     def _medium(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
-        """Whether what cools it carries air or water, and whether this would come of that."""
+        """Whether it is cooled by air or by coolant, and whether the mechanism fits that."""
         is_air, loops = cooling_of(self.case.topology, subject)
         if mechanism.name in WATER_COOLED:
             if is_air and not self.case.at("low-flow", subject):
-                yield Evidence(text="it is cooled by air, not by a loop of coolant", weight=AIR_WEIGHT)
+                yield Evidence(text="it is cooled by air, not by a coolant loop", weight=AIR_WEIGHT)
         elif is_air and (warm := self.case.at(WARM, subject)):
             yield _seen(warm, WARM_AIR_WEIGHT * max(finding.confidence for finding in warm), None)
         elif loops and not is_air:
-            yield Evidence(text="it is cooled by a loop of coolant", weight=WATER_WEIGHT)
+            yield Evidence(text="it is cooled by a coolant loop", weight=WATER_WEIGHT)
 
     def _symptoms(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
-        """Who is late and who is not, against who would be."""
+        """Compare the members that are late with those that the mechanism would make late."""
         signs = [sign for sign in mechanism.slows if sign in LATE]
         if len(signs) > 1 and self.case.is_waited_for:
             signs = [sign for sign in signs if sign != "late-exchange"]
@@ -322,10 +322,10 @@ class _Weighing:
         is_reached = bool(beneath) or subject not in self.case.topology
         if "late-exchange" in signs and self.case.is_everywhere("late-exchange") and is_reached:
             # A collective ends for all at once, and does not say whose link it waited for.
-            text = "everybody's exchange is late: whichever link is slow, all wait for it"
+            text = "the exchange of all members is late: whichever link is slow, all wait for it"
             yield Evidence(text=text, weight=0.0)
             return
-        # Whoever waits for a late member may show that as a longer exchange.
+        # Members that wait for a late one may show that as a longer exchange.
         others = [sign for sign in others if sign != "late-exchange"]
         if not late:
             if others:
@@ -347,14 +347,14 @@ class _Weighing:
             yield Evidence(text="all others wait for it in their exchange", weight=WAITED_WEIGHT)
 
     def _scattered(self, late: set[str]) -> Iterator[Evidence]:
-        """Late members that have no machine in common, or none that shows anything, but are a regular part of
-        the run.
+        """Late members without a machine in common, or without one that shows a sign, that form a regular
+        part of the run.
         """
         if len(late) < 2:
             yield Evidence(text="a single late member is not a stage", weight=-SYMPTOM_WEIGHT)
             return
         best = self._in_common(late)
-        # The members of a node are a regular part of the run by themselves, whatever is wrong with it.
+        # The members of a node always form a regular part of the run, whatever is wrong with the node.
         is_node = best is not None and best.kind == "node" and best.likeness > 1 / 2
         part = None if is_node else part_of(late, self.case.members)
         is_told = part is not None or (self.case.has("late-stage") and not is_node)
@@ -365,8 +365,8 @@ class _Weighing:
             yield from self._alike()
 
     def _in_common(self, late: set[str]) -> Shared | None:
-        """The machine or switch that most of the late members depend on, of a node and its parts the node.
-        What all members have in common says nothing.
+        """The machine or switch that most late members depend on; for a node and its parts, the node. A
+        dependency that all members share says nothing.
         """
         shared = self.case.topology.common_causes(late & set(self.case.members), self.case.members)
         told = [
@@ -375,12 +375,12 @@ class _Weighing:
         return max(told, key=lambda one: (one.likeness, one.kind == "node"), default=None)
 
     def _machine(self, late: set[str], best: Shared | None, is_told: bool) -> Evidence:
-        """Whether the late ones are those of one machine or switch. is_told: that they are a stage's, by
-        themselves.
+        """Whether the late members are those of one machine or switch. is_told: other evidence says that they
+        are a stage.
         """
         likeness = 0.0 if best is None else best.likeness
         weight = SYMPTOM_WEIGHT * (1 - 2 * likeness)
-        text = f"the {len(late)} late members have no machine in common that the others have not"
+        text = f"the {len(late)} late members share no machine that the others do not use"
         if best is not None and weight < 0:
             text = f"the late members are {best.hit} of the {best.reached} that depend on {best.subject}"
             if is_told and self.case.is_clear(late):
@@ -389,7 +389,7 @@ class _Weighing:
         return Evidence(text=text, weight=weight, subjects=_some(late))
 
     def _alike(self) -> Iterator[Evidence]:
-        """Whether the late ones are late by the same time, and since the run is slower."""
+        """Whether they are late by the same time, and since the slowdown began."""
         late = self.case.of("late-compute")
         more = [one.value - one.usual for one in late]
         if len(more) > 2 and pstdev(more) <= ALIKE_LATE_SHARE * fmean(more):
@@ -404,26 +404,26 @@ class _Weighing:
             yield Evidence(text="they were late before the run became slower", weight=AFTER_WEIGHT)
 
     def _everyone(self, late: set[str], *, by_turns: bool) -> Iterator[Evidence]:
-        """by_turns: it may hold up another member each time, and that is seen. Then who is late now says
-        nothing.
+        """by_turns: it may hold up another member each time, and that is observed. Then the members that are
+        late now say nothing.
         """
         count = len(self.case.members) or len(self.case.scene.members)
         share = len(late) / count if count else 0.0
         if by_turns and share < EVERYONE_SHARE:
-            yield Evidence(text="another member is late each time, as it would be", weight=EVERYONE_WEIGHT)
+            yield Evidence(text="another member is late each time, as expected", weight=EVERYONE_WEIGHT)
             return
         if not late or not count:
             return
-        # From half of them, against it, to nearly all of them, for it.
+        # From half of them, which is evidence against it, to nearly all, which is evidence for it.
         above = (share - MOST_SHARE) / (EVERYONE_SHARE - MOST_SHARE)
         weight = EVERYONE_WEIGHT * (2 * min(max(above, 0.0), 1.0) - 1)
         yield Evidence(text=f"{len(late)} of {count} members wait", weight=weight, subjects=_some(late))
 
     def _order(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
-        """Whether it began when the run became slower. What follows counts where the cause is not seen."""
+        """Whether it began when the run became slower. If the cause is not seen, its consequences count."""
         signs = mechanism.shows if self._onsets(mechanism.shows, subject) else mechanism.follows
         causes = self._onsets(signs, subject)
-        # Somebody is late now and then: that steps are longer says when it began.
+        # Some member is late now and then: the longer steps say when it began.
         is_slow = "slow-step" in mechanism.slows and self.case.has("slow-step")
         slow = ("slow-step",) if is_slow else mechanism.slows
         effects = [one.since_ns for sign in slow for one in self.case.of(sign)]
@@ -437,7 +437,7 @@ class _Weighing:
                 yield Evidence(text="it has been so for as long as the run has been slower", weight=weight)
             return
         lead_ns = first_ns - nearest_ns
-        # What creeps is seen by one sensor long before another.
+        # Sensors notice a slow change at very different times.
         loose_ns = (
             round(CREEPING_SHARE * (self.case.latest_ns - first_ns)) if self.case.has("creeping") else 0
         )
@@ -467,7 +467,7 @@ class _Weighing:
             if (one := self.case.by_sign.get(sign, {}).get(subject)) and one.grave
         ]
         if at:
-            text = "that is a fault of the hardware by itself, whatever the run shows"
+            text = "that is a hardware fault by itself, whatever the run shows"
             yield Evidence(text=text, weight=GRAVE_WEIGHT * max(one.confidence for one in at))
 
     def _decisions(self, mechanism: Mechanism) -> Iterator[Evidence]:
@@ -480,10 +480,10 @@ class _Weighing:
                 yield Evidence(text=text, weight=DECIDED_WEIGHT, since_ns=decided.at_ns)
 
     def _sizes(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
-        """Whether an effect is as large as its cause would make it."""
+        """Whether the effect is as large as the cause would make it."""
         is_gpu = mechanism.origin.kinds == ("gpu",) and "low-clock" in mechanism.shows
         if (is_gpu or "low-clock" in mechanism.follows) and (clocks := self.case.at("low-clock", subject)):
-            # Without the members' own times, all wait for one GPU.
+            # If members' own times are missing, all wait for one GPU.
             late = self.case.of("late-compute") or (self.case.of("slow-step") if is_gpu else ())
             if late:
                 slower = max((one.usual / one.value for one in clocks if one.value > 0), default=1.0) - 1
@@ -523,7 +523,7 @@ class _Weighing:
             yield from self.case.of(ANSWERED)
 
     def _by_turns(self) -> Iterator[Finding]:
-        """Members that are late while they all are by turns: by chance it is the same one for a while."""
+        """Late members that belong to the lateness in turn: by chance one may be late for a while."""
         most = max((one.effect_s or 0.0 for one in self.case.of(TURNS)), default=0.0)
         for one in self.case.of("late-compute"):
             is_brief = one.until_ns is not None or self.case.latest_ns - one.since_ns < CHANCE_NS
@@ -532,12 +532,12 @@ class _Weighing:
 
 
 def not_measured(measured: Collection[str]) -> list[tuple[str, str]]:
-    """What might tell of a cause, and whose it is, where these signs are all that is measured."""
+    """Missing telemetry that might show a cause, and the team that has it, given the measured signs."""
     return [told for sign, told in TOLD_BY.items() if sign not in measured]
 
 
 def unknown(case: RunFindings) -> Hypothesis:
-    """Nothing explains what is wrong with the run."""
+    """The hypothesis that no known cause explains the run's problem."""
     symptoms = tuple(finding for finding in case.findings if finding.sign in FELT)
     late = set().union(*case.late.values()) & set(case.members)
     evidence = []
@@ -556,7 +556,7 @@ def unknown(case: RunFindings) -> Hypothesis:
     decides = [GROWN] if case.may_have_grown else []
     if missing:
         listed = ", ".join(f"{what} ({team})" for what, team in missing)
-        decides.append(f"Not measured here, and might tell: {listed}.")
+        decides.append(f"Not measured here, but might tell: {listed}.")
     mechanism = UNKNOWN
     if decides:
         mechanism = msgspec.structs.replace(UNKNOWN, decides=" ".join(decides))
@@ -566,7 +566,7 @@ def unknown(case: RunFindings) -> Hypothesis:
 
 
 def lost_because(best: Hypothesis, other: Hypothesis) -> str:
-    """What speaks most against it; or what the better one has and it has not."""
+    """The strongest evidence against it; or evidence that the better hypothesis explains and it does not."""
     against = min(other.evidence, key=lambda one: one.weight, default=None)
     if against is not None and against.weight < 0:
         return against.text
@@ -574,11 +574,11 @@ def lost_because(best: Hypothesis, other: Hypothesis) -> str:
     more = [one for one in best.evidence if one.weight > 0 and one.metric not in mine]
     if more:
         return f"it does not explain this: {max(more, key=lambda one: one.weight).text}"
-    return "it explains the same, less well"
+    return "it explains the same findings less well"
 
 
 def _share(mechanism: Mechanism, sign: str, fit: SignFit) -> float:
-    """How well a sign lies where this mechanism would put it, between 0 and 1."""
+    """How well the spread of a sign fits this mechanism, between 0 and 1."""
     if sign in mechanism.uneven:
         return fit.precision * (1.0 if fit.recall <= UNEVEN_SHARE else 0.0)
     if sign in mechanism.shows:

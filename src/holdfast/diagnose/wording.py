@@ -1,4 +1,4 @@
-"""Amounts, times and names as an alert or a runbook writes them: few digits, UTC, no locale."""
+"""How alerts and runbooks write amounts, times and names: few digits, UTC, no locale."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def money(usd: float) -> str:
 
 
 def share(ratio: float) -> str:
-    """`34 %`. What is not nothing is never written as nothing, and what is not all never as all."""
+    """`34 %`. A share above 0 is never written as 0 %, and one below 1 never as 100 %."""
     written = f"{100 * ratio:.0f} %"
     if ratio > 0 and written == "0 %":
         return "< 1 %"
@@ -32,21 +32,21 @@ def share(ratio: float) -> str:
 
 
 def moment(at_ns: int) -> str:
-    """To the second, and as every tool takes it back: `2026-03-02T09:11:40Z`."""
+    """To the second, in a form that every tool accepts: `2026-03-02T09:11:40Z`."""
     return wording.stamp(at_ns).replace(" ", "T")
 
 
 def members(names: Sequence[str]) -> str:
-    """`16 members, n[00000-00015]`: without the run that is said beside it, and no longer than a line."""
+    """`16 members, n[00000-00015]`: without the run, which stands beside it, and no longer than a line."""
     hosts = fold(name.rpartition("/")[2] for name in names)
     count = wording.many(len(names), "member")
     return f"{count}, {hosts}" if len(hosts) <= HOSTS_CHARS_MAX else f"{count}, {hosts[:HOSTS_CHARS_MAX]}…"
 
 
 def stepless(last_ns: int | None, since_ns: int) -> str:
-    """Half a sentence on a run of whose pace the window tells nothing.
+    """Half a sentence about a run whose pace the window does not show.
 
-    last_ns: when its last step was, if known. since_ns: when the window begins.
+    last_ns: when its last step was made, if known. since_ns: when the window begins.
     """
     if last_ns is None:
         return f"the signals have {_NO_STEP}."
@@ -56,7 +56,7 @@ def stepless(last_ns: int | None, since_ns: int) -> str:
 
 
 def known_runs(runs: Sequence[str]) -> str:
-    """A sentence for whoever asked for another run than these; none where there are none."""
+    """A sentence for a user who asked for another run than these; empty if there are none."""
     return f"The signals know {wording.listed(runs, RUNS_SHOWN_MAX)}." if runs else ""
 
 
@@ -74,7 +74,7 @@ def _number(value: float) -> str:
 
 
 def regular(part: StagePart, count: int) -> str:
-    """What is regular about the late members, in words."""
+    """The regularity of the late members, in words."""
     as_stages = "as the stages of a pipeline are"
     if not part.is_repeated:
         return f"they are one of {count // part.size} equal parts of the {count} members, {as_stages}"

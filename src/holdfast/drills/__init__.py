@@ -1,4 +1,4 @@
-"""Incidents to practise on: scenarios, the telemetry they leave, and the truth apart from both."""
+"""Incidents to practise on: scenarios, their telemetry, and the truth, which is kept apart."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A played scenario as a folder of files: its events, signals and topology, and the truth apart from them."""
+"""A played scenario as a folder of files: events, signals, topology, and the truth in a file of its own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ WRITE_EVERY = 3
 
 
 def write(played: Played, directory: Path) -> tuple[Path, ...]:
-    """Write events, signals and, in a file of its own, the truth; what was written.
+    """Write events, signals and, in a file of its own, the truth. Return the files.
 
     `holdfast import` reads events.jsonl, `promtool tsdb create-blocks-from openmetrics` signals.om.
     """

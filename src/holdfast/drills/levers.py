@@ -1,4 +1,4 @@
-"""What a scenario may turn in the simulated cluster: the causes, and nothing of what follows from them.
+"""The levers of a scenario in the simulated cluster: causes only, never their consequences.
 
 A lever has a value for each of its subjects (loops, ports, nodes ...) at each scrape. A scenario moves a few
 of them; cooling, fabric, storage, pools and the run then follow their own arithmetic.
@@ -17,7 +17,7 @@ Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.signedinteger[Any]]
 
 POOL_ENGINES = 8
-"""Engines in each of the two inference pools, where a scenario has pools; one engine a node."""
+"""Engines in each of the two inference pools, if a scenario has pools; one engine a node."""
 PCIE_WIDTH = 16
 
 _Hardware = Literal[
@@ -31,7 +31,7 @@ Scope = Literal["loop", "shelf", "leaf", "spine", "gpu", "node", "mount", "run",
 
 
 class _Nature(NamedTuple):
-    """A lever's subjects, and its value where nobody turns it."""
+    """A lever's subjects, and its value if no scenario turns it."""
 
     scope: Scope
     nominal: float
@@ -50,13 +50,13 @@ _NATURES: dict[Lever, _Nature] = {
     "cpu": _Nature("node", 0.0),  # share of a host's CPU time that others take
     "neighbours": _Nature("mount", 0.0),  # clients of other jobs for each of the run's own
     "capacity": _Nature("mount", 1.0),  # share of a mount's bandwidth that it still delivers
-    "work": _Nature("node", 1.0),  # what a member computes in a step, against the others
+    "work": _Nature("node", 1.0),  # a member's work in a step, relative to the others
     "loader": _Nature("node", 0.0),  # s that a step waits for a member's data loader
     "stray": _Nature("run", 0.0),  # share by which one member, another each step, has more to compute
     "pause": _Nature("run", 0.0),  # s for which one member, another each step, stands still
     "cadence": _Nature("run", 1.0),  # factor on the time between checkpoints
     "state": _Nature("run", 1.0),  # factor on the size of a checkpoint
-    "routing": _Nature("engine", 1.0),  # weight of a decode engine in the eyes of the router
+    "routing": _Nature("engine", 1.0),  # weight that the router gives a decode engine
     "down": _Nature("node", 0.0),  # 1 while a node is off
 }
 
@@ -70,7 +70,7 @@ class Turned(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Levers:
-    """Every lever at every scrape: nominal but for what was turned."""
+    """Every lever at every scrape: nominal unless it was turned."""
 
     def __init__(self, layout: Layout, ticks: int, turned: Iterable[Turned]) -> None:
         self._layout = layout
@@ -87,7 +87,7 @@ class Levers:
         return values
 
     def over_time(self, lever: Lever) -> Floats:
-        """All of it, scrape by subject."""
+        """The lever's values, scrape by subject."""
         values = np.full((self._ticks, _count(self._layout, lever)), _NATURES[lever].nominal, np.float32)
         for one in self._turned.get(lever, ()):
             values[:, list(one.subjects)] = one.level

@@ -1,7 +1,7 @@
-"""Every metric the twin can show: what it reads and how its sensor behaves.
+"""Every metric of the twin: what it reads and how its sensor behaves.
 
-Sensors that are not exact are in sensors.toml. The names are those of `signals.catalogue`, where kind, scope
-and meaning are; no others may be used.
+Sensors that are not exact are in sensors.toml. All names are from `signals.catalogue`, which has kind, scope
+and meaning.
 """
 
 from importlib.resources import files
@@ -15,13 +15,13 @@ from holdfast.signals.catalogue import Trap
 
 
 class Sensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How truth becomes a reading.
+    """How the true value becomes a reading.
 
     noise    of each reading, in the metric's unit
     spread   of the sensors among each other, relative
     quantum  readings are multiples of this; 0: they are not rounded
     sticks   now and then such a sensor shows one value for ever
-    start    a counter is anywhere up to this when the looking begins
+    start    upper bound of a counter's random value at the start
     """
 
     noise: float = 0.0
@@ -33,7 +33,7 @@ class Sensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ShownMetric(msgspec.Struct, frozen=True, kw_only=True):
-    """known: what everybody knows of it; read: what it would show if sensors were perfect."""
+    """known: its entry in the catalogue; read: its value if sensors were perfect."""
 
     known: Known
     read: Read
@@ -47,7 +47,7 @@ _SENSORS = msgspec.toml.decode(
 
 
 def _catalogue() -> dict[str, ShownMetric]:
-    """Each with its sensor. Counts that nothing is said of are exact."""
+    """Every metric with its sensor. Sensors that sensors.toml does not list are exact."""
     named = {prefix + name: read for prefix, reads in READS.items() for name, read in reads.items()}
     return {
         name: ShownMetric(known=KNOWN[name], read=read, sensor=_SENSORS.get(name, _EXACT))

@@ -1,6 +1,6 @@
-"""Frames as OpenMetrics text with timestamps: what `promtool tsdb create-blocks-from openmetrics` takes in.
+"""Frames as OpenMetrics text with timestamps, for `promtool tsdb create-blocks-from openmetrics`.
 
-Redfish's readings are no part of it: their names and words have no place in an exposition.
+Redfish's readings are left out: the format allows neither their names nor their words.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ def write(samples: Iterable[Frame]) -> Iterator[bytes]:
 
 
 def _head(samples: Frame) -> bytes:
-    """Only what ends in _total may call itself a counter; of other counters the type is not told."""
+    """HELP and TYPE. Only names that end in _total may have the type counter; other counters are unknown."""
     family, kind = samples.metric, samples.kind
     if kind == "counter":
         kind_told = "counter" if family.endswith(_SUFFIX) else "unknown"

@@ -1,8 +1,8 @@
-"""Cooling loops, power shelves and the GPUs on them: heat goes somewhere, and clocks fall where it does not.
+"""Cooling loops, power shelves and the GPUs on them: clocks fall if heat cannot be removed.
 
-One step of time is a handful of array operations over all GPUs. What is a published figure says so; the other
-constants are plausible ones for a liquid-cooled eight-GPU node, chosen so that a loop at its rated flow
-leaves 16 K to the temperature at which clocks fall, and one at 58 % of it nothing.
+One step of time is a handful of array operations over all GPUs. Published figures are marked as such; the
+other constants are plausible for a liquid-cooled eight-GPU node, chosen so that a loop at its rated flow
+stays 16 K below the temperature at which clocks fall, and one at 58 % of it just reaches that temperature.
 """
 
 import msgspec
@@ -15,20 +15,20 @@ from holdfast.twin.cluster import Domain, Layout
 SUPPLY_C = 30.0
 RATED_LPM_PER_GPU = 1.25
 PUMP_PERCENT = 62.0
-"""At the rated flow. Where flow is short, the pump's controller asks for more, up to all there is."""
+"""At the rated flow. If flow is short, the pump's controller asks for more, up to the maximum."""
 
 HOST_W = 1_800.0
 """Processors, memory and network cards of a node, under load or not."""
 IDLE_W = 90.0
 LOAD_W = 650.0
-"""Of a GPU that trains, at its full clock: just under the 700 W that an H100 SXM may take."""
+"""Power of a GPU that trains at its full clock: just under the 700 W limit of an H100 SXM."""
 CLOCK_MAX_MHZ = 1_980.0
 CLOCK_SHARE_MIN = 0.3
 POWER_EXPONENT = 2.4
 """Dynamic power falls faster than the clock, because the voltage falls with it."""
 SLOWDOWN_C = 87.0
 SLOWDOWN_BAND_K = 20.0
-"""The clock falls from all to none over so many kelvins above `SLOWDOWN_C`."""
+"""The clock falls from full to zero over this many kelvins above `SLOWDOWN_C`."""
 PLATE_K_PER_W = 0.020
 FILM_K_PER_W = 0.035
 """From the cold plate into the coolant at its rated flow; rises as the flow falls, by the exponent below."""
@@ -39,13 +39,14 @@ RESISTANCE_SPREAD = 0.03
 """From GPU to GPU: paste, mounting pressure."""
 SUPPLIES_PER_SHELF = 6
 SHELF_HEADROOM = 1.18
-"""What all supplies of a shelf deliver together, against what its nodes take at most."""
+"""The power of all supplies of a shelf, relative to the most that its nodes take."""
 WARM_UP_STEPS = 24
 WARM_UP_STEP_S = 10.0
 
 
 class Weather(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Given to the plant: by loop its flow and supply temperature, by shelf what its supplies deliver."""
+    """Inputs of the plant: by loop its flow and supply temperature, by shelf the share its supplies
+    deliver."""
 
     flow_share: Floats
     supply_rise_k: Floats
@@ -61,7 +62,7 @@ def weather(levers: Levers, tick: int) -> Weather:
 
 
 class Plant:
-    """The state of every GPU, loop and shelf. `advance` moves it on; the attributes are what it is now.
+    """The state of every GPU, loop and shelf. `advance` lets time pass; the attributes are the present state.
 
     Node by GPU: temperature_c, clock_share, power_w, is_hot, is_braked (why the clock is low).
     By loop: flow_lpm, supply_c, return_c, heat_kw, pump_percent.
@@ -73,7 +74,7 @@ class Plant:
         self._loop_starts, self._loop_of = _starts(layout, "loop"), on_which(layout, "loop")
         self._shelf_starts, self._shelf_of = _starts(layout, "shelf"), on_which(layout, "shelf")
         self._spread = rng.normal(1.0, RESISTANCE_SPREAD, shape).astype(np.float32)
-        # How far along its loop a GPU is: the later, the warmer the coolant that reaches it.
+        # A GPU's position along its loop: later ones get warmer coolant.
         self._position = np.broadcast_to(np.linspace(0.35, 0.65, shape[1], dtype=np.float32), shape)
         gpus = np.add.reduceat(np.full(layout.nodes, layout.gpus_per_node), self._loop_starts)
         self.rated_lpm = (RATED_LPM_PER_GPU * gpus).astype(np.float32)
@@ -83,7 +84,7 @@ class Plant:
         self._settle()
 
     def _settle(self) -> None:
-        """Have it reach the temperatures of a run that has been going for a while."""
+        """Reach the temperatures of a run that has been going for a while."""
         loops, shelves = len(self._loop_starts), len(self._shelf_starts)
         fair = Weather(
             flow_share=np.ones(loops, np.float32),
@@ -106,7 +107,7 @@ class Plant:
         self._cool(duration_s, given)
 
     def _brake(self, given: Weather, dynamic_w: Floats) -> Floats:
-        """By node: the clock at which its shelf can still feed all that hangs on it."""
+        """By node: the clock at which its shelf can still feed all its nodes."""
         gpus = self.layout.gpus_per_node
         base_w = np.add.reduceat(np.full(self.layout.nodes, HOST_W + gpus * IDLE_W), self._shelf_starts)
         wanted_w = np.add.reduceat(dynamic_w[:, 0] * gpus, self._shelf_starts)
@@ -130,13 +131,13 @@ class Plant:
         k_per_w = self._spread * resistance[by_node][:, None]
         change_k = coolant_c + self.power_w * k_per_w - self.temperature_c
         share = 1.0 - np.exp(-duration_s / LAG_S)
-        # Throttling answers within milliseconds and a step of time takes seconds. What it will have answered
-        # by the end of the step counts already (an implicit step), or clock and temperature would swing.
+        # Throttling reacts within milliseconds, but a step of time takes seconds. Its reaction by the end of
+        # the step counts already (an implicit step), or clock and temperature would oscillate.
         relief_w_per_k = (self.power_w - IDLE_W) * POWER_EXPONENT / self.clock_share / SLOWDOWN_BAND_K
         will_be_hot = self.temperature_c + share * change_k > SLOWDOWN_C
         self.temperature_c += change_k * (share / (1.0 + share * will_be_hot * relief_w_per_k * k_per_w))
 
 
 def _starts(layout: Layout, domain: Domain) -> Indices:
-    """Where in the row of nodes each such domain begins."""
+    """The first node of each such domain."""
     return np.arange(0, layout.nodes, layout.size(domain))

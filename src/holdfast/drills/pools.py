@@ -20,7 +20,7 @@ PREFILL_SLOTS = 11
 DECODE_SLOTS = 460
 """Requests in work at once, set so that either pool needs about 0.75 of a healthy step for its samples."""
 CACHE_USED_SHARE = 0.55
-"""Of a decode engine's cache, with as many requests as everybody else."""
+"""The used share of a decode engine's cache under an even load."""
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -41,18 +41,18 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def spine_of(layout: Layout) -> Indices:
-    """Prefill engine by decode engine: the spine over which the fabric leads that pair."""
+    """Prefill engine by decode engine: the spine that carries the traffic of that pair."""
     engines = np.arange(POOL_ENGINES)
     return (engines[:, None] + engines[None, :]) % layout.spines_per_pod
 
 
 def exchange(prefill_share: Floats, decode_share: Floats, spines: Floats, weights: Floats) -> Exchange:
-    """What the pools do with these ports (by engine), spines (by pair) and the router's weights."""
+    """The state of the pools, given the ports (by engine), spines (by pair) and the router's weights."""
     path = np.minimum(np.minimum(prefill_share[:, None], decode_share[None, :]), spines)
     transfer_s = TRANSFER_S / path
     share = weights / weights.sum()
     requests = np.broadcast_to(share / POOL_ENGINES, transfer_s.shape)
-    load = share * POOL_ENGINES  # against a router that treats all alike
+    load = share * POOL_ENGINES  # relative to a router that treats all alike
     prefill_s = REQUESTS_PER_STEP * (requests * (PREFILL_S + transfer_s)).sum(axis=1) / PREFILL_SLOTS
     decode_s = REQUESTS_PER_STEP * share * DECODE_S / DECODE_SLOTS
     queue_s = PREFILL_S * np.maximum(load - 1.0, 0.0) * POOL_ENGINES

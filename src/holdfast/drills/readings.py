@@ -1,6 +1,6 @@
-"""The state of the twin as each metric would show it if sensors were perfect: scrape by series.
+"""The twin's state as perfect sensors would show it, metric by metric: scrape by series.
 
-A reader takes the history and, for what happens by chance, a generator. `READS` has them by their real names.
+A reader takes the history and, for random events, a generator. `READS` has the readers by metric name.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Read = Callable[[History, np.random.Generator], Floats]
 
 IDLE_MHZ = 345.0
 CLOCK_CHECKS_PER_S = 1.0
-"""How often dcgm-exporter looks at the reasons why a clock is low."""
+"""How often dcgm-exporter checks the reasons for a low clock."""
 COPY_BYTES_PER_STEP = HOST_COPY_S * 50e9
 EXCHANGE_BYTES_PER_STEP = EXCHANGE_S * fabric.ACHIEVED_SHARE * fabric.PORT_BYTES_PER_S
 REMAPS_PER_ERROR = 0.002
@@ -27,7 +27,7 @@ REPLAYS_PER_S = 2.0
 """On a PCIe link that has trained down."""
 DOWNS_PER_RECOVERY = 0.1
 BACKGROUND_SHARE, BACKGROUND_PER_S = 0.01, 2e-3
-"""Of GPUs and ports, and how often: far below what anybody acts upon."""
+"""The share of GPUs and ports with harmless errors, and their rate: far below any threshold for action."""
 HUNG_TASKS_PER_S = 0.004
 MAJOR_TIMEOUTS_PER_RETRANSMISSION = 0.02
 XIDS_BEYOND_ECC = (48, 95)
@@ -57,10 +57,10 @@ def _summed(rates: Floats, history: History) -> Floats:
 
 
 def _happened(rates: Floats, history: History, rng: np.random.Generator) -> Floats:
-    """A counter of things that happen by chance at these rates a second; few subjects ever have any."""
+    """A counter of random events at these rates a second; few subjects ever have any."""
     counts = np.zeros(rates.shape)
     active = rates.max(axis=0) > 0
-    # A difference of single-precision sums may be a hair below nothing.
+    # A difference of single-precision sums may be slightly below zero.
     counts[:, active] = rng.poisson(np.maximum(rates[:, active], 0.0) * history.scrape_s)
     return np.cumsum(counts, axis=0)
 
@@ -84,7 +84,7 @@ def sm_clock(history: History, _: np.random.Generator) -> Floats:
 
 
 def utilisation(history: History, _: np.random.Generator) -> Floats:
-    # Waiting for the others is done by spinning: to this metric a GPU that waits is as busy as any.
+    # GPUs wait for others by spinning: in this metric a GPU that waits is as busy as any.
     busy = np.broadcast_to(100.0 * history.stepping_share[:, None], history.compute_s.shape)
     return np.where(_is_idle(history), 0.0, _by_gpu(busy, history))
 
@@ -95,7 +95,7 @@ def pcie_replays(history: History, rng: np.random.Generator) -> Floats:
 
 
 def lost_rows(history: History, _: np.random.Generator) -> Floats:
-    """Rows that were lost before ECC could help: what a fatal error leaves behind."""
+    """Rows lost to a fatal error, which ECC could not correct."""
     rows = np.zeros((history.ticks, history.layout.nodes * history.layout.gpus_per_node))
     for xid in history.xids:
         if xid.code in XIDS_BEYOND_ECC:
@@ -104,7 +104,7 @@ def lost_rows(history: History, _: np.random.Generator) -> Floats:
 
 
 def last_xid(history: History, _: np.random.Generator) -> Floats:
-    """One column a GPU without an error, and then one for each error: its labels name it."""
+    """One column per GPU for "no error", and then one for each error, which its labels name."""
     gpus = history.layout.nodes * history.layout.gpus_per_node
     values = np.zeros((history.ticks, gpus + len(history.xids)), np.float32)
     for index, xid in enumerate(history.xids):
@@ -176,7 +176,7 @@ def hung_tasks(history: History, rng: np.random.Generator) -> Floats:
 
 
 def _nfs_rates(history: History) -> Floats:
-    """Scrape by node and operation: bytes a second that a client gets."""
+    """Scrape by node and operation: a client's bytes a second."""
     return np.stack([_by_node(history.read_rates, history), _by_node(history.write_rates, history)], axis=2)
 
 
@@ -193,7 +193,7 @@ def _written(history: History) -> Floats:
 
 
 def _sent_again(history: History) -> Floats:
-    """Scrape by node and operation: how many a second. A filer that is only busy answers all of them."""
+    """Scrape by node and operation: retransmissions a second. A filer that is only busy has none."""
     share = storage.timeouts_share(_by_node(history.read_rates, history))
     return _operations(history) * share[:, :, None]
 
@@ -213,7 +213,7 @@ def supplies(history: History, _: np.random.Generator) -> Floats:
 
 
 def _counted(is_so: Floats) -> Floats:
-    """Of the nodes, how many."""
+    """The number of nodes for which this holds, by scrape."""
     count: Floats = is_so.sum(axis=1, keepdims=True)
     return count
 
@@ -333,4 +333,4 @@ READS: dict[str, dict[str, Read]] = {
         "dynamo_frontend_worker_last_time_to_first_token_seconds": lambda history, _: history.first_token_s,
     },
 }
-"""What each metric reads, by how their names begin."""
+"""The reader of each metric, grouped by the beginning of its name."""

@@ -1,7 +1,6 @@
-"""The series of each scope: who they are about, under which labels, and which machine is scraped for them.
+"""The series of each scope: their subjects, their labels, and the machine that is scraped for them.
 
-Labels are those that the exporters give, and the `instance` that Prometheus adds. Nothing here changes with
-time.
+Labels are the exporters' own, and the `instance` that Prometheus adds. Nothing here changes with time.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,12 +23,12 @@ CLOCK_EVENTS = ("sw_thermal", "hw_power_brake")
 NFS_OPERATIONS = ("READ", "WRITE")
 NOT_A_NODE = -1
 PCI_BUSES = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
-"""Where the eight GPUs of an HGX board are found; further ones come after them."""
+"""The PCI buses of the eight GPUs of an HGX board; further GPUs come after them."""
 NO_XID = {"err_code": "0", "err_msg": "No Error"}
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Some series, all of one scope. node: whose exporters are asked; NOT_A_NODE: somebody else's."""
+    """Some series, all of one scope. node: the node whose exporter has it; NOT_A_NODE: another exporter."""
 
     subjects: tuple[str, ...]
     labels: tuple[Labels, ...]

@@ -1,7 +1,7 @@
 """A tabletop on paper: roles that see only their own monitoring, injects, questions and a score sheet.
 
-Everything is taken from the scenario as it was played, and none of it from the truth: that is on the
-facilitator's copy alone. Nothing here does I/O.
+Everything comes from the scenario as it was played, and nothing from the truth, which is only on the
+facilitator's copy. Nothing here does I/O.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,12 @@ RoleName = Literal["facilities", "network", "storage", "ml", "finance"]
 TABLE_STEP_MIN = 5
 """Minutes at the table between two injects."""
 CELLS, USUAL_CELLS = 60, 10
-"""A signal is told by means over a sixtieth of the time; what is usual is the median of the first ten."""
+"""A signal is judged by its means over a sixtieth of the time; its usual value is the median of the first
+ten."""
 
 
 class SheetRole(msgspec.Struct, frozen=True, kw_only=True):
-    """rows: labels of the board that this role's own monitoring has."""
+    """rows: labels of the board's rows that this role's own monitoring has."""
 
     name: RoleName
     title: str
@@ -69,7 +70,7 @@ ROLES: tuple[SheetRole, ...] = (
 
 
 class Inject(msgspec.Struct, frozen=True, kw_only=True):
-    """A card that one role gets, so many minutes into the exercise. clock: when it was, in the story."""
+    """A card that one role gets at a minute of the exercise. clock: its time in the story."""
 
     minute: int
     role: RoleName
@@ -83,7 +84,7 @@ class ScoreLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TabletopSheet(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is printed. truth: on the facilitator's copy."""
+    """Everything on the sheet. truth: on the facilitator's copy."""
 
     table: Tabletop
     roles: tuple[SheetRole, ...]
@@ -97,7 +98,7 @@ class TabletopSheet(msgspec.Struct, frozen=True, kw_only=True):
 
 SCORES = (
     ScoreLine(
-        question="Somebody named the owner: 3 points in the first third, 2 in the second, 1 later", points=3
+        question="A team named the owner: 3 points in the first third, 2 in the second, 1 later", points=3
     ),
     ScoreLine(question="The cause was named, and told from its consequences", points=3),
     ScoreLine(question="Each team that is not the owner ruled itself out by a reading of its own", points=2),
@@ -122,7 +123,8 @@ def sheet(played: Played, *, usd_per_gpu_hour: float, reveal: bool) -> TabletopS
 
 
 def _injects(table: Tabletop, usd_per_gpu_hour: float) -> Iterator[Inject]:
-    """In the order in which monitoring shows them, a few minutes apart; all teams begin with a card."""
+    """The cards in the order in which monitoring shows them, a few minutes apart; each team begins with
+    one."""
     yield Inject(minute=0, role="ml", text=table.told)
     quiet = [role for role in ROLES if role.rows]
     changes: list[tuple[int, RoleName, str]] = [
@@ -154,7 +156,7 @@ def _injects(table: Tabletop, usd_per_gpu_hour: float) -> Iterator[Inject]:
 
 
 def _changed(row: BoardRow, table: Tabletop) -> tuple[int, str] | None:
-    """When a signal first left what is usual by what counts, and how far it went; None: it did not."""
+    """When a signal first left its usual value by a notable amount, and its furthest value; None if never."""
     size = -(-len(row.values) // CELLS)
     cells = [row.values[first : first + size] for first in range(0, len(row.values), size)]
     seen = [[value for value in cell if value is not None] for cell in cells]

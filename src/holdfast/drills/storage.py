@@ -1,4 +1,4 @@
-"""Shared mounts: so much bandwidth, dealt fairly among the nodes that ask for it.
+"""Shared mounts: a filer's bandwidth, shared fairly among the nodes that use it.
 
 The run reads its data and writes its checkpoints here, and so may other jobs. Everything is by mount; a run
 that uses several is as slow as the slowest of them.
@@ -11,11 +11,11 @@ from holdfast.drills.levers import Floats, Levers
 from holdfast.twin.cluster import Layout
 
 MOUNT_BYTES_PER_S_PER_NODE = 0.5e9
-"""A filer is bought for its clients."""
+"""A filer's bandwidth scales with its clients."""
 CLIENT_BYTES_PER_S_MAX = 2e9
-"""One node's mount cannot take more, however idle the filer is."""
+"""The most that one node's mount can take, even from an idle filer."""
 READ_BYTES_PER_STEP = 1.2e9
-"""By node: text and images of a step, with what is read in vain."""
+"""By node: text and images of a step, including data read in vain."""
 CHECKPOINT_BYTES_PER_GPU = 0.8e9
 """Weights and optimizer of 70e9 parameters at 12 bytes, over 1,024 GPUs."""
 OPERATION_BYTES = 2**20
@@ -29,7 +29,7 @@ TIMEOUTS_SHARE_MAX = 0.02
 def fair_rates(demands: Floats, clients: Floats, capacity: float) -> Floats:
     """Max-min fairness: the rate of each client of each class, none above its demand.
 
-    demands: what one client of a class would take; clients: how many the class has.
+    demands: the rate that one client of a class would take; clients: how many the class has.
     """
     rates = np.zeros(len(demands))
     left, waiting = capacity, float(clients.sum())
@@ -43,14 +43,14 @@ def fair_rates(demands: Floats, clients: Floats, capacity: float) -> Floats:
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """By mount: bytes a second that one node of the run gets while all of them ask."""
+    """By mount: bytes a second for one node of the run while all of them use it."""
 
     read: Floats
     write: Floats
 
 
 def client_rates(layout: Layout, levers: Levers, tick: int) -> Rates:
-    """Other jobs write; reads come from the filer's cache, as long as it delivers anything."""
+    """The run's rates. Other jobs write; reads come from the filer's cache."""
     neighbours, delivered = levers.at("neighbours", tick), levers.at("capacity", tick)
     demands = np.full(2, CLIENT_BYTES_PER_S_MAX)
     write = np.empty(layout.count("mount"), np.float32)
@@ -75,12 +75,12 @@ def read_s(rates: Floats) -> Floats:
 
 
 def response_s(rates: Floats) -> Floats:
-    """How long an operation takes where clients get these rates."""
+    """The time of an operation if clients get these rates."""
     return RESPONSE_S * MOUNT_BYTES_PER_S_PER_NODE / rates
 
 
 def timeouts_share(rates: Floats) -> Floats:
-    """The share of operations that has to be sent again."""
+    """The share of operations that have to be sent again."""
     crowded = 1.0 - rates / (CROWDED_SHARE * MOUNT_BYTES_PER_S_PER_NODE)
     share: Floats = TIMEOUTS_SHARE_MAX * np.clip(crowded, 0.0, 1.0)
     return share

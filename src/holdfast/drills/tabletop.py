@@ -1,4 +1,4 @@
-"""A drill as people get it: what an operator would see, questions, and, only if asked, the truth.
+"""A drill for people: the operator's view, questions and, only on request, the truth.
 
 The view is the same for every scenario, so that nothing in its form gives the cause away: the run's own story
 from its events, and a board of signals, each with the worst of its subjects.
@@ -20,9 +20,10 @@ from holdfast.signals.frame import Frame
 
 SLOW_SHARE = 0.05
 SLOW_STEPS, USUAL_STEPS = 3, 10
-"""So many steps in a row that are slower than usual by that share, or not any more, are worth a line."""
+"""A line is written after `SLOW_STEPS` steps in a row that are slower by `SLOW_SHARE`, or `USUAL_STEPS` that
+are not."""
 LONG_CHECKPOINT = 1.5
-"""A checkpoint that takes so many times what the first one took is worth a line as well."""
+"""A line is written for a checkpoint that takes this many times the first one's time."""
 GENERAL_QUESTIONS = (
     "What changed first, and what came after it? Which of it is a cause, and which only a consequence?",
     "Whose system is it in? Whom do you call, and what do you ask them to look at?",
@@ -36,7 +37,7 @@ class StoryLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoardRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One signal of the board, scrape by scrape; None where nothing was read.
+    """One signal of the board, scrape by scrape; None for a missing reading.
 
     notable: changes smaller than this are noise, and are not drawn.
     """
@@ -48,7 +49,7 @@ class BoardRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tabletop(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is put on the table; `truth` only where it is to be revealed."""
+    """Everything that the players get; `truth` only if it is revealed."""
 
     run: str
     seed: int
@@ -63,7 +64,7 @@ class Tabletop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tabletop(played: Played, *, reveal: bool) -> Tabletop:
-    """The scenario as data: what `--json` prints."""
+    """The scenario as data, which `--json` prints."""
     return Tabletop(
         run=played.run,
         seed=played.seed,
@@ -106,7 +107,7 @@ def _story(played: Played) -> Iterator[StoryLine]:
 
 
 def _slow_stretches(played: Played) -> Iterator[StoryLine]:
-    """When steps left what is usual, and when they came back. Checkpoints are no part of a step."""
+    """When steps became slow, and when they were as usual again. Checkpoints do not count into a step."""
     saved = {
         event.step: event.stall_ns or 0 for event in played.events if isinstance(event, ev.CheckpointSaved)
     }
@@ -133,7 +134,7 @@ def _slow_stretches(played: Played) -> Iterator[StoryLine]:
 
 
 class _Gauge(NamedTuple):
-    """A row of the board: what it is read from, and how the worst is found in that."""
+    """A row of the board: its metrics, and how to find the worst value in them."""
 
     label: str
     unit: str
@@ -151,7 +152,7 @@ def _lowest(samples: Frame) -> Floats:
 
 
 def _over(reduce: Callable[..., Floats], values: Floats) -> Floats:
-    """Over the series at each time; NaN where none has a value."""
+    """Reduce over the series at each time; NaN if none has a value."""
     seen = np.isfinite(values).any(axis=1)
     result = np.full(len(values), np.nan)
     result[seen] = reduce(values[seen], axis=1)
@@ -168,7 +169,7 @@ def _total_kw(samples: Frame) -> Floats:
 
 
 def _fastest_growth(samples: Frame) -> Floats:
-    """Of counters: the most that one of them grew in a second; a reset is no growth."""
+    """The fastest growth a second of any of the counters; a reset does not count."""
     step_s = np.diff(samples.times_ns)[:, None] / 1e9
     grown = np.diff(samples.values, axis=0) / step_s
     return np.concatenate([[np.nan], _over(np.nanmax, np.where(grown < 0, np.nan, grown))])
@@ -183,7 +184,7 @@ def _highest_ms(samples: Frame) -> Floats:
 
 
 def _slowest_reply_ms(waited: Frame, requests: Frame) -> Floats:
-    """The mean time of a reply at the node that waits longest; none without a request."""
+    """The mean time of a reply at the node that waits longest; NaN without a request."""
     asked = np.diff(requests.values, axis=0)
     mean_s = np.divide(
         np.diff(waited.values, axis=0), asked, where=asked > 0, out=np.full(asked.shape, np.nan)

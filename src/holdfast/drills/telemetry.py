@@ -1,9 +1,9 @@
-"""What monitoring would have of a history: samples under the real names, with all that is wrong with them.
+"""The monitoring data of a history: samples under the real metric names, with realistic flaws.
 
-Truth becomes readings through noise and rounding, then through what the field knows: scrapes that are missed,
-gauges that stick, exporters that lag, units that contradict the name, counters that begin again after a
-reboot or stop at their width, words where a number should be. Each metric has a generator of its own, from
-the run's name and its own, so a metric is the same whichever others are asked for.
+Truth becomes readings through noise and rounding, then through flaws seen in the field: scrapes that are
+missed, gauges that stick, exporters that lag, units that contradict the name, counters that begin again after
+a reboot or stop at their width, words where a number should be. Each metric has a generator of its own, from
+the run's name and its own, so a metric does not depend on which others are read.
 """
 
 import zlib
@@ -26,12 +26,12 @@ from holdfast.signals.units import W_PER_KW
 
 WORD_NOTHING = "Null"
 FLOW_RANGE_SHARE = 0.4
-"""A flow meter has no number for less than this share of what it is built for."""
+"""A flow meter gives no number below this share of its rated flow."""
 NS_PER_S, US_PER_S = 1e9, 1e6
 
 
 class Dirt(msgspec.Struct, frozen=True, kw_only=True):
-    """How bad the readings are: shares of scrapes, or of the sensors or machines concerned."""
+    """The flaws of readings, as shares of scrapes, sensors or machines."""
 
     missed_share: float = 0.002
     late_share: float = 0.004
@@ -43,11 +43,11 @@ class Dirt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CLEAN = Dirt(**dict.fromkeys(Dirt.__struct_fields__, 0.0))
-"""Noise and rounding, and nothing else."""
+"""Only noise and rounding."""
 
 
 class Telemetry:
-    """The samples of a history, made when they are asked for."""
+    """The samples of a history, made on demand."""
 
     def __init__(self, history: History, dirt: Dirt) -> None:
         self._history = history
@@ -62,7 +62,7 @@ class Telemetry:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What there is: the metrics that have any series here."""
+        """The metrics that have any series here."""
         return tuple(name for name, metric in CATALOGUE.items() if self._of(metric.known.scope).subjects)
 
     def has(self, metrics: Iterable[str]) -> bool:
@@ -71,12 +71,12 @@ class Telemetry:
     def samples(
         self, metrics: Iterable[str] | None = None, window_ns: tuple[int, int] | None = None
     ) -> Iterator[Frame]:
-        """One metric after the other. window_ns: from when, and until before when."""
+        """The samples of one metric after the other. window_ns: the half-open window of time."""
         for name in self.metrics if metrics is None else metrics:
             yield self.sample(name, window_ns)
 
     def sample(self, name: str, window_ns: tuple[int, int] | None = None) -> Frame:
-        """The samples of one metric; `InputError` where there is none of that name."""
+        """The samples of one metric; raises `InputError` if the name is unknown."""
         metric = CATALOGUE.get(name)
         if metric is None:
             raise InputError(f"The twin has no metric {name}.", hint="`CATALOGUE` has every name there is.")
@@ -116,7 +116,7 @@ class Telemetry:
         return values, words
 
     def _trapped(self, trap: Trap | None, values: Floats, who: Series, rng: np.random.Generator) -> Floats:
-        """The values as a sensor with this trap has them; of most only some sensors."""
+        """Apply this trap to the values; most traps affect only some sensors."""
         some = rng.random(values.shape[1])
         match trap:
             case "ns-or-us":
@@ -134,7 +134,7 @@ class Telemetry:
     def _distorted(
         self, metric: ShownMetric, values: Floats, who: Series, rng: np.random.Generator
     ) -> Floats:
-        """What goes wrong on the way from a sensor to the store."""
+        """Apply the flaws between a sensor and the store."""
         if metric.sensor.sticks:
             for index in np.flatnonzero(rng.random(values.shape[1]) < self._dirt.stuck_share):
                 since = rng.integers(len(values))
@@ -179,7 +179,7 @@ def _counter(metric: ShownMetric, truth: Floats, rng: np.random.Generator) -> Fl
 
 
 def _begin_again(values: Floats, down: NDArray[np.bool_]) -> None:
-    """A reboot takes counters back to zero."""
+    """Reset counters to zero after a reboot."""
     for index in np.flatnonzero(down.any(axis=0)):
         off = np.flatnonzero(down[:, index])
         back = off[-1] + 1
@@ -187,10 +187,11 @@ def _begin_again(values: Floats, down: NDArray[np.bool_]) -> None:
 
 
 class Replay:
-    """A `Source`. Each metric is made once and kept, so that many moments can be looked at."""
+    """A `Source` of simulated telemetry. Each metric is made once and kept, so that many windows can be
+    read."""
 
     def __init__(self, telemetry: Telemetry, hidden: tuple[str, ...] = ()) -> None:
-        """hidden: metrics whose names begin like this are not there."""
+        """hidden: metrics whose names begin like this are left out."""
         self._telemetry = telemetry
         self._kept: dict[str, Frame] = {}
         self._metrics = tuple(name for name in telemetry.metrics if not name.startswith(hidden or ("\0",)))

@@ -1,7 +1,7 @@
 """The run of a scenario: members that compute, wait for the slowest and exchange, step after step.
 
-It knows nothing of causes. At each moment it is given `StepTimes` (what a step takes each member now) and
-it leaves behind the events of the record, the figures a member would export, and the time that was lost.
+It does not know causes. At each moment it gets `StepTimes` (the present times of a step for each member) and
+produces the events of the record, the figures a member would export, and the lost time.
 """
 
 from collections import deque
@@ -23,34 +23,35 @@ COMPUTE_S = 5.1
 EXCHANGE_S = 0.9
 STEP_S = COMPUTE_S + EXCHANGE_S
 CLOCK_BOUND_SHARE = 0.85
-"""The part of a step's computing that is done in half the time at twice the clock; memory bounds the rest."""
+"""The part of a step's computing that scales with the clock; memory bounds the rest."""
 CHECKPOINT_INTERVAL_S = 300.0
 FIRST_STEP = 120_000
-"""The run has been going for days when somebody looks at it."""
+"""The run has been going for days when the scenario begins."""
 MEMBER_SPREAD = 0.003
 MEMBER_JITTER = 0.0015
 STEP_JITTER = 0.004
 """Relative: of members among each other, of one member's computing, and of a whole step."""
 COLLECTED_S_PER_STEP = 0.004
 COLLECTED_S_MAX = 400.0
-"""A member's time in the garbage collector: in a step of a healthy run, and when the looking begins."""
+"""A member's time in the garbage collector: per step of a healthy run, and at most at the beginning."""
 LATE_SPREAD = 0.15
-"""Of how late the late member is, from step to step."""
+"""Spread of the late member's delay, from step to step."""
 DATA_WAIT_S_MIN = 0.001
 LOST_S_MIN = 1e-3
-"""Less than that is how numbers are rounded."""
+"""Smaller losses are rounding."""
 LOCALISE_S = 2.0
 REGROUP_S = 12.0
-"""Until it is known who was lost, and until a spare has taken the place."""
+"""Until the lost member is known, and until a spare has taken its place."""
 
 Stall = Literal["data", "checkpoint", "recovery"]
 """Why a run stands still between two steps."""
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What a step takes now. By node: compute_s, data_s (waiting for data), exchange_s. Then, once for all:
+    """The present times of a step. By node: compute_s, data_s (waiting for data), exchange_s. For the whole
+    run:
 
-    stray, pause_s  one member, another each step, computes longer by this share, and stands still for so long
+    stray, pause_s  one member, another each step, computes longer by this share, and pauses for this time
     write_s         a blocking checkpoint, of `size_bytes`
     interval_s      from one checkpoint to the next
     """
@@ -66,7 +67,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Crew(msgspec.Struct, frozen=True, kw_only=True):
-    """Who the run is made of: one member a node. healthy_write_s: a checkpoint that nobody delays."""
+    """The members of the run, one a node. healthy_write_s: the time of an undisturbed checkpoint."""
 
     run: str
     nodes: range
@@ -76,7 +77,7 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """A member dies, and the operator is told."""
+    """A member that dies, and the fault that the record then has."""
 
     node: int
     at_ns: int
@@ -94,9 +95,9 @@ class LostTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What run and members export from `since_ns` on, of the last step; by node, NaN where no member is.
+    """The exported figures of the last step, valid from `since_ns` on; by node, NaN without a member.
 
-    checkpoint_s: what the last checkpoint took. collected_s: time in the garbage collector so far.
+    checkpoint_s: the time of the last checkpoint. collected_s: time in the garbage collector so far.
     """
 
     since_ns: int
@@ -111,7 +112,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class SimulatedTraining:
-    """The run, from the beginning of what is looked at. `advance` takes it on."""
+    """The simulated run. `advance` lets it step."""
 
     def __init__(self, crew: Crew, loss: MemberLoss | None, rng: np.random.Generator) -> None:
         self.crew = crew
@@ -123,7 +124,7 @@ class SimulatedTraining:
         self._exports: deque[Exported] = deque()
         self._loss = loss
         self._spares = deque(crew.spares)
-        self._ability = rng.normal(1.0, MEMBER_SPREAD, crew.spares.stop)  # by node: no two are quite alike
+        self._ability = rng.normal(1.0, MEMBER_SPREAD, crew.spares.stop)  # by node: no two are equally fast
         self._smooth_s = COMPUTE_S * float(self._ability[self.nodes].max()) + EXCHANGE_S
         self._collected_s = rng.uniform(0.0, COLLECTED_S_MAX, crew.spares.stop)
         self._rng = rng
@@ -134,7 +135,7 @@ class SimulatedTraining:
 
     @property
     def healthy_step_s(self) -> float:
-        """With nothing wrong: the slowest of many is a little slower than most."""
+        """A healthy step: the slowest of many members is a little slower than most."""
         return self._smooth_s + COMPUTE_S * MEMBER_JITTER
 
     def start(self, at_ns: int) -> None:
@@ -148,14 +149,14 @@ class SimulatedTraining:
             self._join(node)
 
     def advance(self, until_ns: int, pace: StepTimes) -> None:
-        """Begin every step that begins before `until_ns`; each ends when it ends."""
+        """Run every step that begins before `until_ns`, also beyond it."""
         while self._now_ns < until_ns:
             self._step(pace)
             if self._now_ns - self._saved_ns >= pace.interval_s * SECOND_NS:
                 self._checkpoint(pace)
 
     def exported(self, at_ns: int) -> Exported | None:
-        """What a scrape at this time finds; None before the first step is over."""
+        """The figures that a scrape at this time gets; None before the first step is over."""
         while len(self._exports) > 1 and self._exports[1].since_ns <= at_ns:
             self._exports.popleft()
         return self._exports[0] if self._exports and self._exports[0].since_ns <= at_ns else None
@@ -170,12 +171,12 @@ class SimulatedTraining:
         return spent / (to_ns - from_ns)
 
     def forget(self, before_ns: int) -> None:
-        """Shares of a time before this one are not asked for again."""
+        """Drop stalls before this time; `share` is not called for it again."""
         while self._stalls and self._stalls[0][2] <= before_ns:
             self._stalls.popleft()
 
     def decide(self, at_ns: int, action: str, subject: str, reason: str) -> None:
-        """A decision of another team that is in the record."""
+        """Record a decision of another team."""
         self._tell(ev.ActionTaken, at_ns, action=action, subject=subject, reason=reason)
 
     # -- one step ------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ class SimulatedTraining:
         self._export(pace, waited_s + step_s, compute_s)
 
     def _computed(self, pace: StepTimes) -> Floats:
-        """What each member computes, with the one that is late this time."""
+        """The computing time of each member, including the one that is late in this step."""
         compute_s: Floats = pace.compute_s[self.nodes] * self._ability[self.nodes]
         late = self._rng.integers(len(self.nodes))
         much = self._rng.lognormal(0.0, LATE_SPREAD)
@@ -254,7 +255,7 @@ class SimulatedTraining:
         self._count_lost(begun_ns, pace.write_s - self.crew.healthy_write_s * due)
 
     def _lose(self, loss: MemberLoss) -> None:
-        """The member is gone: its node is drained, a spare takes its place, and the step is done again."""
+        """Lose a member: its node is drained, a spare takes its place, and the step is done again."""
         self._loss = None
         self._now_ns = max(self._now_ns, loss.at_ns)
         self._tell(ev.FaultObserved, fault=loss.fault, subject=loss.subject, detail=loss.detail)

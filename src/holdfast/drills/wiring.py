@@ -1,4 +1,4 @@
-"""The simulated cluster as a topology file: the graph that a diagnosis needs, as a user would write it."""
+"""The simulated cluster as a topology file, as a user would write it: the graph that a diagnosis needs."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ PREFILL, DECODE, ROUTER = "prefill", "decode", "router"
 
 
 def topology_of(casting: Cast, run: str) -> Topology:
-    """All of the cluster with the run on it; nothing depends on the spares."""
+    """The whole cluster with the run on it; nothing depends on the spares."""
     page = file.read(topology_file(casting, run))
     return page.described(page.survey).topology
 
@@ -57,7 +57,7 @@ def _names(domain: Domain, numbers: range) -> str:
 
 
 def _paths(casting: Cast) -> Iterator[tuple[str, dict[str, str]]]:
-    """What no grouping says: the spine between two engines, and the router before those that decode."""
+    """Dependencies that no grouping gives: the spine between two engines, and the router before decoders."""
     spines = spine_of(casting.layout)
     for spine in range(casting.layout.spines_per_pod):
         yield spine_name(spine), {"kind": "spine"}

@@ -1,7 +1,7 @@
-"""Everything a scenario needs, moved on together: plant, fabric, storage, pools, run, scrape by scrape.
+"""Simulates everything a scenario needs together: plant, fabric, storage, pools, run, scrape by scrape.
 
-What is kept is the state from which every metric can be read afterwards (`History`), not the metrics: of
-16,384 GPUs over half an hour that is some 60 MB, and a metric that nobody asks for costs nothing.
+It keeps the state from which every metric can be read afterwards (`History`), not the metrics: for 16,384
+GPUs over half an hour that is some 60 MB, and a metric that is not read costs nothing.
 """
 
 from typing import Any
@@ -36,13 +36,13 @@ POOL_ACTIVITY = 0.6
 HOST_COPY_S = 0.25
 """Of a step's computing: copies between host and GPU over all PCIe lanes, at about 50 GB/s."""
 LAUNCH_S = 0.5
-"""Of a step's computing: what the host has to do for its GPUs, with all of its CPU time."""
+"""Of a step's computing: the host's work for its GPUs, with all of its CPU time."""
 ECC_RETRY_S = 0.002
-"""What a corrected memory error costs the GPU, with the row remapping that follows."""
+"""The GPU's time for a corrected memory error, with the row remapping that follows."""
 
 
 class Cast(msgspec.Struct, frozen=True, kw_only=True):
-    """Which nodes do what: the run's come first, a spare rack last, pools (if any) in between."""
+    """The role of each node: the run's come first, a spare rack last, pools (if any) in between."""
 
     layout: Layout
     run: range
@@ -68,7 +68,7 @@ class SimulatedXid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What was, at each scrape. The scrape is an array's first index; node and GPU, loop ... follow."""
+    """The state at each scrape. The scrape is an array's first index; node and GPU, loop ... follow."""
 
     cast: Cast
     levers: Levers
@@ -114,7 +114,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Lived(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A history, the run's events in it, and what it lost, in the order of time."""
+    """A history, the run's events in it, and its lost time, in the order of time."""
 
     history: History
     events: tuple[KnownEvent, ...]
@@ -123,7 +123,7 @@ class Lived(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What is to be lived through: the causes, a death if there is one, and what others decide meanwhile.
+    """The input of a simulation: the causes, a death if there is one, and decisions of other teams.
 
     Scrapes are at `times_ns`, `scrape_s` apart; the first shows the time since `start_ns`.
     """
@@ -139,7 +139,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def cast(layout: Layout, *, with_pools: bool) -> Cast:
-    """Deal out the nodes. `InputError` where there are too few, or a node is not whole."""
+    """Assign the nodes. Raises `InputError` if there are too few, or a node is not whole."""
     if layout.gpus % layout.gpus_per_node or layout.nodes < NODES_MIN:
         raise InputError(
             f"A scenario needs at least {NODES_MIN} whole nodes, not {layout.gpus} GPUs.",
@@ -154,7 +154,7 @@ def cast(layout: Layout, *, with_pools: bool) -> Cast:
 
 
 def live(casting: Cast, script: Script, rng: np.random.Generator) -> Lived:
-    """Run the whole of it. The same generator state gives the same bytes."""
+    """Run the whole simulation. The same generator state gives the same bytes."""
     plant_rng, run_rng = rng.spawn(2)
     world = _World(casting, script, Plant(casting.layout, plant_rng), run_rng)
     world.training.start(script.start_ns)
@@ -255,13 +255,14 @@ class _World:
         )
 
     def _activity(self, pace: StepTimes, stepping: float) -> Floats:
-        """By node: how much of the time its GPUs compute. Those that wait for the slowest do not."""
+        """By node: the share of the time in which its GPUs compute. Waiting for the slowest does not
+        count."""
         nodes = self.training.nodes
         compute_s = pace.compute_s[nodes]
         step_s = compute_s.max() + pace.exchange_s[nodes].max()
         activity = np.full(self.layout.nodes, IDLE_ACTIVITY, np.float32)
         activity[self.cast.prefill.start : self.cast.decode.stop] = POOL_ACTIVITY
-        # What a healthy member does besides computing is part of what its power was measured with.
+        # The measured power includes a healthy member's other work besides computing.
         busy = np.minimum(compute_s / step_s * (STEP_S / COMPUTE_S), 1.0)
         activity[nodes] = np.maximum(stepping * busy, IDLE_ACTIVITY)
         return activity

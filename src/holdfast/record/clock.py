@@ -1,7 +1,7 @@
 """Time: where nanoseconds come from.
 
 A process reads the wall clock once and from then on adds monotonic time to it, so its own stamps never go
-back, whatever NTP does meanwhile. In what order events of several clocks are read: docs/time.md.
+back, even if NTP sets the wall clock. docs/time.md describes the order of events from several clocks.
 """
 
 import time
@@ -9,13 +9,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What tells the time, in nanoseconds since the Unix epoch."""
+    """A source of time, in nanoseconds since the Unix epoch."""
 
     def now_ns(self) -> int:
-        """The time that stamps what happens. Never goes back."""
+        """The time that stamps events. Never goes back."""
 
     def wall_ns(self) -> int:
-        """What the machine's clock shows. Its distance to `now_ns` tells whether that was set meanwhile."""
+        """The machine's clock. Its distance to `now_ns` shows whether it was set meanwhile."""
 
 
 class SystemClock:
@@ -27,7 +27,7 @@ class SystemClock:
     def now_ns(self) -> int:
         return self._offset_ns + time.monotonic_ns()
 
-    wall_ns = staticmethod(time.time_ns)  # as it is: it is read for every event
+    wall_ns = staticmethod(time.time_ns)  # without a wrapper, because it is read for every event
 
 
 class ManualClock:

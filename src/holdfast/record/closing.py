@@ -1,4 +1,4 @@
-"""What is closed at the end of a `with`."""
+"""Objects that a `with` statement closes."""
 
 from typing import Self
 

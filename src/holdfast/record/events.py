@@ -1,9 +1,8 @@
 """The typed events of the record: what can happen to a run, and the one encoding of it.
 
-An event is a fact that somebody saw: it is never changed, and a mistake is mended by a `Correction`.
-Every kind is tagged and versioned. What this version does not know (a newer kind, or a newer schema of a
-known kind) is kept byte for byte as `Unknown` and passed over by whoever computes from the record.
-Nothing here does I/O.
+An event is an observed fact: it is never changed, and a `Correction` takes a mistake back. Every kind is
+tagged and versioned. An event of a newer kind, or of a newer schema of a known kind, is kept byte for byte as
+`Unknown`, and code that computes from the record skips it. Nothing here does I/O.
 """
 
 from typing import Annotated, Any, Literal, get_args
@@ -14,7 +13,7 @@ SCHEMA = 1
 """The newest schema this version writes; an event with a higher one is `Unknown`."""
 
 # Bounds keep every column within 64 bits (2**62 ns is the year 2116) and every name, in any alphabet, within
-# what a database can index.
+# the limit of a database's index.
 NAME_CHARS_MAX = 256
 ID_CHARS_MAX = 128
 Identity = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_CHARS_MAX)]
@@ -33,7 +32,7 @@ TAKE_OVER: Literal["take over"] = "take over"
 Action = Literal[
     "restart", "replace", "migrate", "shrink", "grow", "rebalance", "drain", "restore", "stop", "take over"
 ]
-"""What Holdfast itself does about a run. Records of others may name actions of their own."""
+"""Holdfast's own actions on a run. Foreign records may name other actions."""
 Role = Literal["active", "spare"]
 Precision = Literal["bf16", "fp8"]
 Attention = Literal["full", "causal"]
@@ -49,9 +48,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     id           unique, and the same wherever the event is copied; of fixed width within a source, so
                  that its events sort in the order in which they were recorded
-    occurred_ns  when it happened, by the clock of whoever saw it
-    recorded_ns  when it was written down
-    source       who says so: `host/pid`, or the format it was imported from
+    occurred_ns  when it happened, by the clock of the process that saw it
+    recorded_ns  when it was written
+    source       the process that recorded it, `host/pid`, or the format it was imported from
     run          the run it belongs to; empty for the cluster as a whole
     subject      the member, node or GPU it is about; empty for the run itself
     causes       ids of the events that led to it; an effect is never placed before its cause
@@ -70,7 +69,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 class RunSubmitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.submitted"):
     """A run was asked for.
 
-    team, project: whose it is and what it is for, as the budget has them. cluster: where it runs.
+    team, project: its owner and purpose in the budget. cluster: where it runs.
     """
 
     gpus: GpuCount = 0
@@ -83,7 +82,8 @@ class RunSubmitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.
 class RunStarted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.started"):
     """An attempt at the run was launched. A second start supersedes the first: attempts share the allocation.
 
-    gpus: how many GPUs are meant to take part in its steps (spares come on top); 0 when only members tell.
+    gpus: how many GPUs are meant to take part in its steps (spares come on top); 0 if only its members give
+    their GPUs.
     """
 
     gpus: GpuCount = 0
@@ -105,15 +105,14 @@ class RunEnded(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.ende
 
 
 class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="generation.opened"):
-    """From here the run has these members. Empty `members`: everyone who joined and is not a spare.
+    """From here the run has these members. Empty `members`: all that joined and are not spares.
 
-    gpus: how many GPUs the run is meant to have from now on, where that changes.
-    step: the step the new generation goes on from, where it is known.
-    abort_ns, group_ns, state_ns: how long the slowest member took to leave the old group, to meet the others
-    in the new one, and to get the state; each on its own, so they need not add up.
-    reason: why there is a new generation, in words: who was lost or came, or what a member could not do.
-    lanes, seed, model: with the first one, what the script is told apart by: what it gave `protect()`, and a
-    digest of the model as it was built, unless that is sharded.
+    gpus: how many GPUs the run is meant to have from now on, if that changes. step: the step the new
+    generation goes on from, if known. abort_ns, group_ns, state_ns: how long the slowest member took to leave
+    the old group, to meet the others in the new one, and to get the state; each on its own, so they need not
+    add up. reason: why there is a new generation, in words: members that were lost or came, or what a member
+    could not do. lanes, seed, model: with the first generation, what identifies the script: its arguments of
+    `protect()`, and a digest of the model as it was built, unless that is sharded.
     """
 
     generation: Count = 0
@@ -130,7 +129,7 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class MemberJoined(Event, frozen=True, kw_only=True, tag_field="kind", tag="member.joined"):
-    """The worker process `subject` is there with its GPUs."""
+    """The worker process `subject` joined with its GPUs."""
 
     gpus: GpuCount = 1
     role: Role = "active"
@@ -152,7 +151,7 @@ class StepBegun(Event, frozen=True, kw_only=True, tag_field="kind", tag="step.be
 
 class StepCommitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="step.committed"):
     """The result of this step, and of every step before it, is kept. skipped_lanes: the part of its batch
-    that nobody computed, because replicas were missing.
+    that was not computed, because replicas were missing.
     """
 
     step: StepNumber
@@ -161,10 +160,10 @@ class StepCommitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="ste
 
 class LaneExamined(Event, frozen=True, kw_only=True, tag_field="kind", tag="lane.examined"):
     """All members computed this lane of the step again, because two of them did not agree about it or its
-    loss was odd. subject: the member that had computed it wrongly; empty: nobody is known to have.
+    loss was odd. subject: the member that had computed it wrongly; empty if none is known.
 
-    loss: of the lane where it was odd, as text, since it may be no number. print: 64 bits of its gradients,
-    buffers and loss as most members computed them, in hexadecimal digits.
+    loss: of the lane if it was odd, as text, since it may be NaN or infinite. print: 64 bits of its
+    gradients, buffers and loss as most members computed them, in hexadecimal digits.
     """
 
     step: StepNumber
@@ -174,11 +173,11 @@ class LaneExamined(Event, frozen=True, kw_only=True, tag_field="kind", tag="lane
 
 
 class StepWitnessed(Event, frozen=True, kw_only=True, tag_field="kind", tag="step.witnessed"):
-    """What the step after a checkpoint came to, as a member has it that did not write all of that checkpoint,
-    where there is one. Whoever loads the checkpoint and computes the step must come to the same.
+    """The result of the step after a checkpoint, recorded if possible by a member that did not write all of
+    that checkpoint. A process that loads the checkpoint and computes the step must get the same result.
 
-    loss: of the step, as text, since it may be no number. print: 64 bits of weights, buffers and what
-    optimizers keep after the step, in hexadecimal digits.
+    loss: of the step, as text, since it may be NaN or infinite. print: 64 bits of weights, buffers and
+    optimizer state after the step, in hexadecimal digits.
     """
 
     step: StepNumber
@@ -195,10 +194,10 @@ class CheckpointBegun(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.saved"):
-    """A checkpoint of this step is durable. stall_ns: how long training stood still for it, where
-    measured. size_bytes: how large it is, all of its parts together. written_bytes: how much of it was not
-    there yet. write_ns: from the end of that stall until it was durable. exposed_ns: the work that a loss of
-    all members just before would have cost: since the state was copied that was durable until then.
+    """A checkpoint of this step is durable. stall_ns: how long training stood still for it, if measured.
+    size_bytes: its size, all of its parts together. written_bytes: how much of it was new. write_ns: from the
+    end of that stall until it was durable. exposed_ns: the work that a loss of all members just before would
+    have cost: the time since the copy of the previously durable state.
     """
 
     step: StepNumber
@@ -211,9 +210,9 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
 
 
 class CheckpointLoaded(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.loaded"):
-    """The run goes on from this step; what was committed after it is rolled back. size_bytes: how much was
-    read for that, by all members together. restore_ns: how long the slowest member took to read, compare and
-    put it back. is_snapshot: it was in memory.
+    """The run goes on from this step; later commits are rolled back. size_bytes: how much was read for that,
+    by all members together. restore_ns: how long the slowest member took to read, compare and put it back.
+    is_snapshot: it was in memory.
     """
 
     step: StepNumber
@@ -234,7 +233,7 @@ class CheckpointFailed(Event, frozen=True, kw_only=True, tag_field="kind", tag="
 
 class CheckpointVerified(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.verified"):
     """A check whether a run can restart from a checkpoint: it was loaded, a step was computed, and the result
-    compared with what the run had computed. reason: how it was compared, or what was found instead.
+    compared with what the run had computed. reason: how it was compared, or the difference that was found.
     """
 
     step: StepNumber
@@ -245,7 +244,7 @@ class CheckpointVerified(Event, frozen=True, kw_only=True, tag_field="kind", tag
 
 class CheckpointCopied(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.copied"):
     """A checkpoint is in a further place as well. origin: where it was fetched from; empty: from the run's
-    own directory. reason: why that could not be done; empty: it was. size_bytes, written_bytes: see
+    own directory. reason: why the copy failed; empty if it succeeded. size_bytes, written_bytes: see
     `CheckpointSaved`. copy_ns: how long it took.
     """
 
@@ -259,7 +258,7 @@ class CheckpointCopied(Event, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class PhaseEntered(Event, frozen=True, kw_only=True, tag_field="kind", tag="phase.entered"):
-    """The run (or, with a subject, one member) does this until it says otherwise."""
+    """The run (or, with a subject, one member) is in this phase until the next such event."""
 
     phase: Phase
 
@@ -277,8 +276,8 @@ class FaultObserved(Event, frozen=True, kw_only=True, tag_field="kind", tag="fau
 
 
 class ActionTaken(Event, frozen=True, kw_only=True, tag_field="kind", tag="action.taken"):
-    """Somebody decided: restart, replace, migrate, shrink, grow, rebalance, drain, restore, stop, take over
-    (a successor, from the coordinator, which was lost) or what a later part adds.
+    """A decision was made: restart, replace, migrate, shrink, grow, rebalance, drain, restore, stop, take
+    over (by a successor, from a coordinator that was lost) or another action.
 
     gpus: how many GPUs a drain takes out or a restore gives back.
     """
@@ -289,10 +288,10 @@ class ActionTaken(Event, frozen=True, kw_only=True, tag_field="kind", tag="actio
 
 
 class CostRate(Event, frozen=True, kw_only=True, tag_field="kind", tag="cost.rate"):
-    """What is paid for from now on.
+    """The GPUs and the price that are paid from now on.
 
-    gpus: this many GPUs are held for the run, used or not, until the next rate says otherwise; None
-    leaves it as it is.
+    gpus: this many GPUs are held for the run, used or not, until the next rate says otherwise; None changes
+    nothing.
     """
 
     gpus: GpuCount | None = None
@@ -318,8 +317,8 @@ class ReferenceDeclared(Event, frozen=True, kw_only=True, tag_field="kind", tag=
 class CollectiveTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="collective.timed"):
     """A collective of `ranks` ranks took `duration_ns`.
 
-    size_bytes: as nccl-tests counts it, the larger of a rank's two buffers: what an all-gather ends with,
-    what a reduce-scatter starts from, and for the others the buffer itself.
+    size_bytes: as nccl-tests counts it, the larger of a rank's two buffers: the output of an all-gather, the
+    input of a reduce-scatter, and for the others the buffer itself.
     """
 
     collective: Collective
@@ -329,11 +328,11 @@ class CollectiveTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
 
 
 class MembersTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="members.timed"):
-    """What the last `steps` steps took on average, and what of that members needed without waiting for each
-    other: the one that took longest, and one that is as quick as the quickest quarter of them. subject: the
-    one that takes longest for the same work, which may have fewer lanes for that.
+    """The mean time of the last `steps` steps, and the time that members needed without waiting for each
+    other: the slowest member, and one as quick as the quickest quarter of them. subject: the member that
+    takes longest for the same work, which may have fewer lanes for that.
 
-    quick_ns: with its share of the lanes. step_ns: without what was spent on checkpoints.
+    quick_ns: with its share of the lanes. step_ns: without the time of checkpoints.
     """
 
     steps: Positive
@@ -345,9 +344,9 @@ class MembersTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="memb
 class DataMoved(Event, frozen=True, kw_only=True, tag_field="kind", tag="data.moved"):
     """Bytes were moved for the run, other than its checkpoints: their own events say how large they are.
 
-    what  dataset: read to be trained on. cold: the same, from where that costs extra or has to be waited for,
+    what  dataset: read as training data. cold: the same, from a place that costs extra or makes readers wait,
           such as an archive or another region. egress: taken out of a cloud or region that charges for it.
-    usd   what was charged for it, where that is known
+    usd   the charge for it, if known
     """
 
     what: DataUse
@@ -357,13 +356,13 @@ class DataMoved(Event, frozen=True, kw_only=True, tag_field="kind", tag="data.mo
 
 
 class IncidentDiagnosed(Event, frozen=True, kw_only=True, tag_field="kind", tag="incident.diagnosed"):
-    """Somebody found out what is wrong with the run, found out better, or saw that it is over.
+    """A diagnosis found an incident of the run, revised it, or saw that it is over.
 
-    incident   its name, `RUN/sN`: all that is said under one name is about one incident, the last word counts
-    diagnosis  the whole of it as JSON, as `holdfast diagnose --json` shows it
+    incident   its name, `RUN/sN`: all events of one name are about one incident, and the last one counts
+    diagnosis  the whole diagnosis as JSON, as `holdfast diagnose --json` shows it
 
-    It is an opinion about the run, and may be formed long after it: neither the run's accounts nor its first
-    and last moment take anything from it.
+    It is an opinion about the run, and may be formed long after it: it changes neither the run's accounts nor
+    its first and last moment.
     """
 
     incident: Name
@@ -372,15 +371,15 @@ class IncidentDiagnosed(Event, frozen=True, kw_only=True, tag_field="kind", tag=
 
 
 class ControlActed(Event, frozen=True, kw_only=True, tag_field="kind", tag="control.acted"):
-    """`holdfast control` decided on an action about `subject`, did it, could not, or saw what came of it.
+    """`holdfast control` decided on an action about `subject`, did it, failed to, or saw its outcome.
 
-    stage     decided comes first; what is said later of the same decision names that event as its cause
-    mode      shadow: it says what it would do, and does nothing
+    stage     decided comes first; later events of the same decision name that event as their cause
+    mode      shadow: the action is only recorded, not done
     rule      the mechanism that it was decided for
-    outcome   what the machines answered, what a check found, what it brought
-    decision  the whole of it as JSON, as `holdfast control --json` shows it; where it was decided
+    outcome   the machines' answer, a check's result, the effect
+    decision  the whole decision as JSON, as `holdfast control --json` shows it; with stage decided
 
-    It is about the cluster; the accounts of a run take nothing from it.
+    It is about the cluster, and does not change the accounts of a run.
     """
 
     action: Name
@@ -401,7 +400,7 @@ class BreakerChanged(Event, frozen=True, kw_only=True, tag_field="kind", tag="br
 
 
 class Correction(Event, frozen=True, kw_only=True, tag_field="kind", tag="correction"):
-    """The event `target` was wrong and does not count. What should have stood there is its own event."""
+    """The event `target` was wrong and does not count. The right fact is an event of its own."""
 
     target: str
     reason: str = ""
@@ -448,7 +447,7 @@ _UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class MalformedEvent(ValueError):
-    """Bytes that are no event at all, in any version."""
+    """Bytes that are not an event of any version."""
 
 
 def kind_of(event: AnyEvent) -> str:
@@ -461,13 +460,13 @@ def encode(event: AnyEvent) -> bytes:
 
 
 def decode(data: bytes) -> AnyEvent:
-    """The event in these bytes; `MalformedEvent` where there is none."""
+    """Return the event in these bytes; raise `MalformedEvent` if there is none."""
     try:
         event = _decoder.decode(data)
         if event.schema <= SCHEMA:
             return event
     except _UNDECODABLE as error:
-        # A newer kind, a newer schema, or no event at all: the envelope tells.
+        # A newer kind, a newer schema, or not an event: the envelope decides.
         problem: Exception | None = error
     else:
         problem = None

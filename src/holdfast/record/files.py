@@ -1,4 +1,4 @@
-"""Small files that a user wrote, a mistake in which is told with its name; and files for this user alone."""
+"""Small files that a user wrote, whose mistakes are reported with the file's name; and private files."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ LET_IN_HINT = "Name another place, or grant this user read permission on its dir
 
 
 def parsed(path: Path, parse: Callable[[str], Told], *, what: str, hint: str) -> Told:
-    """What `parse` makes of the file's text. hint: how to come by such a file where this one is not there."""
+    """Parse the file's text with `parse`. hint: how to get such a file if this one is missing."""
     content = contents(path, what=what, hint=hint)
     try:
         return parse(content.decode("utf-8"))
@@ -26,7 +26,7 @@ def parsed(path: Path, parse: Callable[[str], Told], *, what: str, hint: str) ->
 
 
 def contents(path: Path, *, what: str, hint: str) -> bytes:
-    """All of it, told as in `parsed` where it cannot be read."""
+    """Return the file's bytes; report errors as `parsed` does."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -35,18 +35,18 @@ def contents(path: Path, *, what: str, hint: str) -> bytes:
 
 
 def is_there(path: Path) -> bool:
-    """Whether the path leads to anything. That it cannot be told is a mistake, and not a no."""
+    """Whether the path exists. Raises `InputError` if that cannot be determined."""
     return _status(path) is not None
 
 
 def is_directory(path: Path) -> bool:
-    """Whether the path leads to a directory, told as in `is_there`."""
+    """Whether the path is a directory. Raises as `is_there` does."""
     status = _status(path)
     return status is not None and stat.S_ISDIR(status.st_mode)
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """None where nothing is there. `Path.exists` raises or says no to the rest, by the version of Python."""
+    """None if the path does not exist. For other errors `Path.exists` raises or returns False, by version."""
     try:
         return path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -59,18 +59,17 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 HOME_NAME = ".holdfast"
-"""Of the directory under the user's own, where `HOLDFAST_HOME` names no other."""
+"""Name of the home under the user's own directory, unless `HOLDFAST_HOME` names another."""
 
 
 def make_private_directory(path: Path) -> None:
-    """Make it, and what is missing above it, for this user alone. What is there stays as it is, but for a
-    `~/.holdfast` of an older Holdfast, which others could look into.
-    """
+    """Make the directory, and missing parents, for this user alone. Existing ones keep their mode, except a
+    `~/.holdfast` of an older Holdfast, which other users could read."""
     missing = [one for one in (path, *path.parents) if not one.exists()]
     for one in reversed(missing):
         one.mkdir(mode=0o700, exist_ok=True)
-    path.mkdir(exist_ok=True)  # says what is wrong where a file has the name
-    with contextlib.suppress(OSError, RuntimeError):  # it is somebody else's, or nobody has a home
+    path.mkdir(exist_ok=True)  # raises if a file has the name
+    with contextlib.suppress(OSError, RuntimeError):  # it belongs to another user, or this user has no home
         own = Path.home() / HOME_NAME
         if own in (path, *path.parents) and own.stat().st_mode & 0o077:
             own.chmod(0o700)
@@ -86,12 +85,12 @@ def sync(path: Path) -> None:
 
 
 def make_private_file(path: Path) -> None:
-    """A new and empty file that only this user may read. Raises `FileExistsError`; a link is one, too."""
+    """Make a new, empty file that only this user may read. Raises `FileExistsError`, also for a link."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def require_directory(flag: str, path: Path | None) -> None:
-    """What is there under the name of a directory must be one; it may also be made later."""
+    """Refuse a path that exists and is not a directory; a missing one may be made later."""
     if path is None or not path.exists() or path.is_dir() or path == Path(os.devnull):
         return
     raise InputError(f"{flag} {path} is a file, not a directory.", hint="Name a directory, or a new one.")

@@ -1,4 +1,4 @@
-"""The events of a store as they come, behind those that it has."""
+"""The events of a store, and then new ones as they arrive."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +17,10 @@ POLL_INTERVAL_S = 0.5
 def following(
     store: Store, journal: HomeJournal, selection: Selection, say: Callable[[str], None]
 ) -> Iterator[AnyEvent]:
-    """What is there, by time, and then what arrives, as it arrives. Ends with an interrupt.
+    """Yield the stored events by time, and then new ones as they arrive.
 
-    A store that cannot be used for a while, as when its server restarts, is told once and waited for.
+    Ends with an interrupt. If the store cannot be used for a while, for example because its server restarts,
+    this is reported once, and reading goes on when it is back.
     """
     cursor = store.end()
     shown: set[str] = set()
@@ -53,14 +54,13 @@ def following(
 def _present(
     store: Store, selection: Selection, cursor: int, last: AnyEvent | None, shown: set[str]
 ) -> Iterator[AnyEvent]:
-    """What is there, behind `last` where an earlier reading came so far. Adds to `shown` what arrived after
-    the cursor, and will be met there again.
-    """
+    """The stored events, after `last` if an earlier reading got that far. Adds to `shown` the events that
+    arrived after the cursor and will be read again there."""
     if last is not None:
         selection = msgspec.structs.replace(selection, since_ns=last.occurred_ns)
     present = store.select(selection)
-    first = list(islice(present, 1))  # now the reading has begun, and will see nothing newer
-    # What arrived between the two looks is behind the cursor, and may be among what is present as well.
+    first = list(islice(present, 1))  # now the read has begun, and will see nothing newer
+    # Events that arrived between the two reads are after the cursor, and may be among `present` as well.
     began = store.end()
     unsure = {event.id for arrival, event in store.since(cursor, selection) if arrival <= began}
     for event in chain(first, present):

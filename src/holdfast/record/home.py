@@ -1,4 +1,4 @@
-"""From a machine's own journal into the store: what is new since the last time, and what of it is damaged."""
+"""Takes new events of a machine's own journal into the store, and reports damage."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +11,9 @@ from holdfast.record.store import Ingested, Store
 
 
 class HomeJournal:
-    """What the processes of this machine recorded in its home, on its way into the store.
+    """The journal in this machine's home, which is taken into the store.
 
-    tell: is given what is damaged, each place once.
+    tell: called with new damage, each place once.
     """
 
     def __init__(self, store: Store, home: Path, tell: Callable[[Sequence[Damage]], None]) -> None:
@@ -23,9 +23,9 @@ class HomeJournal:
         self._told: set[Damage] = set()
 
     def take_in(self) -> None:
-        """Take in what is new and tell what of it is damaged: the next reading begins behind it.
+        """Take in new events and report new damage; the next reading begins after them.
 
-        An unfinished line is no news: its writer is about to finish it, or died over it.
+        An unfinished line is not reported: its writer is about to finish it, or died while writing.
         """
         damages: list[Damage] = []
         try:
@@ -33,7 +33,7 @@ class HomeJournal:
         except InputError:
             if is_there(self._directory):
                 raise
-            return  # nobody has recorded here yet, not even what is still on its way to this directory
+            return  # nothing was recorded here yet, not even events still on their way to this directory
         news = [damage for damage in damages if not damage.torn and damage not in self._told]
         self._told.update(news)
         if news:
@@ -41,7 +41,7 @@ class HomeJournal:
 
 
 def ingest_directory(store: Store, directory: Path, damages: list[Damage]) -> Ingested:
-    """Take in what is new in a journal directory; what cannot be read is added to `damages`."""
+    """Take in the new events of a journal directory; add unreadable parts to `damages`."""
     prefix = f"journal:{directory.resolve()}/"
     marks = store.marks()
     offsets = {name.removeprefix(prefix): mark for name, mark in marks.items() if name.startswith(prefix)}
@@ -58,7 +58,7 @@ def _events_of(items: Iterable[AnyEvent | Damage], damages: list[Damage]) -> Ite
 
 
 class _Marks(Mapping[str, int]):
-    """A reading's offsets as marks, as they are when the store writes them: after the last event."""
+    """A reading's offsets as marks, read when the store writes them: after the last event."""
 
     def __init__(self, prefix: str, offsets: dict[str, int]) -> None:
         self._prefix = prefix

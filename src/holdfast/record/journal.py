@@ -1,9 +1,9 @@
-"""The journal: files that any process adds events to without asking anybody, and the one way to read them.
+"""The journal: files to which any process adds events without coordination, and the one way to read them.
 
 A journal is a directory. Every process writes files of its own, `<token>-<number>.journal`, and never opens
 an old one. A line is the CRC-32 of an event's JSON in eight hex digits, a space, the JSON and a newline.
-Reading never fails on what is in a file: what is no whole line with the right checksum comes out as `Damage`
-and the rest is read on. docs/journal.md has the format, and what survives what.
+Reading never fails on a file's content: anything but a whole line with the right checksum comes out as
+`Damage`, and reading goes on. docs/journal.md has the format, and what survives which failure.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from holdfast.record.files import HOME_NAME, make_private_directory, make_privat
 from holdfast.record.spool import LINE_BYTES_MAX, SHARED_MEMORY, Owner, Spool, SpoolName, journal_digest
 
 ROTATE_BYTES = 64 * 2**20
-"""A file that has grown to this is closed and the next one begun."""
+"""A file of this size is closed and the next one begun."""
 JOURNAL_SUFFIX = ".journal"
 JOURNAL_DIRECTORY = "journal"
 """Where under `home` the processes of this machine record."""
@@ -31,22 +31,22 @@ _CHECKSUM_BYTES = 9  # eight hex digits and a space
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a journal that is no event: where, and why. Line 0 stands for the whole file."""
+    """A piece of a journal that is not an event: where, and why. Line 0 stands for the whole file."""
 
     file: str
     line: int
     reason: str
     torn: bool = False
-    """An unfinished last line: what a crash leaves behind, or a line that is being written just now."""
+    """An unfinished last line: left by a crash, or still being written."""
 
 
 def home(environment: Mapping[str, str]) -> Path:
-    """Where Holdfast keeps what is this user's: `$HOLDFAST_HOME`, or `~/.holdfast`."""
+    """The directory for this user's data: `$HOLDFAST_HOME`, or `~/.holdfast`."""
     return Path(environment.get("HOLDFAST_HOME") or Path.home() / HOME_NAME)
 
 
 def event_id(token: str, count: int) -> str:
-    """Of fixed width, so that ids of one source sort in the order in which they were given out."""
+    """An id of fixed width, so that ids of one source sort in the order in which they were given out."""
     return f"{token}-{count:010x}"
 
 
@@ -88,8 +88,8 @@ class JournalWriter:
     def sync(self) -> None:
         """Have the kernel bring everything written so far to the disk.
 
-        Should that fail, the kernel may have thrown the lines away and would call the next attempt a success.
-        So the file is given up, for a reader to find what is left of it, and the next write begins another.
+        If that fails, the kernel may have discarded the lines and would report the next attempt as a success.
+        So the file is given up, readers find what is left of it, and the next write begins another.
         """
         self._leave_if_gone()
         if self._descriptor < 0 or self._synced_bytes == self._size_bytes:
@@ -119,7 +119,8 @@ class JournalWriter:
         self._descriptor = os.open(self._path, flags, 0o600)
 
     def _leave_if_gone(self) -> None:
-        """Close a file that was removed, or moved away: what comes next should be found where it belongs."""
+        """Close a file that was removed or moved away, so that later lines go to a file in the right
+        place."""
         if self._descriptor < 0:
             return
         try:
@@ -127,12 +128,13 @@ class JournalWriter:
         except (FileNotFoundError, NotADirectoryError):
             in_place = False
         except OSError:
-            return  # nobody can tell at the moment, and the descriptor may still do
+            return  # unknown for now, and the descriptor may still work
         if not in_place:
             self.close()
 
     def _take_back(self) -> None:
-        """Cut off what a failed write left, so that the next begins a line; or else give the file up."""
+        """Cut off the remains of a failed write, so that the next one begins a line; else give the file
+        up."""
         try:
             os.ftruncate(self._descriptor, self._size_bytes)
         except OSError:
@@ -157,14 +159,15 @@ def holds_journal(directory: Path) -> bool:
 def read_directory(
     directory: Path, offsets: dict[str, int] | None = None, *, spool_directory: Path = SHARED_MEMORY
 ) -> Iterator[AnyEvent | Damage]:
-    """Everything in a journal: its files, and what the processes of this machine have not yet brought there.
+    """Yield everything in a journal: its files, and the lines still in spools of this machine.
 
     `offsets` says, for each file's name, up to which byte it was read; it is kept up to date, and whenever an
     item is yielded it covers that item. Pass it again to go on from there. An event recorded (on this
     machine) before the call is found for certain; one that is on its way to its file may be found twice, with
-    the same id. `spool_directory` is where the recorders were told to have their spools.
+    the same id. `spool_directory` is the directory that the recorders were given for their spools.
     """
-    # Before the files: an event that leaves a spool after this look is in its file before that is read.
+    # Spools come before files: an event that leaves a spool after this look is in its file before that is
+    # read.
     spools = [(path, _look_into(path, directory)) for path in _spools(directory, spool_directory)]
     taken = {} if offsets is None else offsets
     yield from _read_files(directory, taken, missing_ok=bool(spools))
@@ -173,7 +176,7 @@ def read_directory(
             yield found
             continue
         for item, _end in _items(path, io.BytesIO(found), 0):
-            # A line that does not read here was caught in motion. It will be in a file, damaged or not.
+            # An unreadable line was caught while it moved. It will be in a file, damaged or not.
             if not isinstance(item, Damage):
                 yield item
 
@@ -187,10 +190,10 @@ def events_of(home: Path) -> list[AnyEvent]:
 
 
 def salvage(directory: Path, spool_directory: Path = SHARED_MEMORY) -> int:
-    """Bring what dead processes of this machine left in their spools into the journal they recorded in.
+    """Write the spools of dead processes of this machine into the journal they recorded in.
 
-    A spool that is in use, not to be believed, or cannot be written out at the moment is left as it is.
-    Returns how many spools of the journal there were, of the living and the dead.
+    A spool that is in use, not trusted, or cannot be written out at the moment is left alone. Returns the
+    number of the journal's spools, of living and dead processes.
     """
     spools = _spools(directory, spool_directory)
     for path in spools:
@@ -200,7 +203,7 @@ def salvage(directory: Path, spool_directory: Path = SHARED_MEMORY) -> int:
 
 
 def dropped_notice(owner: Owner, identity: str, count: int, now_ns: int, reason: str) -> FaultObserved:
-    """The event that tells of events which a recorder could not keep."""
+    """The event that reports events which a recorder could not keep."""
     return FaultObserved(
         id=identity,
         occurred_ns=now_ns,
@@ -217,8 +220,9 @@ def dropped_notice(owner: Owner, identity: str, count: int, now_ns: int, reason:
 def _spools(directory: Path, spool_directory: Path = SHARED_MEMORY) -> list[Path]:
     """The spools that belong to a journal, by their names alone.
 
-    The name has the journal's path as its recorder knew it. But a journal may be moved, or have another path
-    in a container or over a link; so a spool also belongs to it if a file of the same process is there.
+    The name has a digest of the journal's path as its recorder knew it. But a journal may be moved, or have
+    another path in a container or over a link; so a spool also belongs to it if a file of the same process is
+    there.
     """
     names = _names(directory, missing_ok=True)
     try:
@@ -236,7 +240,7 @@ def _spools(directory: Path, spool_directory: Path = SHARED_MEMORY) -> list[Path
 
 
 def _look_into(path: Path, directory: Path) -> bytes | Damage:
-    """The lines in a spool that are on their way to a file, once those of a dead process have got there."""
+    """The lines in a spool that are on their way to a file. A dead process's lines are written out first."""
     try:
         return b"" if _inherit(path, directory) else Spool.snapshot(path, _trusted_uids(directory))
     except FileNotFoundError:
@@ -246,21 +250,21 @@ def _look_into(path: Path, directory: Path) -> bytes | Damage:
 
 
 def _inherit(path: Path, directory: Path) -> bool:
-    """Write a dead process's spool out and remove it. False if it is in use or that cannot be done now."""
+    """Write a dead process's spool out and remove it. False if it is in use or that fails for now."""
     spool = Spool.adopt(path, _trusted_uids(directory))
     if spool is None:
         return False
     with contextlib.closing(spool), contextlib.suppress(OSError):
         _write_out(spool, directory)
-        path.unlink()  # while it is ours, so that nobody inherits it a second time
+        path.unlink()  # while we hold the lock, so that no other process inherits it again
         return True
     return False
 
 
 def _trusted_uids(directory: Path) -> Collection[int]:
-    """Whose spools are believed: our own and, where we are root, those of whoever the journal belongs to.
+    """The users whose spools are trusted: our own and, if we are root, the owner of the journal.
 
-    Anybody may make a file in shared memory, of any name and with any lines in it.
+    Any user may make a file in shared memory, with any name and content.
     """
     uid = os.geteuid()
     if uid == 0:
@@ -270,7 +274,7 @@ def _trusted_uids(directory: Path) -> Collection[int]:
 
 
 def _write_out(spool: Spool, directory: Path) -> None:
-    """Write a dead process's lines as a file of the journal. Done twice, it makes the same file again."""
+    """Write a dead process's lines as a file of the journal. A second call makes the same file again."""
     owner, drops = spool.owner, spool.drops
     lines = spool.pending()
     if unreported := drops.total - drops.reported:
@@ -284,7 +288,7 @@ def _write_out(spool: Spool, directory: Path) -> None:
     # Letters sort after digits, so this is read after what the process wrote itself.
     path = directory / f"{owner.token}-salvaged{JOURNAL_SUFFIX}"
     draft = path.with_suffix(".draft")
-    # Never through a name that is there already: it may be a link to a file that is none of ours.
+    # Never write to an existing name: it may be a link to another file.
     draft.unlink(missing_ok=True)
     make_private_file(draft)  # which follows no link
     with draft.open("r+b") as stream:
@@ -296,7 +300,7 @@ def _write_out(spool: Spool, directory: Path) -> None:
 
 
 def _read_files(directory: Path, offsets: dict[str, int], *, missing_ok: bool) -> Iterator[AnyEvent | Damage]:
-    """What the files hold beyond the offsets."""
+    """The files' content after the offsets."""
     for name in _names(directory, missing_ok=missing_ok):
         path = directory / name
         if path.suffix != JOURNAL_SUFFIX:
@@ -337,7 +341,7 @@ def _items(path: Path, stream: BinaryIO, begin: int) -> Iterator[tuple[AnyEvent 
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Each line and how many bytes it has; of one that is longer than any of ours, its last part."""
+    """Each line and its size in bytes; of a line above `LINE_BYTES_MAX` only its last part."""
     while raw := stream.readline(LINE_BYTES_MAX + 1):
         size_bytes = len(raw)
         while len(raw) > LINE_BYTES_MAX and not raw.endswith(b"\n"):
@@ -393,5 +397,5 @@ def _reason(error: OSError) -> str:
 
 
 def _text(path: Path) -> str:
-    """A path fit for any output: a name may be bytes that are not text."""
+    """A path that any output can show: a name may be bytes that are not text."""
     return os.fsencode(path).decode(errors="backslashreplace")

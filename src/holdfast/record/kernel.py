@@ -1,7 +1,7 @@
-"""What a run and its signals both read in the kernel log: a GPU's Xid, and a record of /dev/kmsg.
+"""Parsers of the kernel log that a run and its signals share: a GPU's Xid, and a record of /dev/kmsg.
 
-Pure functions of one line. The other forms in which lines come, and the other faults in them, are in
-signals/collectors/kernel_log.py.
+Pure functions of one line. signals/collectors/kernel_log.py has the other forms of lines, and the other
+faults in them.
 """
 
 import re
@@ -9,16 +9,16 @@ import re
 import msgspec
 
 LINE_BYTES_MAX = 8192
-"""What is read of a line. The kernel cuts a record of /dev/kmsg at this length too."""
+"""Bytes read of a line. The kernel cuts a record of /dev/kmsg at this length too."""
 DIGITS_MAX = 18
-"""Of any number that is believed: within 64 bits."""
+"""The most digits of a number that is accepted: within 64 bits."""
 
 
 class Xid(msgspec.Struct, frozen=True, kw_only=True):
     """An error that NVIDIA's driver has logged.
 
-    device: the PCI address of the GPU, `0000:9b:00.0`. pid, process: who used it, where the line says so.
-    text: what stands behind the code.
+    device: the PCI address of the GPU, `0000:9b:00.0`. pid, process: the process that used it, if the line
+    names it. text: the rest of the line after the code.
     """
 
     code: int
@@ -45,8 +45,8 @@ def parse_xid(text: str) -> Xid | None:
 
 
 class KernelRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record of /dev/kmsg. is_kernels: it has the kernel's facility, 0, which the kernel gives to nobody
-    else; what a program writes there has another.
+    """A record of /dev/kmsg. is_kernels: it has the kernel's facility, 0, which only the kernel itself can
+    use; records of programs have another.
     """
 
     uptime_s: float
@@ -55,7 +55,7 @@ class KernelRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_kmsg(record: str) -> KernelRecord | None:
-    """None where it is no record of /dev/kmsg."""
+    """Parse a record of /dev/kmsg; None if the text is not one."""
     found = _KMSG.fullmatch(record)
     if not found:
         return None
@@ -68,12 +68,12 @@ def parse_kmsg(record: str) -> KernelRecord | None:
 
 
 def is_kernel_facility(priority: str) -> bool:
-    """Of a priority as syslog and the kernel write it: the facility times 8, and the level."""
+    """Whether a priority, which is the facility times 8 plus the level, has the kernel's facility."""
     return int(priority) < 8
 
 
 def pci_address(text: str) -> str:
-    """A PCI address in the one form used here, `0000:9b:00.0`; empty where the text is none.
+    """A PCI address in the one form used here, `0000:9b:00.0`; empty if the text is not one.
 
     The driver writes 0000:9b:00, NVML and the fabric manager 00000000:9B:00.0.
     """

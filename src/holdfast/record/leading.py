@@ -1,4 +1,4 @@
-"""Who leads: of several processes on one store, one acts, and the others wait to take its place."""
+"""Leadership: of several processes on one store, one acts, and the others wait to take its place."""
 
 import fcntl
 import os
@@ -9,16 +9,16 @@ from holdfast.record.errors import StoreError
 
 
 class Lead(Protocol):
-    """A place that one process at a time has. It is free again when that process ends, however it does."""
+    """A lock that one process at a time holds. It is free again when that process ends in any way."""
 
     def is_ours(self) -> bool:
-        """Take the place if it is free; whether we have it now."""
+        """Take the lead if it is free. Return whether this process has it now."""
 
     def close(self) -> None: ...
 
 
 class FileLead:
-    """By a lock on a file: for the processes of one machine."""
+    """The lead by a lock on a file: for the processes of one machine."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,7 @@
-"""The store in a PostgreSQL database: for more machines than one, in the schema `holdfast` of that database.
+"""The store in a PostgreSQL database, for several machines: in the schema `holdfast` of that database.
 
-Ingest goes through COPY into a temporary table, reading through a cursor on the server. Sentences name the
-server and the database, never the password.
+Ingest uses COPY into a temporary table, reads use a cursor on the server. Messages name the server and the
+database, never the password.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ _PATIENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""libpq's settings, unless the URL has others: a server that vanished without a word is given up after half a
-minute, not after the two hours of the kernel. Seconds, but the last is in milliseconds.
+"""libpq's settings, unless the URL has others: a server that vanished silently is given up after half a
+minute, not after the kernel's two hours. Seconds, except the last, which is in milliseconds.
 """
 LOCK_WAIT_S = 30.0
 """How long to wait for another writer; its transactions are short, so this long means that it hangs."""
@@ -76,8 +76,8 @@ _COLUMN_LIST = ", ".join(COLUMNS)
 _COPY = f"COPY incoming ({_COLUMN_LIST}) FROM STDIN (FORMAT BINARY)"
 _COLUMN_TYPES = ("text", "text", "text", "text", "int8", "int8", "text", "bytea")
 
-# Batches take turns under this lock until they are committed, so a later commit never has a lower `seq` and
-# whoever follows with a cursor misses nothing. Readers do not wait for it.
+# Batches take turns under this lock until they are committed, so a later commit never has a lower `seq` and a
+# reader that follows with a cursor misses nothing. Readers do not wait for it.
 _TAKE_TURN = "LOCK TABLE store IN EXCLUSIVE MODE"
 _KEEP = f"""
     WITH fresh AS (
@@ -113,8 +113,8 @@ _LOCK_HINT = "Wait until it is done, or end it, and try again."
 
 
 class PostgresStore(SqlStore):
-    """Events in the PostgreSQL database at `url`; waits `lock_wait_s` for other writers. must_answer: it is
-    an error if the server is down now, and not only when it is needed.
+    """Events in the PostgreSQL database at `url`; waits `lock_wait_s` for other writers. must_answer: raise
+    at once if the server is down, not only when it is needed.
     """
 
     def __init__(self, url: str, *, lock_wait_s: float = LOCK_WAIT_S, must_answer: bool = True) -> None:
@@ -153,7 +153,7 @@ class PostgresStore(SqlStore):
         return connection
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
-        """Make the tables if they are not there; refuse those of a newer version."""
+        """Make the tables if they are missing; refuse those of a newer version."""
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
             if _number(connection, _COUNT_STORES) == 0:
@@ -169,14 +169,14 @@ class PostgresStore(SqlStore):
                 except psycopg.OperationalError:
                     if not self._writer.closed:
                         raise
-            # The server has restarted, or the way to it was cut. What it may have taken already it knows by
-            # its ids, so the batch can be offered again.
+            # The server has restarted, or the connection was cut. It knows by their ids which events it
+            # already has, so the batch can be offered again.
             self._writer = self._opened()
             return _take_once(self._writer, batch, marks)
 
     def _read(self, query: str, parameters: Sequence[Parameter]) -> Iterator[Any]:
         with self._explained():
-            if self._writer is None:  # until then nobody has seen whether there are tables to read
+            if self._writer is None:  # until then it is unknown whether the tables exist
                 self._writer = self._opened()
         with (
             self._explained(),
@@ -189,7 +189,7 @@ class PostgresStore(SqlStore):
             yield from cursor
 
     def _events_via(self, index: str | None) -> str:
-        return "events"  # the server has statistics, and chooses well without being told
+        return "events"  # the server has statistics, and chooses an index well by itself
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -203,9 +203,8 @@ class PostgresStore(SqlStore):
 
 
 class PostgresLead:
-    """The lead, by a lock that the server holds for one connection: for processes on any machine. Who loses
-    the connection has lost the lead, and learns of it when asking.
-    """
+    """The lead by a lock that the server holds for one connection: for processes on any machine. A process
+    that loses the connection has lost the lead, and learns it from `is_ours`."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -264,11 +263,11 @@ def _number(connection: psycopg.Connection[Any], query: str) -> int:
 
 
 def _described(url: str) -> str:
-    """The store's name in sentences, made of those parts of the URL that are no secret."""
+    """The store's name in messages, made of the parts of the URL that are not secret."""
     try:
         parts = conninfo_to_dict(url)
     except psycopg.Error:
-        parts = {"host": "@"}  # what libpq complains about may be the password itself, so nobody is told
+        parts = {"host": "@"}  # libpq's message may contain the password, so it is not shown
     host, port, database = (str(parts.get(part) or "") for part in ("host", "port", "dbname"))
     # A password with a bare @ or / in it spills over into the host, the port or the name of the database.
     has_bad_port = bool(port) and not port.replace(",", "").isdigit()
@@ -278,14 +277,14 @@ def _described(url: str) -> str:
 
 
 def _reason(error: psycopg.Error) -> str:
-    """The server's own words, or the last and most telling part of what went wrong on the way to it."""
+    """The server's own message, or the last and most specific part of the connection error."""
     if error.diag.message_primary:
         return error.diag.message_primary
     return str(error).rpartition("failed: ")[2].partition("\n")[0].removeprefix("FATAL:").strip()
 
 
 def _escaped(name: str) -> str:
-    """A name without NUL, which PostgreSQL's text cannot hold. Names stay as distinct and ordered as ever."""
+    """A name without NUL, which PostgreSQL's text cannot hold. Names stay distinct and ordered."""
     return name.replace("\x01", "\x01\x02").replace("\x00", "\x01\x01")
 
 

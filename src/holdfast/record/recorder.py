@@ -1,10 +1,10 @@
-"""The recorder: how training code writes events down and neither waits for storage nor fails with it.
+"""The recorder: writes events of training code without waiting for storage or failing with it.
 
 `Recorder.record` copies one line into the process's spool (a ring in shared memory, see spool.py) and
-returns. A thread makes the spool and brings it into the journal, and does all the waiting; what is recorded
-before the spool is there is held in memory. Nothing here raises into the caller, but what the caller's own
-signal handlers raise passes through: what cannot be kept is dropped, counted in `Recorder.dropped`, and told
-in the log and in the journal once there is room for it.
+returns. A thread makes the spool, drains it into the journal, and does all the waiting; events recorded
+before the spool exists are held in memory. Nothing here raises into the caller, except that exceptions of the
+caller's own signal handlers pass through. Events that cannot be kept are dropped, counted in
+`Recorder.dropped`, and reported in the log and, once there is room, in the journal.
 """
 
 import atexit
@@ -45,44 +45,44 @@ from holdfast.record.spool import (
 DRAIN_INTERVAL_S = 0.02
 """Recording at full speed fills about a third of the default spool in this time."""
 SYNC_INTERVAL_S = 1.0
-"""A power loss takes at most about this much of the record with it."""
+"""A power loss loses at most about this much of the record."""
 RETRY_INTERVAL_S = 1.0
-"""How long the thread leaves storage alone that has just refused something."""
+"""How long the thread waits after storage refused a write."""
 REPORT_INTERVAL_S = 10.0
-"""How often the journal is told of drops that go on and on."""
+"""How often the journal gets a report while drops continue."""
 COMPLAINT_INTERVAL_S = 60.0
-"""How often the log is told of storage that goes on refusing."""
+"""How often the log gets a warning while storage keeps refusing."""
 REASON_CHARS_MAX = 300
 OPEN_WAIT_S = 1.0
-"""How long opening waits for the spool, from when on a SIGKILL loses nothing. It is only not there at once if
-it has to be made on storage."""
+"""How long opening waits for the spool; once it exists, a SIGKILL loses nothing. Only a spool that has to be
+made on storage is not there at once."""
 HELD_MAX = 4096
-"""Events held in memory until the spool is there: a megabyte, as they usually are."""
+"""Events held in memory until the spool exists: about a megabyte."""
 OPEN_POLL_INTERVAL_S = 0.0005
 CLOSE_WAIT_S = 5.0
-"""How long closing waits for storage. What is still in the spool then is left for a reader to salvage."""
+"""How long closing waits for storage. A reader salvages what is still in the spool then."""
 
 _BAD_INPUT = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
-"""What an event that is none can raise. To catch more would swallow what a signal handler raises."""
+"""The exceptions of an invalid event. Catching more would swallow exceptions of signal handlers."""
 
 _log = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
-    """Whom a recorder tells how its storage fares, from a thread of its own. Must not raise, nor wait."""
+    """Receives a recorder's reports about its storage, from the recorder's thread. Must not raise or wait."""
 
     def refused(self, error: Exception) -> None:
-        """The journal takes no more lines: they wait in the spool. Told once, until it takes them again."""
+        """The journal takes no more lines: they wait in the spool. Called once, until it takes them again."""
 
     def accepted(self, dropped: int) -> None:
         """The journal takes lines again. dropped: how many events did not fit into the spool so far."""
 
     def left(self, size_bytes: int, path: Path) -> None:
-        """The recorder is closed, and what the journal did not take is still in this spool."""
+        """The recorder is closed, and the lines that the journal did not take are still in this spool."""
 
 
 class Logged:
-    """Tells the log."""
+    """Writes the reports to the log."""
 
     def refused(self, error: Exception) -> None:
         _log.warning("the journal cannot be written, so events wait in the spool: %s", error)
@@ -98,9 +98,9 @@ class Recorder(Closable):
     """Writes events of this process into the journal `directory`. Threads may share it.
 
     A forked child never writes into its parent's spool: it opens one of its own, with a token of its own,
-    when it first records. `spool_bytes` bounds the memory. Where `spool_directory` has no room for it, the
-    spool goes into the journal's directory, and recording may then have to wait for storage. The journal's
-    readers look for spools in shared memory unless told otherwise. `listener` hears of storage that refuses.
+    when it first records. `spool_bytes` bounds the memory. If `spool_directory` has no room for it, the spool
+    goes into the journal's directory, and recording may then have to wait for storage. The journal's readers
+    look for spools in shared memory by default. `listener` is told when storage refuses lines.
     """
 
     _put: Callable[[bytes], bool]
@@ -117,7 +117,7 @@ class Recorder(Closable):
         listener: Listener | None = None,
     ) -> None:
         with contextlib.suppress(FileNotFoundError):  # the working directory is gone; opening will say so
-            directory = directory.absolute()  # where it is now, wherever the process changes to
+            directory = directory.absolute()  # independent of later changes of the working directory
         self._place = _Place(
             directory=directory,
             spool_directory=spool_directory,
@@ -137,7 +137,7 @@ class Recorder(Closable):
         return event_id(self._owner.token, next(self._counter))
 
     def record(self, kind: type[KnownEvent], *, identity: str = "", **fields: Any) -> str:
-        """Write down that something happened. Returns the event's id, for effects to name as their cause.
+        """Record an event. Returns its id, for effects to name as their cause.
 
         Id (unless one was reserved for it), source and time of recording are filled in, run and `occurred_ns`
         unless given. Never raises by itself.
@@ -148,7 +148,7 @@ class Recorder(Closable):
             fields.setdefault("occurred_ns", clock.now_ns())
             fields.setdefault("run", self._run)
             body = encode(kind(id=identity, recorded_ns=clock.wall_ns(), source=self._owner.source, **fields))
-            # A field of the wrong type would make a line that no reader accepts: better to know it now.
+            # A field of the wrong type would make a line that no reader accepts: fail now instead.
             decode(body)
             if not self._put(line_of(body)):
                 self._drop("the recorder is closed" if self._closed else "no room in the spool")
@@ -173,17 +173,17 @@ class Recorder(Closable):
         self._drop_held()
 
     def _begin(self) -> None:
-        """Start from nothing, in the name of this process. Touches no storage."""
+        """Reset all state for this process. Touches no storage."""
         self._dropped = self._reported = self._dropped_ns = 0
         self._drop_reason = ""
-        # Each step of a deque's is whole, so it needs no lock.
+        # Operations of a deque are atomic, so it needs no lock.
         self._held: deque[bytes] = deque()
         # Reentrant, because a signal handler may record while its own thread is in here.
         self._lock = threading.RLock()
         self._take_name()
 
     def _take_name(self) -> None:
-        """Be somebody new, with a spool yet to be opened."""
+        """Take a new token, with a spool yet to be opened."""
         token = base64.b32encode(os.urandom(8)).decode().lower()[:12]
         self._owner = Owner.here(token=token, run=self._run)
         self._counter = itertools.count()
@@ -192,7 +192,7 @@ class Recorder(Closable):
         self._thread: _Thread | None = None
 
     def _open(self) -> None:
-        """Have the spool made, once, and wait for it a little. Until it is there, events are held."""
+        """Have the thread make the spool, once, and wait for it briefly. Until it exists, events are held."""
         with self._lock:
             if self._thread is None:
                 self._start_thread()
@@ -215,7 +215,8 @@ class Recorder(Closable):
             raise
 
     def _take_spool(self, spool: Spool) -> None:
-        """From the thread that made it. Without the lock, which a signal handler that waits may hold."""
+        """Called by the thread that made the spool. Without the lock, which a waiting signal handler may
+        hold."""
         if spool.owner == self._owner:
             self._spool = spool
             self._move_held(spool)
@@ -223,7 +224,7 @@ class Recorder(Closable):
                 self._put = spool.put
 
     def _open_and_put(self, line: bytes) -> bool:
-        """What `_put` is without a spool: in a forked child, while opening takes long, or after it failed."""
+        """The `_put` without a spool: in a forked child, while opening takes long, or after it failed."""
         if self._closed:
             return False
         self._open()
@@ -233,12 +234,12 @@ class Recorder(Closable):
         if thread is None or thread.has_failed or len(line) > LINE_BYTES_MAX or len(self._held) >= HELD_MAX:
             return False
         self._held.append(line)
-        if thread.has_failed:  # just now, and it may have looked before this one was there
+        if thread.has_failed:  # just now, and it may have dropped the held lines before this one was added
             self._drop_held()
         return True
 
     def _move_held(self, spool: Spool) -> bool:
-        """From the thread: into the spool, as far as there is room. Whether any are left."""
+        """Called by the thread: move held lines into the spool while there is room. Whether any are left."""
         with contextlib.suppress(IndexError):
             while True:
                 line = self._held.popleft()
@@ -256,7 +257,7 @@ class Recorder(Closable):
                 self._drop("no room in the spool" if self._spool is not None else "there is no spool")
 
     def _drop(self, reason: str) -> None:
-        """Count an event that was not kept: here, and where the count survives this process."""
+        """Count an event that was not kept: here, and in the spool, which survives this process."""
         with self._lock:
             with contextlib.suppress(*_BAD_INPUT):  # the clock may be what failed
                 self._dropped_ns = self._clock.now_ns()
@@ -271,7 +272,7 @@ class Recorder(Closable):
             self._spool.note(drops)
 
     def _report_drops(self) -> bool:
-        """Tell the journal of new drops. False if there are none, or no room even for that."""
+        """Report new drops to the journal. False if there are none, or no room even for the report."""
         with self._lock:
             count = self._dropped - self._reported
             if count == 0 or self._spool is None:
@@ -286,7 +287,7 @@ class Recorder(Closable):
         return True
 
     def _forked(self) -> None:
-        """In a forked child: spool, lock and thread are the parent's. Let go of them and start anew."""
+        """In a forked child: release the parent's spool, lock and thread, and start anew."""
         if self._thread is not None:
             self._thread.abandon()
         self._begin()
@@ -302,9 +303,9 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Thread:
-    """The thread that waits for storage in the caller's stead: it makes the spool, and then drains it.
+    """The thread that waits for storage instead of the caller: it makes the spool, and then drains it.
 
-    No signal handler runs in it, so whatever is caught there is an error of its own.
+    No signal handler runs in it, so every exception caught there is its own.
     """
 
     def __init__(self, place: _Place, owner: Owner, recorder: Recorder, listener: Listener) -> None:
@@ -313,7 +314,7 @@ class _Thread:
         self._owner = owner
         self._recorder = recorder
         self.has_failed = False
-        """There is no spool, and will be none."""
+        """There is no spool, and there will not be one."""
         self._drain: _Drain | None = None
         self._stop = threading.Event()
         self._is_opening = True
@@ -331,8 +332,8 @@ class _Thread:
     def await_spool(self) -> None:
         """Wait while the thread is making the spool; not while it is being started.
 
-        By looking again and again: a signal handler that waits for an event which the code that it
-        interrupted waits for too would wait for ever.
+        It polls, because a signal handler that waited for an event which the interrupted code waits for too
+        would wait for ever.
         """
         while self._thread.is_alive() and self._is_opening and time.monotonic() < self._open_due_s:
             time.sleep(OPEN_POLL_INTERVAL_S)
@@ -357,7 +358,7 @@ class _Thread:
 
     def _work(self) -> None:
         try:
-            # Absolute for certain, or else not at all: nobody would find the spool of a path like "journal".
+            # The path must be absolute: readers would not find the spool of a path like "journal".
             directory = self._place.directory.absolute()
             spool = self._create_spool(directory)
             journal = JournalWriter(directory, self._owner.token, self._place.rotate_bytes)
@@ -390,7 +391,7 @@ class _Thread:
 
 
 class _Drain:
-    """Brings one spool into the journal, as far as storage lets it."""
+    """Drains one spool into the journal, as far as storage allows."""
 
     def __init__(self, spool: Spool, journal: JournalWriter, recorder: Recorder, listener: Listener) -> None:
         self._spool = spool
@@ -401,14 +402,14 @@ class _Drain:
         self._sync_due_s = self._report_due_s = self._complaint_due_s = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set, and then to the end: what is in the spool by then is brought over too."""
+        """Drain until `stop` is set, and then once more to the end of the spool."""
         healthy = True
         while not stop.wait(DRAIN_INTERVAL_S if healthy else RETRY_INTERVAL_S):
             healthy = self._round()
         self._end()
 
     def attempt(self, action: Callable[[], object], trouble: str) -> bool:
-        """Whether the action succeeded; if not, the log is told now and then."""
+        """Whether the action succeeded; if not, the log gets a warning now and then."""
         try:
             action()
         except Exception as error:
@@ -425,15 +426,15 @@ class _Drain:
     def _round(self) -> bool:
         """Write, sync and report, as far as each is due; False if storage took no lines.
 
-        A sync that fails is no reason to wait: its file was given up, and the next write begins another.
+        A failed sync is not a reason to wait: its file was given up, and the next write begins another.
         """
         healthy = self._write()
         self.attempt(self._sync, "the journal cannot be synced, so a new file is begun")
-        self.attempt(self._report, "drops cannot be told of")
+        self.attempt(self._report, "drops cannot be reported")
         return healthy
 
     def _write(self) -> bool:
-        """Whether the journal takes lines; the listener hears where that changes."""
+        """Whether the journal takes lines; the listener is told when that changes."""
         try:
             self._write_lines()
         except Exception as error:
@@ -447,7 +448,7 @@ class _Drain:
         return True
 
     def _end(self) -> None:
-        """The last rounds. The spool is removed only when all that was in it is on the disk."""
+        """The last rounds. The spool is removed only when all its lines are on the disk."""
         self._report_due_s = 0.0
         while self._round() and self._recorder._move_held(self._spool):
             pass  # each round makes room for more of them
@@ -463,7 +464,7 @@ class _Drain:
 
     def _write_lines(self) -> None:
         self._recorder._move_held(self._spool)
-        # As much as there is now: a busy process could otherwise keep the round from ever ending.
+        # Only the lines that are there now: otherwise a busy process could keep the round from ending.
         left_bytes = self._spool.pending_bytes
         while left_bytes > 0 and (lines := self._spool.pending(LINE_BYTES_MAX)):
             self._journal.write(lines)
@@ -481,12 +482,12 @@ class _Drain:
 
 
 def _refuse(_line: bytes) -> bool:
-    """What `Recorder._put` is once the recorder is closed."""
+    """The `Recorder._put` of a closed recorder."""
     return False
 
 
 def _described(error: Exception) -> str:
-    """Why an event was dropped: short, and fit to be an event's text itself."""
+    """Why an event was dropped: short, and valid as an event's text."""
     name = type(error).__name__
     try:
         return f"{name}: {error}"[:REASON_CHARS_MAX].encode(errors="replace").decode()
@@ -509,7 +510,7 @@ def _after_fork() -> None:
 
 @functools.cache
 def _watch_process(pid: int) -> None:
-    """Once a process that records (hence the pid): see to its forks, and close what is open at its exit."""
+    """Register hooks once per recording process (hence the pid): for its forks, and to close at its exit."""
     os.register_at_fork(after_in_child=_after_fork)
     atexit.register(_close_all)
     # A forked worker of multiprocessing (a data loader's, say) leaves without the exit handlers above.

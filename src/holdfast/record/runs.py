@@ -1,4 +1,4 @@
-"""Runs in a store: found by name, and told apart by whether they are simulated, live or over."""
+"""Runs in a store: found by name, and whether they are simulated, live or over."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from holdfast.wording.units import DAY_NS
 SIMULATED = "twin"
 """The source of events that happened in a simulation."""
 LIVE_NS_MAX = DAY_NS
-"""A run of which nothing was recorded for longer than this is not live, whether or not it said goodbye."""
+"""A run without an event for longer than this is not live, whether or not its end was recorded."""
 
 
 def find_run(store: Store, name: str | None) -> str:
@@ -31,13 +31,13 @@ def find_run(store: Store, name: str | None) -> str:
 
 
 def simulated_runs(store: Store) -> frozenset[str]:
-    """The runs that only the twin has had: they cost nothing, and nothing broke."""
+    """The runs that only the twin played: they cost nothing, and nothing broke."""
     begun = store.select(Selection(kinds=("run.started",)))
     return frozenset(event.run for event in begun if event.source == SIMULATED)
 
 
 def recent_runs(store: Store, at_ns: int) -> frozenset[str]:
-    """Those of which something was recorded not long before; that somebody looked at them does not count."""
+    """The runs with a recent event. A diagnosis of a run does not count as its event."""
     return frozenset(
         summary.run
         for summary in store.runs()
@@ -46,7 +46,7 @@ def recent_runs(store: Store, at_ns: int) -> frozenset[str]:
 
 
 def begins_ns(store: Store, runs: Iterable[str], at_ns: int) -> dict[str, int]:
-    """When those of the runs began again that had ended before, as the record says."""
+    """The last start of each run that had ended before it, from the record."""
     found = {}
     for run in runs:
         selection = Selection(run=run, kinds=("run.started", "run.ended"), until_ns=at_ns + 1)
@@ -57,7 +57,7 @@ def begins_ns(store: Store, runs: Iterable[str], at_ns: int) -> dict[str, int]:
 
 
 def ends_ns(store: Store, runs: Iterable[str], at_ns: int) -> dict[str, int]:
-    """When those of the runs ended that had by then, as the record says."""
+    """The end of each run that had ended by then, from the record."""
     found = {}
     for run in runs:
         selection = Selection(run=run, kinds=("run.started", "run.ended"), until_ns=at_ns + 1)
@@ -68,6 +68,6 @@ def ends_ns(store: Store, runs: Iterable[str], at_ns: int) -> dict[str, int]:
 
 
 def simulated_remark(simulated: int) -> str:
-    """The remark where simulated runs do not count."""
+    """The remark that simulated runs do not count."""
     are = "is" if simulated == 1 else "are"
     return f"{wording.many(simulated, 'simulated run')} {are} left out; `--run` names one to read it."

@@ -1,11 +1,11 @@
 """The spool: a bounded ring of lines in a mapped file, which outlives the process that fills it.
 
-To put a line in is a copy in memory: no system call, so no waiting for storage. The file lives on tmpfs and
-its blocks are reserved when it is made, so a full tmpfs is an error then and not a SIGBUS later. One process
-puts, one thread of it takes. Who holds the file's lock owns the spool: the kernel frees the lock when the
-owner dies, however it dies, and whoever gets it next inherits what is left. A spool's name says whose it is
-and which journal its lines belong into; anybody may make a file of that name, so whoever opens one looks
-first whether it can be believed.
+Adding a line is a copy in memory: no system call, so no waiting for storage. The file lives on tmpfs and its
+blocks are reserved when it is made, so a full tmpfs is an error then and not a SIGBUS later. One process puts
+lines in, and one of its threads takes them out. The process that holds the file's lock owns the spool: the
+kernel frees the lock when the owner dies in any way, and the next process that gets it inherits the remaining
+lines. A spool's name has its process's token and its journal; any user may make a file of that name, so a
+reader first checks whether it can be trusted.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ LINE_BYTES_MAX = 2**20
 SPOOL_BYTES = 4 * 2**20
 """Some 20,000 events: what a process can record while storage hangs before it drops any."""
 SPOOL_BYTES_MIN = LINE_BYTES_MAX
-"""Where there is not even room for this, the spool has to go elsewhere."""
+"""If there is not even room for this, the spool has to go elsewhere."""
 FREE_SHARE_MAX = 1 / 16
-"""A spool takes no more of the free shared memory: collectives and data loaders live there too, and they die
-of a SIGBUS where it runs out. With the minimum above, 15 MiB are always left to them."""
+"""A spool takes no more of the free shared memory: collectives and data loaders use it too, and die of a
+SIGBUS if it runs out. With the minimum above, 15 MiB are always left to them."""
 UNFINISHED_S_MAX = 60.0
-"""A spool that has had no header for so long was left behind by a process that died while making it."""
+"""A spool without a header for this long was left behind by a process that died while making it."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MAGIC = b"holdfast spool 1"
@@ -47,7 +47,7 @@ _NAME = re.compile(r"holdfast-(?P<journal>[0-9a-f]{16})-(?P<token>[a-z2-7]{12})\
 
 
 class SpoolName(NamedTuple):
-    """What the name of a spool's file says: the digest of its journal's path, and its process's token."""
+    """The name of a spool's file: the digest of its journal's path, and its process's token."""
 
     journal: str
     token: str
@@ -57,13 +57,13 @@ class SpoolName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """None for whatever is not exactly such a name: tokens become parts of paths."""
+        """None for anything but exactly such a name: tokens become parts of paths."""
         found = _NAME.fullmatch(name)
         return cls(found["journal"], found["token"]) if found else None
 
 
 def journal_digest(path: Path) -> str:
-    """What the names of spools call the journal at this absolute path."""
+    """The digest of a journal's absolute path in the names of its spools."""
     return hashlib.sha256(os.path.normpath(os.fsencode(path))).hexdigest()[:16]
 
 
@@ -83,13 +83,13 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_this_machine(self) -> bool:
-        """As it runs now, or as it ran before it was started anew."""
+        """Whether the owner ran on this machine, in this boot or an earlier one."""
         return is_this_machine(self.host, self.boot_id)
 
 
 @functools.cache
 def boot_id() -> str:
-    """What tells this run of this kernel from every other one, the same in all its containers."""
+    """Identifies this boot of the kernel; the same in all its containers."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -97,12 +97,12 @@ def boot_id() -> str:
 
 
 def is_this_machine(host: str, boot: str) -> bool:
-    """Whether a process that was called so ran here; host: its node name, boot: its `boot_id`."""
+    """Whether a process ran on this machine. host: its node name. boot: its `boot_id`."""
     return boot == boot_id() or host == os.uname().nodename
 
 
 class Drops(msgspec.Struct, frozen=True, kw_only=True):
-    """How many events were not kept, how many of these the journal tells of, and when the last one was."""
+    """How many events were dropped, how many of these are reported in the journal, and when the last was."""
 
     total: int
     reported: int
@@ -110,7 +110,7 @@ class Drops(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def affordable_bytes(directory: Path, wanted_bytes: int) -> int:
-    """How large a spool may be here: as large as wanted, or smaller. OSError if that would be too small."""
+    """How large a spool may be here: as large as wanted, or smaller. Raises OSError if that is too small."""
     room = os.statvfs(directory)
     size = min(wanted_bytes, int(room.f_bavail * room.f_frsize * FREE_SHARE_MAX))
     if size < min(wanted_bytes, SPOOL_BYTES_MIN):
@@ -119,7 +119,7 @@ def affordable_bytes(directory: Path, wanted_bytes: int) -> int:
 
 
 class Spool:
-    """One mapped ring. Made by `create`, or opened by `adopt` (for good) and `snapshot` (for a look)."""
+    """One mapped ring. Made by `create`, or opened by `adopt` (to own it) and `snapshot` (to read it)."""
 
     def __init__(self, path: Path, descriptor: int, owner: Owner, flags: int = mmap.MAP_SHARED) -> None:
         self.path = path
@@ -136,7 +136,7 @@ class Spool:
 
     @classmethod
     def create(cls, path: Path, owner: Owner, capacity_bytes: int = SPOOL_BYTES) -> Self:
-        """A new, empty spool owned by this process. OSError where there is no room or no right to it."""
+        """Make a new, empty spool owned by this process. Raises OSError without room or permission."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,10 +155,10 @@ class Spool:
 
     @classmethod
     def adopt(cls, path: Path, trusted_uids: Collection[int]) -> Self | None:
-        """The spool of a dead process, now ours; None if its owner lives or somebody else was quicker.
+        """Take over the spool of a dead process; None if its owner lives or another process was quicker.
 
-        None also for one of another machine, from where the lock may not be seen. One that its process did
-        not live to finish holds nothing, and is removed.
+        None also for a spool of another machine, whose lock may not be visible here. A spool that its process
+        did not finish making is empty, and is removed.
         """
         with _opened(path, trusted_uids) as descriptor:
             unfinished = _is_unfinished(descriptor)
@@ -188,7 +188,7 @@ class Spool:
                 return spool.pending()
 
     def put(self, line: bytes) -> bool:
-        """Append a line; False where it does not fit. Once this has returned True, no SIGKILL loses it."""
+        """Append a line; False if it does not fit. Once this has returned True, no SIGKILL loses it."""
         size = len(line)
         if size > LINE_BYTES_MAX:
             return False
@@ -212,17 +212,17 @@ class Spool:
             return True
 
     def pending(self, limit_bytes: int | None = None) -> bytes:
-        """The oldest whole lines, all of them or as many as there are in `limit_bytes`."""
-        # The head first: the other way round, a busy owner could put in more meanwhile than the ring holds.
+        """The oldest whole lines, all of them or as many as fit into `limit_bytes`."""
+        # Read the head first: in the other order, a busy owner could add more meanwhile than the ring holds.
         head, tail = self._words[_HEAD], self._words[_TAIL]
         begin = tail % self._capacity_bytes
         size = max(0, min(head - tail, self._capacity_bytes if limit_bytes is None else limit_bytes))
         over = max(0, begin + size - self._capacity_bytes)
         # Copied from the map: a slice of the view, alive in this thread during a fork, would keep the child
-        # from closing the map, and so from letting go of the lock.
+        # from closing the map, and so from releasing the lock.
         lines = self._map[_RING_AT + begin : _RING_AT + begin + size - over]
         lines += self._map[_RING_AT : _RING_AT + over]
-        # What its owner released meanwhile is in the journal by now, and may have been written over here.
+        # Lines that the owner released meanwhile are in the journal by now, and may be overwritten here.
         return lines[self._words[_TAIL] - tail : lines.rfind(b"\n") + 1]
 
     @property
@@ -230,11 +230,11 @@ class Spool:
         return self._words[_HEAD] - self._words[_TAIL]
 
     def release(self, size: int) -> None:
-        """The oldest `size` bytes are in the journal now: their place may be used again."""
+        """Free the oldest `size` bytes, which are in the journal now."""
         self._words[_TAIL] += size
 
     def seal(self) -> None:
-        """From here on nothing more is put in."""
+        """Accept no more lines."""
         with self._lock:
             self._sealed = True
 
@@ -251,7 +251,7 @@ class Spool:
         self._words[_DROPPED_NS] = drops.last_ns
 
     def close(self) -> None:
-        """Let go of the file, and of its lock unless a forked process still has it too. Lines in it stay."""
+        """Close the file, and release its lock unless a forked process still has it too. Its lines stay."""
         self._words.release()
         self._ring.release()
         self._map.close()
@@ -259,7 +259,7 @@ class Spool:
 
 @contextlib.contextmanager
 def _opened(path: Path, trusted_uids: Collection[int]) -> Iterator[int]:
-    """The file's descriptor, if it is a plain file of somebody trusted and not a link to anything else."""
+    """The file's descriptor, if it is a plain file of a trusted user and not a link."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
@@ -275,7 +275,7 @@ def _is_unfinished(descriptor: int) -> bool:
 
 
 def _read_owner(path: Path, descriptor: int) -> Owner:
-    """The owner in the header, if this is a spool and of the very process that the file's name tells of."""
+    """The owner in the header, if this is a spool of the process that the file's name gives."""
     header, size_bytes = os.pread(descriptor, _RING_AT, 0), os.fstat(descriptor).st_size
     name = SpoolName.parse(path.name)
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

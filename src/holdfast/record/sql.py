@@ -1,7 +1,7 @@
-"""What the two SQL stores share: batches, the shape of a query, and the way from rows back to events.
+"""Shared parts of the two SQL stores: batches, the shape of a query, and decoding rows into events.
 
-A row keeps the event's bytes as they came; the columns beside them are only there to be searched.
-Connections, transactions and errors differ by database and live in `sqlite` and `postgres`.
+A row keeps the event's bytes unchanged; the other columns are only for searching. Connections, transactions
+and errors differ by database and live in `sqlite` and `postgres`.
 """
 
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ Parameter = str | int
 Condition = tuple[str, tuple[Parameter, ...]]
 """A piece of SQL that must hold, and the values for its question marks."""
 
-# These are nearly all of a record and rarely searched for by kind, so the index of kinds leaves them out. The
+# These kinds are nearly all of a record and rarely searched for, so the index of kinds leaves them out. The
 # condition is part of the schema: a query finds the index only if it repeats it word for word.
 _FREQUENT_KINDS = ("step.begun", "step.committed", "collective.timed")
 _IS_SPARSE = "kind NOT IN ('step.begun', 'step.committed', 'collective.timed')"
@@ -50,9 +50,8 @@ SUMMED = f"""
     coalesce(min(occurred_ns) FILTER (WHERE {_IS_OWN}), min(occurred_ns)),
     coalesce(max(occurred_ns) FILTER (WHERE {_IS_OWN}), max(occurred_ns))
 """
-"""A run's events, first_ns and last_ns, of rows by run. An opinion about it is none of its events; where
-there are only opinions, there are no events, and the times are those of the opinions.
-"""
+"""A run's events, first_ns and last_ns, of rows by run. A diagnosis does not count as an event of the run; if
+there are only diagnoses, the count is 0, and the times are theirs. """
 
 # Every index begins with the run: a query that names none goes through the table of runs. See docs/store.md.
 INDEXES = (
@@ -62,7 +61,7 @@ INDEXES = (
 )
 
 _INTEGER_MAX = 2**63 - 1
-"""What a column of either database can hold; no event occurs anywhere near it."""
+"""The limit of a column in either database; no event's time comes near it."""
 
 _BOUNDS_HINT = (
     f"An id has at most {ID_CHARS_MAX} characters, another name {NAME_CHARS_MAX}; no number is negative."
@@ -73,7 +72,7 @@ class SqlStore(Closable, ABC):
     """A store over SQL. Every read has a connection of its own, so it neither sees nor delays the writer."""
 
     _name: str
-    """How sentences call this store; never with a password in it."""
+    """The store's name in messages; never with a password in it."""
 
     def ingest(self, events: Iterable[AnyEvent], *, marks: Mapping[str, int] = NO_MARKS) -> Ingested:
         rows = map(_row, events)
@@ -110,7 +109,7 @@ class SqlStore(Closable, ABC):
             raise self._unreadable(error) from error
 
     def since(self, cursor: int, selection: Selection = EVERYTHING) -> Iterator[tuple[int, AnyEvent]]:
-        # Read in order of arrival, only what is new is touched; an index would bring up the whole run again.
+        # In order of arrival only new rows are read; an index would read the whole run again.
         conditions = [("seq > ?", (cursor,)), *_conditions(selection)]
         query, parameters = _query(
             f"SELECT seq, body FROM {self._events_via(None)}", conditions, "ORDER BY seq"
@@ -137,21 +136,21 @@ class SqlStore(Closable, ABC):
     def close(self) -> None: ...
 
     def _moved(self, marks: Mapping[str, int]) -> Mapping[str, int]:
-        """The marks that are not in the store as they are here. To look takes no lock; to write takes one."""
+        """The marks that differ from the store's. Reading them takes no lock; writing would."""
         known = self.marks() if marks else NO_MARKS
         return {name: position for name, position in marks.items() if known.get(name) != position}
 
     @abstractmethod
     def _take(self, batch: Sequence[Row], marks: Mapping[str, int]) -> tuple[int, int]:
-        """One transaction with these rows and marks: how many rows were new, and how many in conflict."""
+        """Store these rows and marks in one transaction. Return how many rows were new, and in conflict."""
 
     @abstractmethod
     def _read(self, query: str, parameters: Sequence[Parameter]) -> Iterator[Any]:
-        """The rows of a query, streamed over their own connection. Parameters stand as question marks."""
+        """The rows of a query, streamed over their own connection. Question marks stand for parameters."""
 
     @abstractmethod
     def _events_via(self, index: str | None) -> str:
-        """The table of events, to be read through this index (None: as they arrived) if SQL can say so."""
+        """The table of events for a query, with this index (None: in order of arrival) if SQL can name it."""
 
     def _refuse_newer(self, version: int) -> None:
         if version > SCHEMA_VERSION:
@@ -169,7 +168,7 @@ class SqlStore(Closable, ABC):
 def _row(event: AnyEvent) -> Row:
     body = encode(event)
     try:
-        # What is built in Python was never checked, and one event that cannot be read would end every read.
+        # Events built in Python were never checked, and one unreadable event would end every read.
         decode(body)
     except MalformedEvent as error:
         raise InputError(
@@ -188,7 +187,7 @@ def _row(event: AnyEvent) -> Row:
 
 
 def joined(column: str, smaller_or_larger: str) -> str:
-    """The time in the table of runs after new rows were summed up: of real events, if either has any."""
+    """SQL for a run's time after new rows were added: of real events, if either side has any."""
     return f"""CASE
         WHEN (runs.events = 0) = (excluded.events = 0)
             THEN {smaller_or_larger}(runs.{column}, excluded.{column})
@@ -225,10 +224,10 @@ def _conditions(selection: Selection) -> Iterator[Condition]:
 
 
 def _runs_conditions(selection: Selection) -> Iterator[Condition]:
-    """What a run must fulfil to be looked into, where the selection names none."""
+    """Conditions on the table of runs, if the selection names no run."""
     yield "events.run = runs.run", ()
     if not selection.kinds or _OPINION in selection.kinds:
-        return  # an opinion may be from before the run's first event or from after its last
+        return  # a diagnosis may be from before the run's first event or from after its last
     if selection.since_ns is not None:
         yield "last_ns >= ?", (_within_column(selection.since_ns),)
     if selection.until_ns is not None:

@@ -2,7 +2,7 @@
 
 The file is in WAL mode, so readers and the one writer of the moment do not wait for each other; but not on a
 network filesystem, because the log's index is memory that only the processes of one machine share. A file
-that is damaged, locked, foreign or newer than this version is refused in one sentence and left as it is.
+that is damaged, locked, foreign or newer than this version is refused with one sentence and not changed.
 """
 
 import os
@@ -20,7 +20,7 @@ from holdfast.record.errors import StoreError
 from holdfast.record.files import make_private_file
 
 LIBRARY_MIN = (3, 34, 0)
-"""The SQLite of Red Hat Enterprise Linux 9, and the oldest that was tried."""
+"""The SQLite of Red Hat Enterprise Linux 9, and the oldest that was tested."""
 
 LOCK_WAIT_S = 10.0
 """How long to wait for another writer; its transactions are short, so this long means that it hangs."""
@@ -29,10 +29,11 @@ APPLICATION_ID = 0x484F4C44
 """The file header's mark that a database is ours: `HOLD`."""
 
 CACHE_KIB = 65_536
-"""Keeps in memory what ingest touches, the ends of the indexes; and bounds what a sort holds there."""
+"""Keeps the pages that ingest uses, the ends of the indexes, in memory; and bounds a sort's memory."""
 
 CHECKPOINT_PAGES = 16_000
-"""The log of changes may grow to 64 MB: each checkpoint waits for the disk, so a large ingest wants few."""
+"""The log of changes may grow to 64 MB: each checkpoint waits for the disk, so a large ingest should have
+few."""
 
 ROWS_PER_STATEMENT = 100
 """Takes a third less time than a statement per row. Its 800 parameters are fewer than any SQLite allows."""
@@ -78,19 +79,19 @@ _SET_MARK = """
 
 _SET_CACHE = f"PRAGMA cache_size = -{CACHE_KIB}"
 
-# Filesystems whose files other machines may have open, by their names in /proc/self/mountinfo. What runs in a
-# process of its own (FUSE) is taken for one of them: most are, and for the rest it is only slower.
+# Filesystems whose files other machines may have open, by their names in /proc/self/mountinfo. FUSE counts as
+# one of them: most are, and for the rest this is only slower.
 _NETWORK_FILESYSTEM = re.compile(
     r"9p|afs|beegfs|ceph|cifs|dvs|fuse(\..*)?|gfs2|gpfs|lustre|nfs4?|ocfs2|orangefs|panfs|smb3|virtiofs|wekafs"
 )
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-"""How it writes what would end a field, a space for one."""
+"""How that file escapes characters that would end a field, such as a space."""
 
 _MODE_RETRY_S = 0.02
 _OTHER_PATH_HINT = "Give the path of a Holdfast store, or one where there is no file yet."
 
-# By primary result code: what is the matter with the file, and what to do about it.
+# By primary result code: what is wrong with the file, and what to do about it.
 _TROUBLES = {
     sqlite3.SQLITE_BUSY: ("is locked by another process", "Wait until it is done, or end it, and try again."),
     sqlite3.SQLITE_NOTADB: ("is not a SQLite database", _OTHER_PATH_HINT),
@@ -106,7 +107,7 @@ class SqliteStore(sql.SqlStore):
     """Events in the SQLite file at `path`, made if there is none; waits `lock_wait_s` for other writers.
 
     With `on_network` it relies on locks alone, so that processes of several machines may have it open: it is
-    slower, and a write waits until those who read are done.
+    slower, and a write waits until all readers are done.
     """
 
     def __init__(self, path: Path, *, lock_wait_s: float = LOCK_WAIT_S, on_network: bool = False) -> None:
@@ -115,7 +116,7 @@ class SqliteStore(sql.SqlStore):
         self._name = f"The store {path}"
         self._lock_wait_s = lock_wait_s
         self._on_network = on_network
-        with suppress(OSError):  # it is there, or SQLite says what is wrong
+        with suppress(OSError):  # it exists, or SQLite says what is wrong
             make_private_file(path)
         with self._explained():
             self._writer = self._connect("rwc")
@@ -130,12 +131,13 @@ class SqliteStore(sql.SqlStore):
             self._writer.close()
 
     def _connect(self, mode: str) -> sqlite3.Connection:
-        # Only the opening may make the file ("rwc"): one removed later must not be replaced by an empty one.
+        # Only the first connection may make the file ("rwc"): a file removed later must not be replaced by an
+        # empty one.
         address = f"{self._path.absolute().as_uri()}?mode={mode}"
         return sqlite3.connect(address, uri=True, timeout=self._lock_wait_s, isolation_level=None)
 
     def _prepare(self) -> None:
-        """Recognise the file before a byte of it is changed; give an empty one its tables."""
+        """Check the file before changing it; create the tables in an empty one."""
         if self._is_empty():
             with self._writer:
                 self._writer.execute("BEGIN IMMEDIATE")
@@ -157,7 +159,7 @@ class SqliteStore(sql.SqlStore):
         self._writer.execute(_SET_CACHE)
 
     def _enter_mode(self, mode: str) -> None:
-        """Wait for the others by hand where several processes open the file at once: SQLite gives up."""
+        """Set the journal mode, with retries: SQLite gives up if several processes open the file at once."""
         deadline_s = time.monotonic() + self._lock_wait_s
         while True:
             try:
@@ -197,7 +199,7 @@ class SqliteStore(sql.SqlStore):
         return new
 
     def _conflicting(self, batch: Sequence[sql.Row]) -> int:
-        """How many of these rows have the id, but not the bytes, of the row that is kept."""
+        """How many of these rows have the id, but not the bytes, of the stored row."""
         conflicting = 0
         for row in batch:
             (kept,) = self._writer.execute("SELECT body FROM events WHERE id = ?", row[:1]).fetchone()
@@ -210,7 +212,7 @@ class SqliteStore(sql.SqlStore):
             yield from connection.execute(query, parameters)
 
     def _events_via(self, index: str | None) -> str:
-        # The planner keeps no statistics of a file that only ever grows, so it is told what to do.
+        # The planner has no statistics of a file that only grows, so the query names the index.
         return f"events INDEXED BY {index}" if index else "events NOT INDEXED"
 
     @contextmanager
@@ -225,7 +227,7 @@ class SqliteStore(sql.SqlStore):
 
 
 def mounted() -> str:
-    """What is mounted where, in the kernel's own words; nothing where there is no Linux to ask."""
+    """The content of /proc/self/mountinfo; empty if this is not Linux."""
     try:
         return os.fsdecode(_MOUNTS.read_bytes())
     except OSError:
@@ -233,7 +235,7 @@ def mounted() -> str:
 
 
 def is_on_network(path: Path, mounts: str) -> bool:
-    """Whether other machines may have this path open too. It is absolute and leads through no link."""
+    """Whether other machines may have this path open too. The path is absolute and without links."""
     depth, filesystem = 0, ""
     for line in filter(None, mounts.split("\n")):
         place, _, kind = line.partition(" - ")
@@ -254,7 +256,7 @@ def _refuse_older_library() -> None:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    """The kind of error without its details; the sqlite3 module's own errors have none."""
+    """The kind of error without its details; errors of the sqlite3 module itself have no code."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 

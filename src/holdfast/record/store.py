@@ -1,6 +1,6 @@
-"""The store: every event once, to be asked for by run, subject, kind and time.
+"""The store: every event once, queried by run, subject, kind and time.
 
-`Store` is what the rest of Holdfast knows of it. What is kept and how: docs/store.md.
+The rest of Holdfast only uses `Store`. docs/store.md says what is kept and how.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ NO_MARKS: Mapping[str, int] = MappingProxyType({})
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events are wanted; every condition must hold, and one that is not given restricts nothing.
+    """Selects events: every given condition must hold.
 
     run, subject  exactly this name; the empty name means the cluster as a whole, or the run itself
     kinds         any of these
@@ -36,8 +36,7 @@ EVERYTHING = Selection()
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run as the store sees it: how many events, and when the first and the last of them occurred.
 
-    What was diagnosed of it is no event of the run. One of which the record has nothing else has 0 events,
-    and the times of its diagnoses.
+    A diagnosis is not an event of the run. A run with nothing but diagnoses has 0 events, and their times.
     """
 
     run: str
@@ -47,7 +46,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ingested(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the events offered.
+    """The result of an ingest.
 
     new          were not in the store, and now are
     known        were there already, byte for byte
@@ -60,18 +59,18 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store(Protocol):
-    """Where events are kept. Any number of processes may ingest; a read sees what was there when it began."""
+    """Stores events. Any number of processes may ingest; a read sees the state at its beginning."""
 
     def ingest(self, events: Iterable[AnyEvent], *, marks: Mapping[str, int] = NO_MARKS) -> Ingested:
-        """Keep what is new among these events, in bounded transactions.
+        """Keep the new ones among these events, in bounded transactions.
 
-        Marks say how far each input was read: a journal's file name and a byte offset, say. They are looked
-        at when the last event has been drawn, and written with it or after it: a process killed on the way
-        leaves a mark behind its events, never ahead of them. Where there is no event and no mark has moved,
-        nothing is written and no other writer waited for.
+        Marks say how far each input was read: for example a journal's file name and a byte offset. They are
+        read when the last event has been drawn, and written with it or after it: a process killed on the way
+        leaves a mark behind its events, never ahead of them. If there is no event and no mark has moved,
+        nothing is written, and no lock is taken.
 
-        An event that no read could give back (its name is too long, say) is an `InputError`; it and those
-        drawn after it are not kept.
+        An event that could not be read back (for example because its name is too long) raises `InputError`;
+        it and those drawn after it are not kept.
         """
 
     def marks(self) -> dict[str, int]:
@@ -81,16 +80,16 @@ class Store(Protocol):
         """The events selected (the first `limit` of them) by time, then by id, in bounded memory."""
 
     def since(self, cursor: int, selection: Selection = EVERYTHING) -> Iterator[tuple[int, AnyEvent]]:
-        """What arrived after `cursor` (0: everything), in that order, each with the cursor to go on from.
+        """The events that arrived after `cursor` (0: all), in that order, each with the cursor to go on from.
 
-        Nothing ever arrives behind a cursor that was handed out, whoever else is writing.
+        No event ever arrives before a cursor that was handed out, even while other processes write.
         """
 
     def end(self) -> int:
-        """The newest cursor there is: all that has arrived is at or before it (0: nothing has).
+        """The newest cursor: all events so far are at or before it (0: there are none).
 
-        Whoever follows rare events takes it before `since` and then goes on from it, or from the last event
-        that was given if that came later; so what was looked at in vain is not looked at again.
+        A reader that follows rare events takes it before `since` and then goes on from it, or from the last
+        event it got if that came later; so events that do not match are not read again.
         """
 
     def runs(self) -> list[RunSummary]:

@@ -13,16 +13,16 @@ from holdfast.record.store import Store
 DEFAULT_FILE = "record.sqlite"
 _SQLITE_SUFFIXES = (".sqlite", ".db")
 _CONNECTION = re.compile(r"://|(^|\s)(dbname|host|hostaddr|password|service|user)\s*=")
-"""A way to a server that is spelled as libpq or another program wants it."""
+"""A connection string in the form of libpq or another program."""
 _SEEN_WITH_PASSWORDS = re.compile("[:=@]")
 _URL_HINT = "Give a file ending in .sqlite or .db, sqlite:///PATH, or postgresql://USER@HOST/DATABASE."
 
 
 def open_store(url: str | None, home: Path, *, must_answer: bool = True) -> Store:
-    """The store at `url`, made if it is not there yet; without a URL, the SQLite file in `home`.
+    """Open the store at `url`, made if it does not exist; without a URL, the SQLite file in `home`.
 
-    must_answer: `StoreError` where its server is down; else whatever is done with it raises that until the
-    server is there.
+    must_answer: raise `StoreError` if its server is down; otherwise each use raises it until the server is
+    up.
     """
     if url is None:
         _make_directory(home)
@@ -46,7 +46,7 @@ def open_store(url: str | None, home: Path, *, must_answer: bool = True) -> Stor
 
 
 def open_lead(url: str | None, home: Path) -> Lead:
-    """Who leads among the processes that use this store; `open_store` has taken the URL before."""
+    """The lead among the processes that use this store; `open_store` has accepted the URL before."""
     scheme, _, rest = (url or "").partition(":")
     if scheme in ("postgresql", "postgres"):
         from holdfast.record.postgres import PostgresLead
@@ -57,7 +57,7 @@ def open_lead(url: str | None, home: Path) -> Lead:
 
 
 def _open_path(path: str) -> Store:
-    # What may hold a password is not repeated, whether or not it was meant as a URL.
+    # Text that may hold a password is not repeated, whether or not it was meant as a URL.
     if _CONNECTION.search(path):
         raise InputError("The store is named neither by a path nor by a URL known here.", hint=_URL_HINT)
     if not path.endswith(_SQLITE_SUFFIXES):

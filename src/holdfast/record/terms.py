@@ -1,7 +1,7 @@
 """One row of a PostgreSQL database for each run: which machine may coordinate it, and in which term.
 
-The table `terms` is in the schema `holdfast`, beside the record. Whoever sets the row first has it: the
-server compares and sets in one statement.
+The table `terms` is in the schema `holdfast`, beside the record. The machine that sets the row first has it:
+the server compares and sets in one statement.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,10 @@ _MAKE = (
     )
     """,
 )
-_MAKE_LOCK = 0x484F4C45
-"""Key of the advisory lock under which the table is made, so that two processes do not both try."""
+_MAKE_LOCK = 0x484F4C46
+"""Key of the advisory lock under which the table is made, so that two processes do not both try. It is none
+of the keys in `postgres.py`: the arbiter may be the database of the record, on which a process leads.
+"""
 _SET = """
     INSERT INTO holdfast.terms AS known (run, term, machine) VALUES (%(run)s, %(term)s, %(machine)s)
     ON CONFLICT (run) DO UPDATE SET term = excluded.term, machine = excluded.machine
@@ -35,7 +37,7 @@ class PostgresTerms:
     """The row of one run. run: a name that no other run has, not even a later one."""
 
     def __init__(self, url: str, run: str) -> None:
-        """`InputError` where the URL is none."""
+        """Raises `InputError` if the URL is invalid."""
         try:
             psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.ProgrammingError:
@@ -46,16 +48,15 @@ class PostgresTerms:
         self._run = run
 
     def prepare(self) -> None:
-        """Make the table, if it is not there. `StoreError` where the server does not answer, or refuses."""
+        """Make the table if it is missing. Raises `StoreError` if the server does not answer, or refuses."""
         with _told(), self._connected() as connection:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_MAKE_LOCK])
             for statement in _MAKE:
                 connection.execute(statement)
 
     def choose(self, machine: str, known: int, term: int) -> bool:
-        """Whether the machine may coordinate in this term, that knows of no later one than `known`. Errors as
-        of `prepare`.
-        """
+        """Whether the machine, which knows no term later than `known`, may coordinate in this term. Raises as
+        `prepare` does."""
         asked = {"run": self._run, "machine": machine, "known": known, "term": term}
         with _told(), self._connected() as connection:
             return connection.execute(_SET, asked).fetchone() is not None
@@ -71,7 +72,7 @@ class PostgresTerms:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What the server or the way to it does: it may be a copy that takes no writes, or hang in between."""
+    """Turn errors of the server or the connection into `StoreError`: it may be a read-only copy, or hang."""
     try:
         yield
     except psycopg.Error as error:

@@ -1,4 +1,4 @@
-"""What every reader of foreign data shares: what decoders raise, and bounds on unpacking and showing."""
+"""Shared by all readers of foreign data: the errors of decoders, and bounds on unpacking and display."""
 
 import gzip
 import re
@@ -9,25 +9,25 @@ from typing import TypeVar
 import msgspec
 
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoders of JSON, MessagePack and TOML raise for data that are damaged, nested too deeply or no UTF-8,
-and for numbers that no type holds."""
+"""Errors of the JSON, MessagePack and TOML decoders for data that are damaged, nested too deeply or not
+UTF-8, and for numbers that no type holds."""
 UNPACKED_RATIO_MAX = 200
-"""Text of JSON shrinks by ten to fifty. What unpacks to more was made to."""
+"""JSON text shrinks by ten to fifty. A file that unpacks to more was made for that."""
 UNPACKED_BYTES_MIN = 16 * 2**20
-"""A file may unpack to this much whatever its ratio: what is small does no harm."""
+"""A file may unpack to this much at any ratio: small results do no harm."""
 
 _STRING_OR_NO_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"?|-?\b(?:NaN|Infinity)\b', re.DOTALL)
-"""A string without an end matches as well: so each byte is looked at once."""
+"""A string without an end matches as well, so each byte is read once."""
 
 T = TypeVar("T")
 
 
 class TooLarge(ValueError):
-    """It would unpack to more than is taken."""
+    """The file would unpack to more than the limit."""
 
 
 def gunzipped(path: Path, bytes_max: int) -> bytes:
-    """What is in a gzip file. Raises `TooLarge`, `OSError`, or `ValueError` where it is damaged."""
+    """The content of a gzip file. Raises `TooLarge`, `OSError`, or `ValueError` if it is damaged."""
     limit = min(bytes_max, max(UNPACKED_BYTES_MIN, UNPACKED_RATIO_MAX * path.stat().st_size))
     try:
         with gzip.open(path) as stream:
@@ -53,9 +53,9 @@ def decoded(decoder: msgspec.json.Decoder[T], line: bytes) -> T:
 
 
 def printable(text: str) -> str:
-    """The text on one line, with what a terminal would obey written as Python escapes it.
+    """The text on one line, with control characters escaped as Python writes them.
 
-    Names, faults and reasons come from others: an escape sequence in one could rewrite the screen or set the
+    Names, faults and reasons are foreign data: an escape sequence in one could rewrite the screen or set the
     clipboard, and a newline could pass for an event.
     """
     if text.isprintable():

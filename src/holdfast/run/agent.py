@@ -1,8 +1,8 @@
 """The agent of a node: starts the script's processes, watches them and ends them as the coordinator says.
 
-It decides nothing. An exit is told the moment the kernel knows of it. Its workers die with it, so a node is
-lost as a whole. It ends with the launcher that started it, unless the run is to outlive that. `python -m
-holdfast.run.agent` is private to the launcher, which writes an `Assignment` to its stdin.
+The agent decides nothing. It reports an exit as soon as the kernel does. Its workers die with it, so a node
+is lost as a whole. It ends with the launcher that started it, unless the run should outlive the launcher.
+`python -m holdfast.run.agent` is private to the launcher, which writes an `Assignment` to the agent's stdin.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ from holdfast.run.worker import Program, Worker, open_log
 
 BEAT_INTERVAL_S = 0.25
 STOPS_BEATS = 4
-"""At every so manieth heartbeat the kernel is asked who is stopped."""
+"""Once in this many heartbeats the agent asks the kernel which workers are stopped."""
 END_WAIT_S = 5.0
-"""How long killed processes may take to be gone; one that the kernel cannot end is left to it."""
+"""How long killed processes may take to end. The agent stops waiting for one that the kernel cannot end."""
 JOIN_INTERVAL_S = 1.0
 """How often a node that was cut off tries to come back."""
 NAMES_MAX = 64
-"""So many nodes may be on one host: each tries one name after the other."""
+"""The most nodes on one host: an agent without a given name tries one name after the other."""
 
 GPU_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
-"""What a process may die of when its GPU fails in the middle of a library."""
+"""Signals that may end a process when its GPU fails inside a library."""
 GPU_WORDS = ("CUDA error", "CUDA out of memory", "CUBLAS_STATUS_", "CUDNN_STATUS_", "NCCL error")
 
 EXIT_MISTAKE = 2
@@ -54,19 +54,21 @@ EXIT_DISCONNECTED = 75
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a launcher tells its agent. Not by arguments: anybody can read those, and with them the token.
+    """What a launcher tells its agent. Not in arguments, because every user of the machine could read the
+    token there.
 
-    launcher: its process, with which the agent ends; 0: it outlives that. lines: the file in which the lines
-    of the run are kept for `holdfast attach`; empty: none. node: its name; empty: the agent takes the host's.
-    command: the script, ready to be started. checkpoints: the directories; checkpoint_every: so many steps;
-    checkpoint_rate: bytes a second that all members together may write. role: what torchrun calls so.
-    address: where others reach this node; empty: as the way to the coordinator tells. log_directory: where
-    to write the members' lines, too. local: which of the launcher's nodes this is, and how many they are:
-    they share this machine's GPUs. view: what of the members' output is shown. is_virtual: a member sees no
-    GPU but its own. grace_s: what workers have between SIGTERM and SIGKILL when their node leaves a run
-    that goes on. wait_s: how long a coordinator is looked for that the run may have elsewhere by then.
-    snapshot_every: so many steps; None: by cost; 0: no memory is held for any.
-    proof: what to prove now and then; None: another agent does, or none.
+    launcher: its process, with which the agent ends; 0 if the agent outlives it. lines: the file that keeps
+    the run's lines for `holdfast attach`; empty for no file. node: its name; empty to use the host's name.
+    command: the script, ready to be started. checkpoints: the directories. checkpoint_every: in steps.
+    checkpoint_rate: bytes a second that all members together may write. role: torchrun's role name.
+    address: where others reach this node; empty to use the address that the connection to the coordinator
+    has. log_directory: where the members' lines are also written. local: this node's number among the
+    launcher's nodes and how many there are; they share this machine's GPUs. view: which part of the members'
+    output is shown. is_virtual: a member sees only its own GPU. grace_s: the time workers have between
+    SIGTERM and SIGKILL when their node leaves a run that continues. wait_s: how long to look for a
+    coordinator, which may run on another machine by then. snapshot_every: in steps; None to choose by cost;
+    0 to hold no memory for snapshots. proof: what to prove regularly; None if another agent does it or
+    nothing is to be proved.
     """
 
     launcher: int
@@ -93,7 +95,9 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encoded(assignment: Assignment) -> bytes:
-    """As an agent's `main` reads it. Arguments and paths need not be text, which msgspec's JSON must be."""
+    """The JSON that an agent's `main` reads. Arguments and paths may not be valid UTF-8, which msgspec's JSON
+    requires.
+    """
     return json.dumps(msgspec.to_builtins(assignment)).encode()
 
 
@@ -103,7 +107,7 @@ class Agent:
     def __init__(
         self, assignment: Assignment, node: str, connection: Connection, held: memory.HeldMemory
     ) -> None:
-        """held: what outlives the workers, and this agent's connection."""
+        """held: memory that outlives the workers and this agent's connection."""
         self._assignment = assignment
         self._held = held
         self._node = node
@@ -154,7 +158,7 @@ class Agent:
             self._kernel_log.close()
 
     def _watch_launcher(self, obeying: asyncio.Task[int]) -> None:
-        """Without its launcher the node leaves the run, and nothing of it is left."""
+        """Leave the run and end all workers when the launcher dies."""
         if not self._assignment.launcher:
             return
         try:
@@ -231,7 +235,7 @@ class Agent:
         self._connection.send(wire.WorkerStarted(member=order.member, pid=worker.pid))
 
     def _open_copies(self, directory: Path) -> dict[Stream, int]:
-        """The files for lines that are picked out by a word, one for all members."""
+        """The files for lines that a filter picks out: one per stream, for all members."""
         for stream in self._assignment.view.copied.keys() - self._copies.keys():
             directory.mkdir(parents=True, exist_ok=True)
             self._copies[stream] = open_log(directory / f"filtered_{stream}.log")
@@ -241,7 +245,7 @@ class Agent:
         assignment = self._assignment
         if others := sorted(order.environment.keys() - wire.WORKER_VARIABLES):
             raise HoldfastError(
-                f"The coordinator wants to set {others[0]} for a worker, which is not its to set: this node"
+                f"The coordinator tried to set {others[0]} for a worker, which it must not do: this node"
                 " leaves the run.",
                 hint="Use the same version of Holdfast on all nodes.",
             )
@@ -291,7 +295,7 @@ class Agent:
         self._connection.send(found)
 
     def _xid_of(self, pid: int) -> Xid | None:
-        """What the kernel says about the process's GPU. Its clock is that of /dev/kmsg."""
+        """The GPU error that the kernel logged for this process. /dev/kmsg uses CLOCK_MONOTONIC."""
         return self._kernel_log.xid_of(pid, time.clock_gettime(time.CLOCK_MONOTONIC))
 
     async def _forget(self, member: str, worker: Worker) -> None:
@@ -299,12 +303,12 @@ class Agent:
         self._workers.pop(member, None)
 
     def _reap_orphans(self) -> None:
-        """What workers left behind has ended: as long as nobody knows, it would seem to be there still."""
+        """Reap processes that workers left behind and that have ended; until then they seem to be running."""
         ours = frozenset() if self._prover is None else self._prover.pids
         reap(children() - {worker.pid for worker in self._workers.values()} - ours)
 
     def _resume_soon(self) -> None:
-        """Called from the printer's thread."""
+        """Resume the workers. The printer's thread calls this."""
         self._loop.call_soon_threadsafe(self._resume)
 
     def _resume(self) -> None:
@@ -312,7 +316,7 @@ class Agent:
             worker.resume()
 
     def _die(self) -> None:
-        """Chaos: as in a power cut. The kernel kills the workers with us; this is only quicker."""
+        """Simulate a power cut. The kernel would kill the workers with us; this is only faster."""
         for worker in self._workers.values():
             worker.stop(0)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -327,16 +331,17 @@ class Agent:
 
 
 def may_be_gpus(returncode: int, words: LastWords) -> bool:
-    """Whether a process that ended like this may have done so because of its GPU."""
+    """Whether the GPU may be why a process ended like this."""
     if returncode == wire.CODE_DEVICE_FAILED or -returncode in GPU_SIGNALS:
         return True
     return returncode > 0 and any(sign in words.complaint for sign in GPU_WORDS)
 
 
 def free_port() -> int:
-    """One that nobody has at the moment, for a script that makes its own process group.
+    """A port that is free at the moment, for a script that makes its own process group.
 
-    On all addresses, as such scripts listen: the one by which others reach this node need not be its own.
+    It is free on all addresses, because such scripts listen on all of them: the address by which others reach
+    this node may not be one of its own.
     """
     with socket.create_server(("", 0)) as server:
         port: int = server.getsockname()[1]
@@ -344,7 +349,7 @@ def free_port() -> int:
 
 
 async def _join(assignment: Assignment, places: Sequence[Address]) -> tuple[str, Connection]:
-    """The node's name and its connection to the coordinator, at the first of these places that has it."""
+    """The node's name and its connection to the coordinator, found at the first place that answers."""
     host = socket.gethostname().partition(".")[0]
     others = () if assignment.node else tuple(f"{host}-{number}" for number in range(2, NAMES_MAX))
     for name in (assignment.node or host, *others):
@@ -364,7 +369,7 @@ async def _dial(assignment: Assignment, name: str, places: Sequence[Address]) ->
 
 
 async def _join_again(assignment: Assignment, line: Sequence[Address]) -> tuple[str, Connection]:
-    """The run has given this node up, or its coordinator could not be found: as if it came anew."""
+    """Join as a new node after the run gave this one up or its coordinator could not be found."""
     loop = asyncio.get_running_loop()
     due_s = loop.time() + assignment.wait_s
     while True:
@@ -390,12 +395,12 @@ async def _serve(assignment: Assignment) -> int:
 
 
 def main() -> int:
-    """What the launcher starts as a process of its own."""
+    """Run the agent as a process that the launcher starts."""
     assignment = msgspec.convert(json.load(sys.stdin.buffer), Assignment)
     if assignment.launcher:
         wake_with(assignment.launcher)
     adopt_orphans()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears it and says what to do
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles it
     try:
         return asyncio.run(_serve(assignment))
     except Unreachable:
@@ -404,7 +409,7 @@ def main() -> int:
         print(error.told, file=sys.stderr)
         return EXIT_MISTAKE
     finally:
-        if os.getppid() != assignment.launcher:  # nobody else would adopt, and end, what workers have started
+        if os.getppid() != assignment.launcher:  # no other process would adopt and end what workers started
             end_children()
 
 

@@ -1,4 +1,4 @@
-"""Members that wait for each other in different places between steps, where nobody will ever come."""
+"""Members that wait for each other in different places between steps and would wait forever."""
 
 from holdfast.run.link import beat_interval_s
 from holdfast.run.state import Member, RunState, Trouble
@@ -6,12 +6,12 @@ from holdfast.run.waits import APART_S, ns
 
 
 def waits_apart(state: RunState) -> bool:
-    """After a heartbeat from a meeting, now and then. Whether the generation is to be opened again: members
-    wait for each other in different places, and nobody has moved since the last look.
+    """Whether to open the generation again: members wait for each other in different places, and none has
+    moved since the last look. Called after a heartbeat from a meeting; it looks only at intervals.
 
-    That is a script's mistake, such as `if run.is_main: run.barrier()`, and it would last for ever. Which
-    call it is, and who did not make it, the members find out themselves when they regroup, so that is all
-    that is done. To regroup once too often does no harm.
+    The cause is a mistake in the script, such as `if run.is_main: run.barrier()`, and the wait would never
+    end. Regrouping is enough: the members then find out which call it is and who did not make it. An
+    unnecessary regroup does no harm.
     """
     if state.now_ns < state.hangs.apart_due_ns:
         return False
@@ -28,7 +28,7 @@ def waits_apart(state: RunState) -> bool:
 
 
 def _waiting_apart(state: RunState) -> tuple[tuple[str, int, int], ...]:
-    """Who waits in a meeting that nobody will come to: name, step, and how much it has told the others."""
+    """Members in a meeting that others will never join: name, step, and how much each has told the others."""
     generation = state.generations.announced
     if (
         generation is None

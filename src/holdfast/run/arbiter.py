@@ -1,4 +1,4 @@
-"""Who decides between two halves of a run's machines, of which neither can know what became of the other."""
+"""The arbiter decides between two halves of a run's machines when neither can know the state of the other."""
 
 import asyncio
 from typing import Protocol
@@ -7,21 +7,23 @@ from holdfast.record.errors import HoldfastError, InputError
 
 
 class Arbiter(Protocol):
-    """Outside the run, and one for all its machines. A row of PostgreSQL is one; etcd or a Kubernetes Lease
-    could be.
+    """A service outside the run that all its machines share. A PostgreSQL row serves as one; etcd or a
+    Kubernetes Lease could, too.
     """
 
     def prepare(self) -> None:
-        """Be ready to choose. `HoldfastError` where it cannot."""
+        """Get ready to choose. Raise `HoldfastError` if that fails."""
 
     def choose(self, machine: str, known: int, term: int) -> bool:
-        """Whether the machine may coordinate in this term, that knows of no later one than `known`: False as
-        soon as another one was chosen for a later term than that. In one step, whoever else asks meanwhile.
+        """Whether the machine may coordinate in this term. `known` is the latest term it knows of: the answer
+        is False if another machine was already chosen for a later term. The choice is atomic.
         """
 
 
 def arbiter_at(url: str, run: str, started_ns: int) -> Arbiter | None:
-    """For this run, and none of the same name; None: there is no arbiter. `InputError` for another kind."""
+    """The arbiter of exactly this run, not of another with its name; None for an empty URL. Raise
+    `InputError` for an unsupported kind.
+    """
     if not url:
         return None
     if url.partition("://")[0] not in ("postgresql", "postgres"):
@@ -39,7 +41,7 @@ def arbiter_at(url: str, run: str, started_ns: int) -> Arbiter | None:
 
 
 async def chosen(arbiter: Arbiter, machine: str, known: int, term: int) -> bool:
-    """The same without holding anybody up. One that does not answer has not chosen."""
+    """Like `Arbiter.choose`, without blocking the event loop. False if the arbiter does not answer."""
     try:
         return await asyncio.to_thread(arbiter.choose, machine, known, term)
     except HoldfastError:

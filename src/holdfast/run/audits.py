@@ -1,8 +1,8 @@
-"""Audits: which lanes are computed twice, and who is wrong if two members do not agree. Pure, without torch.
+"""Audits: which lanes are computed twice, and which member is wrong if two disagree. Pure, without torch.
 
-A lane's gradient depends on seed, step and lane alone, so two members that compute it must have the same
-bits. Everybody works out from the seed, the step and the deal who computes which lane a second time; and all
-see the same prints of what was computed, so all of them judge alike.
+A lane's gradient depends on seed, step and lane alone, so two members that compute it must get the same bits.
+Each member derives from the seed, the step and the deal who computes which lane a second time. All members
+see the same prints of the results, so all reach the same verdict.
 """
 
 import random
@@ -13,16 +13,16 @@ from typing import Literal, NamedTuple
 import msgspec
 
 RATE = 0.01
-"""The share of lanes that are computed twice, unless the user wants another."""
+"""The share of lanes that are computed twice, unless the user sets another."""
 AuditKind = Literal["lane", "state", "unsteady", "undecided", "apart", "odd", "streams"]
-"""lane: a member computed a lane wrongly. state: a member's state differs from that of most. unsteady: more
-than one member cannot repeat its own computation, so audits are over. undecided: two halves disagree about a
-lane. apart: about the state. odd: a lane's loss is not finite, or far from all others, and all members
-computed the same. streams: data cannot be read out of turn, so audits are over."""
+"""lane: a member computed a lane wrongly. state: a member's state differs from the majority's. unsteady: more
+than one member cannot repeat its own computation, so audits end. undecided: no majority agrees about a lane.
+apart: no majority agrees about the state. odd: a lane's loss is not finite, or far from all others, and all
+members computed the same. streams: data cannot be read out of turn, so audits end."""
 
 
 class PlannedAudit(NamedTuple):
-    """Member `auditor` computes a lane of member `owner`, too. Both are ranks."""
+    """Member `auditor` also computes a lane of member `owner`. Both are ranks."""
 
     lane: int
     owner: int
@@ -30,12 +30,12 @@ class PlannedAudit(NamedTuple):
 
 
 class AuditFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit came to, as all members found it.
+    """The result of an audit, the same on all members.
 
-    culprits: the ranks that are wrong, as far as that can be told. once: they were wrong once, and right when
-    they computed the lane again. loss: of the lane, where that is why it was looked into. print: of the lane,
-    as most members computed it. suspect: steps that were committed since states last agreed; a member whose
-    state was wrong may have been wrong in them.
+    culprits: the ranks that are wrong, as far as known. once: they were wrong once, and right when they
+    computed the lane again. loss: of the lane, if the loss caused the audit. print: of the lane, as most
+    members computed it. suspect: steps committed since states last agreed; a member whose state was wrong may
+    have been wrong in them.
     """
 
     kind: AuditKind
@@ -51,8 +51,8 @@ class AuditFinding(msgspec.Struct, frozen=True, kw_only=True):
 def planned(seed: int, step: int, rate: float, shares: Sequence[frozenset[int]]) -> tuple[PlannedAudit, ...]:
     """The audits of a step. shares: the lanes of each rank.
 
-    All members audit in the same steps, each as many lanes: one that computed more than the others would hold
-    them up. So a share `rate` of all lanes is computed twice, and costs as large a share of the time.
+    All members audit in the same steps and the same number of lanes: a member that computed more would hold
+    up the others. So a share `rate` of all lanes is computed twice and costs the same share of the time.
     """
     size, lanes = len(shares), sum(map(len, shares))
     if size < 2 or not rate or not all(shares):
@@ -70,11 +70,11 @@ def planned(seed: int, step: int, rate: float, shares: Sequence[frozenset[int]])
 
 
 def judge(first: Mapping[int, int], again: Sequence[Sequence[int]], *, step: int, lane: int) -> AuditFinding:
-    """Who is wrong about a lane. first: the prints that do not agree, by rank. again: what each rank found
-    when it computed the lane again, twice: what it cannot repeat is no evidence.
+    """Decide which members are wrong about a lane. first: the prints that disagree, by rank. again: the two
+    prints of each rank, which computed the lane twice more; two different prints are no evidence.
 
-    One member that cannot repeat itself is wrong; several are a kernel that is not deterministic, and nobody
-    is to blame. Otherwise most members are right.
+    If one member cannot repeat itself, it is wrong. If several cannot, a kernel is not deterministic, and no
+    member is to blame. Otherwise the majority is right.
     """
     unsteady = [rank for rank, found in enumerate(again) if len(set(found)) > 1]
     steady = {rank: found[0] for rank, found in enumerate(again) if rank not in unsteady}
@@ -91,7 +91,7 @@ def judge(first: Mapping[int, int], again: Sequence[Sequence[int]], *, step: int
 
 
 def compare_states(prints: Sequence[int], *, step: int) -> AuditFinding | None:
-    """Who has another state than most, by rank. None: all have the same."""
+    """Compare the members' states, by rank. None if all agree."""
     counts = Counter(prints)
     if len(counts) < 2:
         return None
@@ -103,5 +103,5 @@ def compare_states(prints: Sequence[int], *, step: int) -> AuditFinding | None:
 
 
 def detection(rate: float, lanes: int) -> float:
-    """The probability that at least one of so many wrong lanes is computed twice."""
+    """The probability that an audit covers at least one of this many wrong lanes."""
     return 1 - (1 - rate) ** lanes

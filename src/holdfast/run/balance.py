@@ -1,18 +1,18 @@
-"""How many lanes each member has, so that all of them are through at the same moment.
+"""How many lanes each member gets, so that all members finish a step at the same moment.
 
-Pure: from what members tell of their steps to the next deal. Every member computes it by itself from the same
-figures, which came with the gradients, so all of them come to the same deal in the same step and no message
-has to be agreed on. Nothing here is random, and nothing is but addition, multiplication, division and order:
+Pure: it computes the next deal from the members' step times. Every member computes the deal itself from the
+same figures, which came with the gradients, so all reach the same deal in the same step without exchanging
+further messages. The code uses no random numbers and only addition, multiplication, division and order, so
 the result is the same on every machine.
 
-Steps are taken together in rounds of a tenth of a second or more, and rounds are looked at in a window. Lanes
-move if the deal that follows from the window's medians makes steps shorter by a twelfth at least, by more
-than the rounds differ by themselves, and would have done so in most of them; or if a member plainly falls
-behind in a few long rounds. They are dealt evenly again if that has been as good for a while. After each
-change more rounds pass before the next, so that members whose pace never settles do not keep lanes moving.
+Steps are grouped into rounds of a tenth of a second or more, and a window of rounds is judged together. Lanes
+move if the deal that follows from the window's medians shortens steps by at least a twelfth, by more than the
+rounds vary anyway, and would have done so in most of them; or if a member clearly falls behind in a few long
+rounds. Lanes are dealt evenly again if an even deal has been as good for a while. After each change more
+rounds must pass before the next, so that members whose pace never settles do not keep lanes moving.
 
-A member is called slow before that, if each of its lanes takes many times as long as the others' do: where
-lanes are long, those of a single step are enough.
+A member is called slow before that if each of its lanes takes many times as long as the others' lanes. If
+lanes are long, the lanes of a single step are enough.
 """
 
 import heapq
@@ -25,57 +25,61 @@ from typing import Literal
 import msgspec
 
 WINDOW = 8
-"""So many rounds are looked at together: the median of them does not see three that were held up."""
+"""This many rounds are judged together. Their median ignores up to three rounds that were held up."""
 HOLDS = 6
-"""In so many of them a deal must have been the better one."""
+"""A new deal must have been better in this many rounds of the window."""
 SUDDEN, SUDDEN_S, SUDDEN_TIMES = 3, 2.0, 2.0
 """The last three rounds are enough if they take two seconds and the same member takes twice as long as the
-others in each of them: where steps are long, a window is many seconds.
+others in each of them. If steps are long, a whole window takes many seconds.
 """
 EVIDENT_TIMES, EVIDENT_LANES, EVIDENT_S = 4.0, 4, 1.0
-"""A member is named if each of its lanes takes four times as long as the others' usually do, four of them or
-more without a break, for a second or more: what holds up a member for a moment spares one of them.
+"""A member is named if each of its lanes takes four times as long as the others' usually do, for four or more
+lanes in a row that take a second or more. A short delay would leave at least one of those lanes unaffected.
 """
 SETTLED = 8
-"""Not in the first steps of a generation: caches are cold, and something may compile."""
+"""No member is named in the first steps of a generation: caches are cold, and something may compile."""
 NAMED_AGAIN_S = 60.0
-"""Between one such name and the next."""
+"""The least time between naming one member and the next."""
 ROUND_S = 0.1
-"""What a neighbour on the machine takes for a moment is over by then, or is more than a moment."""
+"""The least length of a round, long enough to average out short disturbances by other processes."""
 GAIN_MIN = 1 / 12
-"""Lanes move if that makes a step shorter by this part of it. Two members that are alike differ by less."""
+"""Lanes move if that shortens a step by this fraction. Two equal members differ by less."""
 SPREAD_MAX = 0.8
-"""And by this part of what separates most rounds of a member: three errors of the median of a window, if what
-rounds take is spread as the normal distribution is.
+"""The gain must also exceed this fraction of the spread of a member's rounds. That is three standard errors
+of a window's median if round times are normally distributed.
 """
 EVEN_COST_MAX = 0.02
-"""Lanes are dealt evenly again if that makes a step longer by no more than this part of it, for a while."""
+"""Lanes are dealt evenly again if, for a while, that would lengthen a step by no more than this fraction."""
 SLOW = 1.25
-"""A member that takes so many times as long as the others is called slow."""
+"""A member that takes this many times as long as the others is called slow."""
 FLOOR = 4.0
-"""A member that takes so many times as long for a lane is replaced: a warm process has its seat better."""
+"""A member that takes this many times as long for a lane is replaced: a warm process makes better use of the
+seat.
+"""
 LASTING_S = 10.0
-"""If it was so for this long at least, and twice a window: a fit of somebody else's work is shorter."""
+"""A condition lasts if it held for at least this long and for two windows. A burst of other work on the
+machine is shorter.
+"""
 EVERYONE = 1.5
-"""If members take so many times as long as they once did, all of them and for as long, that is told."""
+"""If all members take this many times as long as they once did, and it lasts, a finding says so."""
 EVERYONE_OVER = 1.2
-"""Until they take no more than this."""
+"""That finding is over when they take no more than this many times as long."""
 LOOK_S = 0.01
-"""Between two looks at the window, for each member: a look takes 10 to 16 microseconds a member."""
+"""Least time between two looks at the window, per member: a look takes 10 to 16 microseconds a member."""
 LANES = 16
-"""So many lanes take a look as long as a member does."""
+"""In a look at the window, this many lanes cost as much time as one member."""
 PATIENCE_MAX = 512
-"""Rounds between two changes, at most."""
+"""The most rounds between two changes that are required."""
 CALM = 8
-"""After so many times the patience without a change, it is halved."""
+"""After this many times the patience without a change, the patience is halved."""
 
 FindingKind = Literal["moved", "even", "stuck", "slow", "floor", "everyone", "everyone_over"]
 
 
 class Lap(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member tells of one step: how long its lanes took and what they cost, what it did beside them,
-    and how much of all that it waited for data. Waiting for other members is in none of it. quickest_s: what
-    the quickest of its lanes took, by its cost; 0: nobody knows.
+    """A member's report of one step: how long its lanes took and what they cost, the time for its other work,
+    and how much of all that it waited for data. No figure includes waiting for other members. quickest_s: how
+    long its quickest lane took per unit of cost; 0 if unknown.
     """
 
     lanes_s: float
@@ -86,19 +90,19 @@ class Lap(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pace_s(self) -> float:
-        """What its lanes took, by their cost."""
+        """The time its lanes took, per unit of their cost."""
         return self.lanes_s / self.cost
 
 
 class BalanceFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from the members' pace.
+    """A conclusion from the members' pace.
 
-    moved: lanes are dealt by pace. even: and evenly again. stuck: a member is slow, and no lane can be moved
-    from it. slow: a member plainly is; whether lanes move is still to be seen. floor: a member is too slow to
-    be kept. everyone: all are slower than they were; everyone_over: and not any more. member: the one that is
-    slow, or has lanes back, by its number. times: how many times as long as the others it takes for the same
-    work, or everyone takes as before. data: the part of that which is waiting for data. is_named: a finding
-    before has called it slow, and it has been since.
+    moved: lanes are dealt by pace. even: lanes are dealt evenly again. stuck: a member is slow, and no lane
+    can be moved away from it. slow: a member is clearly slow; whether lanes move is not decided yet. floor: a
+    member is too slow to keep. everyone: all are slower than before. everyone_over: they no longer are.
+    member: the number of the member that is slow or gets lanes back. times: how many times as long as the
+    others it takes for the same work, or as before if it is about everyone. data: the part of the slowdown
+    that is waiting for data. is_named: an earlier finding called it slow, and it has been slow since.
     """
 
     kind: FindingKind
@@ -111,7 +115,7 @@ class BalanceFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundStretch(msgspec.Struct, frozen=True):
-    """So many rounds, and what they took."""
+    """A number of rounds and the time they took."""
 
     rounds: int = 0
     seconds: float = 0.0
@@ -121,10 +125,10 @@ class RoundStretch(msgspec.Struct, frozen=True):
 
 
 class DealDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The next deal and why. slowest: the member that the others wait for, in the present deal. times: how
-    many times as long as the others it takes for the same work. is_stuck: and it is slow, and nothing is to
-    be done about it. is_even_free: even shares would cost next to nothing. laggard: the member that takes
-    longest for a lane, whichever lanes it has; lane_times: how many times as long as the others.
+    """The next deal and why. slowest: the member that the others wait for in the present deal. times: how
+    many times as long as the others it takes for the same work. is_stuck: it is slow, and no other deal would
+    help. is_even_free: even shares would cost next to nothing. laggard: the member that takes longest per
+    lane, however many lanes it has. lane_times: how many times as long as the others it takes per lane.
     """
 
     shares: tuple[int, ...]
@@ -137,16 +141,16 @@ class DealDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def even_shares(lanes: int, members: int) -> tuple[int, ...]:
-    """As equal as can be, the larger ones first."""
+    """Shares that are as equal as possible, the larger ones first."""
     size, larger = divmod(lanes, members)
     return tuple(size + (number < larger) for number in range(members))
 
 
 def fair_shares(lanes: int, lane_s: Sequence[float], rest_s: Sequence[float]) -> tuple[int, ...]:
-    """The deal with which the last member is through as early as can be. Everybody has a lane at least: who
-    has none tells nothing of its pace.
+    """The deal with which the last member finishes as early as possible. Each member gets at least one lane,
+    because the pace of a member without lanes would be unknown.
 
-    lane_s: what each takes for a lane; rest_s: and for what it does beside them.
+    lane_s: the time each member takes for a lane. rest_s: the time for its other work.
     """
     shares = [1] * len(lane_s)
     queue = [(rest_s[number] + 2 * one_s, number) for number, one_s in enumerate(lane_s)]
@@ -159,8 +163,8 @@ def fair_shares(lanes: int, lane_s: Sequence[float], rest_s: Sequence[float]) ->
 
 
 def decide(rounds: Sequence[Sequence[Lap]], shares: Sequence[int], holds: int = HOLDS) -> DealDecision:
-    """rounds: of each, what every member took. shares: the present deal. holds: in so many rounds another one
-    must have been better.
+    """Choose the next deal. rounds: every member's lap in each round. shares: the present deal. holds: the
+    number of rounds in which a new deal must have been better.
     """
     lanes, members = sum(shares), len(shares)
     cost = median([math.fsum(lap.cost for lap in one) / lanes for one in rounds])
@@ -207,7 +211,7 @@ def decide(rounds: Sequence[Sequence[Lap]], shares: Sequence[int], holds: int = 
 
 
 def is_sudden(rounds: Sequence[Sequence[Lap]], lanes: int) -> bool:
-    """Whether one member, always the same, plainly falls behind in these rounds, which are long."""
+    """Whether these rounds are long and the same member clearly falls behind in all of them."""
     looks = [_Look(one, math.fsum(lap.cost for lap in one) / lanes) for one in rounds]
     members = len(rounds[0])
     even = [lanes / members] * members
@@ -220,12 +224,12 @@ def is_sudden(rounds: Sequence[Sequence[Lap]], lanes: int) -> bool:
 
 
 class LaneBalance:
-    """The lanes of a generation's members, from their laps, step by step. The same on all of them, if all
-    have heard the same. shares: how many lanes each has.
+    """The lanes of a generation's members, updated from their laps step by step. All members that note the
+    same laps get the same result. shares: how many lanes each member has.
     """
 
     def __init__(self, lanes: int, members: int, everyone: "Everyone | None" = None) -> None:
-        """everyone: what is known of earlier generations."""
+        """everyone: the paces seen in earlier generations."""
         self.shares = even_shares(lanes, members)
         self._everyone = everyone or Everyone()
         self._rounds: deque[tuple[Lap, ...]] = deque(maxlen=WINDOW)
@@ -241,11 +245,11 @@ class LaneBalance:
 
     @property
     def window(self) -> Sequence[Sequence[Lap]] | None:
-        """The last rounds; None while there are too few of them."""
+        """The last rounds; None while there are too few."""
         return tuple(self._rounds) if len(self._rounds) == WINDOW else None
 
     def note(self, laps: Sequence[Lap]) -> tuple[BalanceFinding, ...]:
-        """A step, as every member tells of it. If a finding is of lanes, `shares` have changed."""
+        """Note every member's lap of a step. After a finding "moved" or "even", `shares` have changed."""
         if len(laps) < 2 or any(lap.cost <= 0 for lap in laps):
             return ()
         return (*self._name(laps), *self._note_pace(laps))
@@ -321,14 +325,14 @@ class LaneBalance:
     def _judge_laggard(self, decision: DealDecision, seen: RoundStretch) -> list[BalanceFinding]:
         if decision.laggard != self._floored:
             self._floored, self._lasting = decision.laggard, _Lasting()
-        # With one lane each, it may be the lane that is larger than the others.
+        # With one lane each, the lane may be larger rather than the member slower.
         is_its_own = sum(self.shares) >= 2 * len(self.shares)
         if not self._lasting.note(is_its_own and decision.lane_times >= FLOOR, seen):
             return []
         return self._news("floor", decision.laggard, decision.lane_times)
 
     def _news(self, kind: FindingKind, member: int, times: float) -> list[BalanceFinding]:
-        """Once, until lanes move."""
+        """The finding, unless it was already reported since lanes last moved."""
         if (kind, member) in self._told:
             return []
         self._told.add((kind, member))
@@ -336,8 +340,8 @@ class LaneBalance:
 
 
 class Everyone:
-    """Whether all members are slower than they were. No deal depends on it: one who came later may not know
-    how quick they were.
+    """Whether all members are slower than they were. No deal depends on this, because a member that joined
+    later may not know how fast they were.
     """
 
     def __init__(self) -> None:
@@ -346,7 +350,7 @@ class Everyone:
         self._lasting = _Lasting()
 
     def note(self, window: Sequence[Sequence[Lap]], seen: RoundStretch) -> tuple[BalanceFinding, ...]:
-        """The last rounds. All members are slower if no more than a quarter of them is not."""
+        """Note the last rounds. All members count as slower even if up to a quarter of them are not."""
         own_s = median([_typical([(lap.lanes_s + lap.rest_s) / lap.cost for lap in one]) for one in window])
         data_s = median([_typical([lap.data_s / lap.cost for lap in one]) for one in window])
         if own_s < self._least_s:
@@ -364,7 +368,7 @@ class Everyone:
 
 
 class _Evident:
-    """Who is plainly slow, lane by lane."""
+    """Finds a member that is clearly slow in every lane."""
 
     def __init__(self) -> None:
         self._member = -1
@@ -375,23 +379,23 @@ class _Evident:
     def note(
         self, laps: Sequence[Lap], shares: Sequence[int], rounds: Sequence[Sequence[Lap]]
     ) -> tuple[int, float] | None:
-        """A step, and the rounds before it. A member that is to be named now, and how many times as long as
-        the others it takes.
+        """Note a step; `rounds` are those before it. Return the member to name now and how many times as long
+        as the others it takes, or None.
         """
         number = _largest([lap.quickest_s for lap in laps])
         own, others_s = laps[number], _pace_but(laps, number)
         self._steps += 1
         self._named_s += max(lap.lanes_s for lap in laps)
         is_slow = own.quickest_s >= EVIDENT_TIMES * others_s > 0
-        if is_slow and rounds:  # nor were the others quicker than usual for once
+        if is_slow and rounds:  # rule out that the others were just faster than usual
             is_slow = own.quickest_s >= EVIDENT_TIMES * median([_pace_but(one, number) for one in rounds])
         if number != self._member or not is_slow:
             self._member, self._is_named = number, False
             self._lanes, self._lanes_s = 0, 0.0
         if is_slow:
             self._lanes += shares[number]
-            self._lanes_s += own.quickest_s * own.cost  # a stall in one of them is not theirs
-        # With one lane each, it may be the lane that is larger than the others.
+            self._lanes_s += own.quickest_s * own.cost  # a stall in one lane does not count
+        # With one lane each, the lane may be larger rather than the member slower.
         is_evident = self._lanes >= EVIDENT_LANES and self._lanes_s >= EVIDENT_S
         is_its_own = self._steps > SETTLED and sum(shares) >= 2 * len(shares)
         if self._is_named or not (is_evident and is_its_own) or self._named_s < NAMED_AGAIN_S:
@@ -400,16 +404,16 @@ class _Evident:
         return number, own.pace_s / others_s
 
     def named(self, number: int) -> None:
-        """It is called slow."""
+        """Note that a finding called this member slow."""
         self._is_named, self._named_s = self._is_named or number == self._member, 0.0
 
     def is_named(self, number: int) -> bool:
-        """Whether it was called slow, and has been since."""
+        """Whether this member was called slow and has been slow since."""
         return self._is_named and number == self._member
 
 
 class _Lasting:
-    """Whether something has been so for a while."""
+    """Whether a condition has held for a while."""
 
     def __init__(self) -> None:
         self._stretch = RoundStretch()
@@ -420,7 +424,7 @@ class _Lasting:
 
 
 class _Look:
-    """What members take for a lane, and for what they do beside them. cost: of a lane."""
+    """The times that members take for a lane and for their other work. cost: of a lane."""
 
     def __init__(self, laps: Sequence[Lap], cost: float) -> None:
         self.lane_s = [lap.pace_s * cost for lap in laps]
@@ -430,11 +434,11 @@ class _Look:
         return self.rest_s[number] + lanes * self.lane_s[number]
 
     def step_s(self, shares: Sequence[int]) -> float:
-        """Until the last member is through."""
+        """The time until the last member finishes."""
         return max(self.own_s(number, lanes) for number, lanes in enumerate(shares))
 
     def least_s(self, lanes: int) -> float:
-        """No deal of so many lanes is through sooner; this one would cut them into pieces."""
+        """A lower bound for any deal of this many lanes: the time if lanes could be cut into pieces."""
         if min(self.lane_s) <= 0:
             return 0.0
         rests = math.fsum(rest_s / lane_s for rest_s, lane_s in zip(self.rest_s, self.lane_s, strict=True))
@@ -451,12 +455,12 @@ def _against_others(values: Sequence[float], number: int) -> float:
 
 
 def _pace_but(laps: Sequence[Lap], number: int) -> float:
-    """What the others usually take for their lanes, by their cost."""
+    """The median time that the others take for their lanes, per unit of cost."""
     return median([lap.pace_s for other, lap in enumerate(laps) if other != number])
 
 
 def _spread(rounds: Sequence[Sequence[Lap]], number: int) -> float:
-    """Between what a member takes for a lane in its second quickest and in its second slowest round."""
+    """The gap between a member's second fastest and second slowest round, relative to its median."""
     paces = sorted(one[number].pace_s for one in rounds)
     usual = median(paces)
     return (paces[-2] - paces[1]) / usual if usual > 0 and len(paces) > 2 else 0.0
@@ -467,7 +471,7 @@ def _largest(values: Sequence[float]) -> int:
 
 
 def _typical(values: Sequence[float]) -> float:
-    """A quarter of them may be less."""
+    """The lower quartile."""
     return sorted(values)[len(values) // 4]
 
 

@@ -1,7 +1,7 @@
-"""Faults on purpose: planned ones, for an exact place in a run, and storms, that strike now and then.
+"""Deliberate faults: planned ones, for an exact place in a run, and storms, which strike at random times.
 
-Nothing here strikes. Both are the same for the same seed, so that what a fault brought to light can be seen
-again.
+This module only plans; it strikes nothing. The same seed gives the same faults, so that a problem found by a
+fault can be reproduced.
 """
 
 import random
@@ -18,11 +18,11 @@ from holdfast.run.wire import Corruptible, FaultKind, Moment, PlannedFault, Plan
 
 FAULTS_MAX = 10_000
 BITS_MAX = 64
-"""That one fault flips."""
+"""The most bits that one fault flips."""
 STEP_MOMENTS: tuple[Moment, ...] = ("lane", "reduce", "commit")
 """Moments that every step has."""
 RECOVERY_MOMENTS: tuple[Moment, ...] = ("regroup", "state", "join")
-"""Moments that only come after another fault, so a fault in one is planned together with its cause."""
+"""Moments that occur only after another fault, so a fault in one is planned together with its cause."""
 STORM_FOR_S = 3.0
 STORM_WEIGHTS: dict[FaultKind, int] = {"kill": 6, "pause": 2, "node": 1}
 """How often a storm chooses each: workers die more often than machines."""
@@ -52,7 +52,7 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def read_plan(path: Path) -> tuple[PlannedFault, ...]:
-    """The faults in a TOML file, numbered from 1 in the order in which they stand there."""
+    """The faults in a TOML file, numbered from 1 in file order."""
     try:
         text = path.read_text(encoding="utf-8")
         tables = msgspec.convert(tomllib.loads(text), _Plan).fault
@@ -78,7 +78,7 @@ def _fault(path: Path, text: str, number: int, table: object) -> PlannedFault:
 
 
 def _line_of(text: str, number: int) -> int:
-    """Where the table of this number begins; where tables are not written as usual, the first line."""
+    """The line on which the table of this number begins; 1 if tables are not written as `[[fault]]`."""
     begins = [match.start() for match in re.finditer(r"^[ \t]*\[\[\s*fault\s*\]\]", text, re.MULTILINE)]
     return text.count("\n", 0, begins[number - 1]) + 1 if number <= len(begins) else 1
 
@@ -92,9 +92,9 @@ def random_plan(
     kinds: tuple[FaultKind, ...] = ("kill",),
     for_s: float = STORM_FOR_S,
 ) -> tuple[PlannedFault, ...]:
-    """`count` faults spread over a run of `steps` steps and `ranks` members; from six on, in every moment.
+    """`count` faults spread over a run of `steps` steps and `ranks` members. Six or more cover every moment.
 
-    Every other one strikes in the recovery from the one before it, at the same step.
+    Every other fault strikes during the recovery from the one before it, at the same step.
     """
     generator = random.Random(seed)
     strikes = (count + 1) // 2
@@ -116,7 +116,7 @@ def random_plan(
 
 
 class Storm:
-    """Faults at random, on average `rate_per_min` a minute, for as long as the next one is asked for."""
+    """Random faults, on average `rate_per_min` a minute, without end."""
 
     def __init__(self, rate_per_min: float, seed: int, kinds: tuple[FaultKind, ...]) -> None:
         self._rate_per_s = rate_per_min / 60
@@ -125,7 +125,7 @@ class Storm:
         self._weights = [STORM_WEIGHTS[kind] for kind in kinds]
 
     def next(self) -> tuple[float, Strike]:
-        """How many seconds to wait, and what to strike then."""
+        """How many seconds to wait, and the strike to make then."""
         wait_s = self._generator.expovariate(self._rate_per_s)
         fault = self._generator.choices(self._kinds, self._weights)[0]
         return wait_s, Strike(fault=fault, seed=self._generator.getrandbits(32), for_s=STORM_FOR_S)

@@ -1,20 +1,21 @@
-"""When a member did something, by the coordinator's clock, if the member says when by its own."""
+"""Convert a time by a member's clock to the coordinator's clock."""
 
 import msgspec
 
 from holdfast.run.waits import ns
 
 CLOCK_S = 60.0
-"""How long a quick message counts. What came before is forgotten after twice this time at the latest."""
+"""How long a fast message counts. It is forgotten after twice this time at the latest."""
 
 
 class MemberClock(msgspec.Struct, kw_only=True):
-    """By how much our clock is ahead of a member's. The message that came quickest of late came at once; what
-    takes longer was held up on its way, as by a coordinator that was stopped.
+    """By how much our clock is ahead of a member's. We assume that the fastest recent message took no time; a
+    slower one was held up on its way, for example because the coordinator was stopped.
 
-    Only of late: the clock of a machine that is suspended stands still meanwhile, and any two drift apart. By
-    our clock, not by the member's: what was held up for long comes all at once, and is judged by what came
-    before it. since_ns: when we began to look for `least_ns`; earlier_ns: what was found the time before.
+    Only recent messages count, because the clock of a suspended machine stands still and any two clocks drift
+    apart. Recent is measured by our clock, not the member's: messages that were held up for long arrive all
+    at once, and are judged by the messages before them. since_ns: when we began to look for `least_ns`.
+    earlier_ns: the result of the period before.
     """
 
     since_ns: int
@@ -23,11 +24,11 @@ class MemberClock(msgspec.Struct, kw_only=True):
 
     @classmethod
     def begun(cls, at_ns: int, now_ns: int) -> "MemberClock":
-        """By its first message: now, and for the member `at_ns`."""
+        """The clock after the member's first message, sent at the member's `at_ns` and received now."""
         return cls(since_ns=now_ns, least_ns=now_ns - at_ns, earlier_ns=now_ns - at_ns)
 
     def moment_ns(self, at_ns: int, now_ns: int) -> int:
-        """By our clock, when the member did what it now says it did at `at_ns`; never later than now."""
+        """The member's `at_ns` by our clock; never later than now."""
         ahead_ns = now_ns - at_ns
         if now_ns - self.since_ns >= ns(CLOCK_S):
             self.since_ns, self.earlier_ns, self.least_ns = now_ns, self.least_ns, ahead_ns

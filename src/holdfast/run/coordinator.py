@@ -1,10 +1,10 @@
 """The hub of a run: every agent, worker and operator holds one connection to it.
 
-It does what membership.py decides: it feeds the state machine with what comes over the connections and
-carries out what that wants. Nothing here decides anything about the run. All of it happens in one thread,
-message by message, without polling: a message is answered in the turn of the loop in which it arrives. What
-has to outlive this process is in the estate, and changes only by entries (`_enter`), which a successor is
-sent before anybody can see what they lead to.
+It feeds messages from the connections to the state machine in membership.py and carries out the resulting
+effects. Nothing here decides anything about the run. It works in one thread, message by message, without
+polling: a message is answered in the turn of the loop in which it arrives. Everything that has to outlive
+this process is in the estate and changes only by entries (`_enter`). The successor receives an entry before
+its effects become visible.
 """
 
 import asyncio
@@ -48,35 +48,36 @@ from holdfast.run.status import MemberStatus, NodeStatus, Status
 from holdfast.run.tls import Identity
 
 UNPROVEN_MAX = 256
-"""So many connections may be about to prove it. One more, and the oldest has to connect again..."""
+"""At most this many connections may be proving the token. For one more, the oldest is dropped and has to
+connect again..."""
 UNPROVEN_S = 0.25
-"""...if it has had this time to prove it. Otherwise those who wait stay with the kernel: all members of a run
-may come at once, and of thousands nobody would get in if each were dropped for the next.
+"""...if it has had this much time. Otherwise new connections wait in the kernel: all members of a run may
+connect at once, and if each were dropped for the next, none of thousands would get in.
 """
 ACCEPTS_MAX = 64
-"""So many connections are taken in one turn of the loop, which others wait for."""
+"""The most connections accepted in one turn of the loop, because other work waits for the loop."""
 BACKLOG = 1024
-"""So many wait in the kernel to be taken: all workers of a large run may come at once."""
+"""The most connections that wait in the kernel: all workers of a large run may connect at once."""
 ACCEPT_WAIT_S = 0.5
-"""How long no connection is taken after one could not be, for want of descriptors or memory."""
+"""How long to wait after a connection could not be accepted for lack of descriptors or memory."""
 RETURN_S = 60.0
-"""How long a worker may take to come back to a successor, if its agent does not say that it has ended: one
-that keeps its interpreter, as a compiler does, cannot come before that is over."""
+"""How long a worker may take to reconnect to a successor, unless its agent reports its exit. While a compiler
+holds the worker's interpreter lock, the worker cannot reconnect."""
 REACH_INTERVAL_S = 0.25
-"""Between two looks at who can be reached, while all wait for a generation to form, or for a step that has
-taken longer than any before it."""
+"""How often to check which members can be reached, while all wait for a generation to form or for a step that
+has taken longer than any before it."""
 PROBE_INTERVAL_S = 1.0
-"""So often each is sent something then, for its kernel to acknowledge."""
+"""How often each member is sent a probe then, for its kernel to acknowledge."""
 UNANSWERED_MAX = 5
-"""How often the kernel sends the same again before a member counts as cut off: some 6 s. It is looked twice,
-as an answer may be under way. A process that is busy, or stopped, has a kernel that acknowledges.
+"""How many retransmissions by the kernel make a member count as cut off: some 6 s. Two checks in a row must
+find this, because an answer may be on its way. The kernel of a busy or stopped process still acknowledges.
 """
 CLOSE_S = 2.0
-"""How long closing waits for what was said last to be sent."""
+"""How long closing waits for the last messages to be sent."""
 RECENT_NS = 1_000_000_000
-"""Over the steps of this time the last step's time is taken: one alone is noise where steps are short."""
+"""The reported step time is averaged over this time, because a single short step is noise."""
 SIGNAL_CODE = 128
-"""Added to a signal's number, this is what a shell says of a command that it ended."""
+"""A shell adds this to a signal's number for the exit code of a command that the signal ended."""
 
 _FROM_AGENT = get_args(wire.FromAgent)
 _FROM_WORKER = get_args(wire.FromWorker)
@@ -86,11 +87,11 @@ _encoder = msgspec.msgpack.Encoder()
 class Coordinator:
     """One run's hub. Every method but `status` belongs to the thread of the loop in which it was started.
 
-    say: is given each line for the operator. `show`: is given a member and what it said last, to be printed.
-    identity: what it shows of itself over TLS; None: nothing is encrypted. estate: a predecessor's; None:
-    the run begins here. `follow`: is given every entry of the estate before anybody sees what it leads to;
-    None: this coordinator has no successor. `heirs`: those on other machines, who must have an entry before
-    anybody sees what it leads to; None: it has none. `on_line`: is told where the run may go.
+    say: called with each line for the operator. `show`: called with a member and its last words, to print
+    them. identity: its TLS identity; None for no encryption. estate: a predecessor's; None if the run begins
+    here. `follow`: called with every entry of the estate before its effects become visible; None if this
+    coordinator has no successor. `heirs`: the heirs on other machines, who must also have an entry before its
+    effects become visible; None if there are none. `on_line`: called with the line of succession.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class Coordinator:
         self._reach_timer: asyncio.TimerHandle | None = None
         self._probe_due_s = 0.0
         self._silent: frozenset[str] = frozenset()
-        """Members that had not answered for too long when it was last looked."""
+        """Members that had not answered for too long at the last check."""
         self._listener: socket.socket | None = None
         self._accept_again: asyncio.TimerHandle | None = None
         self._is_full = False
@@ -136,14 +137,14 @@ class Coordinator:
         self._ended: asyncio.Future[happenings.Ending] | None = None
         self._is_closed = False
         self._asking: dict[tuple[str, int], ClientConnection] = {}
-        """Who has asked for the end of the run, and is to be answered."""
+        """Operators that asked for the end of the run and are owed an answer."""
         self._answer = wire.Answer(ok=False, sentence="")
         self._over: wire.RunClosed | None = None
         self._line = self.estate.line
-        """As far as everybody may know it."""
+        """The line of succession as far as clients may know it."""
 
     async def start(self, host: str, port: int) -> None:
-        """Listen there; port 0 takes a free one. `HoldfastError` where that cannot be."""
+        """Listen there; port 0 takes a free one. Raise `HoldfastError` if that fails."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -156,8 +157,8 @@ class Coordinator:
         self.happened(happenings.Begun())
 
     def succeed(self, listener: socket.socket, first: EstateEntry | None = None) -> None:
-        """Go on where the predecessor was when it died. listener: where its clients wait, or will look.
-        first: the entry with which this coordinator begins.
+        """Continue where the predecessor died. listener: where its clients wait or will look. first: the
+        entry with which this coordinator begins.
         """
         self._begin(listener)
         if first is not None:
@@ -168,7 +169,7 @@ class Coordinator:
         self._return_timer = loop.call_later(RETURN_S, self._give_up_absent)
         self._set_timer()
         ending = self._state.ending
-        if ending.is_over and ending.closing is not None:  # all that was left to do was to say so
+        if ending.is_over and ending.closing is not None:  # only the end was left to report
             self._end(ending.closing.end)
 
     def _begin(self, listener: socket.socket) -> None:
@@ -192,7 +193,7 @@ class Coordinator:
             if (connection := self._named.get(("worker", name))) is not None
         }
         unanswered = {name: connection.unanswered for name, connection in connections.items()}
-        if not self._line and loop.time() >= self._probe_due_s:  # who may go elsewhere hears from us anyway
+        if not self._line and loop.time() >= self._probe_due_s:  # with a line, members hear from us anyway
             self._probe_due_s = loop.time() + PROBE_INTERVAL_S
             probe = wire.frame(wire.Reigning(term=0))
             for name, connection in connections.items():
@@ -204,7 +205,9 @@ class Coordinator:
             self.happened(happenings.Unreached(found, sum(map(bool, unanswered.values()))))
 
     def _give_up_absent(self) -> None:
-        """Workers that were connected to the predecessor, and have not come back. Of nodes the lease ends."""
+        """Give up workers that were connected to the predecessor and have not come back. For nodes, the
+        lease ends instead.
+        """
         for role, name in [*self.estate.sessions]:
             if role == "worker" and (role, name) not in self._named:
                 self.happened(happenings.Disconnected("worker", name))
@@ -216,7 +219,7 @@ class Coordinator:
 
     @property
     def has_agents(self) -> bool:
-        """Whether an agent is connected, or was to the predecessor and is about to come back."""
+        """Whether an agent is connected, or was connected to the predecessor and may still come back."""
         return any(
             role == "agent" and not session.is_given_up
             for (role, _name), session in self.estate.sessions.items()
@@ -228,7 +231,7 @@ class Coordinator:
 
     @property
     def endpoint(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The host and port on which it listens."""
         assert self._listener is not None
         host, port = self._listener.getsockname()[:2]
         return host, port
@@ -239,7 +242,7 @@ class Coordinator:
         return await asyncio.shield(self._ended)
 
     def stop(self, reason: str, wish: tuple[str, int] | None = None) -> None:
-        """End the run; the second time, at once. reason: the signal's name, or a sentence. wish: as in
+        """End the run; a second call ends it at once. reason: the signal's name, or a sentence. wish: as in
         `StopWished`.
         """
         number = signal.Signals.__members__.get(reason)
@@ -249,22 +252,22 @@ class Coordinator:
             self._set_timer()
 
     def tell(self, text: str, severity: happenings.Severity = "trouble") -> None:
-        """One line for the operator."""
+        """Tell the operator one line."""
         self._enter(Told(text, self._clock.now_ns(), severity))
 
     def announce(self, text: str) -> None:
-        """One line for the operator that does not belong to what happened."""
+        """Tell the operator one line that is not an event of the run."""
         self._enter(Told(text, self._clock.now_ns()))
 
     def now_ns(self) -> int:
         return self._clock.now_ns()
 
     def enter(self, entry: EstateEntry) -> None:
-        """For those who see to the heirs."""
+        """Change the estate, for the code that manages the heirs."""
         self._enter(entry)
 
     def reign(self) -> None:
-        """Let everybody hear that this coordinator lives: those who could go elsewhere must know."""
+        """Tell all clients that this coordinator lives, so that they do not turn to another."""
         assert self.heirs is not None
         if self._line and self.heirs.reign.is_established:
             data = wire.frame(wire.Reigning(term=self.heirs.reign.term))
@@ -272,7 +275,7 @@ class Coordinator:
                 connection.write(data)
 
     def node_struck(self, for_s: float) -> None:
-        """A fault takes a node away for so long: those who keep the nodes must know."""
+        """Tell the launchers, which restart nodes, that a fault takes a node away for this long."""
         for viewer in self._viewers:
             viewer.send(wire.NodeStruck(for_s=for_s))
 
@@ -282,12 +285,12 @@ class Coordinator:
         return self._answer
 
     def move(self, move: wire.Move) -> wire.Answer:
-        """Have a member or node leave its place, or come back, or say how that stands."""
+        """Make a member or node leave its place or come back, or report how far that is."""
         self.happened(happenings.MoveRequested(move))
         return self._answer
 
     async def close(self) -> None:
-        """Let go of everything, once what was said last is sent. What still happens is not looked at."""
+        """Close everything after the last messages are sent. Ignore whatever still happens."""
         self._is_closed = True
         for timer in (self._timer, self._accept_again, self._return_timer, self._reach_timer):
             if timer is not None:
@@ -307,7 +310,7 @@ class Coordinator:
             self._ended.cancel()
 
     def status(self) -> Status:
-        """How the run stands. Any thread may ask: each collection is copied in one go."""
+        """The state of the run. Any thread may ask, because each collection is copied in one operation."""
         state = self._state
         kept = kept_steps(state)
         members = tuple(
@@ -355,16 +358,16 @@ class Coordinator:
             outcome=None if closing is None else closing.end.outcome,
         )
 
-    # -- what connections tell ---------------------------------------------------------------------------
+    # -- messages from connections -----------------------------------------------------------------------
 
     def happened(self, event: happenings.Happening) -> None:
-        """Let the state machine decide, and do what it wants."""
+        """Let the state machine decide, and carry out the effects."""
         if not self._is_closed:
             self._enter(Advanced(event, self._clock.now_ns()))
             self._set_timer()
 
     def _enter(self, entry: EstateEntry) -> None:
-        """Change the estate, here and at the successor, and then do what that leads to."""
+        """Change the estate, here and at the successor, then carry out the effects."""
         try:
             if self.follow is not None:
                 self.follow(entry)
@@ -382,7 +385,7 @@ class Coordinator:
             self._ended.set_exception(error)
 
     def _see_to(self, deeds: list[Deed]) -> None:
-        """Carry them out; as soon as enough heirs have the entry, where there are any."""
+        """Carry them out; if there are heirs, as soon as enough of them have the entry."""
         for deed in deeds:
             if self.heirs is None or isinstance(deed, happenings.Reply):
                 self._carry_out(deed)
@@ -392,7 +395,7 @@ class Coordinator:
             self.heirs.release(self._carry_out)
 
     def _hand_out(self) -> None:
-        """What members published in this turn of the loop."""
+        """Hand out the notices that members published in this turn of the loop."""
         self._is_handing_out = False
         if self.estate.notices and not self._is_closed:
             self._enter(HandedOut())
@@ -403,12 +406,12 @@ class Coordinator:
         return Host(self._token, endpoint=endpoint, certificate=certificate)
 
     def refusal(self, proof: wire.Proof) -> wire.Refused | None:
-        """Why this client, who has the token, may not come in; None: it may."""
+        """Why this client, which has the token, may not connect; None if it may."""
         if proof.role == "heir":
             return None if self.heirs is not None else wire.Refused(sentence="This run has no heirs.")
         if self.heirs is not None and not self.heirs.reign.is_established:
             return wire.Refused(sentence="The coordinator is not chosen yet.", is_elsewhere=True)
-        is_back = proof.received is not None and bool(self._line)  # it has left a connection that hung
+        is_back = proof.received is not None and bool(self._line)  # its old connection hung
         if (proof.role, proof.name) in self._named and not is_back:
             return wire.Refused(
                 sentence=f"The {proof.role} {proof.name!r} is connected already.",
@@ -429,8 +432,8 @@ class Coordinator:
     def accepted(
         self, connection: ClientConnection, received: int | None
     ) -> tuple[wire.Accepted, list[bytes]]:
-        """The connection has proved whose it is. How it is let in, and what it lacks that has received so
-        many messages before; None: it is new.
+        """Admit a connection that has proved its identity. received: how many messages the client received
+        before; None if it is new. Return the answer and the messages that it missed.
         """
         self._unproven.pop(connection, None)
         if self._is_full and self._accept_again is not None and not self._is_closed:
@@ -450,7 +453,7 @@ class Coordinator:
         connection.session = session.number
         self._sessions[session.number] = connection
         missed = session.sent.after(received or 0) or []
-        if self.heirs is not None:  # what nobody may see yet comes when it may be
+        if self.heirs is not None:  # held messages follow once they are released
             missed = missed[: max(0, len(missed) - self.heirs.held_for(session.number))]
         return msgspec.structs.replace(accepted, received=session.received), missed
 
@@ -469,7 +472,7 @@ class Coordinator:
             self.happened(happenings.Disconnected(role, name))
 
     def heard(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
-        """A message of a proven connection. `MalformedFrame` where it is not theirs to send."""
+        """Handle a message of a proven connection. Raise `MalformedFrame` if its role must not send it."""
         role, name = connection.role, connection.name
         if role == "operator":
             self._heard_operator(connection, message)
@@ -505,11 +508,11 @@ class Coordinator:
             case _:
                 raise wire.MalformedFrame(f"an operator does not send {type(message).__name__}")
 
-    # -- who comes ---------------------------------------------------------------------------------------
+    # -- new connections ---------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        """Take in who waits. Not by asyncio's server, which tries again a hundred times, and prints as many
-        tracebacks, when descriptors run out.
+        """Accept waiting connections. asyncio's server is not used: when descriptors run out, it retries a
+        hundred times and prints as many tracebacks.
         """
         assert self._listener is not None
         loop = asyncio.get_running_loop()
@@ -529,7 +532,7 @@ class Coordinator:
             task.add_done_callback(self._accepting.discard)
 
     def _has_room(self) -> bool:
-        """Whether one more may try to prove itself now."""
+        """Whether one more connection may try to prove itself now."""
         if len(self._unproven) + len(self._accepting) < UNPROVEN_MAX:
             return True
         oldest = next(iter(self._unproven), None)
@@ -542,20 +545,20 @@ class Coordinator:
         return True
 
     def _pause(self, delay_s: float) -> None:
-        """Take no connection for so long."""
+        """Accept no connections for this long."""
         assert self._listener is not None
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener)
         self._accept_again = loop.call_later(delay_s, self._listen)
 
     def _listen(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         assert self._listener is not None
         self._accept_again, self._is_full = None, False
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def _accept_later(self, error: OSError) -> None:
-        """Connections that have proved nothing make room; those that wait are taken in a moment."""
+        """Drop unproven connections to make room, and accept the waiting ones in a moment."""
         self._pause(ACCEPT_WAIT_S)
         for connection in list(self._unproven):
             self._drop(connection)
@@ -563,15 +566,15 @@ class Coordinator:
             self._is_short_told = True
             why = (error.strerror or str(error)).lower()
             self.tell(
-                f"the coordinator cannot take new connections ({why}): members that are connected go on, and "
-                "new ones wait. Raise `ulimit -n` for the next run if this one is as large as it should be"
+                f"the coordinator cannot accept new connections ({why}): connected members continue, and new "
+                "ones wait. If the run really is this large, raise `ulimit -n` for the next one"
             )
 
     def _drop(self, connection: ClientConnection) -> None:
         self._unproven.pop(connection, None)
         connection.abort()
 
-    # -- what the state machine wants --------------------------------------------------------------------
+    # -- effects of the state machine --------------------------------------------------------------------
 
     def _carry_out(self, deed: Deed) -> None:
         match deed:
@@ -586,7 +589,7 @@ class Coordinator:
                     viewer.send(line)
             case EndSession(session):
                 if (connection := self._sessions.get(session)) is not None:
-                    connection.abort()  # it may not read, and must not keep its name for as long as that
+                    connection.abort()  # if it does not read, it must still free its name
             case OperatorLine(member=member, text=text):
                 if member:
                     self.show(member, text)
@@ -607,7 +610,7 @@ class Coordinator:
             self._ended.set_result(ending)
 
     def tell_over(self, ending: happenings.Ending) -> None:
-        """Let the viewers know how the run has ended."""
+        """Tell the viewers how the run ended."""
         self._over = wire.RunClosed(
             outcome=ending.outcome, code=ending.code, reason=ending.reason, complaint=ending.complaint
         )
@@ -615,7 +618,7 @@ class Coordinator:
             viewer.send(self._over)
 
     def _write_down(self, unwritten: list[happenings.Record | happenings.Expect]) -> None:
-        """Record what is to be recorded, with the record's ids in place of the membership's keys."""
+        """Record the pending events, with the record's ids in place of the membership's keys."""
         ids: dict[str, str] = {}
         for effect in unwritten:
             if isinstance(effect, happenings.Expect):
@@ -653,7 +656,7 @@ class Coordinator:
         return (last - first) * 1e9 / (last_ns - first_ns) if last > first and last_ns > first_ns else 0.0
 
     def _step_s(self) -> float | None:
-        """The mean over the steps of the last second, or the last step where that took longer."""
+        """The mean over the steps of the last second, or the last step if that took longer."""
         commits = tuple(self.estate.commits)
         if len(commits) < 2:
             return None

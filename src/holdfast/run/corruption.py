@@ -1,7 +1,7 @@
-"""What the coordinator makes of audits: a member that is wrong is ended, named and replaced.
+"""How the coordinator acts on audits: it ends, names and replaces a member that is wrong.
 
-Members find out by themselves who is wrong (audits.py), and all of them have found the same. They wait with
-the step until those are gone: nothing that they sent is used.
+The members themselves find out which of them are wrong (audits.py), and all find the same. They hold the step
+until the wrong ones are gone, so that nothing the wrong ones sent is used.
 """
 
 from holdfast.record.events import FaultObserved, LaneExamined
@@ -13,11 +13,11 @@ from holdfast.wording import many
 
 FAULT = "silent corruption"
 ODD_SAID_MAX = 8
-"""Lanes with an odd loss that are named; a run that has diverged has them in every step."""
+"""The most lanes with an odd loss that are reported; a diverged run has them in every step."""
 
 
 def heard(state: RunState, message: Audited) -> bool:
-    """Whether what members found may change what is to be done."""
+    """Act on an audit's finding; whether it may require further action."""
     generation, finding = state.generations.announced, message.finding
     if generation is None or message.generation != generation.number:
         generation = state.generations.formed
@@ -54,7 +54,7 @@ def _blame(state: RunState, member: Member, finding: AuditFinding, size: int) ->
     if times > 1:
         state.outbox.say(
             f"this is number {times} in the same place: suspect the device, or the node; "
-            f"`holdfast drain {member.node} --run {state.policy.run}` goes on without it",
+            f"`holdfast drain {member.node} --run {state.policy.run}` continues without it",
             "trouble",
         )
 
@@ -80,17 +80,17 @@ def _evidence(name: str, finding: AuditFinding, size: int) -> str:
             f"{name} computed lane {finding.lane} of step {finding.step}{loss} wrongly; when it computed the "
             "lane again, it agreed with the others"
         )
-    return f"{name} computes lane {finding.lane} of step {finding.step}{loss} otherwise than {others}"
+    return f"{name} computes lane {finding.lane} of step {finding.step}{loss} differently from {others}"
 
 
 def _apart(state: RunState, generation: Generation, finding: AuditFinding) -> None:
-    """No state has a majority. Nobody's can be used, so the run goes back to its checkpoint; if that leads to
-    the same, it is what the script does and no machine.
+    """No state has a majority, so none can be used, and the run goes back to its checkpoint. If that ends the
+    same way, the script is the cause and not a machine.
     """
     members = ", ".join(generation.members)
     sentence = f"in step {finding.step} the states of {members} differ, and no majority has the same"
     if state.audits.apart_step == state.progress.step_max:
-        ending.fail(state, f"{sentence}, as before: what changes them is not the same on all members")
+        ending.fail(state, f"{sentence}, as before: the script changes the state differently on each member")
         return
     state.audits.apart_step = state.progress.step_max
     state.outbox.say(
@@ -107,7 +107,7 @@ def _undecided(state: RunState, finding: AuditFinding, names: list[str]) -> None
     pair = " and ".join(names)
     sentence = (
         f"{pair} compute lane {finding.lane} of step {finding.step} differently, each the same way again: "
-        "one of them is wrong, and which cannot be told without a third member. The run goes on as it is"
+        "one of them is wrong, but only a third member could show which. The run continues unchanged"
     )
     state.outbox.say(f"{FAULT}: {sentence}", "trouble")
     for name in names:
@@ -141,7 +141,7 @@ def _stop(state: RunState, finding: AuditFinding) -> None:
 
 
 def _record_lane(state: RunState, finding: AuditFinding, culprit: str) -> None:
-    """For `holdfast replay`."""
+    """Record the lane for `holdfast replay`."""
     if state.audits.odd < ODD_SAID_MAX:
         state.outbox.record(
             LaneExamined(

@@ -1,8 +1,8 @@
-"""A GPU that failed: its member is lost and replaced. Or it was the script after all, which ends the run.
+"""Failed GPUs: the member is lost and replaced, unless the script is to blame, which ends the run.
 
-The member says what happened as its last words, and its agent that it went, what it printed and what the
-kernel logged. Either may come first; once both are there, or time is up, the failure is written down and
-judged. It is the script's mistake where the work carries the failure from one GPU to the next.
+The member reports the failure in its last words. Its agent reports the exit, the member's output and the
+kernel's log. Either report may come first. Once both are there, or time is up, the failure is recorded and
+judged. If the failure follows the work from one GPU to the next, it is the script's mistake.
 """
 
 from holdfast.run import ending, losses, processes
@@ -16,15 +16,15 @@ OF_CONNECTIONS = (
     "NCCL error: internal error",
     "NCCL error: remote process exited or there was a network error",
 )
-"""What NCCL says when a connection failed. It shows on both ends, and on members behind them: that others say
-the same next proves nothing."""
+"""NCCL's errors for a failed connection. They appear on both ends and on further members, so the same error
+on other members proves nothing."""
 
 
-# ---- what is told ----------------------------------------------------------------------------------------
+# ---- reports ---------------------------------------------------------------------------------------------
 
 
 def said(state: RunState, name: str, message: DeviceFailed) -> None:
-    """A member's last words."""
+    """Note a member's last words."""
     failing = state.devices.failing.get(name)
     if failing is None and state.ending.closing is None and (member := state.roster.living(name)) is not None:
         failing = _lose(state, member, message.failure[:FAILURE_CHARS_MAX])
@@ -41,11 +41,11 @@ def said(state: RunState, name: str, message: DeviceFailed) -> None:
 
 
 def exited(state: RunState, member: Member, message: WorkerExited) -> bool:
-    """An agent saw a process go. False: not because of its GPU."""
+    """Note that an agent saw a process exit. False if its GPU was not the reason."""
     failing = state.devices.failing.get(member.name)
     has_hung_up = (
         failing is None and member.name in state.generations.unexplained
-    )  # without a word: none will come
+    )  # without last words, and none will come
     if failing is None and message.code == CODE_DEVICE_FAILED and member.role == "active":
         if has_hung_up:
             failing = _failing(state, member)
@@ -64,14 +64,14 @@ def exited(state: RunState, member: Member, message: WorkerExited) -> bool:
 
 
 def disconnected(state: RunState, name: str) -> None:
-    """What a member said before came before."""
+    """Conclude after a member's connection ended: its last words would have arrived before that."""
     failing = state.devices.failing.get(name)
     if failing is not None and failing.exited is not None:
         _conclude(state, failing)
 
 
 def give_up(state: RunState, *, at_once: bool = False) -> None:
-    """Kill those that do not go, and record what is known of those that no agent explains."""
+    """Kill processes that do not exit, and record the known facts if no agent explains an exit."""
     for failing in list(state.devices.failing.values()):
         known = state.generations.unexplained.get(failing.member)
         due_ns = (known.lost_ns if known else failing.due_ns) + ns(EXPLAIN_S)
@@ -85,19 +85,20 @@ def give_up(state: RunState, *, at_once: bool = False) -> None:
         state.outbox.wake(due_ns)
 
 
-# ---- who gets the seat -----------------------------------------------------------------------------------
+# ---- the seat --------------------------------------------------------------------------------------------
 
 
 def free_ns(state: RunState, seat: tuple[str, int]) -> int:
-    """When another member may have the seat."""
+    """The time from which another member may have the seat."""
     known = state.devices.ailing.get(seat)
     return 0 if known is None else known.start_ns
 
 
 def awaits_exit(state: RunState, generation: Generation) -> bool:
-    """Whether a warm process is to take a failed one's place as soon as that one has given up its memory.
+    """Whether a warm process will take a failed one's place as soon as that one has freed its memory.
 
-    Where the seat failed before, nobody waits: others compute its lanes, and show whose fault it is.
+    If the seat failed before, the run does not wait: other members compute its lanes, which shows whether the
+    GPU or the script is at fault.
     """
     dues_ns = [
         failing.due_ns
@@ -120,7 +121,9 @@ def _lose(state: RunState, member: Member, why: str) -> Failing:
 
 
 def _failing(state: RunState, member: Member) -> Failing:
-    """The seat is kept until the process is gone. It counts anew for a GPU that has held for long."""
+    """Note a failing member and keep its seat until the process is gone. After a long time without failure,
+    the seat's count of failures starts again.
+    """
     seat = (member.node, member.slot)
     known = state.devices.ailing.get(seat)
     held_ns = state.now_ns - member.ready_ns if member.reached == "ready" else 0
@@ -140,7 +143,7 @@ def _set_ailing(state: RunState, seat: tuple[str, int], failures: int, start_ns:
     )
 
 
-# ---- what it means ---------------------------------------------------------------------------------------
+# ---- judgement -------------------------------------------------------------------------------------------
 
 
 def _look(state: RunState, failing: Failing) -> None:
@@ -149,7 +152,7 @@ def _look(state: RunState, failing: Failing) -> None:
 
 
 def _conclude(state: RunState, failing: Failing) -> None:
-    """Write the failure down, and judge it."""
+    """Record the failure and judge it."""
     del state.devices.failing[failing.member]
     told = failing.said or DeviceFailed(member="", generation=0, step=0, failure=_words(failing.exited))
     exit_ = failing.exited or WorkerExited(member=failing.member)
@@ -167,7 +170,7 @@ def _conclude(state: RunState, failing: Failing) -> None:
         xid=None if exit_.xid is None else exit_.xid.code,
     )
     losses.account(state, failing.member, account)
-    # A newcomer's failure, before it was in a generation, is nobody else's.
+    # If a newcomer failed before it was in a generation, that says nothing about other members.
     if state.ending.closing is None and (failure.generation or not state.generations.number):
         alike = _alike(state, failure)
         reason = _mistake(state, failing, failure, alike)
@@ -181,7 +184,7 @@ def _conclude(state: RunState, failing: Failing) -> None:
 
 
 def _words(message: WorkerExited | None) -> str:
-    """What a process whose own words did not arrive failed with, by the last exception that it printed."""
+    """The error of a process without last words, taken from the last exception that it printed."""
     for line in reversed(message.complaint.splitlines() if message is not None else []):
         kind, _, text = line.partition(": ")
         if text and kind.endswith("Error"):
@@ -190,7 +193,7 @@ def _words(message: WorkerExited | None) -> str:
 
 
 def _alike(state: RunState, failure: DeviceFailure) -> list[DeviceFailure]:
-    """Those before it, at the same step, that failed with the same error."""
+    """Earlier failures at the same step with the same error."""
     return [
         other
         for other in state.devices.failures
@@ -199,7 +202,7 @@ def _alike(state: RunState, failure: DeviceFailure) -> list[DeviceFailure]:
 
 
 def _mistake(state: RunState, failing: Failing, failure: DeviceFailure, alike: list[DeviceFailure]) -> str:
-    """Why this is the script's mistake; empty: it is taken for the GPU's."""
+    """Why this is the script's mistake; empty if the GPU is blamed."""
     where = f"at step {failure.step}" if failure.step else "before the first step"
     what = f"failed {where} with the same error ({failure.failure})"
     count, is_whole = _cohort(state, failing, [*alike, failure])
@@ -228,7 +231,7 @@ def _mistake(state: RunState, failing: Failing, failure: DeviceFailure, alike: l
 def _cohort(state: RunState, failing: Failing, alike: list[DeviceFailure]) -> tuple[int, bool]:
     """How many members were in the generation, and whether all of them failed alike.
 
-    Before the first generation it is everybody who has a seat.
+    Before the first generation, all seats count.
     """
     generation = alike[-1].generation
     together = [failure for failure in alike if failure.generation == generation]

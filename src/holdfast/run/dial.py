@@ -1,9 +1,9 @@
 """How an agent or an operator reaches the coordinator: connect, prove the token, then send and receive.
 
-If the coordinator dies, an agent goes on with its successor over another connection, where it was: nothing
-that either has said is lost or heard twice (sent.py).
+If the coordinator dies, an agent continues with its successor over another connection, where it stopped: no
+message of either side is lost or received twice (sent.py).
 
-The same with threads instead of asyncio, for a script's process, is link.py.
+link.py does the same with threads instead of asyncio, for a script's process.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ READ_BYTES = 1 << 16
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, and where. received: as in `Proof`. wait_s: for an answer."""
+    """The caller and where it connects. received: as in `Proof`. wait_s: how long to wait for an answer."""
 
     host: str
     port: int
@@ -35,7 +35,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Connection:
-    """A proven connection to the coordinator of `run`. entry: the way it was made."""
+    """A proven connection to the coordinator of `run`. entry: the handshake that made it."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class Connection:
         self._sent = SentFrames()
         self._received = 0
         self._is_to_be_chosen = False
-        """Whether somebody has answered who may become the coordinator, since it was lost."""
+        """Whether a process that may become the coordinator has answered since the coordinator was lost."""
         self.line: tuple[Address, ...] = ()
-        """Where to look for another coordinator; empty: there would be none."""
+        """Where to look for another coordinator; empty if the run has no heirs."""
 
     @property
     def place(self) -> Address:
-        """Where the coordinator is."""
+        """The coordinator's address."""
         return self._caller.host, self._caller.port
 
     @property
@@ -73,11 +73,11 @@ class Connection:
 
     @property
     def own_address(self) -> str:
-        """The address of this machine on the way to the coordinator."""
+        """This machine's address on the connection to the coordinator."""
         return str(self._writer.get_extra_info("sockname")[0])
 
     def send(self, message: AnyMessage) -> None:
-        """Hand the message to the network. What a lost connection swallows is sent again by `resume`."""
+        """Hand the message to the network. `resume` sends again what a lost connection swallowed."""
         frame = wire.frame(message)
         self._sent.add(frame)
         if not self._writer.is_closing():
@@ -112,7 +112,7 @@ class Connection:
         return message
 
     async def _read(self) -> bytes | None:
-        """What comes next. None: this coordinator has long been silent, and there is another one now."""
+        """The next data. None if this coordinator has long been silent and another one has taken over."""
         wait_s, loop = seeking.SILENT_S, asyncio.get_running_loop()
         due_s = loop.time() + seeking.SEEK_S
         while self.line:
@@ -122,7 +122,7 @@ class Connection:
             except TimeoutError:
                 wait_s = seeking.SILENT_INTERVAL_S
             if self._caller.role == "operator" or loop.time() > due_s:
-                return b""  # it asks anew, whoever coordinates then
+                return b""  # an operator asks the new coordinator again
             try:
                 if await self._resumed([one for one in self.line if one != self.place]):
                     return None
@@ -131,7 +131,7 @@ class Connection:
         return await self._reader.read(READ_BYTES)
 
     async def resume(self) -> bool:
-        """Go on with the coordinator's successor; False: there is none, or it has given us up."""
+        """Continue with the coordinator's successor. False if there is none, or it has given us up."""
         if not self._entry.accepted.has_successor:
             return False
         await self.close()
@@ -149,8 +149,8 @@ class Connection:
             await asyncio.sleep(seeking.SEEK_INTERVAL_S)
 
     async def _resumed(self, places: list[Address]) -> bool:
-        """Whether one of these places has a coordinator, with which to go on. `Rejected`: it has given us
-        up.
+        """Connect to a coordinator at one of these places; whether that worked. Raise `Rejected` if it has
+        given us up.
         """
         for host, port in places:
             wait_s = seeking.answer_wait_s(self.line)
@@ -173,16 +173,16 @@ class Connection:
         return False
 
     def _take_over(self, other: Self) -> None:
-        """Speak over its connection from now on."""
+        """Use its connection from now on."""
         self._reader, self._writer, self._entry = other._reader, other._writer, other._entry
         self._channel, self._frames, self._caller = other._channel, other._frames, other._caller
 
     async def close(self) -> None:
-        """Once what was said last is sent, or after a moment."""
+        """Close after the last messages are sent, or after `CLOSE_S`."""
         await _close(self._writer)
 
     def abort(self) -> None:
-        """At once: the other end does not listen any more."""
+        """Close at once, because the other end no longer listens."""
         self._writer.transport.abort()
 
 
@@ -195,7 +195,7 @@ async def dial(
     name: str = "",
     wait_s: float = handshake.HANDSHAKE_WAIT_S,
 ) -> Connection:
-    """Connect, and prove the token to each other; else `Unreachable`, `Stranger` or `Rejected`."""
+    """Connect, and prove the token to each other. Raise `Unreachable`, `Stranger` or `Rejected`."""
     return await _called(Caller(host=host, port=port, token=token, role=role, name=name, wait_s=wait_s))
 
 
@@ -209,12 +209,12 @@ async def _called(caller: Caller) -> Connection:
 
 
 async def _attempt(caller: Caller) -> Connection | None:
-    """None: it hung up before it said yes or no."""
+    """Try once. None if the other end hung up before it answered."""
     place = f"{caller.host}:{caller.port}"
     try:
         async with asyncio.timeout(caller.wait_s):
             reader, writer = await asyncio.open_connection(caller.host, caller.port)
-    except (OSError, UnicodeError) as error:  # a timeout is one, too; the latter: of a host that no name is
+    except (OSError, UnicodeError) as error:  # OSError covers timeouts; UnicodeError: invalid host name
         raise handshake.unreachable(place, error) from None
     try:
         endpoint = handshake.endpoint_of(writer.get_extra_info("peername"))
@@ -246,12 +246,12 @@ def _hung_up() -> bytes:
 
 
 CLOSE_S = 2.0
-"""How long what was said last may take to be sent: nothing gets through a cut."""
+"""How long sending the last messages may take; with the network cut, it would never end."""
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
     writer.close()
-    with suppress(OSError):  # a timeout is one, too
+    with suppress(OSError):  # covers timeouts
         async with asyncio.timeout(CLOSE_S):
             await writer.wait_closed()
     writer.transport.abort()
@@ -261,7 +261,7 @@ ANSWER_WAIT_S = 10.0
 
 
 async def asked(endpoint: Endpoint, run: str, message: Strike | Move | Stop) -> Answer:
-    """The coordinator's answer to the operator; `HoldfastError` where none comes."""
+    """The coordinator's answer to the operator. Raise `HoldfastError` if none comes."""
     connection = await dial(endpoint.host, endpoint.port, endpoint.token, role="operator")
     try:
         connection.send(message)

@@ -1,9 +1,9 @@
-"""An heir on another machine than the coordinator's: it follows over the network, votes, and may take over.
+"""An heir on a different machine from the coordinator: it follows over the network, votes, and may take over.
 
-It listens from the start, so that everybody can know where to look for it, and sends them away until it
-coordinates. What it must not forget, though its process may be killed and started again, is in a file that
-the launcher holds in memory. `python -m holdfast.run.distant` is private to the launcher, which writes an
-`HeirOrder` to its stdin.
+It listens from the start, so that its address can be announced, and turns clients away until it coordinates.
+Its promises must survive if its process is killed and started again, so they are in a file that the launcher
+holds in memory. `python -m holdfast.run.distant` is private to the launcher, which writes an `HeirOrder` to
+its stdin.
 """
 
 import asyncio
@@ -34,30 +34,30 @@ from holdfast.run.tls import Identity, make_identity
 
 BACKLOG = 1024
 ACCEPTS_MAX = 64
-"""Connections that are taken in one turn of the loop."""
+"""The most connections accepted in one turn of the loop."""
 CONNECTIONS_MAX = 256
-"""At once: clients are sent away in a moment, and look again."""
+"""The most connections at once. Clients are turned away within a moment and look again."""
 LOOK_INTERVAL_S = 0.25
 LOST_S = 900.0
-"""An heir that has found no coordinator for so long ends."""
+"""An heir that has found no coordinator for this long ends."""
 EVERYWHERE = "0.0.0.0"
 EXIT_DEPOSED = 75
-"""It has coordinated, and may not any more: another one is to follow here. sysexits.h calls this a temporary
-failure."""
+"""It coordinated and no longer may: the launcher should start another heir here. sysexits.h calls this a
+temporary failure."""
 
 _KEPT = struct.Struct(">QQQ")
-"""The term that was promised, and how far the estate is known."""
+"""The promised term, and the term and position up to which the estate is known."""
 
 ALL = (1 << 64) - 1
-"""How far a coordinator knows its term's entries, for one that is started in its place: whatever they were,
-that one lacks some of them, and must not vote for another who does.
+"""The position kept for a coordinator, meaning all entries of its term. An heir started in its place lacks
+some of them, and must not vote for another heir that lacks some.
 """
 
 
 class HeirOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What an heir is to follow. address: where others reach this machine; empty: as the way to the
-    coordinator tells. memory: a descriptor. is_encrypted: as the coordinator is, once that is known.
-    launcher: as in `HubOrder`, and so are the others.
+    """What an heir is to follow. address: where others reach this machine; empty to use the address that the
+    connection to the coordinator has. memory: a descriptor. is_encrypted: like the coordinator, once known.
+    launcher and the others: as in `HubOrder`.
     """
 
     host: str
@@ -74,7 +74,7 @@ class HeirOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Keeper:
-    """What must not be forgotten, in a file that outlives this process."""
+    """Keeps the elector's memory in a file that outlives this process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -83,7 +83,9 @@ class _Keeper:
         self.memory = Memory(promised=promised, known=Stand(term, position))
 
     def keep(self, memory: Memory) -> None:
-        """Before anybody is told of it. In one piece: of a process that is killed, all of it or nothing."""
+        """Write the memory before others learn of it. A single write: if the process is killed, the file has
+        all of it or none.
+        """
         if memory != self.memory:
             self.memory = memory
             known = memory.known
@@ -91,7 +93,7 @@ class _Keeper:
 
 
 class DistantHeir:
-    """One heir, until it coordinates or the run is over. It is the desk at which others ask for its vote."""
+    """One heir, until it coordinates or the run is over. Other heirs connect here to ask for its vote."""
 
     def __init__(self, order: HeirOrder, own: MachinePlace, listener: socket.socket) -> None:
         self.identity: Identity | None = make_identity() if order.is_encrypted else None
@@ -108,12 +110,12 @@ class DistantHeir:
         self._accepting: set[asyncio.Task[object]] = set()
         self._places: tuple[Address, ...] = ((order.host, order.port),)
         self._heard_at: Address | None = None
-        """Where the coordinator was that it last heeded."""
+        """The address of the coordinator that it last heeded."""
         self._is_done = False
-        """It coordinates from now on, or nobody does: it has no vote to give."""
+        """Whether it has stopped following, to coordinate or to end, and so no longer votes."""
 
     async def follow(self) -> Election | None:
-        """Until it is elected; None: the run is over, or lost."""
+        """Follow until elected. None if the run is over or lost."""
         loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
         self._listen()
@@ -149,15 +151,15 @@ class DistantHeir:
     # ---- following -----------------------------------------------------------------------------------------
 
     def _spare_s(self) -> float:
-        """How long to look for a coordinator: until it is this heir's turn to stand. If all of them stood
-        after the same wait, they would split the votes.
+        """How long to look for a coordinator: until it is this heir's turn to stand. If all heirs stood after
+        the same wait, they would split the votes.
         """
         due_ns = self._elector.due_ns()
         left_s = SEEK_WAIT_S if due_ns is None else (due_ns - self._clock.now_ns()) / 1e9
         return min(SEEK_WAIT_S, max(LOOK_INTERVAL_S, left_s))
 
     async def _found(self, wait_s: float) -> Connection | None:
-        """A connection to a coordinator: of all places the first that has one."""
+        """A connection to the coordinator at the first place that has one."""
         calls = [asyncio.create_task(self._coordinator_at(*place)) for place in self._places]
         found: Connection | None = None
         with suppress(TimeoutError):
@@ -188,7 +190,9 @@ class DistantHeir:
         return await dial(host, port, order.token, role=role, name=order.machine, wait_s=SEEK_WAIT_S)
 
     async def _followed(self, coordinator: Connection) -> bool:
-        """Until it falls silent, or has to be left; whether the run is over. Not to be heeded is silence."""
+        """Follow the coordinator until it falls silent or must be left; whether the run is over. Messages
+        that the elector does not heed count as silence.
+        """
         loop = asyncio.get_running_loop()
         parts = bytearray()
         is_whole = False
@@ -239,13 +243,15 @@ class DistantHeir:
             due_s = loop.time() + HUSH_S if is_heeded else due_s
 
     def _heard(self, coordinator: Connection, term: int) -> None:
-        """Its name is known when it asks for a vote: a place may be called by more than one."""
+        """Note that the coordinator lives. Its name stays empty until it asks for a vote, because one place
+        may have more than one name.
+        """
         self._heard_at = coordinator.place
         self._elector.heard("", term, self._clock.now_ns())
         self._keeper.keep(self._elector.memory)
 
     def _know(self, coordinator: Connection) -> None:
-        """The estate has changed: keep how far it is known, and say so."""
+        """After a change of the estate, keep how far it is known and acknowledge that."""
         self._elector.follows(self.estate.known, self.estate.mandate.electorate)
         self._keeper.keep(self._elector.memory)
         self.ahead_ns = self.estate.state.now_ns - self._clock.now_ns()
@@ -262,13 +268,13 @@ class DistantHeir:
 
     def _vote(self, candidacy: Candidacy) -> Vote:
         if self._is_done:
-            return Vote(is_granted=False, reason="this heir follows nobody any more")
+            return Vote(is_granted=False, reason="this heir has stopped following")
         vote = self._elector.vote(candidacy, self._clock.now_ns())
         self._keeper.keep(self._elector.memory)
         return vote
 
     async def _stand(self) -> Election | None:
-        """Ask whether the others would vote for it, and then to do so."""
+        """Ask whether the others would vote for this heir, then ask for their votes."""
         elector = self._elector
         trial = elector.try_out(self._clock.now_ns())
         votes = await self._votes(trial)
@@ -299,7 +305,7 @@ class DistantHeir:
         )
 
     async def _votes(self, candidacy: Candidacy) -> list[str]:
-        """Who votes for it, itself first: as soon as they are enough, or when all have answered."""
+        """The machines that vote for it, itself first; returned once they suffice or all have answered."""
         votes = [self._own.machine]
         others = [one for one in self.estate.places if one.machine != self._own.machine]
         asked = [asyncio.create_task(self._asked(one, candidacy)) for one in others]
@@ -314,7 +320,7 @@ class DistantHeir:
         return votes
 
     async def _asked(self, place: MachinePlace, candidacy: Candidacy) -> str:
-        """The machine there, if it votes for it."""
+        """The machine's name if it votes for the candidacy, else an empty string."""
         try:
             async with asyncio.timeout(SEEK_WAIT_S):
                 connection = await self._call(place.host, place.port)
@@ -329,7 +335,7 @@ class DistantHeir:
             pass
         return ""
 
-    # ---- the desk ------------------------------------------------------------------------------------------
+    # ---- connections from others ---------------------------------------------------------------------------
 
     def _listen(self) -> None:
         if not self._is_done:
@@ -342,7 +348,7 @@ class DistantHeir:
                 accepted, _address = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError:  # there is no descriptor left: look again in a moment, and not at once
+            except OSError:  # no descriptors left: try again in a moment, not at once
                 loop.remove_reader(self._listener)
                 loop.call_later(LOOK_INTERVAL_S, self._listen)
                 return
@@ -356,7 +362,7 @@ class DistantHeir:
 
     def opened(self, connection: ClientConnection) -> None:
         self._connections.add(connection)
-        if self._is_done:  # it was accepted just before that
+        if self._is_done:  # accepted just before that
             connection.abort()
 
     def closed(self, connection: ClientConnection) -> None:
@@ -381,7 +387,7 @@ class DistantHeir:
             case wire.AskVote(candidacy=candidacy) if candidacy.machine == connection.name:
                 connection.send(wire.VoteCast(candidacy=candidacy, vote=self._vote(candidacy)))
             case wire.HeirCame():
-                connection.end()  # there is nobody to follow here
+                connection.end()  # there is no coordinator here to follow
             case _:
                 raise wire.MalformedFrame(f"an heir does not send {type(message).__name__}")
 
@@ -390,7 +396,7 @@ class DistantHeir:
 
 
 async def _settled(order: HeirOrder) -> HeirOrder:
-    """With the address at which others reach this machine, and encrypted if the coordinator is."""
+    """The order with the address at which others reach this machine, and encrypted if the coordinator is."""
     way = await dial(order.host, order.port, order.token, role="operator")
     try:
         address = order.address or way.own_address
@@ -406,7 +412,7 @@ def _listening(address: str) -> socket.socket:
 
 
 async def _run(order: HeirOrder) -> int:
-    """The exit code."""
+    """Follow, and coordinate if elected. Return the exit code."""
     order = await _settled(order)
     address = order.address
     listener = _listening(address)
@@ -434,7 +440,7 @@ async def _run(order: HeirOrder) -> int:
 
 
 def _begun(begun: Readiness) -> None:
-    """Nobody waits for it."""
+    """Do nothing, because no process waits for the new coordinator to be ready."""
 
 
 def main() -> int:
@@ -444,7 +450,7 @@ def main() -> int:
     try:
         return asyncio.run(_run(order))
     except Unreachable:
-        return 1  # the launcher says so, if it finds nobody either
+        return 1  # the launcher says so, if it finds no coordinator either
     except HoldfastError as error:
         print(error.told, file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""How a run ends: members are told, then waited for, then killed, each for a bounded time."""
+"""How a run ends: members are told, given a bounded time to exit, and then killed."""
 
 import msgspec
 
@@ -12,15 +12,15 @@ from holdfast.run.wire import Dismissed, EndNode, Outcome, Released
 
 CODE_FAILED = 1
 CODE_MISTAKE = 2
-"""What `holdfast` exits with for a user's mistake."""
+"""The exit code of `holdfast` for a user's mistake."""
 CODE_UNSAVED = 74
-"""Training is through, and its end is in no checkpoint; sysexits.h calls this an error of input or output."""
+"""Training is complete, but no checkpoint has its end. sysexits.h calls this an input/output error."""
 
 
 def complete(state: RunState, outcome: Outcome = "completed", reason: str = "") -> None:
-    """Training is through: release everybody. What the script does after it may take `IDLE_S_MAX`.
+    """Release all members after training is complete. The rest of the script may take `IDLE_S_MAX`.
 
-    Warm processes that were never needed have nothing to finish.
+    Warm processes that were never needed are stopped, because they have nothing to finish.
     """
     state.print_held()
     state.ending.closing = Closing(
@@ -33,27 +33,27 @@ def complete(state: RunState, outcome: Outcome = "completed", reason: str = "") 
 
 
 def fail(state: RunState, reason: str, *, code: int = CODE_FAILED, complaint: str = "") -> None:
-    """Something the run cannot go on from."""
+    """End the run as failed, because it cannot continue."""
     state.outbox.say(f"the run fails: {reason}", "failure")
     _stop_all(state, Ending("failed", code, reason, complaint))
 
 
 def blame(state: RunState, sentence: str, told: str) -> None:
-    """The user's mistake, in a run that got under way: members have the time to keep what there is.
+    """End a run that had started because of the user's mistake. Members have time to save their state.
 
-    told: the sentence and its hint, as they are printed.
+    told: the sentence and its hint, as printed.
     """
     _stop_all(state, Ending("failed", CODE_MISTAKE, sentence, told))
 
 
 def refuse(state: RunState, sentence: str, hint: str) -> None:
-    """The user's mistake: the members cannot take part, and `holdfast run` says why."""
+    """End the run because of the user's mistake: the members cannot join, and `holdfast run` says why."""
     state.outbox.effects.append(ToMembers(_present(state), Dismissed(sentence=sentence, hint=hint)))
     blame(state, sentence, complaint(sentence, hint))
 
 
 def stop(state: RunState, reason: str, code: int) -> None:
-    """The operator's wish; the second time, without grace."""
+    """End the run for the operator; the second time, without grace."""
     if state.ending.closing is not None and not state.ending.closing.is_released:
         state.ending.closing.patience, state.ending.closing.due_ns = "term", state.now_ns
         return
@@ -63,7 +63,7 @@ def stop(state: RunState, reason: str, code: int) -> None:
 
 
 def settle(state: RunState) -> None:
-    """Kill members that had time enough; end the run once none is left or nothing more can be done."""
+    """Kill members that had enough time; end the run once none is left or nothing more can be done."""
     ending = state.ending.closing
     assert ending is not None
     if is_due(state):
@@ -82,7 +82,7 @@ def settle(state: RunState) -> None:
 
 
 def is_due(state: RunState) -> bool:
-    """Whether the run that is ending is over: no member is left, or nothing more can be done about them."""
+    """Whether the ending run is over: no member is left, or nothing more can be done about the rest."""
     assert state.ending.closing is not None
     is_late = state.now_ns >= state.ending.closing.due_ns
     return not state.roster.running or (is_late and state.ending.closing.patience == "kill")
@@ -103,12 +103,12 @@ def _running(state: RunState) -> list[Member]:
 
 
 def _present(state: RunState) -> tuple[str, ...]:
-    """Those that can be spoken to."""
+    """The members that have connected."""
     return tuple(member.name for member in _running(state) if member.reached != "started")
 
 
 def _unsaved(state: RunState, end: Ending) -> Ending:
-    """If no checkpoint could be written at the end: that is said, and programs can tell by the code."""
+    """If the last checkpoint failed, say so and set an exit code by which programs can tell."""
     saved = state.progress.checkpointing
     if not saved.failure or saved.saved_step >= state.progress.step:
         return end

@@ -1,7 +1,7 @@
-"""Where the coordinator of a run on this machine is, for its operator: a file that only its owner can read.
+"""How operators find the coordinator of a run on this machine: a file that only its owner can read.
 
-The file is locked for as long as the run goes, so one that was left behind by killed processes is known as
-such, and no two runs of one name go at the same time.
+The file is locked while the run lasts. So a file left behind by killed processes can be recognized, and two
+runs of one name cannot run at the same time.
 """
 
 import fcntl
@@ -23,17 +23,17 @@ from holdfast.wording import stamp
 RUNS_DIRECTORY = "runs"
 FILE = "endpoint.json"
 LINE_FILE = "heirs.json"
-"""Where a run may have gone from here: the places of its coordinator and heirs, as long as it is not over."""
+"""The addresses of the coordinator and heirs of a run that is not over: it may have moved to one of them."""
 FILE_BYTES = 1024
-"""An endpoint, filled up with blanks."""
+"""The size of the file: an endpoint, padded with blanks."""
 OPEN_ATTEMPTS_MAX = 10
-"""The file may be removed, by the run that ends, between opening and locking it."""
+"""A run that ends may remove the file between opening and locking it."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach a coordinator. pid: of its process; launcher: of the one that the run was started by;
-    successor: of the one that would take its place at this moment, 0: none. node_name, boot: of the machine
-    that they run on, whose locks alone count: other machines may have the same home.
+    """How to reach a coordinator. pid: of its process. launcher: the pid of the process that started the run.
+    successor: the pid of the process that would take over now, 0 if there is none. node_name, boot: of their
+    machine; only locks of that machine count, because other machines may share the home.
     """
 
     host: str
@@ -47,9 +47,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LostRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run whose coordinator was killed, and has no successor. seen_ns: its last sign of life, as far as its
-    files show.
-    """
+    """A run whose coordinator was killed without a successor. seen_ns: its last sign of life in its files."""
 
     run: str
     seen_ns: int
@@ -60,12 +58,12 @@ def run_directory(home: Path, run: str) -> Path:
 
 
 def is_run_name(run: str) -> bool:
-    """And not the way to another directory."""
+    """Whether this is a valid name, and not a path to another directory."""
     return Path(run).name == run and run not in ("", "..")
 
 
 class Reservation:
-    """A run's name, for as long as its coordinator, or the successor, has the file's descriptor."""
+    """A run's name, held as long as its coordinator or successor has the file's descriptor."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -76,7 +74,9 @@ class Reservation:
         return self._path.parent.name
 
     def publish(self, endpoint: Endpoint) -> None:
-        """Tell operators on this machine where the coordinator is. In one piece, as long as any before."""
+        """Tell operators on this machine where the coordinator is. A single write of a fixed size, so that
+        readers never see half of it.
+        """
         try:
             body = msgspec.json.encode(endpoint).ljust(FILE_BYTES)
             os.pwrite(self.descriptor, body, 0)
@@ -85,16 +85,16 @@ class Reservation:
             raise _unwritable(self._path, error) from None
 
     def give_sign_of_life(self) -> None:
-        """So that it can be told later until when the run went, if it ends without a word."""
+        """Touch the file, so that it shows later when a run was last alive, if it ends without a word."""
         with suppress(OSError):
             os.utime(self.descriptor)
 
 
 @contextmanager
 def reserved(home: Path, run: str) -> Iterator[Reservation]:
-    """Have the name for one run while the block lasts.
+    """Hold the name for one run while the block lasts.
 
-    `InputError` where a run of this name goes on already.
+    Raise `InputError` if a run of this name is already running.
     """
     directory = run_directory(home, run)
     path = directory / FILE
@@ -103,19 +103,19 @@ def reserved(home: Path, run: str) -> Iterator[Reservation]:
         descriptor = _open_locked(path)
     except BlockingIOError:
         raise InputError(
-            f"A run {run!r} is going on already.", hint="Give this one another name with --run."
+            f"A run {run!r} is already running.", hint="Give this one another name with --run."
         ) from None
     except OSError as error:
         raise _unwritable(path, error) from None
     os.ftruncate(descriptor, 0)
-    (directory / LINES_FILE).unlink(missing_ok=True)  # of one that was killed
+    (directory / LINES_FILE).unlink(missing_ok=True)  # left by a run that was killed
     with inherited(home, run, descriptor) as reservation:
         yield reservation
 
 
 @contextmanager
 def inherited(home: Path, run: str, descriptor: int) -> Iterator[Reservation]:
-    """Have the name that a predecessor had, by its own descriptor."""
+    """Hold a predecessor's name through the predecessor's own descriptor."""
     directory = run_directory(home, run)
     try:
         yield Reservation(directory / FILE, descriptor)
@@ -123,16 +123,16 @@ def inherited(home: Path, run: str, descriptor: int) -> Iterator[Reservation]:
         (directory / LINES_FILE).unlink(missing_ok=True)
         (directory / FILE).unlink(missing_ok=True)
         os.close(descriptor)
-        with suppress(OSError):  # there are checkpoints in it
+        with suppress(OSError):  # it contains checkpoints
             directory.rmdir()
 
 
 def keep_line(home: Path, run: str, places: Sequence[Address]) -> None:
-    """So that the run is found if it is started here once more while another machine coordinates it. None: it
-    is over, or cannot go anywhere.
+    """Remember these addresses, to find the run if it is started here again while another machine coordinates
+    it. Empty if the run is over or has no heirs.
     """
     path = run_directory(home, run) / LINE_FILE
-    with suppress(OSError):  # the home is full: the run goes on
+    with suppress(OSError):  # if the home is full, the run continues anyway
         path.unlink(missing_ok=True)
         if places:
             path.write_bytes(msgspec.json.encode(places))
@@ -141,7 +141,7 @@ def keep_line(home: Path, run: str, places: Sequence[Address]) -> None:
 
 
 def kept_line(home: Path, run: str) -> tuple[Address, ...]:
-    """Where a run of this name may go on that was not over when this machine last knew of it."""
+    """Where a run of this name may continue, if it was not over when this machine last knew of it."""
     try:
         data = (run_directory(home, run) / LINE_FILE).read_bytes()
         return msgspec.json.decode(data, type=tuple[Address, ...])
@@ -152,7 +152,7 @@ def kept_line(home: Path, run: str) -> tuple[Address, ...]:
 def _unwritable(path: Path, error: OSError) -> InputError:
     return InputError(
         f"Cannot write {path}: {error.strerror}.",
-        hint="Set HOLDFAST_HOME to a directory of yours, on a disk with room.",
+        hint="Set HOLDFAST_HOME to a directory that you own, on a disk with free space.",
     )
 
 
@@ -171,20 +171,20 @@ def _open_locked(path: Path) -> int:
 
 
 def find_endpoint(home: Path, run: str) -> Endpoint:
-    """Of a run that goes on this machine; `InputError` where none does under this name."""
+    """The endpoint of a run on this machine. Raise `InputError` if no run of this name is running."""
     is_name = is_run_name(run)
     path = run_directory(home, run) / FILE
     endpoint = _read(path) if is_name else None
     if endpoint is None and is_name and (lost := _lost(path)) is not None:
         raise InputError(
-            f"No run {run!r} is going on on this machine: it was lost with its coordinator, whose last sign "
+            f"No run {run!r} is running on this machine: it was lost with its coordinator, whose last sign "
             f"of life was at {stamp(lost.seen_ns)}.",
-            hint="Start it again under its name: it goes on from its newest checkpoint, if it has one.",
+            hint="Start it again under its name: it continues from its newest checkpoint, if it has one.",
         )
     if endpoint is None:
         going = [name for name in going_runs(home) if name != run]
-        hint = f"Going on are: {', '.join(going)}." if going else "No run is going on here."
-        raise InputError(f"No run {run!r} is going on on this machine.", hint=hint)
+        hint = f"Running here: {', '.join(going)}." if going else "No run is running here."
+        raise InputError(f"No run {run!r} is running on this machine.", hint=hint)
     return endpoint
 
 
@@ -199,7 +199,7 @@ def lost_runs(home: Path) -> list[LostRun]:
 
 
 def is_lost(home: Path, run: str) -> bool:
-    """Whether its coordinator on this machine was killed, and has no successor."""
+    """Whether its coordinator on this machine was killed without a successor."""
     return _lost(run_directory(home, run) / FILE) is not None
 
 
@@ -209,12 +209,12 @@ def _lost(path: Path) -> LostRun | None:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             endpoint = msgspec.json.decode(file.read(), type=Endpoint)
             seen_ns = os.fstat(file.fileno()).st_mtime_ns
-    except (OSError, *UNDECODABLE):  # its coordinator holds it, or there never was one
+    except (OSError, *UNDECODABLE):  # a coordinator holds the lock, or there never was one
         return None
     if not is_this_machine(endpoint.node_name, endpoint.boot):
-        return None  # that machine's to judge
+        return None  # only that machine can tell
     if _is_holdfasts(endpoint.launcher):
-        return None  # it has not noticed yet
+        return None  # the launcher has not noticed yet
     if (path.parent / LINE_FILE).exists():
         return None  # another machine may have taken over
     with suppress(OSError):
@@ -223,14 +223,14 @@ def _lost(path: Path) -> LostRun | None:
 
 
 def _is_holdfasts(process: int) -> bool:
-    """Whether it lives, and is not another one that has its number now."""
+    """Whether the process lives and is not an unrelated one that got its pid."""
     with suppress(OSError):
         return b"holdfast" in Path(f"/proc/{process}/cmdline").read_bytes()
     return False
 
 
 def _read(path: Path) -> Endpoint | None:
-    """None where no launcher holds the file."""
+    """The endpoint in the file; None if no process holds its lock."""
     try:
         with path.open("rb") as file:
             try:

@@ -1,8 +1,8 @@
-"""All that a coordinator knows and another one would need to go on in its place: the estate.
+"""The estate: everything a coordinator knows that another one would need to take over.
 
-It is changed by entries and by nothing else, in their order, and has no clock, socket or file. So a process
-that is given the same entries has the same estate, down to the frames that each client has yet to be sent
-(standby.py). What an entry leads to outside, the deeds, is carried out by the coordinator.
+Only entries change it, in order, and it has no clock, socket or file. So a process that takes the same
+entries has the same estate, down to the frames that each client has yet to be sent (standby.py). An entry's
+effects outside are deeds, which the coordinator carries out.
 """
 
 from collections import deque
@@ -19,47 +19,47 @@ from holdfast.run.succession import Electorate, MachinePlace, Mandate, Stand
 from holdfast.run.waits import ns
 
 NOTICE_BYTES = 4 << 20
-"""Of what is published, handed out at once if it is more."""
+"""Published notices above this size are handed out at once."""
 HAPPENED_MAX = 50
 LINES_MAX = 1000
-"""So many of the last lines for the operator are kept, for a viewer that connects again."""
+"""How many of the last lines for the operator are kept, for a viewer that reconnects."""
 RATE_STEPS = 32
-"""Over how many of the last steps the rate is taken."""
+"""How many of the last steps the rate is computed from."""
 KEYS_MAX = 4096
 """How many of the latest events can be named as causes."""
 ASKERS_MAX = 256
-"""Of so many of those who last asked for the end of the run, the wishes are remembered."""
+"""How many of the latest askers for the end of the run are remembered."""
 
 FIND_S = 3.0
-"""What nodes may take to find a coordinator on another machine."""
-OUTLIVES = "the coordinator has heirs on other machines: the run goes on if its machine is lost"
-ENDS = "the coordinator has no heirs on other machines any more: if its machine is lost, the run ends"
+"""How long nodes may take to find a coordinator on another machine."""
+OUTLIVES = "the coordinator has heirs on other machines: the run continues if its machine is lost"
+ENDS = "the coordinator no longer has heirs on other machines: if its machine is lost, the run ends"
 
 ClientName = tuple[str, str]
 """The role and name of an agent or a worker."""
 
-# ---- what changes it ---------------------------------------------------------------------------------------
+# ---- entries -----------------------------------------------------------------------------------------------
 
 
 class Advanced(msgspec.Struct, frozen=True, tag=True):
-    """This happened at that time."""
+    """An event and when it happened."""
 
     event: Happening
     now_ns: int
 
 
 class ClientCame(msgspec.Struct, frozen=True, tag=True):
-    """A client has connected that was not there before."""
+    """A new client has connected."""
 
     client: ClientName
 
 
 class HandedOut(msgspec.Struct, frozen=True, tag=True):
-    """What was published so far goes to the members."""
+    """The notices published so far go to the members."""
 
 
 class Told(msgspec.Struct, frozen=True, tag=True):
-    """The coordinator itself has a line for the operator. severity: None: it is not worth remembering."""
+    """The coordinator itself has a line for the operator. severity: None for a line that need not be kept."""
 
     text: str
     now_ns: int
@@ -67,13 +67,13 @@ class Told(msgspec.Struct, frozen=True, tag=True):
 
 
 class Written(msgspec.Struct, frozen=True, tag=True):
-    """The events that were to be recorded are. ids: theirs in the record, by the membership's keys."""
+    """The pending events are recorded. ids: their ids in the record, by the membership's keys."""
 
     ids: dict[str, str]
 
 
 class StopWished(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Somebody wants the run to end. wish: an operator's, by its asker and number; None: a signal to the
+    """A request to end the run. wish: an operator's, by its asker and number; None for a signal to the
     coordinator's own process.
     """
 
@@ -83,8 +83,8 @@ class StopWished(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class TermBegun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A coordinator begins its term. electorate: who elects from now on, if that changes with it. Nodes have
-    a moment more than their lease to find it.
+    """A coordinator begins its term. electorate: the new electorate, if the term changes it. Nodes get a
+    moment more than their lease to find the coordinator.
     """
 
     term: int
@@ -93,7 +93,7 @@ class TermBegun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ElectorsChanged(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Who elects from now on, and where all of them listen."""
+    """The electorate from now on, and where its machines listen."""
 
     electorate: Electorate
     places: tuple[MachinePlace, ...]
@@ -103,12 +103,12 @@ EstateEntry = (
     Advanced | ClientCame | HandedOut | Told | Written | StopWished | TermBegun | ElectorsChanged
 )  # fmt: skip
 
-# ---- what it leads to --------------------------------------------------------------------------------------
+# ---- deeds -------------------------------------------------------------------------------------------------
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Send the frame to the clients of these sessions, as far as they are connected. Not to names: while this
-    waits for a quorum, a client may go, and another one come by its name.
+    """Send the frame to the clients of these sessions that are connected. Sessions, not names: while this
+    waits for a quorum, a client may leave and another one connect under its name.
     """
 
     sessions: tuple[int, ...]
@@ -116,13 +116,13 @@ class Deliver(msgspec.Struct, frozen=True):
 
 
 class EndSession(msgspec.Struct, frozen=True):
-    """End the connection of this session: its other end was given up."""
+    """End the connection of this session, whose client was given up."""
 
     session: int
 
 
 class OperatorLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line for the operator, counted from 1. member: who printed it; empty: it is Holdfast's own."""
+    """One line for the operator, counted from 1. member: the member that printed it; empty for Holdfast."""
 
     number: int
     text: str
@@ -130,13 +130,13 @@ class OperatorLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineTold(msgspec.Struct, frozen=True):
-    """Let those who look on know the line of succession, too."""
+    """Tell the viewers the line of succession, too."""
 
     line: wire.LineOfSuccession
 
 
 class WishHeard(msgspec.Struct, frozen=True):
-    """Tell who asked for the end of the run that this wish will not be forgotten."""
+    """Confirm a request to end the run: it will not be forgotten."""
 
     wish: tuple[str, int]
 
@@ -150,8 +150,8 @@ Deed = (
 class Wishes(msgspec.Struct, kw_only=True):
     """How often the run was asked to end. last: the last wish of each asker.
 
-    A signal to all processes of a job reaches the launcher, which passes it on, and the coordinator's
-    process: that is one wish, so only the second one of either way is the second.
+    A signal to all processes of a job reaches both the coordinator's process and the launcher, which passes
+    it on. That is one wish, so the larger count of the two ways is the number of wishes.
     """
 
     operators: int = 0
@@ -159,7 +159,7 @@ class Wishes(msgspec.Struct, kw_only=True):
     last: dict[str, int] = {}
 
     def count(self, wish: tuple[str, int] | None) -> bool:
-        """Whether there is one more than before. None: a signal to the coordinator's process."""
+        """Count a wish; whether it is a new one. None for a signal to the coordinator's process."""
         before = max(self.operators, self.signals)
         if wish is None:
             self.signals += 1
@@ -178,8 +178,8 @@ class Wishes(msgspec.Struct, kw_only=True):
 
 
 class Duties(msgspec.Struct, frozen=True, kw_only=True):
-    """What a coordinator does beside coordinating, and after it the next one, wherever that is. metrics: the
-    address and port to serve them at; None: nowhere. storm_per_min: faults a minute, from `seed`.
+    """A coordinator's duties besides coordinating; its successors inherit them on any machine. metrics: the
+    address and port to serve them at; None to serve none. storm_per_min: faults a minute, from `seed`.
     """
 
     metrics: tuple[str, int] | None = None
@@ -191,8 +191,8 @@ NO_DUTIES = Duties()
 
 
 class ClientSession:
-    """What has passed between the coordinator and one client, whichever connections it passed over. number:
-    no other session of the run has it.
+    """The messages between the coordinator and one client, over all its connections. number: unique in the
+    run.
     """
 
     def __init__(self, number: int, frames_max: int) -> None:
@@ -203,7 +203,7 @@ class ClientSession:
 
 
 class Estate:
-    """One run's. frames_max: so many frames are kept of each client, to be sent again by a successor."""
+    """One run's estate. frames_max: how many frames per client are kept for a successor to send again."""
 
     def __init__(
         self, policy: RunPolicy, now_ns: int, frames_max: int = 0, duties: Duties = NO_DUTIES
@@ -220,7 +220,7 @@ class Estate:
         self.wishes = Wishes()
         self.takeovers = 0
         self.known = Stand()
-        """How many entries it has taken, and in which term the last one was made."""
+        """The number of entries taken, and the term of the last one."""
         self.mandate = Mandate(electorate=Electorate(machines=()))
         self.places: tuple[MachinePlace, ...] = ()
         self.frames_max = frames_max
@@ -231,7 +231,7 @@ class Estate:
         self._deeds: list[Deed] = []
 
     def take(self, entry: EstateEntry) -> list[Deed]:
-        """Change as the entry says; what is to be done about it, in this order."""
+        """Apply the entry. Return the deeds to carry out, in order."""
         term = entry.term if isinstance(entry, TermBegun) else self.known.term
         self.known = Stand(term, self.known.position + 1)
         match entry:
@@ -266,7 +266,7 @@ class Estate:
 
     @property
     def line(self) -> tuple[tuple[str, int], ...]:
-        """Where to look for a coordinator if this one is gone; empty: if its machine is, nobody follows."""
+        """Where to look for a coordinator if this one is gone; empty if no other machine can take over."""
         if not self.mandate.electorate.can_succeed:
             return ()
         machines = self.mandate.electorate.machines
@@ -287,7 +287,7 @@ class Estate:
             self._add_line(OUTLIVES if self.line else ENDS)
 
     def take_notices(self, notices: list[wire.Notice], addressees: Generation | None) -> None:
-        """Which another process was about to hand out."""
+        """Take over notices that another process was about to hand out."""
         self.notices, self.addressees = notices, addressees
         self._notice_bytes = sum(len(sender) + len(key) + len(value) for sender, key, value in notices)
 
@@ -313,7 +313,7 @@ class Estate:
             case happenings.ToNode(node, message):
                 self._deliver((("agent", node),), wire.frame(message))
             case happenings.ToMembers(members, message):
-                self._hand_out()  # what was said before is heard before
+                self._hand_out()  # keep the order
                 self._deliver(tuple(("worker", member) for member in members), wire.frame(message))
             case happenings.Print(member, text):
                 self._add_line(text, member)
@@ -354,18 +354,18 @@ class Estate:
         while len(self.ids) > KEYS_MAX:
             del self.ids[next(iter(self.ids))]
 
-    # ---- what members tell each other ----------------------------------------------------------------------
+    # ---- messages between members --------------------------------------------------------------------------
 
     def _pass_on(self, sender: str, message: wire.Published) -> None:
-        """To the other members of its generation, with what others publish in the same turn of the loop.
+        """Pass a notice on to the other members of its generation, together with others of the same turn of
+        the loop.
 
-        Nothing is kept: a generation is announced to all its members in one turn of the loop, so whoever
-        publishes a key of it does so after everybody has been sent the announcement, and in that order both
-        arrive.
+        Notices need not be kept for later: a generation is announced to all its members in one turn of the
+        loop, so each member was sent the announcement before any notice, and both arrive in that order.
         """
         generation = self.state.generations.announced
         if generation is not None and generation.at_boundary and generation.formed_ns is None:
-            stepping = self.state.generations.formed  # its members still talk, until the boundary comes
+            stepping = self.state.generations.formed  # its members still talk until the boundary
             if stepping is not None and message.generation == stepping.number:
                 generation = stepping
         if generation is None or message.generation != generation.number or sender not in generation.names:
@@ -378,7 +378,7 @@ class Estate:
         self._notice_bytes += size
 
     def _hand_out(self) -> None:
-        """What was published since the last time, to all members: in one message."""
+        """Send all members, in one message, the notices published since the last time."""
         notices, self.notices, self._notice_bytes = self.notices, [], 0
         if not notices:
             return
@@ -394,5 +394,5 @@ class Estate:
 
 
 def causes_in(estate: Estate, event: KnownEvent) -> tuple[str, ...]:
-    """What the record calls the causes of an event."""
+    """The ids of an event's causes in the record."""
     return tuple(estate.ids[key] for key in event.causes if key in estate.ids)

@@ -1,7 +1,7 @@
-"""Why members do not get further: from what their agents have seen of them, look after look.
+"""Explain why members are stuck, from what their agents saw of them in several looks.
 
-Pure. What counts is what a process did between two looks: whether it used the processor, moved a byte, or
-came out of the function it was in; and what it waits for, as its stacks and the kernel show it.
+Pure. It considers what a process did between two looks: whether it used the processor, moved a byte, or left
+the function it was in. And it considers what the process waits for, by its stacks and the kernel.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,16 @@ from holdfast.run.stages import IN_STEP
 from holdfast.run.wire import Located, Stage
 
 IDLE_SHARE = 0.1
-"""Of a processor: a process that uses less waits. One that polls every 10 ms uses a fiftieth."""
+"""A process that uses less than this share of a processor is waiting. Polling every 10 ms uses a fiftieth."""
 LOOP_SHARE = 0.25
-"""Of the time that a step may take: one that has had less of a processor is short of it, and may be slow."""
+"""As a share of the time that a step may take: a process that had less processor time than this may only be
+slow for lack of it."""
 MOVED_BYTES_MAX = 64 << 10
-"""One that reads or writes more while it is looked at gets further, however slowly."""
+"""A process that reads or writes more than this during the looks makes progress, however slow."""
 LOOKS_MIN = 3
-"""From one look alone nobody can tell whether anything moves."""
+"""With fewer looks it cannot be told whether anything moves."""
 STACK_LINES_MAX = 12
-"""Of a stack that is written down."""
+"""How many lines of a stack are recorded."""
 
 HangKind = Literal["loop", "lock", "data", "members", "answer", "device", "busy", "idle", "unknown"]
 FAULTS: dict[HangKind, str] = {
@@ -37,7 +38,7 @@ FAULTS: dict[HangKind, str] = {
     "idle": "no progress",
     "unknown": "no progress",
 }
-"""What the record calls it."""
+"""The name of each kind in the record."""
 
 _WAITS = {
     "lock": "for a lock",
@@ -57,18 +58,18 @@ _TALKING = (
     "/http/client.py",
 )
 _MEETING = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/")
-"""Where a script waits for other ranks; in autograd for those of DDP, which exchanges gradients in
+"""Libraries in which a script waits for other ranks. Autograd is one because DDP exchanges gradients in
 `backward()`."""
 _LOADING = ("/torch/utils/data/", "/holdfast/train/data.py")
 _LOCKING = ("with ", "async with ")
-"""How a line begins that takes a lock; or it calls `acquire`."""
+"""How lines begin that take a lock. Lines that call `acquire` do so, too."""
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a member since a stall was first looked at. is_fixed: it was in the same function each
-    time, called from the same lines. ran: how often its main thread was running, or ready to; others_ran: any
-    other thread, or process of its own. woken: how often it got what it waited for, and
-    waited again.
+    """What the looks at a member have shown since its stall was noticed. is_fixed: it was in the same
+    function each time, called from the same lines. ran: how often its main thread was running or ready to
+    run. others_ran: the same for its other threads and child processes. woken: how often its wait ended and
+    it waited again.
     """
 
     first_ns: int
@@ -111,7 +112,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def computes(self) -> bool:
-        """Or would, if it had a processor: on a busy machine a process may get next to nothing."""
+        """Whether it computes, or would if it had a processor: a busy machine may give it almost no time."""
         is_ready = self.ran > 0 or 2 * self.others_ran > self.looks
         return is_ready or self.cpu_s > IDLE_SHARE * (self.last_ns - self.first_ns) / 1e9
 
@@ -129,8 +130,8 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_got_further(self) -> bool:
-        """Whether it shows. A script that computes in one function may, and not show it. Of a process whose
-        stack cannot be read, all that is known is that it does something.
+        """Whether it visibly made progress. A script that computes in one function may progress without
+        showing it. If the stack cannot be read, any activity counts as progress.
         """
         if not self.main:
             return not self.is_idle or self.woken > 0
@@ -147,8 +148,9 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose fault it is and of what kind. sentence: of all of them; is_certain: there is no need to wait any
-    longer, for the usual time of a step; is_proven: nor for any time, since they wait for each other.
+    """The culprits and the kind of hang. sentence: about all culprits. is_certain: there is no need to wait
+    longer than a step usually takes. is_proven: there is no need to wait at all, because they wait for each
+    other.
     """
 
     kind: HangKind = "unknown"
@@ -161,12 +163,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 def explain(
     watched: Mapping[str, Watched], stages: Mapping[str, Stage], suspects: Sequence[str], patience_s: float
 ) -> Explanation:
-    """patience_s: for how long a step may take before a member that is stuck in it is ended."""
+    """Explain why the suspects are stuck. patience_s: how long a step may take before they are ended."""
     known = {name: watched[name] for name in suspects if name in watched}
     kinds = {name: _kind(one, stages[name]) for name, one in known.items()}
     if talking := _waiting_for_each_other(known, kinds):
         return talking
-    # Who waits for an answer may wait for one of the others, who give none.
+    # A member that waits for an answer may wait for another suspect that gives none.
     culprits = [name for name, kind in kinds.items() if kind not in ("answer", "unknown")] or list(kinds)
     if not culprits:
         return Explanation()
@@ -182,7 +184,7 @@ def explain(
 
 
 def account(watched: Mapping[str, Watched], stages: Mapping[str, Stage], explanation: Explanation) -> str:
-    """All that is written down: the sentence, the culprits' stacks, and where everybody else is."""
+    """The full text for the record: the sentence, the culprits' stacks, and where all other members are."""
     lines = [explanation.sentence] if explanation.sentence else []
     for name in explanation.culprits:
         for number, stack in enumerate(watched[name].last.stacks):
@@ -214,8 +216,8 @@ def _kind(one: Watched, stage: Stage) -> HangKind:
 
 
 def _is_certain(one: Watched, kind: HangKind, stage: Stage, patience_s: float) -> bool:
-    """In a step the run knows how long its members take. Between steps a script may do anything, once: only
-    threads that wait for each other's locks wait for ever.
+    """Whether a member is certainly stuck. Within a step, the usual time of members is known. Between steps,
+    a script may take any time, and only threads that wait for each other's locks are certain to wait forever.
     """
     if kind == "lock" and _locked_threads(one):
         return True
@@ -229,8 +231,8 @@ def _is_certain(one: Watched, kind: HangKind, stage: Stage, patience_s: float) -
 def _waiting_for_each_other(
     known: Mapping[str, Watched], kinds: Mapping[str, HangKind]
 ) -> Explanation | None:
-    """Members that wait for answers, and nobody else could give them. Of a connection the kernel shows both
-    ends: where those are two members', it is proven.
+    """Members that wait for answers which no other member could give. The kernel shows both ends of a
+    connection: if both are waiting members, the deadlock is proven.
     """
     waiting = [name for name, kind in kinds.items() if kind == "answer"]
     ends = {name: seen.ends for name in waiting if (seen := known[name].last.seen) and seen.ends}
@@ -253,9 +255,7 @@ def _sentence(one: Watched, kind: HangKind) -> str:
     where = _where(one)
     match kind:
         case "loop":
-            return (
-                f"computes {where} and does not come out of it: an endless loop, or a call that never returns"
-            )
+            return f"computes {where} and makes no progress: an endless loop, or a call that never returns"
         case "busy":
             return f"is at work {where}"
         case "data":
@@ -264,7 +264,7 @@ def _sentence(one: Watched, kind: HangKind) -> str:
             threads = _locked_threads(one) or _other_threads(one)
             others = "; ".join(f"another thread waits {_at(frame)}" for frame in threads)
             known = f": {others}" if others else ""
-            return f"waits for a lock that nobody releases, {where}{known}"
+            return f"waits for a lock that is never released, {where}{known}"
         case "answer":
             seen = one.last.seen
             whom = f" by {seen.ends[1]}" if seen is not None and seen.ends is not None else ""
@@ -279,7 +279,7 @@ def _sentence(one: Watched, kind: HangKind) -> str:
 
 
 def meeting(one: Watched) -> str:
-    """all_reduce() at train.py:20: the call in which it waits for other ranks."""
+    """The call in which it waits for other ranks, such as `all_reduce() at train.py:20`."""
     depth = next((depth for depth, frame in enumerate(one.main) if frame.is_own), len(one.main))
     calls = [frame.function for frame in reversed(one.main[:depth]) if frame.function != "wrapper"]
     frame = own_frame(one.main)
@@ -291,7 +291,9 @@ def _waits(one: Watched) -> str:
 
 
 def _where(one: Watched) -> str:
-    """at train.py:30 in load(): `sock.recv(1)`, called by what it is in."""
+    """The script's innermost line, such as "at train.py:30 in load(): `sock.recv(1)`", and the library
+    function it called.
+    """
     frame = own_frame(one.main)
     if frame is None:
         return "at an unknown place"
@@ -306,7 +308,7 @@ def _at(frame: StackFrame) -> str:
 
 
 def _locked_threads(one: Watched) -> list[StackFrame]:
-    """Other threads that stand where a lock is taken, if the main thread does, too."""
+    """Other threads that are taking a lock, if the main thread is taking one, too."""
     main = own_frame(one.main)
     if main is None or not _takes_lock(main):
         return []
@@ -314,7 +316,7 @@ def _locked_threads(one: Watched) -> list[StackFrame]:
 
 
 def _other_threads(one: Watched) -> list[StackFrame]:
-    """Where the script's other threads are in its own code."""
+    """The frames of the script's other threads in its own code."""
     frames = [own_frame(stack) for stack in one.last.stacks[1:]]
     return [frame for frame in frames if frame is not None and frame.is_own]
 
@@ -324,7 +326,7 @@ def _takes_lock(frame: StackFrame) -> bool:
 
 
 def _is_in(stack: Stack, parts: tuple[str, ...]) -> bool:
-    """Whether it is in such a library, on behalf of the script's innermost line."""
+    """Whether the script's innermost line called into such a library."""
     for frame in stack:
         if any(part in frame.path for part in parts):
             return True

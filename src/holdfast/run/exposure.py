@@ -1,7 +1,7 @@
-"""What a run would lose now: how old its newest snapshot is, and the newest that two nodes have.
+"""How much work a run would lose now: the steps of its newest snapshot and of the newest on two nodes.
 
-Members of a node keep one copy of the state together, so a node's is as old as the oldest of their shares. Of
-a sharded model each rank keeps its part, so the run's is as old as the part of which it has the oldest.
+Members of a node keep one copy of the state together, so a node's copy is as old as the oldest of their
+shares. In a sharded model each rank keeps its part, so the run's copy is as old as its oldest part.
 """
 
 from collections import defaultdict
@@ -11,8 +11,8 @@ from holdfast.run.state import Member, RunState
 
 
 class KeptSteps(NamedTuple):
-    """The newest step of which a node has a snapshot, or each part's does; the newest that two have. None:
-    there is none.
+    """The newest step whose snapshot is on a node (each part on one, if sharded), and the newest that two
+    nodes have. None if there is none.
     """
 
     once: int | None
@@ -33,8 +33,8 @@ def kept_steps(state: RunState) -> KeptSteps:
 
 
 def _best_two(members: list[Member]) -> tuple[int, int]:
-    """The newest steps that one node, and that two nodes, have; 0: none. A node has nothing while one of its
-    members has no share.
+    """The newest step that one node has, and the newest that two nodes have; 0 for none. A node has no copy
+    while one of its members has no share.
     """
     nodes: dict[str, int] = {}
     for member in members:

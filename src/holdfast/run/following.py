@@ -1,7 +1,7 @@
-"""The heirs on other machines, from the coordinator's side: what each has, and what waits for them to.
+"""The heirs on other machines, from the coordinator's side: the entries they have, and the deeds on hold.
 
-Everything that an entry of the estate leads to is held here until a quorum of the electors has the entry
-(succession.py). With nobody but this machine that is at once.
+The deeds of an entry are held here until a quorum of the electors has the entry (succession.py). If this
+machine is the only elector, that is at once.
 """
 
 import asyncio
@@ -34,11 +34,12 @@ from holdfast.run.succession import (
 )
 
 PART_BYTES = 256 << 10
-"""Of the estate, or of entries, in one message. On a slow way, too, one comes before the heir gives up."""
+"""How much of the estate, or of entries, goes into one message. Even over a slow network such a message
+arrives before the heir gives up."""
 
 
 class _FollowingHeir:
-    """One heir. seen_s: when it last acknowledged anything; None: it was not sent the estate yet."""
+    """One heir. seen_s: when it last acknowledged anything in this term; None if it has not."""
 
     def __init__(self, connection: ClientConnection, came: wire.HeirCame, now_s: float) -> None:
         self.connection = connection
@@ -50,7 +51,9 @@ class _FollowingHeir:
 
 
 class Following:
-    """Belongs to the thread of the coordinator's loop. own: where this coordinator listens."""
+    """All heirs that follow. For the thread of the coordinator's loop only. own: where this coordinator
+    listens.
+    """
 
     def __init__(self, estate: Estate, own: MachinePlace, reign: Reign) -> None:
         self.reign = reign
@@ -64,15 +67,15 @@ class Following:
         self._votes: dict[str, None] = {}
         self._asked_s = 0.0
         self.quorum_s = asyncio.get_running_loop().time()
-        """When a quorum last had everything, or more than before."""
+        """When a quorum last had all entries, or more than before."""
         self._seen = 0
         self.places = {place.machine: place for place in estate.places} | {own.machine: own}
-        """Of all machines that have ever elected."""
+        """The places of all machines that were ever electors."""
 
     # ---- entries -------------------------------------------------------------------------------------------
 
     def enter(self, entry: EstateEntry) -> None:
-        """Have it sent. What it leads to is to be held next."""
+        """Send the entry to the heirs. The caller holds its deeds next."""
         electorate = entry.electorate if isinstance(entry, TermBegun | ElectorsChanged) else None
         is_change = electorate is not None and electorate != self.reign.mandate.electorate
         self.reign.enter(electorate if is_change else None)
@@ -87,16 +90,16 @@ class Following:
         self._held.append((self.reign.position, deed))
 
     def held_for(self, session: int) -> int:
-        """How many frames wait to be sent to its client."""
+        """How many held frames are for this session's client."""
         return sum(isinstance(deed, Deliver) and session in deed.sessions for _, deed in self._held)
 
     def may_see(self, line: OperatorLine) -> bool:
-        """Whether it does not wait."""
+        """Whether the line is not on hold."""
         held = next((deed.number for _, deed in self._held if isinstance(deed, OperatorLine)), None)
         return held is None or line.number < held
 
     def release(self, carry_out: Callable[[Deed], None]) -> None:
-        """What a quorum has may be seen."""
+        """Carry out the deeds of entries that a quorum has."""
         reign = self.reign
         if reign.committed >= reign.position or reign.committed > self._seen:
             self._seen, self.quorum_s = reign.committed, asyncio.get_running_loop().time()
@@ -122,12 +125,12 @@ class Following:
     # ---- heirs ---------------------------------------------------------------------------------------------
 
     def heard(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
-        """`MalformedFrame` where an heir does not say so."""
+        """Handle an heir's message. Raise `MalformedFrame` if an heir must not send it."""
         machine = connection.name
         now_s = asyncio.get_running_loop().time()
         match message:
             case wire.HeirCame() if machine == self.own.machine:
-                connection.end()  # its launcher takes this coordinator for dead: it has a successor
+                connection.end()  # its launcher believes the coordinator here dead, but a successor lives
             case wire.HeirCame(place=place) if place.machine == machine:
                 if (before := self._heirs.get(machine)) is not None:
                     before.connection.abort()
@@ -153,7 +156,7 @@ class Following:
             del self._heirs[connection.name]
 
     def admit(self) -> None:
-        """Send the estate to those who have come, as far as there is room: first to electors."""
+        """Send the estate to heirs that have connected, electors first, as far as there is room."""
         electors = self.reign.mandate.electorate.machines
         for heir in sorted(self._heirs.values(), key=lambda one: one.place.machine not in electors):
             room = ELECTORS_MAX - 1 - sum(one.is_sent for one in self._heirs.values())
@@ -161,27 +164,27 @@ class Following:
                 self._send_estate(heir)
 
     def _send_estate(self, heir: _FollowingHeir) -> None:
-        self._flush()  # what it is sent has those entries in it
+        self._flush()  # the estate already contains those entries
         heir.is_sent = True
         data = estate_bytes(self._estate)
-        heir.connection.unread_bytes_max = SEND_BUFFER_BYTES_MAX + len(data)  # all of it goes at once
+        heir.connection.unread_bytes_max = SEND_BUFFER_BYTES_MAX + len(data)  # it is sent all at once
         for start in range(0, len(data), PART_BYTES):
             part = data[start : start + PART_BYTES]
             is_last = start + PART_BYTES >= len(data)
             heir.connection.send(wire.EstatePart(term=self.reign.term, data=part, is_last=is_last))
 
     def beat(self) -> None:
-        """Let the heirs hear that this coordinator lives."""
+        """Tell the heirs that this coordinator lives."""
         told = wire.frame(wire.Reigning(term=self.reign.term))
         for heir in self._heirs.values():
             heir.connection.write(told)
 
     def finish(self) -> None:
-        """The run is over: nobody is to follow."""
+        """Tell the heirs that the run is over and they need not follow."""
         for heir in self._heirs.values():
             heir.connection.send(wire.LineOver())
 
-    # ---- who elects ----------------------------------------------------------------------------------------
+    # ---- the electorate ------------------------------------------------------------------------------------
 
     def _present(self) -> list[str]:
         since_s = asyncio.get_running_loop().time() - ABSENT_S
@@ -191,7 +194,7 @@ class Following:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether there is something that no quorum has."""
+        """Whether there are entries that no quorum has."""
         return self.reign.committed < self.reign.position
 
     @property
@@ -201,7 +204,7 @@ class Following:
         return [one for one in self.reign.mandate.electorate.machines if one not in here]
 
     def change(self) -> ElectorsChanged | None:
-        """Who should elect from now on, if that is not who does: one more, or one less."""
+        """The electorate with one machine more or less, if it should change; else None."""
         electorate, own = self.reign.mandate.electorate, self.own.machine
         if not self.reign.can_change:
             return None
@@ -209,7 +212,7 @@ class Following:
             return None
         if absent := self.absent:
             if electorate.has_arbiter and len(electorate.machines) == 2:
-                return None  # which of the two goes on is the arbiter's to say
+                return None  # the arbiter decides which of the two continues
             return self.changed(electorate.without(absent[0], own))
         joining = [one for one in self._present() if one not in electorate.machines]
         if joining and len(electorate.machines) < ELECTORS_MAX:
@@ -224,9 +227,9 @@ class Following:
     # ---- another term --------------------------------------------------------------------------------------
 
     def ask_for_term(self) -> None:
-        """An elector has promised a later term, and heeds this coordinator no more: go on in a later one, if
-        those who follow will have it. Who has not voted for that is asked each time, and all of them for
-        another term after a while: an answer may be lost, or the estate have grown.
+        """If an elector has promised a later term and no longer heeds this coordinator, ask the heirs to vote
+        for this coordinator in a later term. Each call asks those that have not voted yet. After a while all
+        are asked for another term, because an answer may be lost or the estate may have grown.
         """
         promised = max((heir.promised for heir in self._heirs.values()), default=0)
         if promised <= self.reign.term:
@@ -238,22 +241,22 @@ class Following:
             self._candidacy = Candidacy(machine=self.own.machine, term=term, known=self._estate.known)
         assert self._candidacy is not None
         for name, heir in self._heirs.items():
-            if name not in self._votes:  # it came later, or would not vote a moment ago
+            if name not in self._votes:  # it connected later, or refused a moment ago
                 heir.connection.send(wire.AskVote(candidacy=self._candidacy))
 
     def term_won(self, now_ns: int) -> TermBegun | None:
-        """The entry that begins the term which they have voted for, if enough have."""
+        """The entry that begins the new term, if enough heirs voted for it."""
         candidacy, reign = self._candidacy, self.reign
         if candidacy is None:
             return None
         if not reign.mandate.is_quorum(self._votes, reign.committed, is_granted=reign.is_granted):
             return None
-        self.renew(candidacy.term, is_granted=reign.is_granted)  # whom the arbiter refuses, it still does
+        self.renew(candidacy.term, is_granted=reign.is_granted)  # the arbiter's refusal still holds
         return TermBegun(term=candidacy.term, now_ns=now_ns)
 
     def renew(self, term: int, *, is_granted: bool) -> None:
-        """The next entry begins this term. Heirs are sent the estate anew, which ends what they had held
-        against the last one.
+        """Let the next entry begin this term. Heirs are sent the estate again, so that those that no longer
+        heeded the last term follow again.
         """
         self._flush()
         self.reign.renew(term, is_granted=is_granted)
@@ -267,6 +270,6 @@ def first_electorate(machine: str, *, has_arbiter: bool) -> Electorate:
 
 
 def fewer(electorate: Electorate, machines: tuple[str, ...], casting: str) -> Electorate:
-    """Only these of them, for whom the arbiter has decided."""
+    """The electorate reduced to these machines, for which the arbiter has decided."""
     kept = tuple(one for one in electorate.machines if one in machines)
     return msgspec.structs.replace(electorate, machines=kept, casting=casting)

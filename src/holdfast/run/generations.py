@@ -1,7 +1,7 @@
-"""A generation from its announcement to its commits, and what of it is written down.
+"""A generation from its announcement to its commits, and how it is recorded.
 
-It is announced at once but recorded only when it is formed: then it is known what version it goes on from,
-and the ledger sees the time in between as what it was, recovery.
+It is announced at once but recorded only when it has formed. Only then is its starting version known, and the
+ledger counts the time in between as recovery.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,15 +18,15 @@ from holdfast.wording import many
 from holdfast.wording.lanes import few_lanes
 
 FATE_CHARS_MAX = 60
-"""Of what a lost member died of, in the line of the generation: it was said in full a moment before."""
+"""How much of a lost member's cause the generation's line repeats; it was given in full a moment before."""
 WORDS_CHARS_MAX = 300
-"""Of what broke a generation, in the words of the library that carries the tensors."""
+"""How much is kept of the communication library's message about a broken generation."""
 
 
 def announce(
     state: RunState, survivors: Sequence[str], *, at_boundary: bool, because: Trouble | None = None
 ) -> None:
-    """The next generation: the survivors, and those who are ready, as far as the lanes allow."""
+    """Announce the next generation: the survivors, and ready newcomers as far as the lanes allow."""
     leaving = replicas.leaving(state, survivors) if at_boundary else {}
     stand_ins = [name for name in leaving.values() if name]
     others = [name for name in state.roster.waiting if replacing.is_newcomer(state, name)]
@@ -74,18 +74,18 @@ def announce(
         audit_rate=state.audits.rate(state.policy.audit_rate, is_deterministic=_is_deterministic(state)),
     )
     state.outbox.effects.append(ToMembers(members, announcement))
-    if leaving or shelved:  # they change over with the others, and then wait to be ended, or to come back
+    if leaving or shelved:  # they change over, too, then wait to be ended or to come back
         state.outbox.effects.append(ToMembers((*leaving, *shelved), announcement))
 
 
 def _is_deterministic(state: RunState) -> bool:
-    """Whether the script leaves it to Holdfast that kernels give the same bits each time."""
+    """Whether the script lets Holdfast make kernels deterministic."""
     return state.launch.setup is not None and state.launch.setup[1].deterministic
 
 
 def _ranked(state: RunState, survivors: Sequence[str], newcomers: Sequence[str]) -> tuple[str, ...]:
-    """In rank order: by seat, but rank 0 stays one process as long as it lives. Of a sharded model, whole
-    replicas and nobody else.
+    """The members in rank order: by seat, but rank 0 stays the same process as long as it lives. In a sharded
+    model, only members of whole replicas.
     """
     everyone = sorted(
         (*survivors, *newcomers), key=lambda name: state.roster.seat_of(state.roster.members[name])
@@ -97,16 +97,16 @@ def _ranked(state: RunState, survivors: Sequence[str], newcomers: Sequence[str])
         main = _main(state, survivors, newcomers) or everyone[0]
         ranked = (main, *(name for name in everyone if name != main))
     for name in newcomers:
-        if name in ranked and not state.roster.members[name].since_generation:  # else it was on the shelf
+        if name in ranked and not state.roster.members[name].since_generation:  # set if it was on the shelf
             state.roster.members[name].since_generation = state.generations.number + 1
     return ranked
 
 
 def _main(state: RunState, survivors: Sequence[str], newcomers: Sequence[str]) -> str:
-    """Rank 0: the member that had it, or else the oldest. Empty at the start, where seats decide.
+    """Rank 0: the member that had it, or else the oldest. Empty at the start, when seats decide.
 
-    Of several that came together, the one with the lowest rank before is the oldest. After the last step the
-    others may be done: then the member that does the lost one's part again does it as rank 0, too.
+    Of several that joined together, the one with the lowest rank before counts as the oldest. After the last
+    step the others may be done: then the member that repeats a lost rank 0's part is rank 0, too.
     """
     fresh = [name for name in newcomers if replicas.may_stand_in(state, name)]
     if state.ending.undone_main and fresh:
@@ -120,7 +120,7 @@ def _main(state: RunState, survivors: Sequence[str], newcomers: Sequence[str]) -
 
 
 def room(state: RunState) -> int:
-    """How many members more the lanes allow."""
+    """How many more members the lanes allow."""
     if state.launch.setup is None:
         return 0
     present = (
@@ -132,7 +132,9 @@ def room(state: RunState) -> int:
 
 
 def broke(state: RunState, generation: Generation) -> Trouble:
-    """No member was lost, but the generation cannot go on: say why, once however often it happens."""
+    """Handle a generation that cannot continue although no member was lost. Say why, but only once if the
+    same happens again.
+    """
     trouble, before = generation.trouble, state.progress.trouble
     if trouble is None:
         trouble = Trouble(member="a member", words="could not go on")
@@ -152,7 +154,7 @@ def trouble_of(member: str, operation: str, reason: str) -> Trouble:
 
 
 def form(state: RunState, generation: Generation) -> None:
-    """All members regrouped: the generation goes on from the highest version that one of them had."""
+    """Form the generation after all members regrouped. It continues from the highest version among them."""
     version = max(generation.regrouped.values())
     if version > state.progress.step:
         _keep_late(state, generation, version)
@@ -178,7 +180,7 @@ def form(state: RunState, generation: Generation) -> None:
 
 
 def keep(state: RunState, generation: Generation, step: int) -> None:
-    """The run has the step, if all of the generation do."""
+    """Count the step for the run if all members of the generation have committed it."""
     if generation.formed_ns is None or generation.tally.get(step, 0) < len(generation.members):
         return
     del generation.tally[step]
@@ -191,7 +193,7 @@ def keep(state: RunState, generation: Generation, step: int) -> None:
     _note_time(state, generation, step, since_ns, at_ns)
     state.progress.worked.note(step, at_ns - since_ns)
     state.progress.step, state.progress.committed_ns = step, at_ns
-    if step > state.progress.step_max:  # what is done again after a rollback is no progress
+    if step > state.progress.step_max:  # repeated steps after a rollback are not progress
         state.progress.step_max, state.progress.setbacks, state.progress.setback, state.progress.complaint = (
             step,
             0,
@@ -207,7 +209,9 @@ def keep(state: RunState, generation: Generation, step: int) -> None:
 
 
 def _go_back(state: RunState, generation: Generation, version: int) -> None:
-    """No member had the state: say what that costs. The very first generation only begins here."""
+    """Go back to an earlier version because no member had the state, and say what that costs. For the very
+    first generation this only sets the start.
+    """
     if state.generations.formed is not None:
         steps = state.progress.step - version
         again = f"{steps} step{'s' * (steps > 1)} ({_duration(state.progress.worked.since_ns(version))})"
@@ -221,7 +225,9 @@ def _go_back(state: RunState, generation: Generation, version: int) -> None:
 
 
 def _note_hurt(state: RunState) -> None:
-    """Recovery takes until all members have committed a step; it may take more than one generation."""
+    """Note when recovery began. It lasts until all members have committed a step, which may take several
+    generations.
+    """
     if state.generations.hurt is None and state.generations.lost_ns is not None:
         state.generations.hurt = (state.generations.lost_ns, "loss")
     elif state.generations.hurt is None and state.generations.failed_ns is not None:
@@ -248,15 +254,17 @@ def _duration(took_ns: int) -> str:
 
 
 def _note_time(state: RunState, generation: Generation, step: int, since_ns: int, at_ns: int) -> None:
-    """What the step took, and what the script took before it; since_ns: since the step before.
+    """Note the time the step took and the time the script took before it. since_ns: the end of the step
+    before.
 
-    Members that wait for another one have a long step, and that one a short one: the shortest counts, and the
-    rest of the time is the script's. The first step of a generation may compile, and is told apart.
+    Members that wait for another one have a long step, and the late one has a short step. So the shortest
+    counts as the step, and the rest of the time as the script's. The first step of a generation may include
+    compilation and is noted separately.
     """
     shortest_ns = generation.took_ns.pop(step, None)
     is_fresh, generation.is_fresh = generation.is_fresh, False
     if state.hangs.working or state.hangs.resumed_ns > since_ns:
-        return  # with declared work, or while somebody was stopped
+        return  # with declared work, or while a member was stopped
     took_ns = (at_ns - since_ns) // (step - state.progress.step)
     if is_fresh:
         state.observed.note("first", took_ns)
@@ -267,10 +275,11 @@ def _note_time(state: RunState, generation: Generation, step: int, since_ns: int
 
 
 def _keep_late(state: RunState, generation: Generation, version: int) -> None:
-    """Record a step that only some had when others were lost, and that the new generation goes on from.
+    """Record a step that only some members had when others were lost and from which the new generation
+    continues.
 
-    It is dated back to when it was first reported, but before the loss: it was done by then. At the start it
-    was not done at all, but comes from a checkpoint.
+    It is dated back to its first report, but before the loss, because it was done by then. At the start of
+    the run nothing is recorded if the step comes from a checkpoint.
     """
     loaded = [state.roster.members[name].loaded for name in generation.members]
     if state.generations.formed is None and any(
@@ -282,7 +291,7 @@ def _keep_late(state: RunState, generation: Generation, version: int) -> None:
     if version > state.progress.step_max:
         state.progress.step_max, state.progress.setbacks = version, 0
     for step in range(state.progress.step + 1, version):
-        if step in state.progress.skipped:  # a replay must know; of others the last one says enough
+        if step in state.progress.skipped:  # a replay needs these; otherwise the last step is enough
             _record_committed(state, step, min(first_ns, lost_ns - 1))
     _record_committed(state, version, min(first_ns, lost_ns - 1))
 
@@ -294,7 +303,7 @@ def _record_committed(state: RunState, step: int, at_ns: int) -> None:
 
 
 def _record_loaded(state: RunState, generation: Generation, version: int) -> None:
-    """A checkpoint matters to the run only if the generation goes on from it, rather than from a peer."""
+    """Record a loaded checkpoint if the generation continues from it rather than from a peer's state."""
     if state.generations.formed is not None and version >= state.progress.step:
         return
     loaders = _loaders(state, generation, version)
@@ -315,7 +324,7 @@ def _record_loaded(state: RunState, generation: Generation, version: int) -> Non
 
 
 def _loaders(state: RunState, generation: Generation, version: int) -> list[Member]:
-    """Who has loaded this version. What others loaded before is of no account now."""
+    """The members that loaded this version. Other versions do not matter here."""
     members = [state.roster.members[name] for name in generation.members]
     return [one for one in members if one.loaded is not None and one.loaded[0] == version]
 
@@ -323,7 +332,7 @@ def _loaders(state: RunState, generation: Generation, version: int) -> list[Memb
 def _record_opened(state: RunState, generation: Generation, version: int) -> None:
     opened_ns, began_ns = state.now_ns, generation.opened_ns
     if generation.at_boundary:
-        # The generation before went on until its last commit; the change began there.
+        # The previous generation lasted until its last commit; the change began there.
         opened_ns = began_ns = max(generation.opened_ns, state.progress.committed_ns or 0)
     replacing.hand_over(state, generation, opened_ns)
     state.observed.note("form", state.now_ns - began_ns)
@@ -352,7 +361,7 @@ def _record_opened(state: RunState, generation: Generation, version: int) -> Non
 
 
 def _act(state: RunState, generation: Generation, lost: Sequence[str], newcomers: list[str]) -> None:
-    """Work out, and record, what is done about losses and newcomers."""
+    """Work out and record the actions for losses and newcomers."""
     by = {state.roster.members[name].replaces: name for name in newcomers}
     generation.replaced = {old: by[old] for old in lost if old in by}
     generation.missing = tuple(old for old in lost if old not in by)
@@ -368,7 +377,7 @@ def _act(state: RunState, generation: Generation, lost: Sequence[str], newcomers
 
 
 def _carry_over(before: Generation, generation: Generation) -> None:
-    """The generation before never formed, so no member was told how it differs from the one before it."""
+    """Merge in the changes of the previous generation: it never formed, so they were not reported."""
     replaced, missing = dict(before.replaced), list(before.missing)
     added = [new for new in before.added if new not in generation.missing]
     whose = {new: old for old, new in before.replaced.items()}
@@ -386,7 +395,7 @@ def _carry_over(before: Generation, generation: Generation) -> None:
 
 
 def _changes(state: RunState, generation: Generation) -> str:
-    """How it differs from the generation before, and why it had to."""
+    """How it differs from the previous generation, and why."""
     parts = [f"{new} takes the place of {_fated(state, [old])}" for old, new in generation.replaced.items()]
     parts += [
         f"{new} takes the place of {old} ({replacing.reason_of(state, old)})"
@@ -411,7 +420,7 @@ def _changes(state: RunState, generation: Generation) -> str:
 
 
 def _reason(state: RunState, generation: Generation) -> str:
-    """Why it was opened, for the record."""
+    """Why the generation was opened, for the record."""
     lost = [*generation.replaced, *generation.missing]
     parts = [str(generation.because)] if generation.because is not None else []
     if lost:
@@ -424,7 +433,7 @@ def _reason(state: RunState, generation: Generation) -> str:
 
 
 def _fated(state: RunState, names: Iterable[str]) -> str:
-    """The names, and behind them what they were lost of, where that is known by now."""
+    """The names, each group followed by the cause of the loss if it is known by now."""
 
     def fate(name: str) -> str:
         words = state.generations.fates.get(name, "")
@@ -458,7 +467,7 @@ def _say_formed(state: RunState, generation: Generation, version: int) -> None:
         if doubt := _few_lanes(state, generation):
             state.outbox.say(doubt)
         return
-    what = "what follows the last step" if state.progress.is_last else f"step {version + 1}"
+    what = "the work after the last step" if state.progress.is_last else f"step {version + 1}"
     state.outbox.say(
         f"generation {generation.number}: {_changes(state, generation)}; {what} goes on with {members}"
         f"{_without_lanes(state, generation)}"
@@ -466,7 +475,7 @@ def _say_formed(state: RunState, generation: Generation, version: int) -> None:
 
 
 def _few_lanes(state: RunState, generation: Generation) -> str:
-    """What the loss of a replica will cost, if that is much more than it need be."""
+    """A sentence on the cost of losing a replica, if that cost is needlessly high."""
     if state.launch.setup is None or state.launch.setup[1].on_shortage != "same bits":
         return ""
     mesh = state.policy.mesh
@@ -474,7 +483,7 @@ def _few_lanes(state: RunState, generation: Generation) -> str:
 
 
 def _without_lanes(state: RunState, generation: Generation) -> str:
-    """How many lanes of its first step nobody computes, in words."""
+    """A phrase for the number of lanes that no member computes in its first step."""
     if state.launch.setup is None or state.progress.is_last:
         return ""
     if state.launch.setup[1].on_shortage == "same bits" and not state.policy.skipped:

@@ -1,10 +1,11 @@
 """How a client and the coordinator prove to each other that they have the token, without sending it.
 
-The coordinator asks with a nonce. The client answers with its role, its name, where it connected to, a nonce
-of its own and its proof. The coordinator's verdict carries the coordinator's proof, and the client believes
-nothing before that. Each proof is an HMAC over all of this and over who made it: so one that was heard, sent
-back, or passed on to or from another address, is worth nothing. With TLS (tls.py) the coordinator's
-certificate is part of it. Nothing here reads or writes: see dial.py, link.py and coordinator.py.
+The coordinator sends a nonce. The client answers with its role, its name, the address it connected to, a
+nonce of its own and its proof. The coordinator's verdict carries the coordinator's proof, and the client
+trusts nothing before that. Each proof is an HMAC over all of this and over the side that made it, so an
+attacker cannot replay it, send it back, or relay it to or from another address. With TLS (tls.py) the
+coordinator's certificate is part of the proof. This module does no input or output: see dial.py, link.py and
+coordinator.py.
 """
 
 import hashlib
@@ -21,15 +22,15 @@ from holdfast.run import wire
 from holdfast.run.tls import Channel
 
 HANDSHAKE_WAIT_S = 10.0
-"""A coordinator answers at once; what is silent for so long is something else."""
+"""A coordinator answers at once; a process that is silent for this long is something else."""
 KNOWN_WAIT_S = 60.0
-"""The same where a coordinator is known to be: it is there, and gets no core for a while, or we get none.
-Where it is gone, the kernel says so at once."""
+"""The same at an address that is known to have a coordinator. It, or this process, may get no core for a
+while; if the coordinator is gone, the kernel says so at once."""
 HANDSHAKE_BYTES_MAX = 1024
-"""Of a frame from a connection that has proved nothing yet."""
+"""The largest frame from an unproven connection."""
 ATTEMPTS_MAX = 5
-"""So often a client connects that is hung up on: a coordinator beset by strangers drops the oldest of them,
-and may drop a client that was slow to answer."""
+"""How often a client connects if the other end hangs up: a coordinator with too many unproven connections
+drops the oldest, which may be a client that was slow to answer."""
 ATTEMPT_INTERVAL_S = 0.2
 NONCE_BYTES = 32
 CONTEXT = "holdfast control connection 4"
@@ -39,25 +40,24 @@ Verdict = TypeVar("Verdict", wire.Accepted, wire.Refused)
 
 
 class Unreachable(HoldfastError):
-    """No process listens there, or the way there is blocked."""
+    """No process listens there, or the network is blocked."""
 
 
 class Elsewhere(Unreachable):
-    """There is an heir, and no coordinator: that is on another machine, or not chosen yet."""
+    """An heir listens there. The coordinator is on another machine, or not chosen yet."""
 
 
 class Stranger(HoldfastError):
-    """The other end has not proved that it has the token, and is not believed."""
+    """The other end has not proved that it has the token, and is not trusted."""
 
 
 class Rejected(HoldfastError):
-    """The coordinator does not want us: a name that is taken, or a way that it does not know."""
+    """The coordinator refuses us: the name is taken, or the connection was forwarded."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What both proofs of one connection are about. endpoint: the coordinator's, as the client sees it.
-    certificate: the fingerprint of the one that the coordinator showed; empty without TLS. received: as in
-    `Proof`.
+    """The content of both proofs of one connection. endpoint: the coordinator's, as the client sees it.
+    certificate: the fingerprint of the coordinator's certificate; empty without TLS. received: as in `Proof`.
     """
 
     role: wire.Role
@@ -70,7 +70,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 def prove(token: str, side: Side, claim: Claim, said: bytes = b"") -> bytes:
-    """said: what else this side says with it."""
+    """The proof of one side. said: the rest of its message."""
     return hmac.digest(token.encode(), msgspec.msgpack.encode([CONTEXT, side, claim, said]), hashlib.sha256)
 
 
@@ -88,7 +88,7 @@ class HandshakeClient:
         self._claim: Claim | None = None
 
     def answer(self, question: wire.AnyMessage, certificate: bytes = b"") -> wire.Proof:
-        """What to answer to a coordinator's first message; `MalformedFrame` where it is none."""
+        """The answer to a coordinator's challenge. Raise `MalformedFrame` if it is not a challenge."""
         if not isinstance(question, wire.Challenge) or len(question.nonce) != NONCE_BYTES:
             raise wire.MalformedFrame("no challenge")
         if question.protocol != wire.PROTOCOL:
@@ -117,7 +117,7 @@ class HandshakeClient:
         )
 
     def accepted_by(self, verdict: wire.AnyMessage) -> wire.Accepted:
-        """How a run lets us in; `Rejected` where it does not, `Stranger` where it proves nothing."""
+        """The verdict if the run accepts us. Raise `Rejected` if not, or `Stranger` if its proof is wrong."""
         if self._claim is None or not isinstance(verdict, wire.Accepted | wire.Refused):
             raise wire.MalformedFrame("no verdict")
         expected = prove(self._token, "coordinator", self._claim, _without_proof(verdict))
@@ -135,11 +135,11 @@ class HandshakeClient:
 
 
 class Entry:
-    """A client's way in over one connection: it is given what arrives, and says what to send."""
+    """A client's handshake over one connection: it takes arriving bytes and returns the bytes to send."""
 
     def __init__(self, client: HandshakeClient) -> None:
         self.accepted = wire.Accepted(run="")
-        """How a run has let us in."""
+        """The run's verdict; without a run until it accepts us."""
         self.channel = Channel()
         self.frames = wire.FrameBuffer(HANDSHAKE_BYTES_MAX)
         self._client = client
@@ -148,11 +148,11 @@ class Entry:
 
     @property
     def run(self) -> str | None:
-        """The run that has let us in."""
+        """The run that accepted us; None before that."""
         return self.accepted.run or None
 
     def take(self, data: bytes) -> bytes:
-        """Go on with what has come. What comes behind the verdict is kept in `frames`."""
+        """Continue with the bytes that arrived. Bytes after the verdict stay in `frames`."""
         said = self.channel.open(data)
         if self._question is None:
             self._question = next(self.frames.feed(said), None)
@@ -171,7 +171,7 @@ class Entry:
 
 class Host:
     """The coordinator's side of one connection. endpoint: where the connection arrived. certificate: the
-    fingerprint of what it shows there; empty without TLS.
+    fingerprint of its certificate; empty without TLS.
     """
 
     def __init__(self, token: str, *, endpoint: str, certificate: bytes = b"") -> None:
@@ -182,7 +182,7 @@ class Host:
         self.challenge = wire.Challenge(nonce=secrets.token_bytes(NONCE_BYTES), tls=bool(certificate))
 
     def refusal(self, proof: wire.Proof) -> wire.Refused | None:
-        """Why this client may not come in; None: it has the token, and connected to where we are."""
+        """Why this client is refused; None if it has the token and connected to our own address."""
         claim = Claim(
             role=proof.role,
             name=proof.name,
@@ -195,7 +195,7 @@ class Host:
         if len(proof.nonce) != NONCE_BYTES or not hmac.compare_digest(
             prove(self._token, "client", claim), proof.proof
         ):
-            return wire.Refused(sentence="The token is not that of this run.")
+            return wire.Refused(sentence="The token is not this run's.")
         self._claim = claim
         if proof.protocol != wire.PROTOCOL:
             return wire.Refused(
@@ -210,7 +210,7 @@ class Host:
         return None
 
     def sealed(self, verdict: Verdict) -> Verdict:
-        """The verdict with our proof, where the client has shown that it has the token; otherwise without."""
+        """The verdict, with our proof if the client has shown that it has the token."""
         if self._claim is None:
             return verdict
         proof = prove(self._token, "coordinator", self._claim, _without_proof(verdict))
@@ -218,7 +218,7 @@ class Host:
 
 
 def endpoint_of(address: Any) -> str:
-    """An end of a connection, the same as seen from both: of what getsockname or getpeername gives."""
+    """One end of a connection as text, the same from both sides. address: from getsockname or getpeername."""
     host = ipaddress.ip_address(str(address[0]).partition("%")[0])
     mapped = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
     host = mapped or host
@@ -245,7 +245,7 @@ def _without_proof(verdict: wire.Accepted | wire.Refused) -> bytes:
 
 def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, socket.gaierror | UnicodeError):
-        return "its name is not known"
+        return "the host name is unknown"
     if isinstance(error, ConnectionRefusedError):
         return "no process listens there"
     return (error.strerror or "no answer").lower()

@@ -1,10 +1,10 @@
-"""Members that do not get further: told after a while, with what keeps them, and ended later.
+"""Members that make no progress: reported after a while, with the reason, and ended later.
 
-Silence proves nothing: a script that sorts a long list keeps its process from speaking, and is well. Its
-agent sees whether a process is stopped (membership.py); whether it hangs shows here, by the want of a commit.
-The bound follows from what the run has seen so far (waits.py), and is shorter where the process itself shows
-that it is stuck (explaining.py). Whoever waits for others is not to blame, work that a script has declared
-(`run.alone`) is waited for, and the last copies of the state are given up last.
+Silence proves nothing: a script that sorts a long list keeps its process from sending messages, and is well.
+The agent sees whether a process is stopped (membership.py). A hang shows here, because no commit comes. The
+bound follows from the run's times so far (waits.py), and is shorter if the process itself shows that it is
+stuck (explaining.py). A member that waits for others is not to blame, work that a script has declared
+(`run.alone`) gets its time, and the last copies of the state are given up last.
 """
 
 from collections.abc import Sequence
@@ -20,29 +20,30 @@ from holdfast.run.wire import Locate, Located, Stage, Working
 STEP_HANGS = "no progress"
 FORMATION_HANGS = "did not regroup in time"
 UNREACHED = "cut off"
-"""What members that were ended are said to have died of."""
+"""The reported reasons for which members are ended."""
 LOOKS = 4
-"""Until one that is stuck is ended, at equal intervals; from there on each comes later by a quarter..."""
+"""How many looks there are, at equal intervals, before a stuck member is ended. After that, each look comes a
+quarter later than the one before..."""
 LOOKS_UNHURRIED = 3
-"""...and where there is no such bound, at a third of the usual one, at two thirds and at its end; where
-nobody is ended then, ever less often."""
+"""...and without such a shorter bound, looks come at a third of the usual bound, at two thirds and at its
+end. If no member is ended then, looks become ever rarer."""
 NAMED_MAX = 4
-"""So many members are asked where they are, and named in a line."""
+"""How many members are located and named in a line."""
 ASKED_MAX = 64
-"""So many are asked once, those that wait included: their stacks are written down."""
+"""How many members, waiting ones included, are located once to record their stacks."""
 DECLARABLE: frozenset[HangKind] = frozenset({"loop", "busy", "idle", "unknown"})
-"""What may have been work after all."""
+"""Kinds of hang that may have been work after all."""
 HINT = (
     "work that takes a script longer than its steps can be declared: `with run.alone(...)` on one member, "
     "`with run.together(...)` on all; --hang-after sets the bound"
 )
 
 
-# ---- what is told ----------------------------------------------------------------------------------------
+# ---- reports ---------------------------------------------------------------------------------------------
 
 
 def working(state: RunState, member: Member, message: Working) -> None:
-    """A script has declared work, which begins or is over."""
+    """Note that work declared by a script begins or is over."""
     work = state.hangs.working.pop(member.name, None)
     if work is not None:
         state.observed.note("work", state.now_ns - work.since_ns)
@@ -62,13 +63,13 @@ def located(state: RunState, message: Located) -> None:
 
 
 def moved(state: RunState, member: Member, stage: Stage) -> None:
-    """A heartbeat. A member that leaves its step to regroup has a while for that from now on."""
+    """Note a heartbeat. When a member leaves its step to regroup, the time for regrouping starts again."""
     if stage in REGROUPING and member.stage not in REGROUPING:
         _note_left(state)
 
 
 def published(state: RunState, member: Member, number: int) -> None:
-    """It told the other members of a generation something; how it stands is the first that it tells them."""
+    """Note that a member told the others of a generation its standing, which is its first message to them."""
     generation = state.generations.announced
     if generation is not None and generation.number == number and member.name not in generation.published:
         generation.published[member.name] = None
@@ -83,8 +84,8 @@ def _note_left(state: RunState) -> None:
 
 
 def bound_ns(state: RunState, generation: Generation) -> int:
-    """How long a step of this generation may take before somebody is ended. Before the run's first commit
-    nobody can know, so what the user has set holds from there on.
+    """How long a step of this generation may take before a member is ended. Before the run's first commit
+    step times are unknown, so the user's own bound applies only after it.
     """
     observed, set_s = state.observed, state.policy.hang_after_s
     usual_ns = observed.hung_ns if set_s is None else ns(set_s)
@@ -94,8 +95,8 @@ def bound_ns(state: RunState, generation: Generation) -> int:
 
 
 def _stuck_ns(state: RunState, generation: Generation) -> int:
-    """The same, for a member that is seen to be stuck. Not where nobody knows what is usual: in the first
-    step of a generation, and while one is formed; nor where the user has set a bound, and may know why.
+    """The bound for a member that is visibly stuck. It is not shorter while usual times are unknown, in the
+    first step of a generation and while one forms, or if the user set a bound, perhaps for a reason.
     """
     limit_ns = _limit_ns(state, generation)
     if generation.formed_ns is None or generation.is_fresh or state.policy.hang_after_s is not None:
@@ -104,16 +105,16 @@ def _stuck_ns(state: RunState, generation: Generation) -> int:
 
 
 def _patiently(state: RunState, bound_ns: int) -> int:
-    """Whoever was ended of late may have been at work."""
+    """Lengthen the bound after recent endings, because those members may have been at work."""
     patience = state.hangs.endings if state.now_ns < state.hangs.endings_until_ns else 0
     return min(bound_ns << patience, max(bound_ns, ns(IDLE_S_MAX)))
 
 
-# ---- how things stand ------------------------------------------------------------------------------------
+# ---- judging a stall -------------------------------------------------------------------------------------
 
 
 def watch(state: RunState, generation: Generation) -> None:
-    """See to it that the generation gets further: that it is formed, and then that steps are committed."""
+    """Make sure that the generation makes progress: that it forms, and then that it commits steps."""
     if generation.lost or _is_excused(state, generation):
         state.hangs.stall = None
         return
@@ -130,7 +131,7 @@ def watch(state: RunState, generation: Generation) -> None:
 
 
 def _is_excused(state: RunState, generation: Generation) -> bool:
-    """A member is stopped, which has a lease of its own, or has declared work that may take a while."""
+    """Whether a member is stopped, which a lease handles, or has declared work that may take a while."""
     names = generation.names.union(generation.leaving)
     if not names.isdisjoint(state.hangs.stopped):
         return True
@@ -143,7 +144,7 @@ def _is_excused(state: RunState, generation: Generation) -> bool:
 
 
 def _since_ns(state: RunState, generation: Generation) -> int:
-    """When the run last got further. Until a boundary comes, the generation before goes on stepping."""
+    """When the run last made progress. Until a boundary comes, the previous generation continues stepping."""
     moments = [state.hangs.resumed_ns, generation.opened_ns, generation.left_ns]
     if generation.formed_ns is not None:
         moments.append(generation.formed_ns)
@@ -153,7 +154,7 @@ def _since_ns(state: RunState, generation: Generation) -> int:
 
 
 def _due_ns(state: RunState, generation: Generation, stall: Stall) -> int:
-    """When to look next, or until when to wait for what agents answer."""
+    """When to look next, or until when to wait for the agents' answers."""
     if stall.asked_ns is not None:
         return stall.asked_ns + ns(LOCATE_S) if stall.awaited else state.now_ns
     limit_ns, stuck_ns = _limit_ns(state, generation), _stuck_ns(state, generation)
@@ -168,8 +169,8 @@ def _due_ns(state: RunState, generation: Generation, stall: Stall) -> int:
 
 
 def _limit_ns(state: RunState, generation: Generation) -> int:
-    """After so long somebody is ended. A generation forms once all have left what they were in: the step
-    before it, or what the script does between steps.
+    """After how long a member is ended. A generation forms only after all members have left the step before
+    it, or the script's work between steps.
     """
     if generation.formed_ns is not None:
         return bound_ns(state, generation)
@@ -186,8 +187,8 @@ def _idle_ns(limit_ns: int) -> int:
 
 
 def _late(state: RunState, generation: Generation) -> list[Member]:
-    """Who keeps a generation from being formed: those that have not regrouped, and those that are to leave
-    with its boundary. Whoever is done does not come to a boundary any more, and is not waited for there.
+    """The members for which a forming generation waits: those that have not regrouped, and those that leave
+    at its boundary. A member that is done reaches no further boundary and is not waited for there.
     """
     names = [name for name in (*generation.members, *generation.leaving) if name not in generation.regrouped]
     members = [state.roster.members[name] for name in names]
@@ -195,10 +196,10 @@ def _late(state: RunState, generation: Generation) -> list[Member]:
 
 
 def _suspects(state: RunState, generation: Generation) -> tuple[list[str], bool]:
-    """Who may be to blame, and whether anybody waits for them.
+    """The members that may be to blame, and whether other members wait for them.
 
-    A process that cannot speak may be further than it said last: one that is in the reduction of an earlier
-    step than others, or of one that it has committed, does not wait for them.
+    A process that cannot send may be further than its last message says. A member reported in the reduction
+    of an earlier step than others, or of a step that it has committed, is not waiting for them.
     """
     if generation.formed_ns is None:
         late = _late(state, generation)
@@ -218,15 +219,16 @@ def _suspects(state: RunState, generation: Generation) -> tuple[list[str], bool]
 
 
 def _behind(members: list[Member], others: list[Member], excused: frozenset[Stage]) -> list[Member]:
-    """Which of the members wait for none of the others."""
+    """The members that wait for none of the others."""
     step = max((member.step for member in others), default=0)
     return [member for member in members if member.stage not in excused or _is_through(member, step)]
 
 
 def _stuck(state: RunState, generation: Generation, late: list[Member]) -> list[Member]:
-    """Who is stuck in regrouping itself, which members do together: whoever has not even told the others how
-    it stands. If all have, and some are through, it is the others; of those, whoever has the state gives it
-    to the rest. If nobody is through, all begin anew, and then it shows.
+    """The members that are stuck in regrouping itself, which members do together. Suspects are those that
+    have not told the others their standing. If all have, and some have finished, suspects are the unfinished
+    ones that hold the state, since they give it to the rest. If none has finished, all start again, and then
+    it shows.
     """
     regrouping = [member for member in late if member.stage in REGROUPING and member.name in generation.names]
     if absent := [member for member in regrouping if member.name not in generation.published]:
@@ -238,26 +240,26 @@ def _stuck(state: RunState, generation: Generation, late: list[Member]) -> list[
 
 
 def _is_through(member: Member, step: int) -> bool:
-    """Whether it cannot be waiting any more where it said that it waits, as others are at `step`."""
+    """Whether it can no longer be waiting where it last said, because others are at `step`."""
     if member.stage == "reduce":
         return member.step < step or member.reported[1] >= member.step
     return member.stage == "meeting" and member.step < step
 
 
 def _is_last_copy(state: RunState, suspects: Sequence[str]) -> bool:
-    """Whether no member would be left that holds the state."""
+    """Whether no member would be left with the state if the suspects were ended."""
     holders = state.holders
     return bool(holders) and set(suspects).issuperset(holders)
 
 
 def is_held_up(state: RunState, now_ns: int) -> bool:
-    """Whether all wait: for a generation to form, or longer than ever for a commit. Changes nothing."""
+    """Whether all wait for a generation to form, or longer than ever for a commit. Changes nothing."""
     generation = state.generations.announced
     return generation is not None and (_is_forming(generation) or _is_overdue(state, now_ns))
 
 
 def _is_forming(generation: Generation) -> bool:
-    """Until a boundary comes, all may still be in the step before."""
+    """Whether members wait for it to form. Until a boundary comes, all may still be in the step before."""
     return generation.formed_ns is None and (not generation.at_boundary or bool(generation.regrouped))
 
 
@@ -270,9 +272,9 @@ def _is_overdue(state: RunState, now_ns: int) -> bool:
 
 
 def end_unreached(state: RunState, names: Sequence[str], doubtful: int) -> None:
-    """End members that cannot come to the generation, or end the step, that all wait for. If half of the
-    members may not hear, either side of the network may be at fault, and all keep the usual time. So does the
-    last one that holds a part of the state.
+    """End cut-off members that all others wait for, in a forming generation or a step. If half of the members
+    may be cut off, either side of the network may be at fault, and the usual bounds apply. They also apply to
+    the last member that holds a part of the state.
     """
     generation = state.generations.announced
     if generation is None or 2 * doubtful >= len(generation.members):
@@ -292,11 +294,11 @@ def end_unreached(state: RunState, names: Sequence[str], doubtful: int) -> None:
         losses.fence(state, member, UNREACHED, onset_ns=None, account=account)
 
 
-# ---- what is done about it -------------------------------------------------------------------------------
+# ---- acting on a stall -----------------------------------------------------------------------------------
 
 
 def _ask(state: RunState, generation: Generation, stall: Stall) -> None:
-    """Where are they? Their agents can tell even if they cannot."""
+    """Ask the suspects' agents where they are. Agents can tell even if the members cannot."""
     suspects, _ = _suspects(state, generation)
     stall.asked_ns = state.now_ns
     asked = suspects[:NAMED_MAX]
@@ -309,14 +311,14 @@ def _ask(state: RunState, generation: Generation, stall: Stall) -> None:
 
 
 def _is_told(state: RunState, generation: Generation, stall: Stall) -> bool:
-    """Whether it has lasted so long that it is told."""
+    """Whether the stall has lasted long enough to report."""
     limit_ns, stuck_ns = _limit_ns(state, generation), _stuck_ns(state, generation)
     soon_ns = stuck_ns if stuck_ns < limit_ns else ns(LOOK_S_MAX)
     return state.now_ns - stall.since_ns >= min(limit_ns // LOOKS_UNHURRIED, soon_ns)
 
 
 def _conclude(state: RunState, generation: Generation, stall: Stall) -> bool:
-    """Say how it stands or, once the bound is reached, do something about it: whether that was done."""
+    """Report the stall or, once the bound is reached, end members; whether members were ended."""
     looked_ns, stall.asked_ns, stall.awaited = stall.asked_ns or state.now_ns, None, {}
     stall.looks += 1
     stall.looked_ns = looked_ns
@@ -341,7 +343,7 @@ def _explained(state: RunState, generation: Generation, stall: Stall, suspects: 
     for name, watched in stall.watched.items():
         member = state.roster.members.get(name)
         if member is not None and (member.seen_ns or 0) < watched.first_ns:
-            stages[name] = "script"  # it holds the interpreter: it may be past the step that it spoke of last
+            stages[name] = "script"  # it holds the interpreter lock, and may be past its last report
     return explaining.explain(stall.watched, stages, suspects, patience_s)
 
 
@@ -356,7 +358,7 @@ def _end(
     fault = STEP_HANGS if generation.formed_ns is not None else FORMATION_HANGS
     if not suspects:
         if generation.broken_ns is None:
-            generation.broken_ns = state.now_ns - state.observed.broken_ns  # nobody to blame: all try again
+            generation.broken_ns = state.now_ns - state.observed.broken_ns  # no culprit: all try again
             words = f"waited for another one: {fault} ({waited_s} s)"
             generation.trouble = Trouble(member="every member", words=words)
         return
@@ -376,20 +378,20 @@ def _end(
     if not state.hangs.is_hinted and found.kind in DECLARABLE:
         state.hangs.is_hinted = True
         state.outbox.say(HINT)
-    replacing.settle(state)  # a stand-in that is ready has the seat before anybody else
+    replacing.settle(state)  # a ready stand-in gets the seat first
     seats.fill_seats(state)
 
 
 def _say(
     state: RunState, generation: Generation, stall: Stall, suspects: list[str], is_waited_for: bool
 ) -> None:
-    """One line, unless the last one has said the same."""
+    """Say one line, unless the last one said the same."""
     if generation.formed_ns is not None and state.progress.is_last:
-        return  # what a script does after its last step holds nobody up
+        return  # after the last step, the script holds up no other member
     limit_s = _limit_ns(state, generation) / 1e9
     is_spared = _is_last_copy(state, suspects) or not is_waited_for
     if not suspects:
-        who, then = "every member waits for another one", f"they begin it anew after {limit_s:.0f} s"
+        who, then = "every member waits for another one", f"they start it again after {limit_s:.0f} s"
     else:
         found = _explained(state, generation, stall, suspects)
         who = _whereabouts(stall, suspects, _goal(generation), found)
@@ -415,7 +417,7 @@ def _goal(generation: Generation) -> str:
 
 
 def _whereabouts(stall: Stall, suspects: list[str], goal: str, found: Explanation) -> str:
-    """n0.1 has not entered the reduction, it is at train.py:88."""
+    """A phrase such as "n0.1 has not entered the reduction, it is at train.py:88"."""
     named = suspects[:NAMED_MAX]
     names = ", ".join(named) + (
         f" and {len(suspects) - len(named)} more" if len(suspects) > len(named) else ""
@@ -432,5 +434,5 @@ def _whereabouts(stall: Stall, suspects: list[str], goal: str, found: Explanatio
 
 
 def _place(stall: Stall, name: str) -> str:
-    """Where the member is in its script, as far as anybody knows."""
+    """Where the member is in its script; empty if unknown."""
     return stall.watched[name].last.place if name in stall.watched else ""

@@ -1,6 +1,6 @@
-"""What happens to a run, as its membership is told it, and what the membership then wants done.
+"""The events that a run's membership takes, and the effects that it returns.
 
-All of it is tagged, because heirs on other machines are sent it (image.py).
+All of them are tagged, because they are sent to heirs on other machines (image.py).
 """
 
 from typing import Literal
@@ -12,7 +12,7 @@ from holdfast.run import wire
 
 Severity = Literal["note", "trouble", "failure"]
 
-# ---- what happens ----------------------------------------------------------------------------------------
+# ---- events ----------------------------------------------------------------------------------------------
 
 
 class Begun(msgspec.Struct, frozen=True, tag=True):
@@ -20,36 +20,36 @@ class Begun(msgspec.Struct, frozen=True, tag=True):
 
 
 class TookOver(msgspec.Struct, frozen=True, tag=True):
-    """The coordinator is dead, and this one, its successor, goes on in its place. place: on which other
-    machine, because the coordinator's is lost or cut off; empty: on the same.
+    """The coordinator is dead, and this one, its successor, has taken over. place: the other machine on which
+    it runs, because the coordinator's is lost or cut off; empty if it is the same machine.
     """
 
     place: str = ""
 
 
 class FromNode(msgspec.Struct, frozen=True, tag=True):
-    """An agent said something."""
+    """A message from an agent."""
 
     node: str
     message: wire.FromAgent
 
 
 class FromMember(msgspec.Struct, frozen=True, tag=True):
-    """A worker said something."""
+    """A message from a worker."""
 
     member: str
     message: wire.FromWorker
 
 
 class FromMembers(msgspec.Struct, frozen=True, tag=True):
-    """Several living workers said the same at one moment; the message is the last one's."""
+    """The same message from several living workers at one moment; `message` is the last one's."""
 
     members: tuple[str, ...]
     message: wire.Committed | wire.Regrouped
 
 
 class Present(msgspec.Struct, frozen=True, tag=True):
-    """These nodes and living workers were heard at one moment, and do what they did."""
+    """Heartbeats from these nodes and living workers at one moment, without a change."""
 
     nodes: tuple[str, ...]
     members: tuple[str, ...]
@@ -63,8 +63,8 @@ class Disconnected(msgspec.Struct, frozen=True, tag=True):
 
 
 class Unreached(msgspec.Struct, frozen=True, tag=True):
-    """The machines of these workers acknowledge no packets, though they may be heard. doubtful: of how many
-    members of the generation the last packet is not acknowledged either, these included.
+    """The machines of these workers acknowledge no packets, although messages from them may arrive. doubtful:
+    how many members of the generation have not acknowledged the last packet, these included.
     """
 
     members: tuple[str, ...]
@@ -76,14 +76,14 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
 
 
 class StopRequested(msgspec.Struct, frozen=True, tag=True):
-    """The operator wants the run to end; the second time, at once. code: what `holdfast run` exits with."""
+    """The operator wants the run to end; the second time, at once. code: the exit code of `holdfast run`."""
 
     reason: str
     code: int
 
 
 class StrikeRequested(msgspec.Struct, frozen=True, tag=True):
-    """The operator wants a fault, now."""
+    """The operator wants a fault now."""
 
     strike: wire.Strike
 
@@ -98,7 +98,7 @@ Heard = FromNode | FromMember | FromMembers | Present | Disconnected | Unreached
 Requested = StopRequested | StrikeRequested | MoveRequested
 Happening = Begun | TookOver | Heard | Tick | Requested
 
-# ---- what is to be done about it -------------------------------------------------------------------------
+# ---- effects ---------------------------------------------------------------------------------------------
 
 
 class ToNode(msgspec.Struct, frozen=True, tag=True):
@@ -116,50 +116,50 @@ class ToMembers(msgspec.Struct, frozen=True, tag=True):
 
 
 class Close(msgspec.Struct, frozen=True, tag=True):
-    """End this connection: its other end was given up."""
+    """End this connection, whose other end was given up."""
 
     role: Literal["agent", "worker"]
     name: str
 
 
 class Record(msgspec.Struct, frozen=True, tag=True):
-    """Write this down.
+    """Record this event.
 
-    Neither `id` nor `causes` are those of the record: the membership names an event that it will refer to
-    by a key of its own, and whoever records puts the true ids in their place.
+    `id` and `causes` are not yet the record's: the membership names an event that it will refer to by a key
+    of its own, and the coordinator replaces the keys by the record's ids.
     """
 
     event: KnownEvent
 
 
 class Expect(msgspec.Struct, frozen=True, tag=True):
-    """An event of this key will be recorded later: others may name it as their cause before that."""
+    """An event with this key will be recorded later. Others may name it as their cause before that."""
 
     key: str
 
 
 class Say(msgspec.Struct, frozen=True, tag=True):
-    """One line for the operator."""
+    """Tell the operator one line."""
 
     text: str
     severity: Severity = "note"
 
 
 class Print(msgspec.Struct, frozen=True, tag=True):
-    """Print what a member said last, as if it had printed it itself: its agent held it back."""
+    """Print a member's last output, which its agent held back, as if the member had printed it."""
 
     member: str
     text: str
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
-    """The answer to what the operator requested."""
+    """The answer to the operator's request."""
 
     answer: wire.Answer
 
 
 class Ending(msgspec.Struct, frozen=True, tag=True):
-    """The run is over. complaint: what is to be printed for the user, once: a traceback or a sentence."""
+    """The run is over. complaint: a traceback or a sentence to print once for the user."""
 
     outcome: wire.Outcome
     code: int

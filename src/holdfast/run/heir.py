@@ -1,9 +1,9 @@
-"""The coordinator's successor, from the coordinator's side: a process that follows, ready to take its place.
+"""The coordinator's successor, from the coordinator's side: a process that follows, ready to take over.
 
-It is sent the estate once and then every entry, over a pipe that these two processes alone have. The kernel
-keeps what is in a pipe when its writer is killed, and ends it for the reader in no other case: so the
-successor knows all that the coordinator has done, and that it is dead. What follows on the other side is in
-standby.py.
+It receives the estate once and then every entry, over a pipe that only these two processes have. The kernel
+keeps a pipe's content when its writer is killed, and signals its end to the reader only then. So the
+successor knows everything that the coordinator did, and that the coordinator is dead. The successor's side is
+in standby.py.
 """
 
 import asyncio
@@ -24,11 +24,12 @@ from holdfast.run.stopped import end_stopped
 from holdfast.run.waits import LEASE_S_MIN
 
 PIPE_BYTES = 1 << 20
-"""As much as Linux lets anybody have (pipe-max-size)."""
+"""The most that Linux allows an unprivileged user by default (pipe-max-size)."""
 WRITE_WAIT_S = 1.0
-"""A successor that takes nothing for so long is given up, and another one is started."""
+"""A successor that reads nothing for this long is given up, and another one is started."""
 START_INTERVAL_S, START_INTERVAL_S_MAX = 1.0, 60.0
-"""Between the end of one and the start of the next; twice as long each time that none could follow."""
+"""The pause between the end of one successor and the start of the next. It doubles each time that none could
+follow."""
 FINISH_WAIT_S = 5.0
 READY = b"ready\n"
 LENGTH_BYTES = 4
@@ -39,12 +40,12 @@ def framed(body: bytes) -> bytes:
 
 
 class Heir:
-    """The process that follows, or rather one after the other."""
+    """Keeps a successor process, starting a new one whenever it ends."""
 
     def __init__(
         self, charge: bytes, coordinator: Coordinator, reservation: int, publish: Callable[[int], None]
     ) -> None:
-        """publish: is told the process that follows from now on; 0: none."""
+        """publish: called with the pid of the process that follows from now on; 0 for none."""
         self._charge = charge
         self._publish = publish
         self._coordinator = coordinator
@@ -54,7 +55,7 @@ class Heir:
         self._is_following = False
 
     async def keep(self) -> None:
-        """Have one as long as this lasts."""
+        """Keep a successor running until cancelled."""
         pause_s = START_INTERVAL_S
         while True:
             trouble = ""
@@ -71,12 +72,12 @@ class Heir:
             pause_s = pause_s if has_followed else min(2 * pause_s, START_INTERVAL_S_MAX)
 
     def follow(self, entry: EstateEntry) -> None:
-        """Send the entry. When this returns it is in the pipe, or there is nobody who could lack it."""
+        """Send the entry. When this returns, the entry is in the pipe, or there is no successor."""
         if self._is_following:
             self._write(pickle.dumps(entry, pickle.HIGHEST_PROTOCOL))
 
     async def finish(self) -> None:
-        """The run is over: nobody is to take our place."""
+        """End the successor without a takeover, because the run is over."""
         process = self._process
         if self._is_following:
             self._write(pickle.dumps(None))
@@ -89,11 +90,11 @@ class Heir:
                     await process.wait()
 
     async def _run(self) -> bool:
-        """Whether one followed, until it ended."""
+        """Run one successor until it ends; whether it followed."""
         listener = self._coordinator.listener.fileno()
         reading, self._pipe = os.pipe()
         try:
-            with suppress(OSError):  # a user may have few large pipes: a small one does it, too
+            with suppress(OSError):  # the user's limit may be reached; a small pipe works, too
                 fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             os.set_blocking(self._pipe, False)
             self._process = await asyncio.create_subprocess_exec(
@@ -119,7 +120,7 @@ class Heir:
         return has_followed
 
     async def _end_stopped(self, process: asyncio.subprocess.Process) -> None:
-        """Kill one that is stopped (SIGSTOP), which could not take our place."""
+        """Kill the successor if it is stopped (SIGSTOP), because it could not take over."""
         if await end_stopped(process):
             self._coordinator.tell(
                 f"the coordinator's successor was stopped for {LEASE_S_MIN:g} s: it is killed and replaced"
@@ -138,11 +139,11 @@ class Heir:
                 except BlockingIOError:
                     if not room.poll(max(0.0, due_s - time.monotonic()) * 1000):
                         raise TimeoutError from None
-        except OSError:  # it is gone, or takes nothing
+        except OSError:  # it is gone, or reads nothing
             self._give_up()
 
     def _give_up(self) -> None:
-        """First it is killed: one that is only cut off would take our place."""
+        """Kill the successor before closing the pipe: if it were only cut off, it would take over."""
         if self._process is not None and self._process.returncode is None:
             kin.signal_process(self._process.pid, signal.SIGKILL)
         self._close()

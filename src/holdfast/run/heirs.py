@@ -1,4 +1,4 @@
-"""The heir that a launcher has on its machine, while the coordinator is on another one: kept, and ended."""
+"""The heir that a launcher keeps on its machine while the coordinator is on another one."""
 
 import asyncio
 import json
@@ -17,31 +17,32 @@ from holdfast.run.distant import HeirOrder
 from holdfast.run.seeking import Address
 
 AGAIN_INTERVAL_S, AGAIN_INTERVAL_S_MAX = 1.0, 60.0
-"""Between the end of one and the start of the next; twice as long each time, unless it has lived for long."""
+"""The pause between the end of one heir and the start of the next. It doubles each time, unless the heir
+lived for long."""
 
 
 def machine_name() -> str:
-    """What the others call this launcher's machine. Another launcher on it has another name: what the first
-    has promised, it does not know.
+    """The name of this launcher's machine for the others. Another launcher on the same machine gets another
+    name, because it does not know the first one's promises.
     """
     return f"{socket.gethostname().partition('.')[0]}-{secrets.token_hex(4)}"
 
 
 class MachineHeir:
-    """The heir's process, or rather one after the other. What an heir may never forget is in a file that this
-    process alone holds, in memory.
+    """Keeps an heir process, starting a new one whenever it ends. The promises of an heir, which it must
+    never forget, are in a memory file that only this process holds.
     """
 
     def __init__(self, order: HeirOrder, place: Callable[[], Address]) -> None:
-        """place: is asked where the coordinator is by now."""
+        """place: returns where the coordinator is by now."""
         self._memory = os.memfd_create("holdfast-heir")
         self._order = msgspec.structs.replace(order, memory=self._memory)
         self._place = place
         self._process: asyncio.subprocess.Process | None = None
 
     async def keep(self) -> None:
-        """Have one until the run is over for it. One that was elected and deposed is followed by another: the
-        line of succession needs it.
+        """Keep an heir until the run is over for it. After one that was elected and deposed, start another,
+        because the line of succession needs it.
         """
         loop, pause_s = asyncio.get_running_loop(), AGAIN_INTERVAL_S
         started_s = loop.time()
@@ -65,7 +66,7 @@ class MachineHeir:
         return await self._process.wait()
 
     async def finish(self, wait_s: float) -> None:
-        """The run is over. One that coordinates still has others to let go, and so long for it."""
+        """End the heir because the run is over. If it coordinates, it has `wait_s` to dismiss the others."""
         if self._process is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):

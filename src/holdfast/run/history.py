@@ -1,4 +1,4 @@
-"""What a run remembers of its past: how long it worked on which steps, and which failures it survived."""
+"""A run's memory of its past: how long it worked on which steps, and which failures it survived."""
 
 import re
 from collections.abc import Collection
@@ -9,48 +9,49 @@ import msgspec
 from holdfast.wording import many
 
 MARKS_MAX = 256
-"""Of so many steps at most it is kept how much work there was before them."""
+"""The most steps for which the work before them is kept."""
 KINDS_MAX = 64
-"""So many failures of a script are told apart; further ones are only counted."""
+"""How many different failures of a script are distinguished; further ones are only counted."""
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 def gist(words: str) -> str:
-    """What is the same each time the same happens: line numbers, ports and addresses differ."""
+    """The words without their numbers: line numbers, ports and addresses differ each time."""
     return _NUMBERS.sub("#", words)
 
 
 class Worked(msgspec.Struct, kw_only=True):
-    """How long the run has worked on its steps. marks: how much of it came before the end of these steps."""
+    """How long the run has worked on its steps. marks: pairs of a step and the work until its end."""
 
     total_ns: int = 0
     marks: list[tuple[int, int]] = []
 
     def note(self, step: int, took_ns: int) -> None:
-        """The run has this step, on which it worked for so long."""
+        """Note that the run has this step and worked on it for `took_ns`."""
         self.total_ns += took_ns
         self.marks.append((step, self.total_ns))
         if len(self.marks) > MARKS_MAX:
             del self.marks[1:-1:2]
 
     def since_ns(self, step: int) -> int:
-        """How long it worked on what came after this step; between two marks all steps count the same."""
+        """How long it worked on the steps after this one. Steps between two marks count the same."""
         for (low, low_ns), (high, high_ns) in pairwise([(0, 0), *self.marks]):
             if low <= step < high:
                 return self.total_ns - low_ns - (high_ns - low_ns) * (step - low) // (high - low)
         return 0
 
     def go_back(self, step: int) -> None:
-        """What came after this step is to be done again."""
+        """Forget the work after this step, which has to be done again."""
         self.total_ns -= self.since_ns(step)
         self.marks = [*(mark for mark in self.marks if mark[0] < step), (step, self.total_ns)]
 
 
 class Survived(msgspec.Struct, kw_only=True):
-    """Failures of the script after which the run went on.
+    """Failures of the script after which the run continued.
 
-    errors: how many. known: the gist of each. printed: of which the traceback was printed. held: who failed
-    with what, until it is certain that the run goes on: if it ends with one of them, that is printed then.
+    errors: how many. known: the gist of each. printed: those whose traceback was printed. held: member and
+    complaint, until it is certain that the run continues. If the run ends with one of them, it is printed
+    then.
     """
 
     errors: int = 0
@@ -59,7 +60,7 @@ class Survived(msgspec.Struct, kw_only=True):
     held: list[tuple[str, str]] = []
 
     def knows(self, complaint: str) -> bool:
-        """Whether the same was there before."""
+        """Whether the same failure happened before."""
         return gist(complaint) in self.known
 
     def note(self, complaint: str) -> None:
@@ -69,23 +70,23 @@ class Survived(msgspec.Struct, kw_only=True):
             self.known.add(gist(complaint))
 
     def hold(self, member: str, complaint: str) -> None:
-        """Keep what a member failed with until it may be printed."""
+        """Keep a member's complaint until it may be printed."""
         told = gist(complaint)
         if complaint and told not in self.printed and len(self.printed) < KINDS_MAX:
             self.printed.add(told)
             self.held.append((member, complaint))
 
     def forget(self, members: Collection[str]) -> None:
-        """Do not print what these failed with."""
+        """Do not print the complaints of these members."""
         self.held = [(member, complaint) for member, complaint in self.held if member not in members]
 
     def told(self, but: str) -> list[tuple[str, str]]:
-        """What is to be printed now. but: what the run ends with, and is printed with its end."""
+        """The complaints to print now. but: the complaint that the run ends with, which is printed then."""
         held, self.held = self.held, []
         return [(member, complaint) for member, complaint in held if gist(complaint) != gist(but)]
 
     @property
     def words(self) -> str:
-        """For the line that says how the run ended."""
+        """A phrase for the line that says how the run ended."""
         count = many(self.errors, "survived error")
         return f" with {count}" if self.errors else ""

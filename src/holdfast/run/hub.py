@@ -1,7 +1,7 @@
 """The coordinator's process: it serves one run to its end, from the beginning or in a predecessor's place.
 
 `python -m holdfast.run.hub` is private to the launcher, which writes a `HubOrder` to its stdin and reads from
-its stdout whether the run could be begun. It ends with the launcher, unless the run is to outlive that.
+its stdout whether the run could start. It ends with the launcher, unless the run should outlive the launcher.
 """
 
 import asyncio
@@ -48,17 +48,17 @@ END_POLL_INTERVAL_S = 0.02
 SIGN_INTERVAL_S = 5.0
 STORM_POLL_INTERVAL_S = 0.2
 STORM_WAIT_S = 60.0
-"""A script whose members have lived for so long without a commit is taken for one that never joins."""
+"""If members have lived for this long without a commit, the script is assumed never to join."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the kernel says of a disk, a quota or a file that takes no more."""
+"""The kernel's errors for a full disk, an exhausted quota or a file at its size limit."""
 
 
 class HubOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a coordinator is to do. launcher: the process to end with; 0: none. duties: for the first one; the
-    others find them in the estate. machine: what other machines call this one. arbiter: the URL of the one
-    that decides between two machines; empty: there is none. For the successor of one that was elected:
-    ahead_ns: how far the first coordinator's clock was ahead of this machine's. name: that the run has in
-    this home; empty: its own.
+    """A coordinator's task. launcher: the process to end with; 0 for none. duties: for the first coordinator;
+    later ones find them in the estate. machine: this machine's name for the others. arbiter: the URL of the
+    arbiter between two machines; empty for none. ahead_ns: for an elected coordinator and its successors, how
+    far the first coordinator's clock was ahead of this machine's. name: the run's name in this home; empty
+    for its own.
     """
 
     policy: RunPolicy
@@ -75,7 +75,7 @@ class HubOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the run could be begun: the port, or what is wrong. is_mistake: it is the user's."""
+    """Whether the run could start: the port, or what went wrong. is_mistake: it was the user's mistake."""
 
     port: int = 0
     sentence: str = ""
@@ -84,9 +84,9 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Legacy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dead coordinator leaves to its successor. reservation: a descriptor; None: the successor is on
-    another machine, where it has to be made. election: what that machine was elected with. identity: what it
-    has shown of itself at that listener so far; None: it has to be made, if one is needed.
+    """What a dead coordinator leaves to its successor. reservation: a descriptor; None if the successor is on
+    another machine and has to make one there. election: how that machine was elected. identity: the TLS
+    identity used at the listener so far; None to make one if needed.
     """
 
     estate: Estate
@@ -97,8 +97,8 @@ class Legacy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Election(msgspec.Struct, frozen=True, kw_only=True):
-    """How an heir has come to coordinate. electorate: who elects from now on, if the arbiter has decided;
-    None: who did.
+    """How an heir was elected coordinator. electorate: the new electorate, if the arbiter decided; None if it
+    stays the same.
     """
 
     term: int
@@ -106,7 +106,7 @@ class Election(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ShiftedClock:
-    """This machine's clock, as the last coordinator's would go on."""
+    """This machine's clock, shifted to continue the last coordinator's."""
 
     def __init__(self, ahead_ns: int) -> None:
         self._clock, self._ahead_ns = SystemClock(), ahead_ns
@@ -119,7 +119,7 @@ class _ShiftedClock:
 
 
 def encoded(charge: HubOrder) -> bytes:
-    """Paths need not be text, which msgspec's JSON must be."""
+    """The order as JSON. Paths may not be valid UTF-8, which msgspec's JSON requires."""
     return json.dumps(msgspec.to_builtins(charge)).encode()
 
 
@@ -131,8 +131,8 @@ def decoded(data: bytes) -> HubOrder:
 
 
 async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Legacy | None = None) -> bool:
-    """The run to its end, or for as long as this coordinator may go on. Whether the run is over.
-    `HoldfastError` where it cannot be begun.
+    """Serve the run to its end, or as long as this coordinator may coordinate; whether the run is over. Raise
+    `HoldfastError` if the run cannot start.
     """
     home, run = Path(charge.home), charge.policy.run
     clock: Clock = _ShiftedClock(charge.ahead_ns) if charge.ahead_ns else SystemClock()
@@ -158,7 +158,7 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
         watch.listen(hub, asyncio.get_running_loop())
         arbiter = arbiter_at(charge.arbiter, run, estate.state.started_ns)
         try:
-            with _measured(charge, hub, legacy) as page:  # it may be a mistake of the user's
+            with _measured(charge, hub, legacy) as page:  # the user may have made a mistake
                 if arbiter is not None and legacy is None:
                     await asyncio.to_thread(arbiter.prepare)
                 if legacy is None:
@@ -170,7 +170,7 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
                     _introduce_again(charge, hub, legacy, page)
                 is_over = await _coordinate(charge, hub, reservation, begun, arbiter)
             await asyncio.to_thread(recorder.close)
-            await asyncio.sleep(0)  # what that had to say
+            await asyncio.sleep(0)  # let its last messages through
             return is_over
         finally:
             await hub.close()
@@ -178,7 +178,7 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
 
 @contextmanager
 def _place(charge: HubOrder, legacy: Legacy | None) -> Iterator[Reservation]:
-    """The run's name on this machine."""
+    """Hold the run's name on this machine."""
     home, run = Path(charge.home), charge.policy.run
     if legacy is not None and legacy.reservation is not None:
         with inherited(home, charge.name or run, legacy.reservation) as reservation:
@@ -190,13 +190,13 @@ def _place(charge: HubOrder, legacy: Legacy | None) -> Iterator[Reservation]:
         except InputError:
             if legacy is None:
                 raise
-            # The home is shared, and the last coordinator lives on, cut off: it has the name.
+            # The home is shared, and the last coordinator, which is cut off but alive, has the name.
             reservation = stack.enter_context(reserved(home, f"{run}-{charge.machine}"))
         yield reservation
 
 
 def _begin(charge: HubOrder, hub: "_Hub") -> None:
-    """The first term: nobody elects but this machine, until others have come."""
+    """Begin the first term. This machine is the only elector until others join."""
     electorate = first_electorate(charge.machine, has_arbiter=bool(charge.arbiter))
     mandate = Mandate(electorate=electorate)
     reign = Reign(charge.machine, 1, mandate, hub.estate.known.position)
@@ -205,7 +205,7 @@ def _begin(charge: HubOrder, hub: "_Hub") -> None:
 
 
 def _succeed(charge: HubOrder, hub: "_Hub", legacy: Legacy) -> None:
-    """In the predecessor's place: in its term, if it was on this machine, or in the next one."""
+    """Take the predecessor's place: in its term if it was on this machine, otherwise in the next one."""
     estate, election = hub.estate, legacy.election
     port = legacy.listener.getsockname()[1]
     term = estate.known.term if election is None else election.term
@@ -237,11 +237,11 @@ def _introduce(charge: HubOrder, hub: "_Hub", page: str) -> None:
 
 
 def _introduce_again(charge: HubOrder, hub: "_Hub", legacy: Legacy, page: str) -> None:
-    """What has moved with the coordinator."""
+    """Announce what moved with the coordinator."""
     duties = hub.estate.duties
     if duties.metrics is not None:
         if not page:
-            hub.tell("the run's metrics are no longer served: no port could be had for them")
+            hub.tell("the run's metrics are no longer served: no port is available for them")
         elif legacy.election is not None:
             hub.announce(f"metrics at {page} on {charge.site.host} now")
         elif duties.metrics[1] and f":{duties.metrics[1]}/" not in page:
@@ -257,8 +257,8 @@ async def _coordinate(
     begun: Callable[[Readiness], None],
     arbiter: Arbiter | None,
 ) -> bool:
-    """Have a successor ready, and tell operators where we are, until the run ends and its agents are gone.
-    False: this coordinator may not go on, though the run may.
+    """Keep a successor ready, and tell operators where we are, until the run ends and its agents are gone.
+    False if this coordinator was deposed while the run may continue.
     """
     site = msgspec.structs.replace(charge.site, port=hub.endpoint[1])
     charge = msgspec.structs.replace(charge, site=site, name=reservation.name)
@@ -314,13 +314,13 @@ def _publish(charge: HubOrder, reservation: Reservation, successor: int) -> None
 
 
 def _publish_later(charge: HubOrder, reservation: Reservation, successor: int) -> None:
-    with suppress(HoldfastError):  # the home is full: the run goes on
+    with suppress(HoldfastError):  # if the home is full, the run continues anyway
         _publish(charge, reservation, successor)
 
 
 async def _agents_gone(hub: Coordinator, launcher: int) -> None:
-    """And the launcher, if it still has to find this coordinator, which may have succeeded another one that
-    died at the end of the run.
+    """Wait until the agents are gone. Also wait for the launcher if it has not found this coordinator yet,
+    which may have succeeded one that died at the end of the run.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(END_WAIT_S):
@@ -333,7 +333,7 @@ def _is_gone(process: int) -> bool:
 
 
 class _Hub(Coordinator):
-    """A coordinator that tells those who keep the nodes for how long a fault takes one away."""
+    """A coordinator that tells the launchers, which restart nodes, how long a fault takes a node away."""
 
     def happened(self, event: Happening) -> None:
         match event:
@@ -347,9 +347,9 @@ class _Hub(Coordinator):
 
 
 async def _storm(coordinator: Coordinator) -> None:
-    """Strike at random, once the run makes progress, or is taken for a script that never joins.
+    """Strike at random, once the run makes progress or its script is assumed never to join.
 
-    Before that a strike would count as one of such a script's few restarts.
+    An earlier strike would count as one of such a script's few restarts.
     """
     estate = coordinator.estate
     if not estate.duties.storm_per_min:
@@ -367,7 +367,7 @@ async def _storm(coordinator: Coordinator) -> None:
 
 
 def _measured(charge: HubOrder, hub: Coordinator, legacy: Legacy | None) -> AbstractContextManager[str]:
-    """Serves the run's metrics, where that is wanted; the page's URL, or nothing."""
+    """Serve the run's metrics if wanted. Yields the page's URL, or an empty string."""
     if hub.estate.duties.metrics is None:
         return nullcontext("")
     host, port = hub.estate.duties.metrics
@@ -377,15 +377,15 @@ def _measured(charge: HubOrder, hub: Coordinator, legacy: Legacy | None) -> Abst
 
 
 def _pages(hub: Coordinator, host: str, port: int) -> AbstractContextManager[str]:
-    from holdfast.run.metrics import serving  # a run that nobody scrapes need not load it
+    from holdfast.run.metrics import serving  # loaded only if metrics are served
 
     return serving(host, port, hub.status)
 
 
 @contextmanager
 def _served_again(hub: Coordinator, host: str, port: int) -> Iterator[str]:
-    """The metrics in the predecessor's place, at another port if that one is taken; without them the run goes
-    on.
+    """Serve the metrics in the predecessor's place, at another port if that one is taken. If that fails, the
+    run continues without them.
     """
     with ExitStack() as stack:
         url = ""
@@ -398,7 +398,7 @@ def _served_again(hub: Coordinator, host: str, port: int) -> Iterator[str]:
 
 @contextmanager
 def _signals(hub: Coordinator) -> Iterator[None]:
-    """Whoever signals this process, and not the launcher, means the same."""
+    """Treat signals to this process like signals to the launcher: stop the run."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, hub.stop, number.name)
@@ -411,7 +411,7 @@ def _signals(hub: Coordinator) -> Iterator[None]:
 
 @contextmanager
 def tied(launcher: int) -> Iterator[None]:
-    """End as soon as that process is gone, as if killed with it."""
+    """End this process as soon as the launcher is gone, as if killed with it."""
     if not launcher:
         yield
         return
@@ -429,7 +429,7 @@ def tied(launcher: int) -> Iterator[None]:
         os.close(watched)
 
 
-# ---- what is kept for those who look later -----------------------------------------------------------------
+# ---- lines kept for later viewers --------------------------------------------------------------------------
 
 Keep = Callable[[bytes], None]
 
@@ -456,7 +456,7 @@ def _keep_members(keep: Keep, member: str, text: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """Reasons come from others' programs: one line, and nothing that a terminal would obey."""
+    """The text as one line without terminal control characters, since reasons come from other programs."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
@@ -475,8 +475,8 @@ class _HomeWatch:
         is_full = isinstance(error, OSError) and error.errno in FULL
         what = f"Holdfast's home {self._home} " + ("is full" if is_full else f"cannot be written ({why})")
         self._tell(
-            f"{what}: the run goes on, and its record waits in memory, up to {SPOOL_BYTES >> 20} MiB of it. "
-            "Free space there; for the next run HOLDFAST_HOME may name another place."
+            f"{what}: the run continues, and up to {SPOOL_BYTES >> 20} MiB of its record wait in memory. "
+            "Free space there, or set HOLDFAST_HOME to another directory for the next run."
         )
 
     def accepted(self, dropped: int) -> None:
@@ -494,7 +494,7 @@ class _HomeWatch:
 
 
 def _tell_begun(begun: Readiness) -> None:
-    """The launcher reads to the end, so the end has to come."""
+    """Tell the launcher, then end stdout, which the launcher reads to its end."""
     with suppress(OSError):
         os.write(1, msgspec.json.encode(begun))
     os.dup2(2, 1)

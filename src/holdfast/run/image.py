@@ -1,7 +1,6 @@
-"""An estate and its entries as bytes, for heirs on other machines: MessagePack, and nothing that can be run.
+"""An estate and its entries as bytes for heirs on other machines: MessagePack, which cannot contain code.
 
-Over the pipe to the successor on the same machine they are pickled (heir.py), which nothing from a network
-ever is.
+Pickle is used only over the pipe to the successor on the same machine (heir.py), never over a network.
 """
 
 from collections import deque
@@ -28,7 +27,7 @@ from holdfast.run.succession import MachinePlace, Mandate, Stand
 
 
 class SessionImage(msgspec.Struct, frozen=True, array_like=True):
-    """What has passed between the coordinator and one client. kept: which frames of the image."""
+    """The session of one client. kept: indexes into the image's frames."""
 
     client: ClientName
     number: int
@@ -39,8 +38,8 @@ class SessionImage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EstateImage(msgspec.Struct, frozen=True, kw_only=True):
-    """All of an estate. frames: each once, though many clients were sent it. addressees: the number of the
-    generation that is told the notices; 0: none.
+    """All of an estate. frames: each once, even if many clients were sent it. addressees: the number of the
+    generation that the notices are for; 0 for none.
     """
 
     state: RunState
@@ -86,7 +85,7 @@ def entry_bytes(entry: EstateEntry) -> bytes:
 
 
 def entry_of(data: bytes) -> EstateEntry:
-    """`MalformedFrame` where it is none."""
+    """The entry in these bytes. Raise `MalformedFrame` if they are not valid."""
     try:
         return _entries.decode(data)
     except UNDECODABLE as error:
@@ -129,7 +128,7 @@ def estate_bytes(estate: Estate) -> bytes:
 
 
 def estate_of(data: bytes) -> Estate:
-    """`MalformedFrame` where it is none."""
+    """The estate in these bytes. Raise `MalformedFrame` if they are not valid."""
     try:
         image = _images.decode(data)
         return _estate(image)
@@ -160,7 +159,7 @@ def _estate(image: EstateImage) -> Estate:
 
 
 def _make_one(state: RunState) -> None:
-    """Make things that are one and the same so again: the membership asks whether they are."""
+    """Restore shared identity of equal objects, because the membership compares them by identity."""
     generations, trouble = state.generations, state.progress.trouble
     announced, formed = generations.announced, generations.formed
     if announced is not None and formed is not None and announced.number == formed.number:

@@ -1,8 +1,8 @@
 """The membership of a script that joins: generations that replace, shrink and grow.
 
-`settle` looks at how things stand and does whatever brings the run nearer to full membership; it runs after
-everything that changes them, so nothing depends on the order in which messages arrive. What it cannot do yet
-it looks at again when something happens, or at `Outbox.due_ns`.
+`settle` looks at the whole state and does whatever brings the run nearer to full membership. It runs after
+every change of the state, so nothing depends on the order in which messages arrive. If something has to wait,
+it looks again after the next event or at `Outbox.due_ns`.
 """
 
 import hashlib
@@ -31,14 +31,16 @@ from holdfast.run.waits import ns
 from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, WorkerReady
 
 LEFT_BEHIND_S = 1.0
-"""A member that still waits for the gradients of one that left its step so long ago waits in vain."""
+"""A member that still waits for the gradients of one that left its step this long ago waits in vain."""
 
 
-# ---- what members say ------------------------------------------------------------------------------------
+# ---- messages from members -------------------------------------------------------------------------------
 
 
 def enter(state: RunState, member: Member) -> None:
-    """It is at `join()`. An active one goes on at once, a warm one stays until it is needed."""
+    """Handle a member that reached `join()`. An active one is admitted at once; a warm one waits until it is
+    needed.
+    """
     if member.reached != "started":
         return
     state.observed.note("start", state.now_ns - member.started_ns)
@@ -52,7 +54,7 @@ def enter(state: RunState, member: Member) -> None:
 
 
 def ready(state: RunState, member: Member, message: WorkerReady) -> None:
-    """It is at `protect()`: from here on it can be in a generation, if it is built like the others."""
+    """Handle a member that reached `protect()`: it can be in a generation if its setup fits the others."""
     if member.reached != "admitted" or not setups.fits(state, member, message.setup):
         return
     state.observed.note("ready", ns(message.took_s))
@@ -63,7 +65,7 @@ def ready(state: RunState, member: Member, message: WorkerReady) -> None:
 
 
 def regrouped(state: RunState, member: Member, message: Regrouped) -> bool:
-    """It is in the group of the generation and has its state. Whether it was the last, and completes it."""
+    """Note that a member is in the generation's group and has its state; whether that was the last one."""
     generation = state.generations.announced
     if generation is None or message.generation != generation.number or member.name not in generation.names:
         return False
@@ -84,7 +86,7 @@ def regrouped(state: RunState, member: Member, message: Regrouped) -> bool:
 
 
 def enter_regrouped(state: RunState, members: Sequence[Member], message: Regrouped) -> None:
-    """These members of the announced generation are in its group, and others are still to come."""
+    """Note that these members of the announced generation are in its group, while others are not yet."""
     generation = state.generations.announced
     assert generation is not None
     assert generation.number == message.generation
@@ -98,9 +100,10 @@ def enter_regrouped(state: RunState, members: Sequence[Member], message: Regroup
 
 
 def planned(state: RunState, steps_total: int) -> bool:
-    """A script has come to a loop over steps. Whether the step that seemed to be the last one is not.
+    """Note the length of a loop over steps that a script has reached; whether the supposed last step turns
+    out not to be the last.
 
-    A newcomer's script goes through loops that the others have left.
+    A newcomer's script passes through loops that the others have left.
     """
     if steps_total <= state.progress.steps_total:
         return False
@@ -112,14 +115,14 @@ def planned(state: RunState, steps_total: int) -> bool:
 
 
 def broken(state: RunState, message: Broken) -> None:
-    """A collective failed. Who is to blame shows within moments; if nobody does, all of them try again.
+    """Note that a collective failed. The culprit shows within moments; if none does, all members try again.
 
-    The first to say so counts: what the others then see is that the first has left.
+    Only the first report counts: the others then merely see that the first has left.
     """
     generation = state.generations.announced
     if generation is None or generation.broken_ns is not None:
         return
-    is_pending = generation.at_boundary and generation.formed_ns is None  # then the one before still works
+    is_pending = generation.at_boundary and generation.formed_ns is None  # then the previous one still steps
     if message.generation == generation.number or (
         is_pending and message.generation == _number(state.generations.formed)
     ):
@@ -128,8 +131,8 @@ def broken(state: RunState, message: Broken) -> None:
 
 
 def committed(state: RunState, member: Member, message: Committed) -> bool:
-    """One member has the step; the run has it when all of the generation do. Whether it is the first of its
-    generation, after which the next must not take as long.
+    """Note that one member has the step; the run has it when all of the generation do. Return whether this
+    was the generation's first step, after which shorter time limits apply.
     """
     if message.loss is not None and (
         not state.progress.loss_values or state.progress.loss_values[-1][0] < message.step
@@ -141,7 +144,7 @@ def committed(state: RunState, member: Member, message: Committed) -> bool:
     member.reported, member.version = (message.generation, message.step), message.step
     if message.skipped:
         state.progress.skipped[message.step] = message.skipped
-    else:  # what was skipped before the run went back does not count
+    else:  # forget lanes that were skipped before the run went back
         state.progress.skipped.pop(message.step, None)
     for generation in (state.generations.formed, state.generations.announced):
         if generation is not None and generation.number == message.generation:
@@ -158,7 +161,7 @@ def committed(state: RunState, member: Member, message: Committed) -> bool:
 
 
 def _moment(state: RunState, member: Member, message: Committed) -> int:
-    """When the member had the step, by our clock."""
+    """The time at which the member had the step, by our clock."""
     if message.at_ns is None:
         return state.now_ns
     if member.clock is None:
@@ -167,7 +170,7 @@ def _moment(state: RunState, member: Member, message: Committed) -> int:
 
 
 def enter_commits(state: RunState, members: Sequence[Member], message: Committed) -> None:
-    """These members of the formed generation have the step, and others are still to report it."""
+    """Note that these members of the formed generation have the step, while others have not reported it."""
     generation = state.generations.formed
     assert generation is not None
     assert generation.number == message.generation
@@ -185,7 +188,7 @@ def enter_commits(state: RunState, members: Sequence[Member], message: Committed
 def finished(state: RunState, member: Member, message: Finished) -> None:
     member.finished, member.finished_ns, member.stage = message, state.now_ns, "finished"
     state.ending.is_anybody_done = True
-    if state.ending.closing is not None:  # the run ends anyway: nobody is left to stay for
+    if state.ending.closing is not None:  # the run ends anyway, so it need not stay
         state.outbox.effects.append(
             ToMembers((member.name,), Released(outcome=state.ending.closing.end.outcome))
         )
@@ -195,9 +198,9 @@ def finished(state: RunState, member: Member, message: Finished) -> None:
 
 
 def stepped(state: RunState, member: Member) -> bool:
-    """What a member is doing may show that another one has left the loop over steps alone. Whether it does.
+    """Whether this member's stage shows that another one left the loop over steps alone. If so, end the run.
 
-    All of them can leave after the same step, or in the middle of one, and not at the same moment.
+    It is fine if all leave after the same step, or in the middle of the same one, at different moments.
     """
     generation = state.generations.announced
     if not state.ending.is_anybody_done or generation is None or member.name not in generation.names:
@@ -225,11 +228,11 @@ def _blame(state: RunState, name: str, left: Finished, other: Member) -> None:
     ending.blame(state, sentence, complaint(sentence, hint))
 
 
-# ---- how things stand ------------------------------------------------------------------------------------
+# ---- settling --------------------------------------------------------------------------------------------
 
 
 def settle(state: RunState) -> None:
-    """Do what can be done as things stand."""
+    """Do everything that the present state allows."""
     if _is_complete(state):
         _complete(state)
         return
@@ -254,9 +257,11 @@ def settle(state: RunState) -> None:
 
 
 def _gather(state: RunState) -> None:
-    """No member steps: at the start, or when all were lost. Wait for all that come, but not too long."""
+    """Gather members when none is stepping, at the start or after all were lost. Wait for all that are
+    coming, but not too long.
+    """
     if state.devices.failing:
-        return  # whether that was the script shows within moments: see devices.give_up
+        return  # it shows within moments whether the script is at fault: see devices.give_up
     if not _has_nodes(state) or not state.roster.waiting:
         _stall(state)
         return
@@ -273,7 +278,7 @@ def _gather(state: RunState) -> None:
 
 
 def _go_on(state: RunState, generation: Generation) -> None:
-    """There are survivors: without the lost ones as soon as may be, with newcomers when it suits."""
+    """Continue with the survivors: without lost members as soon as possible, with newcomers when it suits."""
     survivors = generation.living
     if generation.lost or generation.is_void:
         if not _has_nodes(state):
@@ -293,7 +298,7 @@ def _go_on(state: RunState, generation: Generation) -> None:
             state.outbox.wake(due_ns)
         elif generation.leaving and generation.formed_ns is None:
             why = "a collective failed" if generation.trouble is None else str(generation.trouble)
-            replacing.revert(state, generation, why)  # they have the state, and stay
+            replacing.revert(state, generation, why)  # the leaving members have the state, and stay
             _announce(state, generation.members, at_boundary=False)
         else:
             state.progress.setbacks += 1
@@ -311,7 +316,7 @@ def _go_on(state: RunState, generation: Generation) -> None:
 def _awaits_replacement(state: RunState, generation: Generation) -> bool:
     """Whether a replacement may be ready soon enough to wait for.
 
-    Nobody waits for one whose predecessor was lost earlier: the run has gone on without that one already.
+    The run does not wait if the predecessor was lost earlier, because it already continues without that one.
     """
     wait_ns = state.observed.replace_ns
     dues_ns = [
@@ -327,10 +332,10 @@ def _awaits_replacement(state: RunState, generation: Generation) -> bool:
 
 
 def _awaits_main(state: RunState) -> bool:
-    """Whether somebody is to come who does again what only rank 0 does, after the last step.
+    """Whether a member is coming that will repeat rank 0's own work after the last step.
 
-    The others have nothing more to compute. If one of them were rank 0 meanwhile, two might do it at once; or
-    none, where its script is past it already.
+    The others have nothing more to compute. If one of them became rank 0 meanwhile, two might do that work at
+    once, or none if its script is already past it.
     """
     is_there = any(
         replicas.may_stand_in(state, name) and replacing.is_newcomer(state, name)
@@ -340,7 +345,7 @@ def _awaits_main(state: RunState) -> bool:
 
 
 def _may_grow(state: RunState, generation: Generation) -> bool:
-    """Whether newcomers are to come in now. Members that are done never reach a step boundary again."""
+    """Whether newcomers may join now. Members that are done never reach a step boundary again."""
     return (
         generation.formed_ns is not None
         and (
@@ -357,7 +362,7 @@ def _has_room(state: RunState) -> bool:
 
 
 def _awaits_siblings(state: RunState) -> bool:
-    """Whether more members of a newcomer's node are about to be ready: better one change than several."""
+    """Whether more members of a newcomer's node will be ready soon: one change is better than several."""
     if not state.roster.waiting:
         return False
     first = state.roster.members[next(iter(state.roster.waiting))]
@@ -384,15 +389,15 @@ def _has_nodes(state: RunState) -> bool:
 
 
 def _await_replica(state: RunState) -> None:
-    """Not even one replica is whole: wait for members who make it so."""
+    """Wait for members because not even one replica is whole."""
     if replicas.move_nodes(state):
         seats.fill_seats(state)
     _stall(state)
 
 
 def _stall(state: RunState) -> None:
-    """The run cannot go on for want of nodes or members: wait for them, at most `wait_s`. When nodes have
-    come, their members have as long again to get ready. Each lost node is a setback, which bounds that.
+    """Wait for missing nodes or members, for at most `wait_s`. After nodes have joined, their members have as
+    long again to get ready. Each lost node is a setback, and the limit on setbacks bounds this.
     """
     ranks, lacks_nodes = state.policy.mesh.ranks, not _has_nodes(state)
     want = "members that are ready" if ranks == 1 else f"a whole replica of {ranks} members"
@@ -409,11 +414,13 @@ def _stall(state: RunState) -> None:
         state.outbox.wake(due_ns)
 
 
-# ---- who is late -----------------------------------------------------------------------------------------
+# ---- late members ----------------------------------------------------------------------------------------
 
 
 def _give_up_late(state: RunState) -> None:
-    """A member that has a seat and does not get ready keeps it from others. The first has had it longest."""
+    """Give up members that do not get ready, because they keep their seats from others. The first of
+    `coming` has had its seat longest.
+    """
     while state.roster.coming:
         member = state.roster.members[next(iter(state.roster.coming))]
         due_ns = member.seated_ns + state.wait_ns
@@ -427,8 +434,8 @@ def _give_up_late(state: RunState) -> None:
 
 
 def _is_complete(state: RunState) -> bool:
-    """Whether everybody who is left is done. Newcomers need not be, if no boundary came for them; but whoever
-    was cut short in what its script does after the last step must have somebody to do it again.
+    """Whether all remaining members are done. Newcomers for which no boundary came need not be. But if a
+    member was lost in its script's work after the last step, another one must repeat that work.
     """
     generation = state.generations.announced
     is_awaited = bool(state.roster.waiting) if generation is None else replicas.would_grow(state, generation)
@@ -446,7 +453,7 @@ def _is_complete(state: RunState) -> bool:
 
 
 def _have_all_left(state: RunState) -> bool:
-    """Whether the script has come to its end in every seat, before it came into a generation."""
+    """Whether the script ended in every seat before it entered a generation."""
     if not state.roster.departed:
         return False
     seated = [name for node in state.roster.nodes.values() for name in node.seats]
@@ -454,7 +461,7 @@ def _have_all_left(state: RunState) -> bool:
 
 
 def _has_left(state: RunState, seated: str) -> bool:
-    """Whoever left keeps its seat, also when its name is forgotten."""
+    """Whether the seat's member has left. It keeps the seat even after its name is forgotten."""
     member = state.roster.members.get(seated)
     return member is None or member.has_left
 
@@ -466,7 +473,7 @@ def _is_anybody_done(state: RunState, generation: Generation) -> bool:
 
 
 def _complete(state: RunState) -> None:
-    """Release all members, if they agree on what they have."""
+    """Release all members if their weights agree; otherwise fail the run."""
     names = () if state.generations.announced is None else state.generations.announced.members
     finished = {name: told for name in names if (told := state.roster.members[name].finished) is not None}
     differing = _differing(state, {name: told.digest for name, told in finished.items()})
@@ -485,7 +492,7 @@ def _complete(state: RunState) -> None:
 
 
 def _differing(state: RunState, digests: Mapping[str, str]) -> str:
-    """Which members differ from those that have the same part of the model; empty where none does."""
+    """Which members differ from others with the same part of the model; empty if none does."""
     rails: dict[int, dict[str, str]] = {}
     for name, digest in digests.items():
         rails.setdefault(state.roster.members[name].rail, {})[name] = digest
@@ -499,7 +506,7 @@ def _differing(state: RunState, digests: Mapping[str, str]) -> str:
 
 
 def _digest_words(state: RunState, finished: Mapping[str, Finished]) -> str:
-    """Of the weights. Where they are in parts, of the parts' digests."""
+    """A phrase with the digest of the weights, or of the parts' digests if the model is sharded."""
     by_rail = {state.roster.members[name].rail: told.digest for name, told in finished.items()}
     parts = [by_rail[rail] for rail in sorted(by_rail)]
     if len(parts) > 1:
@@ -508,9 +515,9 @@ def _digest_words(state: RunState, finished: Mapping[str, Finished]) -> str:
 
 
 def _exited_early(state: RunState, finished: Iterable[Finished]) -> str:
-    """In words, that the scripts exited before their last step; empty where they did not."""
+    """A phrase saying that the scripts exited before their last step; empty if they did not."""
     told = [each for each in finished if each.is_exit]
-    if not any(member.finished for member in state.roster.members.values()):  # they ended by os._exit(0), say
+    if not any(member.finished for member in state.roster.members.values()):  # for example by os._exit(0)
         told = [
             Finished(member="", step=state.progress.step, digest="", steps_total=state.progress.steps_total)
         ]

@@ -1,8 +1,8 @@
-"""What the kernel logs about the GPUs of this machine while a run goes on, as far as it may be read.
+"""The kernel's log messages about this machine's GPUs during a run, if the log is readable.
 
-/dev/kmsg is opened once, at its end, and read on without waiting whenever a worker has failed. Only records
-of the kernel's own facility count: a program may have written the others. Where it may not be read, and that
-often takes root, there is nothing: never an error, and no delay beyond `READ_S_MAX`.
+/dev/kmsg is opened once, at its end, and read without waiting whenever a worker has failed. Only records of
+the kernel's own facility count, because a program may have written the others. Reading often requires root.
+Without permission there are no messages, but never an error, and no delay beyond `READ_S_MAX`.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ from holdfast.record.kernel import LINE_BYTES_MAX, Xid, parse_kmsg, parse_xid, p
 
 KERNEL_LOG = Path("/dev/kmsg")
 GPUS = Path("/proc/driver/nvidia/gpus")
-"""NVIDIA's driver has a folder for each GPU here, by its PCI address."""
+"""NVIDIA's driver has a folder here for each GPU, named by its PCI address."""
 READ_S_MAX = 0.05
-"""In one look at what is new; a record takes a few microseconds."""
+"""The most time for reading new records; one takes a few microseconds."""
 OVERRUNS_MAX = 100
-"""How often in a row the kernel may overwrite what is about to be read."""
+"""How often in a row the kernel may overwrite the next record before it is read."""
 KEPT_MAX = 64
 RECENT_S = 10.0
-"""An Xid that names no process is taken for that of a worker that failed at most so long after it, where the
-machine has one GPU only."""
+"""On a machine with one GPU, an Xid that names no process is attributed to a worker that failed at most this
+long after it."""
 
 
 class _Logged(NamedTuple):
@@ -43,13 +43,14 @@ class KernelLog:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 os.lseek(self._descriptor, 0, os.SEEK_END)
-            except OSError:  # a terminal, say, as in some containers
+            except OSError:  # for example a terminal, as in some containers
                 self.close()
 
     def xid_of(self, pid: int, now_s: float) -> Xid | None:
-        """The last Xid about this process; else, where there is one GPU, the last recent one that names none.
+        """The last Xid about this process. If there is none and the machine has one GPU, the last recent Xid
+        that names no process.
 
-        now_s: since boot. With several GPUs an Xid without a process may be about another worker's GPU.
+        now_s: since boot. With several GPUs, an Xid without a process may be about another worker's GPU.
         """
         self._read_on()
         own = [logged.xid for logged in self._kept if logged.xid.pid == pid]
@@ -78,23 +79,23 @@ class KernelLog:
                     self._kept.append(_Logged(at_s=logged.uptime_s, xid=xid))
 
     def _next(self) -> bytes:
-        """One record, from /dev/kmsg; empty where there is none."""
+        """One record from /dev/kmsg; empty if there is none."""
         if self._descriptor is None:
             return b""
         for _ in range(OVERRUNS_MAX):
             try:
                 return os.read(self._descriptor, LINE_BYTES_MAX)
             except BrokenPipeError:
-                continue  # the kernel has overwritten what was next, and goes on with the oldest there is
+                continue  # the kernel overwrote the next record, and continues with the oldest one left
             except OSError:
                 break
         return b""
 
 
 def _only_gpu(gpus: Path) -> str | None:
-    """The PCI address of this machine's one GPU; None where it has several, or none that can be seen.
+    """The PCI address of this machine's only GPU; None if it has several, or none is visible.
 
-    A container may see one GPU of many and the log of them all, so the address counts too.
+    A container may see one of several GPUs but the log of all, so the address has to match, too.
     """
     try:
         found = [pci_address(entry.name) for entry in gpus.iterdir()]

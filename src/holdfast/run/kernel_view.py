@@ -1,7 +1,7 @@
-"""A process as the kernel shows it: whether it runs, what it waits in, what it has used so far.
+"""A process as the kernel shows it: whether it runs, what it waits for, what it has used so far.
 
-All of it comes from /proc, which answers also for a process that cannot: one that is stopped, or whose
-interpreter is busy. What this user may not read is left out.
+Everything comes from /proc, which also works for a process that cannot answer itself, because it is stopped
+or its interpreter is busy. Fields that this user may not read are left out.
 """
 
 import ipaddress
@@ -16,11 +16,11 @@ from typing import Literal
 import msgspec
 
 PROCESSES_MAX = 256
-"""So many processes that a member has started are counted: the workers of its data loaders."""
+"""How many of a member's descendants are counted, such as the workers of its data loaders."""
 
 Waiting = Literal["lock", "connection", "pipe", "poll", "sleep", "process", ""]
-"""What a thread waits for in the kernel; poll: any of several connections or pipes. Empty: it does not, or
-that cannot be told."""
+"""What a thread waits for in the kernel. poll: any of several connections or pipes. Empty if it does not wait
+or that is unknown."""
 
 _CALLS: dict[str, dict[int, Waiting | Literal["read"]]] = {
     "x86_64": {
@@ -71,17 +71,16 @@ _CHANNELS: dict[str, Waiting] = {
     "unix_": "connection",
     "do_wait": "process",
 }
-"""By a part of the kernel's function, where the call cannot be read."""
+"""The same by a part of the kernel function's name, for when the system call cannot be read."""
 
 
 class KernelView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A process at one moment.
 
-    state: of its main thread, as proc(5) has it: R runs, S sleeps, D waits for a device, T is stopped.
-    channel: the kernel's function that it waits in. cpu_s: processor time, of all that it has started too.
-    moved_bytes: what its main thread, and all that it has started, have read and written. ends: the two ends
-    of the TCP connection that it waits for. runs_threads: some thread of it runs or is ready to, or some
-    process that it has started.
+    state: of its main thread, as in proc(5): R runs, S sleeps, D waits for a device, T is stopped. channel:
+    the kernel function that it waits in. cpu_s: processor time, including that of its descendants.
+    moved_bytes: bytes read and written by its main thread and its descendants. ends: the two ends of the TCP
+    connection that it waits for. runs_threads: one of its threads or descendants runs or is ready to run.
     """
 
     state: str = ""
@@ -120,7 +119,7 @@ def view(pid: int) -> KernelView:
 
 
 def _call(task: str) -> tuple[Waiting | Literal["read"], int]:
-    """The system call that a thread waits in, and the first of what it was given."""
+    """The system call that a thread waits in, and the call's first argument."""
     words = _read(f"{task}/syscall").split()
     if len(words) < 2 or not words[0].isdecimal():
         return "", 0
@@ -140,7 +139,7 @@ def _ends(pid: int, link: str) -> tuple[str, str] | None:
 
 
 def _endpoint(text: str) -> str:
-    """0100007F:1F90 is 127.0.0.1:8080: words of four bytes, each in the machine's own order."""
+    """Decode an address such as 0100007F:1F90, which is 127.0.0.1:8080: four-byte words in machine order."""
     digits, _, port = text.partition(":")
     words = [bytes.fromhex(digits[at : at + 8])[::-1] for at in range(0, len(digits), 8)]
     address = ipaddress.ip_address(b"".join(words))
@@ -149,7 +148,7 @@ def _endpoint(text: str) -> str:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """All processes that it has started, and that those have."""
+    """All processes that it has started, directly or indirectly."""
     waiting, count = [pid], 0
     while waiting:
         parent = waiting.pop()
@@ -170,19 +169,19 @@ def _tasks(pid: int) -> list[Path]:
 
 
 def state_of(task: str) -> str:
-    """Of a thread or process, by its place in /proc."""
+    """The state of a thread or process, given its path in /proc."""
     fields = _read(f"{task}/stat").rpartition(")")[2].split()
     return fields[0] if fields else ""
 
 
 def _cpu_s(pid: int) -> float:
-    """Of the process, and of those of its children that have ended."""
+    """The processor time of the process and of its children that have ended."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def waits(pid: int) -> int:
-    """How often the process's main thread has begun to wait for something."""
+    """How often the process's main thread has started to wait for something."""
     status = _read(f"/proc/{pid}/task/{pid}/status")
     found = re.search(r"^voluntary_ctxt_switches:\s*(\d+)$", status, re.MULTILINE)
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""What Linux is asked for so that no process outlives its run: to die with one's parent, to adopt orphans."""
+"""Linux features that keep processes from outliving their run: dying with the parent, adopting orphans."""
 
 import ctypes
 import os
@@ -23,26 +23,26 @@ _libc = ctypes.CDLL(None)
 def die_with(parent: int) -> None:
     """Have the kernel kill this process as soon as the one that started it, `parent`, is gone.
 
-    System calls and no lock, so that it may be called between fork and exec.
+    It makes system calls and takes no lock, so it may be called between fork and exec.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before the kernel knew
+    if os.getppid() != parent:  # the parent died before this took effect
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wake_with(parent: int) -> None:
-    """Have the kernel wake this process, should it be stopped, as soon as `parent` is gone: it is to end what
-    it has started before it ends itself.
+    """If this process is stopped, have the kernel wake it as soon as `parent` is gone, because it has to end
+    its own processes before it exits.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
 
 
 def be_dispensable() -> None:
-    """If memory runs out, have the kernel end this process rather than one that trains.
+    """If memory runs out, have the kernel kill this process rather than one that trains.
 
-    System calls and no lock, so that it may be called between fork and exec.
+    It makes system calls and takes no lock, so it may be called between fork and exec.
     """
-    with suppress(OSError):  # where /proc is not what it should be, the kernel decides by size
+    with suppress(OSError):  # without a usable /proc, the kernel decides by size
         file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(file, b"1000")
@@ -51,8 +51,8 @@ def be_dispensable() -> None:
 
 
 def be_called(name: str, before: str) -> None:
-    """Show this process in `ps` under another name than it was started with, which must not be longer. Linux
-    shows the memory in which the arguments lie.
+    """Replace `before` by `name` in what `ps` shows of this process. The new text must not be longer, because
+    Linux shows the memory that holds the arguments.
     """
     with suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -63,12 +63,12 @@ def be_called(name: str, before: str) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant that loses its own, instead of the machine's first process."""
+    """Become the parent of every descendant that loses its own parent, instead of the init process."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children() -> frozenset[int]:
-    """Started or adopted, by every thread of this process; none where the kernel does not tell."""
+    """The children that any thread of this process started or adopted; empty if the kernel does not tell."""
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):
@@ -77,8 +77,8 @@ def children() -> frozenset[int]:
 
 
 def end_children() -> None:
-    """End every descendant, whatever session it is in: whoever loses its parent by this is adopted, and ended
-    as well. What cleans up after others, as the trackers of shared memory do, has a moment for it.
+    """End every descendant in any session. A process that loses its parent this way is adopted and ended,
+    too. Processes that clean up after others, such as shared memory trackers, get a moment to do so.
     """
     for child in children():
         signal_process(child, signal.SIGKILL)
@@ -95,27 +95,27 @@ def end_children() -> None:
 
 
 def reap(pids: Iterable[int]) -> None:
-    """Let go of those of these children that have ended."""
+    """Reap those of these children that have ended."""
     for pid in pids:
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 
 
 def signal_process(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a child that is not reaped yet; one that has ended meanwhile does not mind."""
+    """Send a signal to a child that is not reaped yet; ignore it if the child has ended meanwhile."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Send a signal to a process group; 0 only asks. False if nobody is in it.
+    """Send a signal to a process group; 0 only asks. False if the group is empty.
 
-    The number of a group is not given to anybody else as long as somebody is in it.
+    The kernel does not reuse a group's number while a process is in it.
     """
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody is, under another user
+    except PermissionError:  # a process of another user is in it
         return True
     return True

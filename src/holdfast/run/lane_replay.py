@@ -1,4 +1,4 @@
-"""One lane of one step of a run, computed again and held against what the record has of it."""
+"""One lane of one step of a run, computed again and compared with the record."""
 
 import tempfile
 from pathlib import Path
@@ -13,11 +13,11 @@ from holdfast.run.replaying import Replayed, ReplayOrder, compute
 
 
 class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A lane, as it was computed again, and as the record has it, where it does.
+    """A lane as computed again, and as recorded if the record has it.
 
-    begun         the step of the checkpoint it went on from; 0: the run's beginning
-    is_steady     computed twice it had the same bits
-    is_same       the same bits as recorded; None: nothing is recorded of this lane
+    begun         the step of the checkpoint it started from; 0 for the run's beginning
+    is_steady     two computations gave the same bits
+    is_same       the bits are the same as recorded; None if this lane is not recorded
     """
 
     run: str
@@ -34,12 +34,12 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_good(self) -> bool:
-        """Nothing speaks against it."""
+        """Whether the bits are steady and do not differ from the record."""
         return self.is_steady and self.is_same is not False
 
 
 class RecordedLane(msgspec.Struct, frozen=True, kw_only=True):
-    """What the record has of a lane. examined: the last look at its bits, if there was any."""
+    """The recorded facts about a lane. examined: the last examination of its bits, if there was one."""
 
     run: str
     lane: int
@@ -48,14 +48,14 @@ class RecordedLane(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, store: Store, run: str, step: int, lane: int) -> Self:
-        """`InputError` where the run did not come so far. The step after its last may have been begun, and be
-        why it ended.
+        """Read a lane from the record. Raise `InputError` if the run did not get that far. The step after its
+        last one is allowed, because it may have started and be the reason why the run ended.
         """
         committed = store.select(Selection(run=run, kinds=("step.committed",)))
         last = max((event.step for event in committed if isinstance(event, StepCommitted)), default=0)
         if last and step > last + 1:
             raise InputError(
-                f"The run {run} has no step {step}: it came to step {last}.", hint="Name one it has."
+                f"The run {run} has no step {step}: it ended at step {last}.", hint="Choose an earlier step."
             )
         examined = [
             event
@@ -66,7 +66,7 @@ class RecordedLane(msgspec.Struct, frozen=True, kw_only=True):
         return cls(run=run, lane=lane, order=order, examined=examined[-1] if examined else None)
 
     def replayed(self, checkpoints: Path, words: tuple[str, ...]) -> ReplayResult:
-        """Compute it again with this script and its arguments, from the newest checkpoint before the step."""
+        """Compute the lane again with this script and its arguments, from the newest checkpoint before it."""
         with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as directory:
             order = msgspec.structs.replace(self.order, result=f"{directory}/result.json")
             found = compute(order, checkpoints, words, Replayed)

@@ -1,8 +1,8 @@
-"""What `holdfast run` does on one machine: have the run's coordinator or find it, and have agents there.
+"""What `holdfast run` does on one machine: start or find the run's coordinator, and run agents.
 
-Whoever is started where the coordinator is meant to be has it, in a process of its own (hub.py), and shows
-what it says; the same command anywhere else, or once more there, only brings nodes. Nothing is left behind:
-all processes die with the launcher even if it is killed, unless the run is to outlive it.
+The launcher on the coordinator's machine starts the coordinator in a process of its own (hub.py) and shows
+its lines. The same command on other machines, or once more on that one, only adds nodes. Nothing is left
+behind: all processes die with the launcher even if it is killed, unless the run should outlive it.
 """
 
 import asyncio
@@ -39,37 +39,37 @@ from holdfast.run.wire import RunClosed, Said
 
 CHECKPOINTS_DIRECTORY = "checkpoints"
 AWAY_S = 3.0
-"""How long a node that was lost stays away where no fault says otherwise."""
+"""How long a lost node stays away if no fault says otherwise."""
 LAST_WORDS_WAIT_S = 0.2
-"""Within this time the coordinator has read what a node said before it was lost, and passed it on."""
+"""Within this time the coordinator has read and passed on the last messages of a lost node."""
 HANDOVER_WAIT_S = 2.0
-"""How long a launcher that has the run's name may take until its coordinator answers."""
+"""How long the coordinator of another launcher that has the run's name may take to answer."""
 TURN_INTERVAL_S = 1.0
-"""How often a launcher whose coordinator has gone looks whether another one has come."""
+"""How often a launcher whose coordinator is gone checks whether another one has taken over."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_SIGNALS = 2
-"""After so many signals there is no more asking."""
+"""From this many signals on, processes are killed without grace."""
 EXIT_FAILED = 1
 NO_LINES = 1 << 62
-"""A viewer that has seen so many lines is sent none."""
+"""A viewer that claims to have seen this many lines is sent none."""
 
 Display = Callable[[Callable[[], Status], Clock], AbstractContextManager[LineOutlet]]
 """Shows a run while the block lasts; the members print to its outlet."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user wants of this machine, checked.
+    """The user's wishes for this machine, checked.
 
-    policy: what the run is to be like if its coordinator is held here; is_named: its name was given, and not
-    made up. command: the script, ready to be started. nodes: how many agents; node_rank: as torchrun counts.
-    coordinator: where it should be; None: here, for this machine alone. token: empty where none is set.
-    view: what of the members' output is shown. is_virtual: a member sees no GPU but its own. signals: what
-    ends the run. checkpoints: none: in the run's own directory; checkpoint_every, snapshot_every:
-    None: by cost. checkpoint_rate: bytes a second; None: as fast as it goes. prove_every_s, proof_words: how
-    often the newest is proven, and with what script and arguments.
-    is_encrypted: no control connection may be in plain. is_detachable: the run outlives this process.
-    storm_per_min: faults a minute, from `seed`. metrics: the address and port to serve them at, where the
-    coordinator is. arbiter: the URL of the one that decides between two machines; empty: there is none.
+    policy: the run's policy if its coordinator starts here. is_named: the user gave its name. command: the
+    script, ready to be started. nodes: how many agents. node_rank: as torchrun counts. coordinator: where it
+    should be; None for here, for this machine alone. token: empty if none is set. view: which part of the
+    members' output is shown. is_virtual: a member sees only its own GPU. signals: those that end the run.
+    checkpoints: empty for the run's own directory. checkpoint_every, snapshot_every: None to choose by cost.
+    checkpoint_rate: bytes a second; None for no limit. prove_every_s, proof_words: how often the newest
+    checkpoint is proven, and the script and arguments for that. is_encrypted: all control connections must
+    use TLS. is_detachable: the run outlives this process. storm_per_min: faults a minute, from `seed`.
+    metrics: the address and port to serve them at, on the coordinator's machine. arbiter: the URL of the
+    arbiter between two machines; empty for none.
     """
 
     policy: RunPolicy
@@ -106,7 +106,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def launch(order: Order, display: Display | None = None) -> int:
-    """Run it to its end. Returns the exit code of `holdfast run`."""
+    """Carry out the order to the run's end. Returns the exit code of `holdfast run`."""
     is_shared = order.policy.nodes_min > order.nodes
     site = survey(order.coordinator, order.token, is_shared=is_shared)
     site = msgspec.structs.replace(site, is_encrypted=order.is_encrypted)
@@ -119,7 +119,7 @@ async def _launch(order: Order, site: Site, display: Display | None, others: fro
     voice = _Voice()
     try:
         if (gone := await _gone_elsewhere(order, site)) is not None:
-            voice.say(f"the run {order.policy.run} goes on at {gone}: this machine joins it there")
+            voice.say(f"the run {order.policy.run} continues at {gone}: this machine joins it there")
             return await _join(order, gone, voice)
         if site.bind:
             try:
@@ -133,7 +133,7 @@ async def _launch(order: Order, site: Site, display: Display | None, others: fro
 
 
 async def _gone_elsewhere(order: Order, site: Site) -> Site | None:
-    """Where the run goes on, if another machine coordinates it since this one was lost."""
+    """Where the run continues, if another machine took over after this one was lost."""
     if not site.bind or not order.is_named:
         return None
     for host, port in kept_line(order.home, order.policy.run):
@@ -146,7 +146,7 @@ async def _gone_elsewhere(order: Order, site: Site) -> Site | None:
 
 
 async def _expect_another(site: Site, unable: HoldfastError) -> None:
-    """The run could not be begun here: well and good if another launcher was quicker to do so."""
+    """Raise `unable`, because the run could not start here, unless another launcher started it first."""
     if not site.port:
         raise unable
     try:
@@ -159,9 +159,9 @@ async def _expect_another(site: Site, unable: HoldfastError) -> None:
 
 
 async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voice") -> int:
-    """The run to its end, by a coordinator on this machine. `HoldfastError` where it cannot be begun here."""
+    """Run to the end with a coordinator on this machine. Raise `HoldfastError` if it cannot start here."""
     wishes = _Wishes()
-    with _signals(order.signals, wishes.take), _deaf(order):  # before there is anything to leave behind
+    with _signals(order.signals, wishes.take), _deaf(order):  # before any process is started
         return await _hold_heard(order, site, display, voice, wishes)
 
 
@@ -202,9 +202,9 @@ async def _hold_heard(
 
 
 async def _follow_in_turn(order: Order, site: Site, hub: "_HubProcess", viewer: Viewer) -> None:
-    """The coordinator has left this machine, and the run goes on: have an heir here, as others have."""
+    """After the coordinator has moved to another machine, keep an heir here, as other machines do."""
     await hub.process.wait()
-    while viewer.place == (site.host, site.port):  # as long as nobody has taken over
+    while viewer.place == (site.host, site.port):  # until another machine has taken over
         await asyncio.sleep(TURN_INTERVAL_S)
     heir = MachineHeir(_heir_order(order, site), lambda: viewer.place)
     try:
@@ -214,14 +214,14 @@ async def _follow_in_turn(order: Order, site: Site, hub: "_HubProcess", viewer: 
 
 
 class _HubProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """The coordinator's, and where it listens."""
+    """The coordinator's process and port."""
 
     process: asyncio.subprocess.Process
     port: int
 
 
 class _Wishes:
-    """Signals that the operator has sent to this process: kept until they can be passed on."""
+    """Signals that the operator sent to this process, kept until they can be passed on."""
 
     def __init__(self) -> None:
         self._received: list[signal.Signals] = []
@@ -232,7 +232,7 @@ class _Wishes:
         self._pass_on(number)
 
     def pass_on(self, to: Callable[[signal.Signals], None]) -> None:
-        """All that came so far, and those that follow."""
+        """Pass on the signals received so far and all that follow."""
         self._pass_on = to
         for number in self._received:
             to(number)
@@ -243,7 +243,7 @@ class _Wishes:
 
 
 async def _start_hub(order: Order, site: Site, wishes: _Wishes) -> _HubProcess:
-    """`HoldfastError` where the run cannot be begun here."""
+    """Start the coordinator's process. Raise `HoldfastError` if the run cannot start here."""
     charge = HubOrder(
         policy=order.policy,
         home=str(order.home),
@@ -270,7 +270,7 @@ async def _start_hub(order: Order, site: Site, wishes: _Wishes) -> _HubProcess:
     told = await process.stdout.read()
     if not told:
         await process.wait()
-        raise HoldfastError("The coordinator's process ended before it could begin.")
+        raise HoldfastError("The coordinator's process ended before it could start.")
     ready = msgspec.json.decode(told, type=Readiness)
     if ready.sentence:
         await process.wait()
@@ -281,13 +281,13 @@ async def _start_hub(order: Order, site: Site, wishes: _Wishes) -> _HubProcess:
 async def _conduct(
     hub: _HubProcess, viewer: Viewer, nodes: Sequence[NodeAgent], wishes: _Wishes
 ) -> RunClosed | None:
-    """Have the nodes, and pass on what the operator wants, until the run ends."""
+    """Keep the nodes and pass on the operator's signals until the run ends."""
     signals = 0
 
     def stop(number: signal.Signals) -> None:
         nonlocal signals
         signals += 1
-        with suppress(ProcessLookupError):  # one that is stopped would not hear it
+        with suppress(ProcessLookupError):  # a stopped coordinator would not hear it
             hub.process.send_signal(signal.SIGCONT)
         viewer.stop(number.name)
         if signals > PATIENCE_SIGNALS:
@@ -309,7 +309,7 @@ async def _conduct(
 
 
 async def _end(nodes: Sequence[NodeAgent], keeping: Sequence[asyncio.Task[int]]) -> None:
-    """Wait for the agents, whom the coordinator told to exit; but not for ever."""
+    """Wait for the agents, which the coordinator told to exit, for a bounded time; then kill them."""
     for node in nodes:
         node.finish()
     _done, late = await asyncio.wait(keeping, timeout=END_WAIT_S)
@@ -320,7 +320,7 @@ async def _end(nodes: Sequence[NodeAgent], keeping: Sequence[asyncio.Task[int]])
 
 
 async def _struck_s(viewer: Viewer) -> float:
-    """How long the node that was lost just now stays away."""
+    """How long the node that was just lost stays away."""
     await asyncio.sleep(LAST_WORDS_WAIT_S)
     away_s, viewer.away_s = viewer.away_s, None
     return AWAY_S if away_s is None else away_s
@@ -328,7 +328,7 @@ async def _struck_s(viewer: Viewer) -> float:
 
 @contextmanager
 def _deaf(order: Order) -> Iterator[None]:
-    """To the end of the terminal, if the run is to outlive it."""
+    """Ignore SIGHUP, the end of the terminal, if the run should outlive it."""
     if order.is_detachable and signal.SIGHUP not in order.signals:
         with _signals([signal.SIGHUP], lambda number: None):
             yield
@@ -337,7 +337,7 @@ def _deaf(order: Order) -> Iterator[None]:
 
 
 class _Screen:
-    """Where the lines for the operator go. A board shows by itself what Holdfast says."""
+    """Where the lines for the operator go. A live display shows Holdfast's own lines itself."""
 
     def __init__(self, voice: "_Voice", *, is_board: bool) -> None:
         self.printer = voice.printer
@@ -346,7 +346,7 @@ class _Screen:
         self._is_board = is_board
 
     def show(self, said: Said) -> None:
-        if said.member:  # what a member said last, and its agent held back: as its other lines
+        if said.member:  # last output that the agent held back: like its other lines
             lines = "".join(f"[{said.member}] {line}\n" for line in said.text.splitlines())
             self.printer.put(self.descriptor, lines.encode("utf-8", "replace"))
         elif not self._is_board:
@@ -371,9 +371,9 @@ async def _shown(display: Display | None, viewer: Viewer, screen: _Screen) -> As
 
 @contextmanager
 def _printer(screen: _Screen, outlet: LineOutlet) -> Iterator[None]:
-    """Prints where the members' lines go, and is done with it before a display closes that."""
+    """Print to the members' outlet, and finish before a display closes it."""
     if outlet.stderr == STREAMS["stderr"]:
-        yield  # in order with what we say ourselves
+        yield  # in order with our own lines
         return
     before, screen.printer, screen.descriptor = screen.printer, Printer(lambda: None), outlet.stderr
     try:
@@ -383,7 +383,7 @@ def _printer(screen: _Screen, outlet: LineOutlet) -> Iterator[None]:
         screen.printer, screen.descriptor = before, STREAMS["stderr"]
 
 
-# ---- without ---------------------------------------------------------------------------------------------
+# ---- without the coordinator -----------------------------------------------------------------------------
 
 
 async def _join(order: Order, site: Site, voice: "_Voice") -> int:
@@ -391,7 +391,7 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
     run = await _meet(site, order.policy.wait_s, voice)
     if order.is_named and order.policy.run != run:
         raise InputError(
-            f"The coordinator at {site} is that of the run {run!r}, not {order.policy.run!r}.",
+            f"The coordinator at {site} serves the run {run!r}, not {order.policy.run!r}.",
             hint="Leave --run out, or choose another port.",
         )
     names = _names(order, is_first=False)
@@ -443,7 +443,7 @@ def _heir_order(order: Order, site: Site) -> HeirOrder:
 
 
 async def _meet(site: Site, wait_s: float, voice: "_Voice") -> str:
-    """The run's name, once its coordinator answers: nodes may be started in any order."""
+    """The run's name, once its coordinator answers. It may start later than this node."""
     try:
         return await reach(site, 0)
     except Unreachable:
@@ -454,20 +454,20 @@ async def _meet(site: Site, wait_s: float, voice: "_Voice") -> str:
 
 
 async def _away_s() -> float:
-    """What a fault says about it is known where the coordinator is, and not here."""
+    """How long a lost node stays away. Only the coordinator's launcher knows a fault's own duration."""
     return AWAY_S
 
 
-# ---- either way ------------------------------------------------------------------------------------------
+# ---- in both cases ---------------------------------------------------------------------------------------
 
 
 def _listed(directories: Sequence[Path]) -> str:
-    """As members are told where checkpoints are."""
+    """The directories for checkpoints as one string for members."""
     for one in directories:
         if os.pathsep in str(one.absolute()):
             raise InputError(
                 f"A directory for checkpoints must not have {os.pathsep!r} in its name: {one.absolute()}.",
-                hint="Name another one with --checkpoints, or a link to it.",
+                hint="Choose another one with --checkpoints, or a link to it.",
             )
     return os.pathsep.join(str(one.absolute()) for one in directories)
 
@@ -483,7 +483,7 @@ def _proof(order: Order, run: str, checkpoints: Path) -> ProofOrder | None:
 def _assignments(
     order: Order, site: Site, run: str, names: Sequence[str], *, is_holder: bool = False
 ) -> list[Assignment]:
-    """is_holder: the coordinator is on this machine, and so is the run's directory."""
+    """The assignments of the agents. is_holder: the coordinator and the run's directory are here."""
     directory = run_directory(order.home, run)
     checkpoints = order.checkpoints or (directory / CHECKPOINTS_DIRECTORY,)
     log_directory = str((order.log_directory / run).absolute()) if order.log_directory else ""
@@ -516,8 +516,8 @@ def _assignments(
 
 
 def _names(order: Order, *, is_first: bool) -> list[str]:
-    """n0, n1, … where this launcher can know which of them are its own; otherwise its agents find names, by
-    their host's: so schedulers call the machines of a run, and control knows them by that.
+    """n0, n1, … if this launcher can know which of these names are its own. Otherwise empty names: the agents
+    then use their host's name, as schedulers do, by which control knows the machines.
     """
     if order.node_rank is None and not is_first:
         return [""] * order.nodes
@@ -538,7 +538,7 @@ def _signals(numbers: Sequence[signal.Signals], handle: Callable[[signal.Signals
 
 
 class _Voice:
-    """What Holdfast itself says, on stderr. It never waits for a terminal that is paused."""
+    """Prints Holdfast's own lines on stderr. It never waits for a paused terminal."""
 
     def __init__(self) -> None:
         self.printer = Printer(lambda: None)

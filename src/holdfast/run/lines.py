@@ -1,7 +1,8 @@
-"""The lines of a run that goes on, in a file of its directory: for whoever looks at it later, or again.
+"""The lines of a running run, kept in a file of its directory for viewers that attach later or again.
 
-Several processes append to it: the agents of this machine what members print, the coordinator what Holdfast
-says. It is bounded: when it is full it begins anew. Each line has one character before it, for its stream.
+Several processes append to it: this machine's agents append the members' output, the coordinator Holdfast's
+own lines. The file is bounded: when it is full, it starts again. One character before each line marks its
+stream.
 """
 
 import os
@@ -18,7 +19,7 @@ from holdfast.run.output import BACKLOG_LINES_MAX, CLOSE_WAIT_S, Stream, write_w
 LINES_FILE = "lines"
 LINES_BYTES_MAX = 16 << 20
 LOOK_LINES = 256
-"""After so many lines of its own, a process looks how large the file is."""
+"""After this many lines of its own, a process checks the size of the file."""
 READ_BYTES = 1 << 16
 
 _MARKS: dict[Stream, bytes] = {"stdout": b"1", "stderr": b"2"}
@@ -26,8 +27,8 @@ _STREAMS: dict[bytes, Stream] = {mark: stream for stream, mark in _MARKS.items()
 
 
 class KeptLines:
-    """The file, for one that appends to it, from a thread of its own: a home that does not answer loses lines
-    here, and holds up nobody.
+    """The file for a process that appends to it, with a thread of its own: if the home does not respond,
+    lines are lost here, but nothing waits.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -38,7 +39,7 @@ class KeptLines:
 
     @classmethod
     def opened(cls, path: Path) -> "KeptLines | None":
-        """None where it cannot be written: the run goes on, and cannot be looked at later."""
+        """Open the file. None if it cannot be written: the run continues, but cannot be viewed later."""
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             return cls(os.open(path, flags, 0o600))
@@ -46,12 +47,12 @@ class KeptLines:
             return None
 
     def keep(self, stream: Stream, line: bytes) -> None:
-        """Append a line with its end, or drop it where too many wait."""
+        """Append a line with its end, or drop it if too many wait."""
         with suppress(queue.Full):
             self._queue.put_nowait(_MARKS[stream] + line)
 
     def close(self) -> None:
-        """Wait until all is written, but not for ever."""
+        """Wait until everything is written, for a bounded time."""
         with suppress(queue.Full):
             self._queue.put(None, timeout=CLOSE_WAIT_S)
             self._thread.join(CLOSE_WAIT_S)
@@ -60,7 +61,7 @@ class KeptLines:
         lines = 0
         while (line := self._queue.get()) is not None:
             lines += 1
-            with suppress(OSError):  # the disk is full: perhaps not for long
+            with suppress(OSError):  # the disk may be full only for a while
                 if lines % LOOK_LINES == 0 and os.fstat(self._descriptor).st_size > LINES_BYTES_MAX:
                     os.ftruncate(self._descriptor, 0)
                 write_whole(self._descriptor, line)
@@ -78,13 +79,13 @@ class LinesReader:
     """Reads the file while others append to it."""
 
     def __init__(self, path: Path) -> None:
-        """OSError where there is none."""
+        """Raise `OSError` if there is no such file."""
         self._file = path.open("rb", buffering=0)
         self._rest = b""
 
     def new(self) -> Iterator[KeptLine]:
-        """What has come since the last time, in whole lines."""
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # it has begun anew
+        """The whole lines that were added since the last call."""
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # it has started again
             self._file.seek(0)
             self._rest = b""
         while data := self._file.read(READ_BYTES):

@@ -1,9 +1,9 @@
-"""A worker's line to the coordinator: it beats by itself, never holds the script up, and tells when it ends.
+"""A worker's connection to the coordinator: sends heartbeats, never blocks the script, and reports its end.
 
-Two threads: one sends what the script has to say and a heartbeat four times a second, less often in a crowd;
-the other reads. If the coordinator dies, the reading thread finds its successor, and both go on where they
-were: nothing is lost or heard twice (sent.py), and the script notices nothing.
-Nothing here knows torch, or what the messages mean.
+There are two threads. One sends the script's messages and a heartbeat four times a second, less often if
+there are many members; the other reads. If the coordinator dies, the reading thread finds its successor, and
+both continue where they were: no message is lost or received twice (sent.py), and the script notices nothing.
+This module knows neither torch nor the meaning of the messages.
 """
 
 import contextlib
@@ -26,33 +26,35 @@ from holdfast.run.tls import Channel
 
 BEAT_INTERVAL_S = 0.25
 BEATS_PER_S_MAX = 2048
-"""Of all members together: one coordinator hears them all."""
+"""Heartbeats of all members together, since one coordinator receives them all."""
 REPORT_INTERVAL_S = 1.0
-"""So often a heartbeat carries what the member has measured."""
+"""How often a heartbeat carries the member's measurements."""
 QUEUE_MAX = 16384
-"""Messages that wait to be sent. More than that means that nobody takes them: the link is given up."""
+"""The most messages that wait to be sent. More mean that the other end reads nothing, so the link ends."""
 LAST_WORDS_S = 1.0
-"""How long `send_now` takes at most, however little room the socket has."""
+"""The most time that `send_now` takes, even if the socket's buffer is full."""
 CLOSE_S_MAX = 5.0
-"""How long `close` waits for each of the threads, which end with the process at the latest."""
+"""How long `close` waits for each thread. Threads end with the process at the latest."""
 READ_BYTES = 1 << 16
 
 _TO_WORKER = get_args(wire.ToWorker)
 
 Listener = Callable[[wire.ToWorker | None], None]
-"""Is called in the reading thread with every message, and with None when no coordinator is left."""
+"""Called in the reading thread with every message, and with None when no coordinator is left."""
 Call = Callable[[Address, int | None, float], tuple[socket.socket, handshake.Entry]]
-"""Makes a proven connection to there, for somebody who has received so many messages and waits so long for an
-answer; `HoldfastError` where none is."""
+"""Makes a proven connection to an address, given the number of messages received so far and the time to wait
+for an answer. Raises `HoldfastError` if that fails."""
 
 
 def beat_interval_s(members: int) -> float:
-    """How often each of so many beats."""
+    """The time between two heartbeats of each of this many members."""
     return max(BEAT_INTERVAL_S, members / BEATS_PER_S_MAX)
 
 
 class Link:
-    """One worker's connection, made by `connect`. Reading begins with a listener, so nothing is missed."""
+    """One worker's connection, made by `connect`. Reading starts once there is a listener, so no message is
+    missed.
+    """
 
     def __init__(
         self,
@@ -63,13 +65,15 @@ class Link:
         successor: Call | None = None,
         place: Address = ("", 0),
     ) -> None:
-        """successor: reaches the coordinator's, if that dies; None: it has none. place: where that is."""
+        """successor: connects to the coordinator's successor if the coordinator dies; None if there is none.
+        place: the coordinator's address.
+        """
         self.member = member
         self._successor = successor
         self._place = place
         self._line: tuple[Address, ...] = ()
         self._is_to_be_chosen = False
-        """Whether somebody has answered who may become the coordinator, since it was lost."""
+        """Whether a process that may become the coordinator has answered since the coordinator was lost."""
         self._term = 0
         self._sent = SentFrames()
         self._received = 0
@@ -79,11 +83,13 @@ class Link:
         self._channel = channel or Channel()
         self._listener: Listener | None = None
         self._queue: deque[bytes] = deque()
-        """Frames, in plain: a signal handler may raise in a sender, and TLS misses what is not sent."""
+        """Unencrypted frames: a signal handler may raise in a sender, and TLS would miss a frame that was
+        sealed but not sent.
+        """
         self._rest = memoryview(b"")
-        """What goes over the connection next, sealed. Belongs to whoever has `_sending`."""
-        # Held by itself, not by way of the condition: that is Python, where a signal handler can raise when
-        # the lock is taken and nobody is there yet to give it back.
+        """Sealed bytes to send next. Only the holder of `_sending` may use them."""
+        # Acquired directly, not through the condition: the condition is Python code, in which a signal
+        # handler can raise after the lock is taken and before anything would release it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._sending = threading.Lock()
@@ -91,20 +97,20 @@ class Link:
         self._step = 0
         self._stage: wire.Stage = "starting"
         self.refine: Callable[[wire.Stage], wire.Stage] = lambda stage: stage
-        """Says more about a stage. Is asked in the sending thread, so that the script pays nothing for it."""
+        """Returns a more precise stage. Called in the sending thread, so that it costs the script nothing."""
         self._interval_s = BEAT_INTERVAL_S
         self._report_due_s = 0.0
         self.on_report: Callable[[], wire.Spent | None] = lambda: None
         self._sender = threading.Thread(target=self._send_all, name="holdfast-sender", daemon=True)
         self._reader = threading.Thread(target=self._read_all, name="holdfast-reader", daemon=True)
-        # A forked child (a data loader's, say) would keep the connection open beyond this process's death.
+        # A forked child, such as a data loader's, would keep the connection open after this process's death.
         forget = weakref.WeakMethod(self._forget)
         os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
         self._sender.start()
 
     @classmethod
     def connect(cls, environment: Mapping[str, str]) -> Self:
-        """To the coordinator that the environment names; `HoldfastError` where that does not work."""
+        """Connect to the coordinator that the environment names. Raise `HoldfastError` if that fails."""
         try:
             endpoint, token = environment["HOLDFAST_COORDINATOR"], environment["HOLDFAST_TOKEN"]
             member = environment["HOLDFAST_MEMBER"]
@@ -132,19 +138,19 @@ class Link:
             self._reader.start()
 
     def beat(self, step: int, stage: wire.Stage) -> None:
-        """What the heartbeats tell from now on."""
+        """Set the step and stage that heartbeats report from now on."""
         self._step, self._stage = step, stage
 
     def be_one_of(self, members: int) -> None:
-        """How many they are from now on: in a crowd each beats less often."""
+        """Set the number of members: if there are many, each sends fewer heartbeats."""
         self._interval_s = beat_interval_s(members)
 
     def beat_now(self) -> None:
-        """Have a heartbeat sent that is not due yet."""
+        """Send a heartbeat before it is due."""
         self.send(wire.MemberBeat(member=self.member, step=self._step, stage=self.refine(self._stage)))
 
     def send(self, message: wire.FromWorker) -> None:
-        """Have it sent; returns at once. After the connection has ended it goes nowhere."""
+        """Queue the message and return at once. After the connection has ended, the message is dropped."""
         with self._lock:
             if len(self._queue) >= QUEUE_MAX:
                 self._end()
@@ -153,27 +159,27 @@ class Link:
             self._changed.notify_all()
 
     def send_now(self, message: wire.FromWorker) -> None:
-        """Send it, after all that is still queued, before returning: for last words, and for what must be
-        known before the script goes on. What finds no room in time stays queued. Never raises.
+        """Send the message and all queued ones before returning: for last words, and for messages that must
+        arrive before the script continues. Messages that cannot be sent in time stay queued. Never raises.
         """
         until_s = time.monotonic() + LAST_WORDS_S
         self.send(message)
         if not self._sending.acquire(timeout=LAST_WORDS_S):
-            return  # the coordinator takes nothing at the moment
+            return  # the coordinator reads nothing at the moment
         try:
             self._send_until(until_s)
         except OSError:
-            pass  # it has ended, which the reader tells
+            pass  # the connection ended, which the reader reports
         finally:
             self._sending.release()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all is handed to the kernel; False: it was not, in that time."""
+        """Wait until everything is handed to the kernel. False if that takes longer than the timeout."""
         with self._lock:
             sent = self._changed.wait_for(lambda: not (self._is_waiting and self._is_open), timeout_s)
             if not sent or self._is_waiting:
                 return False
-        if self._sending.acquire(timeout=timeout_s):  # what was taken from the queue is on its way
+        if self._sending.acquire(timeout=timeout_s):  # messages taken from the queue are on their way
             self._sending.release()
             return True
         return False
@@ -188,7 +194,7 @@ class Link:
         self._socket.close()
 
     def _send_all(self) -> None:
-        """The sending thread: what is queued at once, and the heartbeat when it is due."""
+        """The sending thread: send queued messages at once, and the heartbeat when it is due."""
         due_s = time.monotonic()
         while self._is_open:
             with self._lock:
@@ -213,7 +219,7 @@ class Link:
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether there is anything to be sent that nobody is sending."""
+        """Whether there is anything to send that no thread is sending."""
         return bool(self._queue or self._rest)
 
     def _send_queued(self) -> None:
@@ -225,13 +231,13 @@ class Link:
             try:
                 self._socket.sendall(data)
             except OSError:
-                self._break()  # while nobody can put another connection in its place
+                self._break()  # while no other thread can replace the connection
 
     def _send_until(self, until_s: float) -> None:
-        """What is queued, as far as there is room by then. The rest, which may begin within a frame, is what
-        is sent next. `_sending` is held, so nobody else sends meanwhile.
+        """Send queued messages as far as the socket takes them in time. The rest, which may start within a
+        frame, is sent next. `_sending` is held, so no other thread sends meanwhile.
         """
-        # Not select(), which fails where a script has a thousand files open.
+        # Not select(), which fails if a script has a thousand files open.
         room = select.poll()
         room.register(self._socket, select.POLLOUT)
         with self._lock:
@@ -244,7 +250,7 @@ class Link:
                 self._changed.notify_all()
 
     def _seal(self) -> None:
-        """Put what is queued behind what is to be sent next. `_sending` and `_lock` are held."""
+        """Append the queued frames to the bytes to send next. `_sending` and `_lock` are held."""
         for frame in self._queue:
             self._sent.add(frame)
         frames = b"".join(self._queue)
@@ -252,7 +258,7 @@ class Link:
         self._rest = memoryview(bytes(self._rest) + self._channel.seal(frames))
 
     def _read_all(self) -> None:
-        """The reading thread. Whatever ends it, the listener hears of it, once."""
+        """The reading thread. When it ends for any reason, the listener is told once."""
         assert self._listener is not None
         is_connected = True
         while is_connected:
@@ -264,7 +270,7 @@ class Link:
         self._listener(None)
 
     def _read_connection(self, listener: Listener) -> None:
-        # The handshake may have read the beginning of what comes next.
+        # The handshake may have read the beginning of the next message.
         data, wait_s, heard_s = b"", seeking.SILENT_S, time.monotonic()
         while True:
             for message in self._frames.feed(data):
@@ -275,35 +281,35 @@ class Link:
                 received = self._socket.recv(READ_BYTES)
                 if not received:
                     return
-                with self._lock:  # who sends seals, too
+                with self._lock:  # the sending thread uses the channel, too
                     data = self._channel.open(received)
-            else:  # where there is another coordinator now, what it says comes next
+            else:  # if another coordinator has taken over, its messages come next
                 wait_s = seeking.SILENT_INTERVAL_S
                 if self._resumed([one for one in self._line if one != self._place]):
                     heard_s = time.monotonic()
                 elif time.monotonic() - heard_s > seeking.SEEK_S:
-                    self._successor = None  # this side of a cut has none
+                    self._successor = None  # no coordinator on this side of a cut
                     return
 
     def _take(self, message: wire.AnyMessage, listener: Listener) -> None:
         if isinstance(message, wire.Reigning):
-            return  # the coordinator lives; it is not counted
+            return  # only says that the coordinator lives; not counted
         self._received += 1
         if isinstance(message, wire.LineOfSuccession):
             self._line = message.places
         if isinstance(message, wire.Released | wire.Dismissed):
-            self._successor = None  # nothing is left to be said
+            self._successor = None  # no more messages follow
         if isinstance(message, _TO_WORKER):
             listener(message)
 
     def _hears(self, wait_s: float) -> bool:
-        """Whether there is anything to read, or the connection has ended, within this time."""
+        """Whether data arrive, or the connection ends, within this time."""
         came = select.poll()
         came.register(self._socket, select.POLLIN)
         return bool(came.poll(wait_s * 1000))
 
     def _succeeded(self) -> bool:
-        """Go on with the coordinator's successor; False: there is none, or it has given this member up."""
+        """Continue with the coordinator's successor. False if there is none or it gave this member up."""
         began_s, self._is_to_be_chosen = time.monotonic(), False
         while self._successor is not None and self._is_open:
             try:
@@ -318,8 +324,8 @@ class Link:
         return False
 
     def _resumed(self, places: list[Address]) -> bool:
-        """Whether one of these places has a coordinator, with which to go on. `Rejected`: it has given this
-        member up.
+        """Connect to a coordinator at one of these places; whether that worked. Raise `Rejected` if it has
+        given this member up.
         """
         wait_s = seeking.answer_wait_s(self._line)
         for place in places:
@@ -338,11 +344,11 @@ class Link:
         return False
 
     def _take_over(self, connection: socket.socket, entry: handshake.Entry) -> bool:
-        """Speak over this connection from now on."""
+        """Use this connection from now on; whether it is usable."""
         if entry.accepted.term < self._term:
             return False
         if not self._is_broken:
-            self._break()  # who sends over the old one must not wait for it
+            self._break()  # a thread that sends over the old one must not wait for it
         with self._sending, self._lock:
             missed = self._sent.after(entry.accepted.received)
             if missed is None or not self._is_open:
@@ -355,7 +361,7 @@ class Link:
         return True
 
     def _break(self) -> None:
-        """The connection is of no more use. What it swallowed is sent again over the next one, if any."""
+        """Shut the connection down. Messages that it swallowed are sent again over the next one, if any."""
         if self._successor is None:
             self._end()
             return
@@ -372,7 +378,7 @@ class Link:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _forget(self) -> None:
-        """In a forked child: the connection is the parent's. Closing the child's copy does not end it."""
+        """Close a forked child's copy of the connection, which stays the parent's and does not end."""
         self._is_open = False
         self._socket.close()
 
@@ -390,13 +396,13 @@ def _address(endpoint: str) -> Address:
 def shake_hands(
     token: str, role: wire.Role, name: str, place: Address, received: int | None, wait_s: float
 ) -> tuple[socket.socket, handshake.Entry]:
-    """A connection on which both sides proved the token, and how. received: as in `Proof`."""
+    """A connection on which both sides proved the token, and its handshake. received: as in `Proof`."""
     host, port = place
     endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     for _attempt in range(handshake.ATTEMPTS_MAX):
         try:
             connection = socket.create_connection(place, timeout=wait_s)
-        except (OSError, UnicodeError) as error:  # the latter: of a host that no name is
+        except (OSError, UnicodeError) as error:  # UnicodeError: invalid host name
             raise handshake.unreachable(endpoint, error) from None
         try:
             client = handshake.HandshakeClient(
@@ -410,7 +416,7 @@ def shake_hands(
         except (TimeoutError, wire.MalformedFrame):
             connection.close()
             raise handshake.stranger(endpoint) from None
-        except OSError:  # it hung up before it said yes or no
+        except OSError:  # it hung up before it answered
             connection.close()
             time.sleep(handshake.ATTEMPT_INTERVAL_S)
         except BaseException:
@@ -426,7 +432,7 @@ def _proven(connection: socket.socket, client: handshake.HandshakeClient, wait_s
     while entry.run is None:
         left_s = due_s - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError  # it says something now and then
+            raise TimeoutError  # it sends something now and then, but no verdict
         connection.settimeout(left_s)
         connection.sendall(entry.take(connection.recv(READ_BYTES) or _ended()))
     connection.settimeout(None)

@@ -1,4 +1,4 @@
-"""Where a run goes on, for its operator: on this machine, or on another one that took it over from here."""
+"""Find a run for its operator: on this machine, or on another one that took it over from here."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from holdfast.run.seeking import SEEK_WAIT_S
 
 
 async def located(home: Path, run: str, token: str) -> Endpoint:
-    """`InputError` where the run goes on neither here nor, as far as the token opens that, where it may have
-    gone. Of another machine's coordinator the process is not known: its `pid` is 0.
+    """The run's endpoint. Raise `InputError` if the run is neither here nor, as far as the token gives
+    access, on a machine to which it may have moved. For a coordinator on another machine, `pid` is 0.
     """
     try:
         return find_endpoint(home, run)
@@ -28,7 +28,7 @@ async def located(home: Path, run: str, token: str) -> Endpoint:
         if line:
             places = " or ".join(dict.fromkeys(host for host, _ in line))
             raise InputError(
-                f"No run {run!r} is going on on this machine; another one may have taken it over.",
+                f"No run {run!r} is running on this machine; another machine may have taken it over.",
                 hint=f"Ask at {places}, or set HOLDFAST_TOKEN here to the run's token.",
             ) from None
         raise unknown from None

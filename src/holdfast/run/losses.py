@@ -1,9 +1,9 @@
-"""What it means that a process is gone: whose fault it was, what is written down, and when it is too much.
+"""Lost processes: whose fault a loss was, how it is recorded, and when there are too many.
 
-A GPU that failed is a matter of its own: see devices.py.
+devices.py handles failed GPUs.
 
-A loss is acted on at once, whoever tells it first: the agent that saw the exit, the connection that ended or
-the lease that ran out. What the process died of may be known a moment later; only the record waits for it.
+The run acts on a loss at its first sign: the agent saw the exit, the connection ended or the lease ran out.
+The cause of death may be known a moment later; only the record waits for it.
 """
 
 import signal
@@ -23,19 +23,19 @@ from holdfast.run.wire import CODE_DEVICE_FAILED, COORDINATOR_GONE, WorkerExited
 from holdfast.wording import many
 
 SETBACKS_MAX = 16
-"""Losses, or generations that broke, without a commit in between before the run is given up; or so many times
-its members, if more."""
+"""The run is given up after more than this many losses or broken generations without a commit in between, and
+more than `SETBACKS_PER_MEMBER` per seat."""
 SETBACKS_PER_MEMBER = 4
 DETAIL_CHARS_MAX = 2000
 STACKS_CHARS_MAX = 8000
 SAID_CHARS_MAX = 200
 XID_CHARS_MAX = 300
 DEVICE_FAILED = "GPU failure"
-"""What a member died of whose own words about it did not arrive."""
+"""The cause of death of a member whose own report of a GPU failure did not arrive."""
 
 
 def lose(state: RunState, member: Member, why: str, *, onset_ns: int | None = None, cause: str = "") -> None:
-    """The member does not count any more. cause: the key of the fault that is recorded already."""
+    """Count the member as lost. cause: the key of the fault, which is already recorded."""
     _take_out(state, member, why)
     processes.vacate(state, member)
     loss = Loss(lost_ns=state.now_ns, onset_ns=member.onset_ns if onset_ns is None else onset_ns)
@@ -52,7 +52,7 @@ def _take_out(state: RunState, member: Member, why: str) -> None:
         others_done = state.ending.is_anybody_done and any(
             state.roster.members[name].is_done for name in state.generations.announced.present
         )
-        # Rank 0 may have been past a step of which others have not told yet.
+        # Rank 0 may have been past a step that others have not reported yet.
         is_main, step = member.name == state.generations.main, max(state.progress.step, member.reported[1])
         is_last = others_done or (is_main and 0 < state.progress.steps_total <= step)
         if is_last and not member.is_done:
@@ -68,9 +68,10 @@ def _take_out(state: RunState, member: Member, why: str) -> None:
 def lose_unexplained(
     state: RunState, member: Member, guess: str, *, is_known: bool = False, keeps_seat: bool = False
 ) -> None:
-    """The agent is about to say more: the record of the loss waits for it, and the run goes on.
+    """Count the member as lost before its agent explains the loss. The run continues, and only the record of
+    the loss waits for the explanation.
 
-    is_known: the guess is more than that. keeps_seat: nobody is to have its place before.
+    is_known: the guess is certain. keeps_seat: no other member gets its seat before the explanation.
     """
     _take_out(state, member, guess)
     if keeps_seat:
@@ -90,7 +91,7 @@ def fence(
 ) -> None:
     """Give up a member that may still run: end it first, so that it cannot come back.
 
-    account: why, with what is known of this one, in a few words; detail: all of it, for the record.
+    account: why, with facts about this member, in a few words. detail: the full text for the record.
     """
     processes.stop(state, member, 0)
     state.outbox.effects.append(Close("worker", member.name))
@@ -101,7 +102,7 @@ def fence(
 
 
 def lose_node(state: RunState, node: Node, why: str, *, onset_ns: int | None, fault: str) -> None:
-    """The node is gone with all its members. fault: what the record calls that."""
+    """Count the node and all its members as lost. fault: its name in the record."""
     members = [member for member in state.roster.members.values() if member.node == node.name]
     living = [member for member in members if not member.is_lost]
     state.progress.setback = f"node {node.name} lost ({why})"
@@ -109,7 +110,7 @@ def lose_node(state: RunState, node: Node, why: str, *, onset_ns: int | None, fa
     struck = [member.onset_ns for member in living if member.onset_ns is not None]
     onset_ns = min(struck) if struck else onset_ns
     cause = record_fault(state, node.name, fault, onset_ns=onset_ns, detail=why)
-    # Its members' connections may have ended first: all of it is one setback.
+    # Its members' connections may have ended first: all of this is one setback.
     known = [one for one in members if one.role == "active" and one.name in state.generations.unexplained]
     setbacks = max(0, state.progress.setbacks - len(known))
     for member in living:
@@ -130,7 +131,7 @@ def lose_node(state: RunState, node: Node, why: str, *, onset_ns: int | None, fa
 
 
 def leave(state: RunState, member: Member) -> None:
-    """The script came to its end on this member, though the run had not: it counts as finished."""
+    """Count a member as finished whose script ended before the run did."""
     member.has_left = state.ending.is_anybody_done = True
     state.hangs.end_excuses(member.name)
     known = state.generations.unexplained.get(member.name)
@@ -148,8 +149,8 @@ def leave(state: RunState, member: Member) -> None:
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a lost process. why: in a word or two. said: its own words, in one line. detail: all
-    that is known. xid: the number of what the kernel logged about its GPU.
+    """The fate of a lost process. why: in a word or two. said: its own words, in one line. detail: everything
+    known. xid: the number of the error that the kernel logged about its GPU.
     """
 
     why: str
@@ -159,9 +160,9 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(state: RunState, member: Member, message: WorkerExited) -> None:
-    """Write down what it died of; and that it was lost, unless that is known."""
+    """Record the cause of death, and the loss unless it is already known."""
     why = "connection ended" if is_cut_off(message) else cause_of_death(message)
-    # A sentence is said when the run fails with it; of a traceback the last line has the exception.
+    # A sentence is printed when the run fails with it. The last line of a traceback has the exception.
     said = _sentence(message) or message.complaint.strip().rpartition("\n")[2].strip()
     said = "" if is_cut_off(message) or is_mistake(state, member, message) else said[:SAID_CHARS_MAX]
     xid = None if message.xid is None else message.xid.code
@@ -175,7 +176,7 @@ def explain(state: RunState, member: Member, message: WorkerExited) -> None:
 
 
 def account(state: RunState, name: str, told: Account) -> None:
-    """Write down a loss that was noticed before, and the fault behind it, as of that moment."""
+    """Record a loss that was noticed before and its fault, dated to when it was noticed."""
     known = state.generations.unexplained.pop(name, None)
     if known is None:
         return
@@ -191,14 +192,14 @@ def account(state: RunState, name: str, told: Account) -> None:
 
 
 def close_account(state: RunState, name: str, why: str) -> None:
-    """Write down a loss that was noticed before, and behind which there is no fault of its own."""
+    """Record a loss that was noticed before and has no fault of its own."""
     known = state.generations.unexplained.pop(name, None)
     if known is not None:
         _record_lost(state, name, why, known)
 
 
 def detail_of(message: WorkerExited, first: str = "") -> str:
-    """What is written down of a process that ended: `first`, then the kernel's words, then its own last."""
+    """The recorded detail of a process that ended: `first`, the kernel's message, and its last output."""
     logged = "" if message.xid is None else xid_words(message.xid)
     head = "\n".join(part for part in (first, logged) if part)
     tail = message.complaint or "\n".join(message.tail)
@@ -226,10 +227,11 @@ def judge_mistake(state: RunState, message: WorkerExited) -> None:
 
 
 def judge_script(state: RunState, member: Member, message: WorkerExited) -> None:
-    """A script that raised would raise again: at the start, or twice the same, it ends the run.
+    """Judge a script that raised. It would raise again, so at the start, or the same way twice, it ends the
+    run.
 
-    In a step, data or a machine may be to blame, so commits in between excuse it. What the script does by
-    itself, between steps or after them, is not done at all where it fails: twice the same is enough.
+    In a step, data or a machine may be to blame, so commits in between excuse it. The script's own work,
+    between steps or after them, is not done at all if it fails, so the same failure twice is enough.
     """
     complaint = _complaint(message)
     reason = ""
@@ -256,14 +258,14 @@ def _is_again_between_steps(state: RunState, member: Member, complaint: str) -> 
 
 
 def survive(state: RunState, name: str, complaint: str) -> None:
-    """The run goes on after this, once a step is committed; if others fail the same way first, it ends."""
+    """Hold back the complaint until a step is committed: if others fail the same way first, the run ends."""
     state.progress.survived.hold(name, complaint)
     if not state.progress.setbacks or state.ending.closing is not None:
-        state.print_held()  # it has gone on already
+        state.print_held()  # the run has already continued
 
 
 def judge_setbacks(state: RunState) -> None:
-    """Losses with nothing gained in between cannot go on for ever."""
+    """End the run after too many losses without progress in between."""
     if (
         state.progress.setbacks > SETBACKS_MAX
         and state.progress.setbacks > SETBACKS_PER_MEMBER * state.roster.seats
@@ -273,10 +275,11 @@ def judge_setbacks(state: RunState) -> None:
 
 
 def is_mistake(state: RunState, member: Member, message: WorkerExited) -> bool:
-    """Whether the process ended with a sentence for the user, that all of them would end with.
+    """Whether the process ended with a sentence for the user that all members would end with.
 
-    Not so a newcomer to a run that has come some way: what it cannot do, its machine cannot. Nor the first of
-    several members, until it is said again, as with scripts that raise.
+    A newcomer's sentence does not count once the run has committed a step, because only its machine may be
+    the cause. Nor does the sentence of the first of several members, until it is repeated, as with scripts
+    that raise.
     """
     if _sentence(message) in ("", COORDINATOR_GONE):
         return False
@@ -290,7 +293,7 @@ def is_mistake(state: RunState, member: Member, message: WorkerExited) -> bool:
 
 
 def is_cut_off(message: WorkerExited) -> bool:
-    """Whether the process ended because its connection had."""
+    """Whether the process ended because its connection had ended."""
     return _sentence(message) == COORDINATOR_GONE
 
 
@@ -306,7 +309,7 @@ def cause_of_death(message: WorkerExited) -> str:
 
 
 def _sentence(message: WorkerExited) -> str:
-    """What the process said to the user, without the hint; empty where it did not end with a sentence."""
+    """The process's sentence for the user, without the hint; empty if it did not end with a sentence."""
     complaint = message.complaint.strip()
     if message.code != ending.CODE_MISTAKE or not complaint.startswith(COMPLAINT_PREFIX):
         return ""
@@ -341,7 +344,7 @@ def record_fault(
     detail: str = "",
     at_ns: int | None = None,
 ) -> str:
-    """The key of the fault. at_ns: when it was noticed, if not now."""
+    """Record a fault and return its key. at_ns: when it was noticed, if not now."""
     at_ns = state.now_ns if at_ns is None else at_ns
     key = f"fault {subject} {at_ns}"
     state.outbox.record(
@@ -358,5 +361,5 @@ def record_fault(
 
 
 def _key(member: str) -> str:
-    """By which what follows from a member's loss names it."""
+    """The key by which later events name a member's loss as their cause."""
     return f"lost {member}"

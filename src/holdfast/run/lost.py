@@ -1,7 +1,7 @@
-"""Runs of this machine that ended without a word: their coordinator was killed, and so was its successor.
+"""Runs of this machine that ended without a word because their coordinator and its successor were killed.
 
-What they leave behind is the file by which operators find a coordinator, which nobody holds any more. Whoever
-looks at the record next writes down that the run is over, and since when, and takes the file away.
+They leave behind the file by which operators find a coordinator, no longer locked by any process. The next
+command that reads the record writes down that the run is over, and since when, and removes the file.
 """
 
 import fcntl
@@ -19,16 +19,16 @@ REASON = "lost: its coordinator died, and no successor took its place"
 
 
 def write_end(home: Path, lost: LostRun, last_ns: int) -> None:
-    """Record that the run is over. last_ns: of its last event. Two who do so at once do it once."""
+    """Record that the run is over. last_ns: of its last event. Two processes at once record it only once."""
     directory = run_directory(home, lost.run)
-    with suppress(OSError), (directory / FILE).open("r+b") as file:  # NFS locks no other file alone
+    with suppress(OSError), (directory / FILE).open("r+b") as file:  # writable: NFS requires it
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not (directory / FILE).exists():
             return
-        ended_ns = max(lost.seen_ns, last_ns + 1)  # an event that follows an end undoes it
+        ended_ns = max(lost.seen_ns, last_ns + 1)  # an event after the end would undo it
         with Recorder(home / JOURNAL_DIRECTORY, run=lost.run, clock=SystemClock()) as recorder:
             recorder.record(RunEnded, occurred_ns=ended_ns, outcome="failed", reason=REASON)
         for name in (LINES_FILE, FILE):
             (directory / name).unlink(missing_ok=True)
-        with suppress(OSError):  # there are checkpoints in it
+        with suppress(OSError):  # it contains checkpoints
             directory.rmdir()

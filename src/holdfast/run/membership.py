@@ -1,11 +1,12 @@
-"""Who is in a run: the state machine that the coordinator drives, and the twin drives in its place.
+"""The members of a run: a state machine that the coordinator drives, or the twin in its place.
 
-`advance` takes what happened and says what is to be done; `deadline` says when it wants to be asked again. It
+`advance` takes an event and returns the effects to carry out; `deadline` says when it wants the next call. It
 has no clock, no socket and no randomness: the same events at the same times give the same effects. The state
 is changed in place, because copying thousands of members for every heartbeat would cost more than deciding.
 
-A script that joins is protected: it goes on in generations (joined.py). One that never does is restarted
-as a whole (plain.py). Which of them it is shows when the first worker joins; until then it may be either.
+A script that joins is protected: it continues in generations (joined.py). A script that never joins is
+restarted as a whole (plain.py). Which kind it is shows when the first worker joins; until then it may be
+either.
 """
 
 from collections.abc import Sequence
@@ -89,10 +90,10 @@ from holdfast.run.wire import (
 )
 
 NODE_LOST, AGENT_STOPPED = "node lost", "agent stopped"
-"""What the record calls the loss of a node."""
+"""The names in the record for the loss of a node."""
 NO_HEARTBEAT = "no heartbeat"
 SILENT_S = 3.0
-"""Heartbeats of an agent come four times a second."""
+"""An agent that sends nothing for this long is silent: its heartbeats come four times a second."""
 
 __all__ = ["RunPolicy", "RunState", "advance", "deadline", "initial"]
 
@@ -108,7 +109,7 @@ def initial(policy: RunPolicy, now_ns: int) -> RunState:
 
 
 def deadline(state: RunState) -> int | None:
-    """When `advance` wants a `Tick` at the latest; None: only something else that happens can matter."""
+    """When `advance` wants a `Tick` at the latest; None if it waits only for other events."""
     if state.ending.is_over:
         return None
     dues_ns = [due_ns for due_ns in (state.outbox.due_ns, state.outbox.lease_due_ns) if due_ns is not None]
@@ -116,8 +117,8 @@ def deadline(state: RunState) -> int | None:
 
 
 def advance(state: RunState, event: Happening, now_ns: int) -> tuple[Effect, ...]:
-    """Take in what happened; what is to be done about it, in this order."""
-    state.now_ns = max(state.now_ns, now_ns)  # a clock that goes back must not undo a deadline
+    """Take in an event. Return the effects to carry out, in order."""
+    state.now_ns = max(state.now_ns, now_ns)  # a clock that jumps back must not undo a deadline
     if state.ending.is_over:
         _turn_back(state, event)
     elif _take_in(state, event):
@@ -127,7 +128,7 @@ def advance(state: RunState, event: Happening, now_ns: int) -> tuple[Effect, ...
 
 
 def _take_in(state: RunState, event: Happening) -> bool:
-    """Whether the event may change what is to be done; heartbeats and commits do not."""
+    """Take in the event; whether it may require action. Heartbeats and commits do not."""
     match event:
         case FromMember(name, DeviceFailed() as message):
             devices.said(state, name, message)
@@ -165,7 +166,7 @@ def _take_in(state: RunState, event: Happening) -> bool:
             state.outbox.record(state.policy.started(state.now_ns, state.launch.gpus))
         case Tick():
             if state.outbox.due_ns is not None and state.now_ns - state.outbox.due_ns > ns(LATE_S):
-                state.hangs.resumed_ns = state.now_ns  # commits that were made meanwhile are still to be read
+                state.hangs.resumed_ns = state.now_ns  # commits made meanwhile are not read yet
             _check_leases(state)
     return True
 
@@ -182,11 +183,11 @@ def _took_over(state: RunState, place: str) -> None:
         ActionTaken(id="", occurred_ns=state.now_ns, subject="coordinator", action=TAKE_OVER, reason=lost)
     )
     for member in state.roster.members.values():
-        member.clock = None  # this process has one of its own
+        member.clock = None  # this process's clock differs
 
 
 def _settle(state: RunState) -> None:
-    """Do whatever can be done as things stand, and work out when to look again."""
+    """Do everything that the present state allows, and work out when to look again."""
     state.outbox.due_ns = None
     devices.give_up(state)
     losses.give_up_explanations(state)
@@ -205,7 +206,7 @@ def _settle(state: RunState) -> None:
 
 
 def _turn_back(state: RunState, event: Happening) -> None:
-    """The run is over; a node or member that comes now is told so."""
+    """After the run is over, tell so to a node that joins or an operator that asks."""
     match event:
         case FromNode(name, AgentJoined()):
             end = state.ending.closing.end if state.ending.closing is not None else None
@@ -259,7 +260,7 @@ def _lose_node(state: RunState, node: Node, why: str, onset_ns: int | None = Non
 
 
 def _is_agent_silent(state: RunState, node: Node) -> bool:
-    """Whether the agent alone is to blame: it has been silent for long, and its members have spoken since."""
+    """Whether the agent alone is to blame: it has been silent for long, but its members have not."""
     silent_ns = state.now_ns - node.seen_ns
     heard_ns = max(
         (member.seen_ns or 0 for member in state.roster.members.values() if member.node == node.name),
@@ -298,7 +299,7 @@ def _heard_node(state: RunState, node: Node, message: FromAgent) -> bool:
 
 
 def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
-    """Whether what a living member said may change what is to be done."""
+    """Handle a living member's message; whether it may require action."""
     member.seen_ns = state.now_ns
     match message:
         case MemberBeat():
@@ -327,7 +328,7 @@ def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
         case Published():
             member.told += 1
             hangs.published(state, member, message.generation)
-            return False  # between the members alone: the coordinator passes it on
+            return False  # only for other members: the coordinator passes it on
         case Checkpointed():
             _checkpointed(state, member, message)
             return False
@@ -360,8 +361,8 @@ def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
 
 
 def _heard_members(state: RunState, names: Sequence[str], message: Committed | Regrouped) -> bool:
-    """Whether what they all said may change what is to be done. The last one decides; what the others said is
-    only entered, which is much quicker for thousands of members.
+    """Handle the same message from several members; whether it may require action. Only the last one is
+    handled in full; the others are just noted, which is much faster for thousands of members.
     """
     *others, last = map(state.roster.members.__getitem__, names)
     for member in others:
@@ -380,7 +381,7 @@ def _worker_joined(state: RunState, member: Member) -> None:
 
 
 def _protect(state: RunState) -> None:
-    """The script is one that joins: it goes on in generations."""
+    """Note that the script joins and so continues in generations."""
     if not state.launch.is_protected:
         state.launch.is_protected = True
         state.outbox.record(PhaseEntered(id="", occurred_ns=state.now_ns, phase="init"))
@@ -390,20 +391,20 @@ def _worker_disconnected(state: RunState, name: str) -> None:
     devices.disconnected(state, name)
     member = state.roster.living(name)
     if member is None or not state.launch.is_protected or state.ending.closing is not None:
-        return  # its agent will say that it went
-    # A script may join and end without more: where it was in no generation, nobody misses it meanwhile.
+        return  # its agent will report the exit
+    # A script may join and end right away. If it was in no generation, no other member waits for it.
     keeps_seat = member.role == "active" and not member.since_generation
     losses.lose_unexplained(state, member, "connection ended", keeps_seat=keeps_seat)
 
 
 def _worker_exited(state: RunState, node: Node, message: WorkerExited) -> None:
-    """An agent saw a process go. The loss may be known already; what it died of is not."""
+    """Handle an exit that an agent saw. The loss may already be known, but not the cause of death."""
     node.port = message.port or node.port
     member = state.roster.members.get(message.member)
     if member is None or member.is_gone:
         return
     if devices.exited(state, member, message):
-        pass  # it is written down and judged there
+        pass  # recorded and judged there
     elif state.ending.closing is not None:
         _exited_at_the_end(state, member, message)
     elif member.is_stopped:
@@ -418,9 +419,9 @@ def _worker_exited(state: RunState, node: Node, message: WorkerExited) -> None:
 
 
 def _judge(state: RunState, member: Member, message: WorkerExited) -> None:
-    """What a failed process means for the run as a whole."""
+    """Decide what a failed process means for the run as a whole."""
     if losses.is_cut_off(message):
-        _protect(state)  # only a process that is at `join()` has a connection
+        _protect(state)  # only a process that has reached `join()` has a connection
     elif losses.is_mistake(state, member, message):
         losses.judge_mistake(state, message)
     elif not state.launch.is_protected:
@@ -431,19 +432,19 @@ def _judge(state: RunState, member: Member, message: WorkerExited) -> None:
 
 
 def _came_too_late(state: RunState, member: Member) -> bool:
-    """A newcomer before whom the end came: its script has nothing to finish."""
+    """Whether the run ended before this newcomer took part, so that its script has nothing to finish."""
     is_released = state.ending.closing is not None and state.ending.closing.is_released
     return is_released and state.launch.is_protected and not member.is_done
 
 
 def _exited_at_the_end(state: RunState, member: Member, message: WorkerExited) -> None:
-    """After the release a script may still fail, in what it does with the result."""
+    """Handle an exit while the run ends. After the release, a script may still fail in its final work."""
     assert state.ending.closing is not None
     if message.code == 0:
         losses.close_account(state, member.name, "exit 0")
         return
     if member.is_lost:
-        losses.explain(state, member, message)  # it was lost before; the others have gone on without it
+        losses.explain(state, member, message)  # it was lost before, and the others continued without it
         return
     if not state.ending.closing.is_released or member.is_stopped:
         return
@@ -456,12 +457,12 @@ def _exited_at_the_end(state: RunState, member: Member, message: WorkerExited) -
 
 def _checkpointed(state: RunState, member: Member, message: Checkpointed) -> None:
     if message.happened == "loaded":
-        member.loaded = (message.step, message.place)  # recorded if the generation goes on from it
+        member.loaded = (message.step, message.place)  # recorded if the generation continues from it
         member.restore_ns = message.restore_ns
         member.from_memory = message.is_snapshot
         return
-    if message.is_snapshot:  # it could not be taken, or not be used
-        member.snapshot = 0  # what it had may have gone with it
+    if message.is_snapshot:  # it could not be taken or used
+        member.snapshot = 0  # its earlier snapshot may be gone, too
         if gist(message.reason) != gist(state.progress.checkpointing.snapshot_failure):
             state.outbox.say(message.reason, "trouble")
             state.outbox.record(checkpoint_event(message, state.now_ns))
@@ -481,7 +482,7 @@ def _checkpointed(state: RunState, member: Member, message: Checkpointed) -> Non
 
 
 def _proven(state: RunState, message: Proven) -> None:
-    """The proof itself has recorded what it found."""
+    """Report the result of a proof. The proof itself has recorded it."""
     times, found = state.progress.checkpointing, (message.step, state.now_ns)
     match message.verdict:
         case "proven":
@@ -513,7 +514,7 @@ def _time_checkpoint(state: RunState, message: Checkpointed) -> None:
 
 
 def _struck(state: RunState, member: Member, message: Struck) -> None:
-    """A planned fault strikes: it must not strike again, and the loss that follows began here."""
+    """Note that a planned fault strikes. It must not strike again, and the loss that follows starts here."""
     member.struck_ns = state.now_ns
     for fault in state.policy.faults:
         if fault.id == message.fault:
@@ -530,7 +531,7 @@ def _struck(state: RunState, member: Member, message: Struck) -> None:
 
 
 def _strike(state: RunState, strike: Strike) -> Answer:
-    """Do as the operator wants, to whom they name or to one that their seed picks."""
+    """Strike the target that the operator names, or a member that the seed picks."""
     if state.ending.closing is not None:
         return Answer(ok=False, sentence="the run is ending")
     generation = state.generations.announced
@@ -570,7 +571,7 @@ def _strike(state: RunState, strike: Strike) -> Answer:
 
 
 def _expect(state: RunState, seen_ns: int) -> None:
-    """A node or member that was seen then has a lease: look when it may end."""
+    """Schedule a look for when the lease of a node or member seen at `seen_ns` may end."""
     due_ns = seen_ns + state.observed.lease_ns
     state.outbox.lease_due_ns = (
         due_ns if state.outbox.lease_due_ns is None else min(state.outbox.lease_due_ns, due_ns)
@@ -578,7 +579,7 @@ def _expect(state: RunState, seen_ns: int) -> None:
 
 
 def _note_stops(state: RunState, node: Node, stopped: tuple[str, ...]) -> bool:
-    """The kernel shows other processes of the node as stopped than before."""
+    """Note a change in which processes of the node the kernel shows as stopped."""
     before, node.stopped = node.stopped, stopped
     for name in before:
         if name not in stopped and state.hangs.stopped.pop(name, None) is not None:
@@ -596,13 +597,13 @@ def _note_stops(state: RunState, node: Node, stopped: tuple[str, ...]) -> bool:
 
 
 def _check_leases(state: RunState) -> None:
-    """Give up nodes that were silent for too long, and members that were stopped for as long."""
+    """Give up nodes that were silent for too long, and members that were stopped for too long."""
     due_ns = state.outbox.lease_due_ns
     if due_ns is None or state.now_ns < due_ns:
         return
     late_ns = state.now_ns - due_ns
     if late_ns > ns(LATE_S):
-        # A moment more than it was held up: whoever's lease ended exactly now must be heard first, too.
+        # A moment more than the delay: a node whose lease ended exactly now must be heard first, too.
         _renew_leases(state, late_ns + ns(LATE_S))
     state.outbox.lease_due_ns = None
     lease_ns = state.observed.lease_ns
@@ -616,7 +617,7 @@ def _check_leases(state: RunState) -> None:
 
 
 def _check_stops(state: RunState, lease_ns: int) -> None:
-    """A stopped member is replaced; but if no other holds the state, the run waits first."""
+    """Replace stopped members. If no other member holds the state, the run waits first."""
     holders = state.holders
     is_last = bool(holders) and state.hangs.stopped.keys() >= set(holders)
     state.hangs.all_stopped_ns = (state.hangs.all_stopped_ns or state.now_ns) if is_last else None
@@ -642,7 +643,7 @@ def _check_stops(state: RunState, lease_ns: int) -> None:
 
 
 def _is_patience_over(state: RunState) -> bool:
-    """All that hold the state are stopped: whether the run has waited for them long enough."""
+    """Whether the run has waited long enough while all members that hold the state are stopped."""
     assert state.hangs.all_stopped_ns is not None
     due_ns = state.hangs.all_stopped_ns + state.wait_ns
     if state.now_ns >= due_ns:
@@ -659,7 +660,7 @@ def _is_patience_over(state: RunState) -> bool:
 
 
 def _renew_leases(state: RunState, more_ns: int) -> None:
-    """This process was held up: what the others said meanwhile is still to be read."""
+    """Extend all leases after this process was held up, because messages from meanwhile are not read yet."""
     for node in state.roster.nodes.values():
         node.seen_ns = min(state.now_ns, node.seen_ns + more_ns)
     for name, since_ns in state.hangs.stopped.items():

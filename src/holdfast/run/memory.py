@@ -1,8 +1,8 @@
 """Memory that outlives the workers of a node: files without a name, which the agent holds and hands over.
 
-They take no room until a worker gives them a size. The kernel frees them with the last process that has a
-descriptor: nothing is left of them when the run ends, also if the agent is killed, because its workers die
-with it. What is in them is the business of `train`.
+They take no space until a worker gives them a size. The kernel frees them with the last process that has a
+descriptor. So nothing is left of them when the run ends, even if the agent is killed, because its workers die
+with it. `train` defines their content.
 """
 
 import os
@@ -12,18 +12,18 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 
 VARIABLE = "HOLDFAST_SNAPSHOTS"
-"""By which a worker knows the descriptors: those of the first slot, then those of the next."""
+"""Tells a worker the descriptors: those of the first slot, then those of the next."""
 EVERY_VARIABLE = "HOLDFAST_SNAPSHOT_EVERY"
 NAME = "holdfast-snapshot"
 VERSIONS = 2
-"""Files of a slot: while one is written, the other is whole."""
+"""Files per slot: while one is written, the other is whole."""
 
 SlotFiles = tuple[tuple[int, ...], ...]
 """The descriptors of each slot."""
 
 
 class HeldMemory:
-    """An agent's, for each of its slots. slots: 0 holds nothing."""
+    """An agent's memory files for each of its slots. slots: 0 to hold none."""
 
     def __init__(self, slots: int) -> None:
         self.slots: SlotFiles = tuple(
@@ -37,7 +37,7 @@ class HeldMemory:
 
     @property
     def told(self) -> str:
-        """As a worker is told of it."""
+        """The descriptors as text for a worker's environment."""
         return ",".join(map(str, self.descriptors))
 
     def close(self) -> None:
@@ -47,8 +47,8 @@ class HeldMemory:
 
 
 def given(environment: Mapping[str, str]) -> SlotFiles:
-    """What this process was handed by its agent; nothing where it has none, or has lost it on the way. What
-    this process starts from now on does not get it.
+    """The files that this process got from its agent; empty if it has no agent or they were closed on the
+    way. Processes started from now on do not inherit them.
     """
     try:
         descriptors = [int(word) for word in environment.get(VARIABLE, "").split(",") if word]
@@ -63,17 +63,15 @@ def given(environment: Mapping[str, str]) -> SlotFiles:
 
 
 def _is_ours(descriptor: int) -> bool:
-    """Whether nobody else has the number by now: a program that stands before the script may close files."""
+    """Whether the number still names our file: a program that wraps the script may close files."""
     return str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith(f"/memfd:{NAME}-")
 
 
-# ---- how much there is -----------------------------------------------------------------------------------
+# ---- available memory ------------------------------------------------------------------------------------
 
 
 def memory_left_bytes(root: Path = Path("/")) -> int:
-    """What this machine has left, or the control group that has the least of those that this process is in.
-    Raises `OSError`.
-    """
+    """The memory left on this machine, or in the tightest control group of this process. Raises `OSError`."""
     lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
     machine_bytes = int(_figures(lines).get("MemAvailable:", 0)) << 10
     return min([machine_bytes, *_left_in_groups(root)])
@@ -81,7 +79,7 @@ def memory_left_bytes(root: Path = Path("/")) -> int:
 
 def _left_in_groups(root: Path) -> Iterator[int]:
     for group, (limit, used, cached) in _groups(root):
-        with suppress(OSError, ValueError):  # no such group is seen from here, or it has no limit
+        with suppress(OSError, ValueError):  # the group is not visible from here, or has no limit
             limit_bytes = int((group / limit).read_text(encoding="ascii"))
             used_bytes = int((group / used).read_text(encoding="ascii"))
             stat = _figures((group / "memory.stat").read_text(encoding="ascii").splitlines())
@@ -89,8 +87,8 @@ def _left_in_groups(root: Path) -> Iterator[int]:
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """The groups of this process and all that they are in, with the names of their files: the limit, what is
-    used, and what of that the kernel gives up when it is short.
+    """The control groups of this process and their parents, with the names of their files: the limit, the
+    usage, and the part of the usage that the kernel can reclaim.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -112,10 +110,10 @@ def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
 
 _UNIFIED = ("memory.max", "memory.current", "inactive_file")
 _SEPARATE = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-"""Of control groups of the second and of the first kind."""
+"""For control groups of version 2 and of version 1."""
 
 
 def _figures(lines: list[str]) -> dict[str, int]:
-    """The first number of each line, by what stands before it."""
+    """The first number of each line, by the word before it."""
     words = [line.split() for line in lines]
     return {each[0]: int(each[1]) for each in words if len(each) > 1 and each[1].isdecimal()}

@@ -1,7 +1,7 @@
 """The ranks that make one replica of the model: `--shard 4`, or `--shard shard=2,tp=2`.
 
-Where the model is sharded, a replica is several members together, each with its part. Ranks count through the
-dimensions in one order, `pp`, `shard`, `tp`: tensor parallel ranks, which talk most, are neighbours.
+If the model is sharded, a replica is several members together, each with its part. Ranks count through the
+dimensions in the order `pp`, `shard`, `tp`, so tensor parallel ranks, which communicate most, are neighbours.
 """
 
 import math
@@ -19,13 +19,13 @@ _HINT = "Give a number of ranks, --shard 4, or sizes by name, --shard shard=2,tp
 
 
 class MeshShape(msgspec.Struct, frozen=True):
-    """The sizes of a replica's dimensions, in the order of `DIMENSIONS`. Empty: the model is not sharded."""
+    """The sizes of a replica's dimensions, in the order of `DIMENSIONS`. Empty for an unsharded model."""
 
     sizes: tuple[tuple[MeshDimension, int], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """What the user wrote. InputError where it is not a shape."""
+        """The shape that the user wrote. Raise `InputError` if it is not valid."""
         sizes: dict[MeshDimension, int] = {}
         for part in text.split(","):
             name, equals, number = part.strip().rpartition("=")
@@ -45,31 +45,31 @@ class MeshShape(msgspec.Struct, frozen=True):
 
     @property
     def ranks(self) -> int:
-        """Members of one replica."""
+        """The number of members of one replica."""
         return math.prod(size for _, size in self.sizes)
 
     @property
     def slices(self) -> int:
-        """Into how many slices, one for each rank along `shard`, a replica cuts the data of a lane."""
+        """The number of slices into which a replica cuts a lane's data, one for each rank along `shard`."""
         return self.size("shard")
 
     @property
     def last_stage(self) -> int:
-        """The first rank of the last stage: it has the loss, and others may not."""
+        """The first rank of the last pipeline stage. It has the loss; others may not."""
         return self.ranks - self.ranks // self.size("pp")
 
     def size(self, dimension: MeshDimension) -> int:
         return dict(self.sizes).get(dimension, 1)
 
     def place(self, rail: int) -> dict[MeshDimension, int]:
-        """Where a rank of the replica is in each dimension."""
+        """The position of a rank of the replica in each dimension."""
         found: dict[MeshDimension, int] = {}
         for name, size in reversed(self.sizes):
             rail, found[name] = divmod(rail, size)
         return {**dict.fromkeys(DIMENSIONS, 0), **found}
 
     def beside(self, rail: int, dimension: MeshDimension) -> tuple[int, ...]:
-        """The ranks of the replica that differ from this one in this dimension alone, itself included."""
+        """The ranks of the replica that differ from this one only in this dimension, itself included."""
         stride = math.prod(
             size for name, size in self.sizes if DIMENSIONS.index(name) > DIMENSIONS.index(dimension)
         )
@@ -77,7 +77,7 @@ class MeshShape(msgspec.Struct, frozen=True):
         return tuple(first + stride * number for number in range(self.size(dimension)))
 
     def check_fits(self, *, slots: int, nodes_min: int) -> None:
-        """InputError unless nodes with so many slots can hold whole replicas."""
+        """Raise `InputError` unless nodes with this many slots can hold whole replicas."""
         if self.ranks > slots * nodes_min:
             raise InputError(
                 f"A replica has {self.ranks} ranks; the run may have only {slots * nodes_min} members.",
@@ -99,8 +99,8 @@ class MeshShape(msgspec.Struct, frozen=True):
 
 
 def mirror_offset(nodes: Sequence[str]) -> int:
-    """How many ranks behind a rank its mirror is, so that as many as can be are on another node. nodes: where
-    the ranks of a replica are.
+    """The offset from a rank to its mirror that puts as many mirrors as possible on another node. nodes: the
+    nodes of a replica's ranks.
     """
 
     def apart(offset: int) -> int:

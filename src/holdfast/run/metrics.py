@@ -1,10 +1,10 @@
-"""What a run shows to Prometheus while it goes: its steps, and where its members' time goes.
+"""A run's metrics for Prometheus: its steps, and where its members' time goes.
 
-A page of text, made from the coordinator's status whenever somebody asks for it, in the thread that serves
-it (pages.py). Nothing of the run waits for it: what goes wrong here is the scraper's loss.
+The page is made from the coordinator's status at each scrape, in the thread that serves it (pages.py). The
+run never waits for it, and an error here affects only the scraper.
 
-A gauge in seconds is the mean over the steps of about a second, or the last step where that took longer: of
-steps that take milliseconds a scrape would else see one in a thousand. The counters miss nothing.
+A gauge in seconds is the mean over the steps of about a second, or the last step if that took longer.
+Otherwise, with steps of milliseconds, a scrape would see one step in a thousand. The counters miss nothing.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ Ask = Callable[[], Status]
 
 
 class RunCollector(Collector):
-    """The run's metrics as they are at the moment of a scrape."""
+    """The run's metrics at the moment of a scrape."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -49,14 +49,12 @@ class RunCollector(Collector):
         yield from _of_members(status.run, [member for member in stepping if member.spent[0].steps])
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: a registry would otherwise ask for a status when there is none yet."""
+        """Describe nothing, so that a registry does not ask for a status before there is one."""
         return iter(())
 
 
 def _of_run(status: Status, stepping: list[MemberStatus]) -> Iterator[Metric]:
-    known = InfoMetricFamily(
-        "holdfast_run", "The run, whose it is and the version that runs it.", labels=_RUN
-    )
+    known = InfoMetricFamily("holdfast_run", "The run, its team and the version of Holdfast.", labels=_RUN)
     known.add_metric([status.run], {"team": status.team, "version": __version__})
     yield known
     steps = CounterMetricFamily("holdfast_run_steps", "Steps committed.", labels=_RUN)
@@ -71,14 +69,14 @@ def _of_run(status: Status, stepping: list[MemberStatus]) -> Iterator[Metric]:
         ("checkpoint_write_seconds", "The last checkpoint, until it was durable.", status.write_s),
         (
             "checkpoint_exposure_steps",
-            "Steps since the newest durable checkpoint: what the loss of all agents costs.",
+            "Steps since the newest durable checkpoint: the cost of losing all agents.",
             max(0, status.step - status.saved_step) if status.saved_step else None,
         ),
         *_of_proofs(status),
         ("snapshot_seconds", "How long a member waited for the last snapshot in memory.", status.snapshot_s),
         (
             "snapshot_exposure_steps",
-            "Steps since the newest snapshot in memory: what the death of all members costs.",
+            "Steps since the newest snapshot in memory: the cost of losing all members.",
             None if status.snapshot_step is None else max(0, status.step - status.snapshot_step),
         ),
         (
@@ -90,7 +88,7 @@ def _of_run(status: Status, stepping: list[MemberStatus]) -> Iterator[Metric]:
         ("members", "Members that take part.", len(stepping)),
         ("nodes", "Nodes that have joined.", sum(node.alive for node in status.nodes)),
         ("lanes", "Lanes of a step.", lanes),
-        ("lanes_skipped", "Lanes of the last step that nobody computed.", status.lanes_skipped),
+        ("lanes_skipped", "Lanes of the last step that no member computed.", status.lanes_skipped),
     )
     for name, meaning, value in gauges:
         if value is not None:
@@ -100,14 +98,14 @@ def _of_run(status: Status, stepping: list[MemberStatus]) -> Iterator[Metric]:
 
 
 def _of_proofs(status: Status) -> Iterator[tuple[str, str, float | None]]:
-    """Of checkpoints that were loaded into a fresh process and computed with; nothing before the first."""
+    """Metrics of checkpoints that a fresh process loaded and computed with; empty before the first proof."""
     last = max((moment for _, moment in filter(None, (status.proven, status.refuted))), default=None)
     if status.proven is not None:
         step, moment_ns = status.proven
         yield "checkpoint_proven_step", "Step of the checkpoint that was last proven.", step
         yield (
             "checkpoint_proven_timestamp_seconds",
-            "When a checkpoint was last loaded, computed with, and came to what the run had.",
+            "When a checkpoint was last proven: loaded, computed with, and equal to the run's result.",
             moment_ns / 1e9,
         )
     if last is not None:
@@ -158,14 +156,16 @@ def _seconds(spent: Spent, part: str) -> float:
 
 @contextlib.contextmanager
 def serving(host: str, port: int, ask: Ask) -> Iterator[str]:
-    """Serve the page while the block lasts; its URL. port 0: a free one. `InputError` where it cannot be."""
+    """Serve the page while the block lasts and yield its URL. Port 0 takes a free one. Raise `InputError` if
+    the address cannot be used.
+    """
     collector = RunCollector(ask)
     with pages.serving(host, port, {PATH: lambda: page(collector)}) as bound:
         yield url_of(host, bound)
 
 
 def page(metrics: Collector | CollectorRegistry) -> pages.MetricsPage:
-    """Not OpenMetrics: there a gauge and a counter cannot share a name but for the counter's _total."""
+    """The metrics as a page. It is not OpenMetrics, in which a gauge and a counter could not share a name."""
     return pages.MetricsPage(content_type=CONTENT_TYPE_LATEST, body=generate_latest(metrics))
 
 

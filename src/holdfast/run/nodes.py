@@ -1,4 +1,4 @@
-"""The agents that a launcher has on its own machine: started, started again when they were lost, ended."""
+"""The agents on a launcher's own machine: it starts them, restarts lost ones, and ends them."""
 
 import asyncio
 import signal
@@ -17,19 +17,19 @@ from holdfast.run.waits import LEASE_S_MIN
 
 SHORT_LIFE_S = 5.0
 SHORT_LIVES_MAX = 20
-"""An agent that is killed so soon, so many times in a row, is not started again."""
+"""An agent that was killed this soon, more than this many times in a row, is not started again."""
 RECONNECT_S = 1.0
 
 
 class LineOutlet(msgspec.Struct, frozen=True, kw_only=True):
-    """Descriptors to which the members' lines go: this process's own, where nobody says otherwise."""
+    """Descriptors to which the members' lines go: by default this process's own."""
 
     stdout: int = STREAMS["stdout"]
     stderr: int = STREAMS["stderr"]
 
 
 class NodeAgent:
-    """The agent of one node, or rather one after the other."""
+    """Keeps the agent of one node, starting a new one when it is lost."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class NodeAgent:
         say: Callable[[str], None] = lambda _text: None,
         place: Callable[[], Address] | None = None,
     ) -> None:
-        """away_s: is asked, after the node was lost, how long it stays away. say: a line for the operator.
-        place: is asked where the coordinator is by now; None: where it was.
+        """away_s: returns how long a lost node stays away. say: prints a line for the operator. place:
+        returns where the coordinator is by now; None if it does not move.
         """
         self._place = place
         self._assignment = assignment
@@ -54,8 +54,8 @@ class NodeAgent:
     async def keep(self) -> int:
         """Run the agent until it exits by itself; returns its exit code, negative for a signal.
 
-        One that was killed is started again, as if the node came back, unless it does not live at all. One
-        that has lost the coordinator tries once to reach it again.
+        A killed agent is started again, as if the node came back, unless it is always killed at once. An
+        agent that lost the coordinator is started once more to reach it again.
         """
         loop = asyncio.get_running_loop()
         short_lives = 0
@@ -73,11 +73,11 @@ class NodeAgent:
                 return code
 
     def finish(self) -> None:
-        """The run is over: when the agent exits now, it is not started again."""
+        """Do not start the agent again when it exits, because the run is over."""
         self._is_over.set()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To the agent, or to the one that is just being started."""
+        """Send a signal to the agent, or to the one that is just being started."""
         self._last_signal = number
         if self._process is not None and self._process.returncode is None:
             kin.signal_process(self._process.pid, number)
@@ -88,7 +88,7 @@ class NodeAgent:
                 await self._is_over.wait()
 
     async def _run(self) -> int:
-        # -P: a file of the user's that is called like one of ours must not be taken for it.
+        # -P: a user's file with the name of one of our modules must not be imported instead.
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "holdfast.run.agent"),
             stdin=asyncio.subprocess.PIPE,
@@ -113,16 +113,16 @@ class NodeAgent:
         return msgspec.structs.replace(self._assignment, host=host, port=port)
 
     async def _end_stopped(self, agent: asyncio.subprocess.Process) -> None:
-        """Kill one that is stopped (SIGSTOP): the run gives it up, and its node comes back with another."""
+        """Kill a stopped agent (SIGSTOP): the run gives it up, and its node returns with a new one."""
         if await end_stopped(agent):
             name = self._assignment.node or "this node"
             self._say(f"the agent of {name} was stopped for {LEASE_S_MIN:g} s: it is killed and replaced")
 
 
 async def end_orphans(others: frozenset[int]) -> None:
-    """End what lost agents left behind and this process adopted; `others`: children that it had before.
+    """End processes that lost agents left behind and this process adopted. others: earlier children.
 
-    Only when all agents are gone, whom others wait for.
+    Call it only when all agents are gone, because other code waits for those.
     """
     due_s = asyncio.get_running_loop().time() + kin.ORPHAN_GRACE_S
     while orphans := kin.children() - others:
@@ -130,7 +130,7 @@ async def end_orphans(others: frozenset[int]) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s >= due_s + kin.ORPHAN_KILL_S:
             return  # the kernel cannot end them
-        if now_s >= due_s:  # again and again: a process that loses its parent by this is adopted as well
+        if now_s >= due_s:  # repeatedly: a process that loses its parent this way is adopted, too
             for orphan in orphans:
                 kin.signal_process(orphan, signal.SIGKILL)
         await asyncio.sleep(kin.ORPHAN_POLL_INTERVAL_S)

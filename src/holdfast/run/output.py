@@ -1,9 +1,9 @@
-"""What members print, on its way to the operator: whole lines, each behind the name of its member.
+"""The members' output on its way to the operator: whole lines, each prefixed with its member's name.
 
-Lines are passed on as they come, with one exception. A traceback, or a `holdfast:` sentence, on stderr may be
-the last thing a member says, and then every other member is likely to say the same. So it is held back for a
-moment: where the process fails with it, it is the member's complaint, which whoever reports the end of the
-run prints once; where the process goes on, it is printed in its place.
+Lines are passed on as they come, with one exception. A traceback or a `holdfast:` sentence on stderr may be a
+member's last output, and then every other member is likely to print the same. So it is held back for a
+moment. If the process fails with it, it is the member's complaint, which is printed once with the end of the
+run. If the process continues, it is printed in its place.
 """
 
 import os
@@ -20,26 +20,26 @@ import msgspec
 LINE_BYTES_MAX = 64 << 10
 """A longer line is passed on in pieces."""
 HOLD_S = 5.0
-"""How long a process may take to end after its last words; with torch 1.2 to 3.1 s on a busy core."""
+"""How long a process may take to end after its last output; with torch 1.2 to 3.1 s on a busy core."""
 QUIET_S = 0.5
-"""A process that prints something so long after them goes on, so they were not its last."""
+"""A process that prints something this long after a complaint continues, so it was not the last output."""
 HELD_BYTES_MAX = 256 << 10
 TAIL_LINES_MAX = 20
 TAIL_LINE_CHARS_MAX = 500
 BACKLOG_LINES_MAX = 1_000
-"""So many lines may wait for a slow terminal; then the members that print them wait."""
+"""How many lines may wait for a slow terminal before the members that print wait, too."""
 CLOSE_WAIT_S = 2.0
-"""How long the last lines may take at the end; a terminal that is paused then misses them."""
+"""How long printing the last lines may take at the end; a terminal paused for longer misses them."""
 
 Stream = Literal["stdout", "stderr"]
 STREAMS: dict[Stream, int] = {"stdout": 1, "stderr": 2}
-"""The descriptors they have in every process."""
+"""Their descriptors in every process."""
 Write = Callable[[Stream, bytes], None]
-"""Takes one line with its end. Must not wait."""
+"""Takes one line with its end. Must not block."""
 
 # torch puts the rank before every line of a traceback once there is a process group.
 _RANK = re.compile(rb"\[rank\d+\]: ")
-# A line of a C++ library's log, say a warning about the process group that is left open.
+# A line of a C++ library's log, such as a warning about a process group that is left open.
 _LOGGED = re.compile(rb"(\[rank\d+\]:)?\[[IWEF]\d{4} ")
 _SENTENCE = b"holdfast: "
 _TRACEBACKS = (
@@ -49,7 +49,7 @@ _TRACEBACKS = (
 )
 _SYNTAX_ERROR = b'  File "'
 _END = b""
-# After these a further traceback is part of the same story.
+# After these lines, a further traceback belongs to the same complaint.
 _CONTINUED = (
     b"The above exception was the direct cause of the following exception:",
     b"During handling of the above exception, another exception occurred:",
@@ -60,17 +60,17 @@ _CONTINUED = (
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the members' output the operator sees. Log files have all of it.
+    """The part of the members' output that the operator sees. Log files have all of it.
 
-    by_rank: the streams that are shown of each local rank; empty: all of every one. copied: which of the
-    lines that are shown also go to a file of their own: those with one of these words.
+    by_rank: the streams that are shown for each local rank; empty to show all. copied: shown lines with one
+    of these words also go to a file of their own.
     """
 
     by_rank: tuple[tuple[Stream, ...], ...] = ()
     copied: dict[Stream, tuple[str, ...]] = {}
 
     def shows(self, slot: int, stream: Stream) -> bool:
-        """A warm process has a slot beyond the members', until it takes a seat."""
+        """Whether to show a stream. A warm process has a slot beyond the members' until it takes a seat."""
         return not self.by_rank or stream in self.by_rank[slot % len(self.by_rank)]
 
     def copies(self, stream: Stream, line: bytes) -> bool:
@@ -78,17 +78,19 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LastWords(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left when a member's process has ended: its last lines, and what it failed with."""
+    """The remains of a member's process that has ended: its last lines, and its complaint if it failed."""
 
     tail: tuple[str, ...]
     complaint: str
 
 
 class MemberOutput:
-    """The two streams of one member. Time is given in seconds, by any clock that does not go back."""
+    """The two streams of one member. Times are in seconds, by any monotonic clock."""
 
     def __init__(self, member: str, write: Write, log: Write | None = None) -> None:
-        """write: for the operator, with the member's name; log: every line as it is, also what is held."""
+        """write: takes lines for the operator, with the member's name. log: takes every line unchanged, even
+        if it is held back.
+        """
         self._prefix = f"[{member}] ".encode()
         self._write = write
         self._log = log
@@ -97,9 +99,9 @@ class MemberOutput:
         self._held: _Held | None = None
 
     def feed(self, stream: Stream, data: bytes, now_s: float) -> None:
-        """Take what was read from a stream, in pieces of any size."""
+        """Take data read from a stream, in pieces of any size."""
         data = self._rest[stream] + data
-        # A carriage return ends a line as well (progress bars), unless a newline may yet follow it.
+        # A carriage return also ends a line (progress bars), unless a newline may still follow it.
         end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1
         for line in data[:end].splitlines(keepends=True):
             self._take(stream, line, now_s)
@@ -111,18 +113,18 @@ class MemberOutput:
 
     @property
     def due_s(self) -> float | None:
-        """When `release` has to be called; None where nothing is held back."""
+        """When `release` has to be called; None if nothing is held back."""
         return self._held.due_s if self._held else None
 
     def release(self) -> None:
-        """The process goes on: print what was held back."""
+        """Print the lines that were held back, because the process continues."""
         if self._held is not None:
             for line in self._held.lines:
                 self._print("stderr", line)
             self._held = None
 
     def end(self, now_s: float, *, failed: bool) -> LastWords:
-        """The process has ended. failed: with an exit code, or while it was being stopped."""
+        """Handle the end of the process. failed: with an exit code, or while it was being stopped."""
         for stream, rest in self._rest.items():
             if rest:
                 self._take(stream, rest + b"\n", now_s)
@@ -140,7 +142,7 @@ class MemberOutput:
             self._log(stream, line)
         if self._held is not None and self._held.is_survived_by(line, now_s):
             self.release()
-        if not line.endswith(b"\r"):  # that one was meant to be overwritten
+        if not line.endswith(b"\r"):  # such a line was meant to be overwritten
             self._tail.append(line.decode("utf-8", "replace").rstrip("\r\n")[:TAIL_LINE_CHARS_MAX])
         if stream == "stderr" and self._holds(line, now_s):
             return
@@ -162,7 +164,7 @@ class MemberOutput:
 
 
 class _Held:
-    """A complaint and, so that nothing changes places, what was printed to the same stream after it."""
+    """A complaint and, to keep the order, later lines of the same stream."""
 
     def __init__(self, due_s: float) -> None:
         self.due_s = due_s
@@ -174,7 +176,7 @@ class _Held:
         self._last = b""
 
     def add(self, line: bytes, now_s: float) -> None:
-        # The message of an exception may be of any lines, so all that follows a traceback belongs to it.
+        # An exception's message may have any lines, so everything after a traceback belongs to it.
         if self.lines and self.lines[0].startswith(_SENTENCE):
             self._is_open = self._is_open and line.startswith(b"  ")
         self._belongs.append(self._is_open and not _LOGGED.match(line))
@@ -184,11 +186,11 @@ class _Held:
         self._last = _unranked(line) if line.strip() else self._last
 
     def is_survived_by(self, line: bytes, now_s: float) -> bool:
-        """Whether this line, on either stream, says that the process goes on."""
+        """Whether this line, on either stream, shows that the process continues."""
         return now_s - self.last_s > QUIET_S and not _LOGGED.match(line)
 
     def goes_on_with(self, line: bytes) -> bool:
-        """Whether what looks like the beginning of a complaint is still part of this one."""
+        """Whether a line that looks like the start of a complaint is still part of this one."""
         return _unranked(line).startswith(_SYNTAX_ERROR) or self._last.startswith(_CONTINUED)
 
     def complaint(self) -> str:
@@ -211,8 +213,8 @@ def _unranked(line: bytes) -> bytes:
 class Printer:
     """Writes lines to descriptors from a thread of its own.
 
-    A terminal that is paused, or a reader that is slow, may hold up whoever prints, but not whoever has to
-    say in time that a node lives.
+    A paused terminal or a slow reader may hold up the members that print, but not the agent, which has to
+    report in time that its node lives.
     """
 
     def __init__(self, on_room: Callable[[], None]) -> None:
@@ -228,18 +230,18 @@ class Printer:
         self._queue.put((descriptor, line))
 
     def put_end(self, descriptor: int) -> None:
-        """Close the descriptor after what was put before."""
+        """Close the descriptor after the lines that were put before."""
         self._queue.put((descriptor, _END))
 
     def is_full(self) -> bool:
         if self._queue.qsize() <= BACKLOG_LINES_MAX:
             return False
         self._is_awaited = True
-        # The thread may have come past the mark before it could see that it is awaited.
+        # The thread may have passed the mark before it could see that it is awaited.
         return self._queue.qsize() > BACKLOG_LINES_MAX // 2
 
     def close(self) -> None:
-        """Wait until all is written, but not for ever."""
+        """Wait until everything is written, for a bounded time."""
         self._on_room = lambda: None
         self._queue.put(None)
         self._thread.join(CLOSE_WAIT_S)
@@ -258,12 +260,12 @@ class Printer:
         elif descriptor not in self._broken:
             try:
                 write_whole(descriptor, line)
-            except OSError:  # the reader has left, or the disk is full: training goes on unseen
+            except OSError:  # no reader, or the disk is full: training continues unseen
                 self._broken.add(descriptor)
 
 
 def write_whole(descriptor: int, data: bytes) -> None:
-    """Write all of it, also where somebody has made the descriptor one that does not wait."""
+    """Write all of it, even if the descriptor has been made non-blocking."""
     rest = memoryview(data)
     while rest:
         try:

@@ -1,7 +1,7 @@
-"""How fast the members of a generation are, written down now and then: what its steps could have taken.
+"""Record at intervals how fast a generation's members are: how long its steps could have taken.
 
-A run that is slow from its first step to its last has no faster step to be held against. But its members know
-how long each of them worked and how long it waited for the others, and tell so in their heartbeats.
+A run that is slow from its first step to its last has no faster step to compare with. But its members know
+how long each of them worked and how long it waited for the others, and report that in their heartbeats.
 """
 
 import msgspec
@@ -13,16 +13,16 @@ from holdfast.run.wire import Spent
 
 INTERVAL_S_MIN = 10.0
 INTERVAL_SHARE = 8
-"""Between two such events lies this part of the run's age at least: a month has about a hundred of them."""
+"""The time between two such events is at least the run's age divided by this: a month has about a hundred."""
 STEPS_MIN = 4
-"""Of fewer steps the mean says little."""
+"""The mean of fewer steps says little."""
 QUICK_PART = 4
-"""The last of the quickest quarter shows what a step takes. Not the quickest of all: that one may be a better
-machine than the others."""
+"""The slowest of the fastest quarter shows how long a step takes. The fastest member of all is not used,
+because its machine may be better than the others."""
 
 
 class _Mean(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's times in a step. work_s: what grows with its lanes."""
+    """A member's mean times in a step. work_s: the part that grows with its lanes."""
 
     steps: int
     lanes: int
@@ -40,13 +40,13 @@ class _Mean(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begin(state: RunState, generation: Generation) -> None:
-    """The generation is formed: its members' times count from here."""
+    """Count the members' times from here, after the generation formed."""
     state.progress.pace_from = {name: state.roster.members[name].spent[0] for name in generation.members}
     state.progress.pace_due_ns = state.now_ns + _interval_ns(state)
 
 
 def note(state: RunState, *, is_last: bool = False) -> None:
-    """Write down how fast the members were, if it is time to. is_last: the run is complete."""
+    """Record how fast the members were, if that is due. is_last: the run is complete."""
     generation = state.generations.formed
     if generation is None or (state.now_ns < state.progress.pace_due_ns and not is_last):
         return
@@ -66,7 +66,7 @@ def _record(state: RunState, means: list[_Mean], members: list[Member]) -> None:
     share = -(-sum(mean.lanes for mean in means) // len(means))
     quick_s = sorted(mean.own_s_with(share) for mean in means)[(len(means) - 1) // QUICK_PART]
     slowest_s = max(mean.own_s for mean in means)
-    # With the same work: who has lanes of a slow member takes longer, too.
+    # Compare for equal work: a member that took over lanes of a slow one takes longer, too.
     _, slowest = max(
         (mean.own_s_with(share), member.name) for mean, member in zip(means, members, strict=True)
     )

@@ -1,9 +1,9 @@
-"""Serves pages over HTTP: metrics for Prometheus, to anybody who can reach the port.
+"""Serve pages over HTTP, such as metrics for Prometheus, to every client that can reach the port.
 
-One thread with an event loop, whatever comes: no client costs a thread, and none may take longer than a few
-seconds to ask or to listen. When there are too many clients the one that came first gives way, so that
-hundreds who say nothing cannot keep out the one who asks. A page is made when it is asked for. Nothing waits
-for this server: what goes wrong here is its client's loss.
+One thread with an event loop serves all clients, and no client may take longer than a few seconds to ask or
+to read. When there are too many, the oldest connection is dropped, so that hundreds of silent clients cannot
+keep out one that asks. A page is made when it is requested. The run never waits for this server, and an error
+here affects only its client.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from holdfast.record.errors import InputError
 CLIENT_S_MAX = 10.0
 """How long a client may take, from its connection until it has the whole page."""
 CLIENTS_MAX = 64
-"""Connections at a time. Each may hold a page in memory, and takes one descriptor of the run's."""
+"""Connections at a time. Each may hold a page in memory and uses one of the run's descriptors."""
 BACKLOG = 128
-"""Connections that may wait to be accepted, and that are accepted at once."""
+"""How many connections may wait to be accepted, and how many are accepted at once."""
 REQUEST_BYTES_MAX = 8 << 10
 CLOSE_S_MAX = 5.0
 
@@ -42,9 +42,9 @@ MakePage = Callable[[], MetricsPage]
 
 @contextlib.contextmanager
 def serving(host: str, port: int, pages: Mapping[str, MakePage]) -> Iterator[int]:
-    """Serve these pages by their paths while the block lasts; the port. port 0: a free one.
+    """Serve these pages by their paths while the block lasts, and yield the port. Port 0 takes a free one.
 
-    `InputError` where nobody can listen there.
+    Raise `InputError` if the address cannot be used.
     """
     server = _Server(_listening(host, port), pages)
     thread = threading.Thread(target=server.run, name="holdfast-pages", daemon=True)
@@ -60,15 +60,15 @@ def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError, UnicodeError) as error:  # the last for a host that is no name
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: invalid host name
         raise InputError(
             f"Metrics cannot be served at {host}:{port}: {_reason(error).lower()}.",
-            hint="Choose a port that is free (0 takes any), and an address of this machine.",
+            hint="Choose a free port (0 takes any), and an address of this machine.",
         ) from None
 
 
 def _reason(error: Exception) -> str:
-    """In the words of the kernel, to which `create_server` adds some of its own."""
+    """The kernel's message, without the words that `create_server` adds."""
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno)
     return getattr(error, "strerror", None) or str(error)
@@ -81,12 +81,12 @@ class _Server:
         self._pages = dict(pages)
         self._clients: dict[asyncio.Task[None], None] = {}
         self._loop = asyncio.new_event_loop()
-        # A client went away, or there is no descriptor for the next one: asyncio waits a second by itself.
+        # Ignore clients that left and missing descriptors: asyncio itself waits a second.
         self._loop.set_exception_handler(lambda loop, context: None)
         self._over = asyncio.Event()
 
     def run(self) -> None:
-        """The thread."""
+        """Serve until `stop`; the thread's main function."""
         with contextlib.closing(self._loop):
             self._loop.run_until_complete(self._serve())
 

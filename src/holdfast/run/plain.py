@@ -1,7 +1,7 @@
 """The membership of a script that never joins: all of it runs, or all of it is started again.
 
-Such a script makes its own process group from torchrun's variables, so nobody can be replaced in it. A worker
-that fails or a node that is lost ends the attempt; the next one has a new port and a higher restart count.
+Such a script makes its own process group from torchrun's variables, so no worker can be replaced. A failed
+worker or a lost node ends the attempt; the next attempt has a new port and a higher restart count.
 """
 
 import re
@@ -13,16 +13,17 @@ from holdfast.run.waits import EXIT_MARGIN_S, LAST_CALL_S, ns
 
 
 def fail(state: RunState, reason: str, complaint: str = "", *, whose: str = "") -> None:
-    """Something failed: stop what is left of the attempt and start all again, so many times at most.
+    """Handle a failure: stop the rest of the attempt and start everything again, up to the allowed number of
+    restarts.
 
     whose: the member that failed with the complaint.
     """
     state.progress.complaint = complaint or state.progress.complaint
     if state.launch.restart_due_ns is not None:
-        return  # this attempt is being ended already
+        return  # this attempt is already being ended
     _record_generation(state)
     if state.launch.restarts == 0 and (error := lasting_error(complaint)):
-        ending.fail(state, f"{reason}: {error}; to start it again would not help", complaint=complaint)
+        ending.fail(state, f"{reason}: {error}; a restart would not help", complaint=complaint)
         return
     if state.launch.restarts >= state.policy.max_restarts:
         tries = f" after {state.launch.restarts} restarts" if state.launch.restarts else ""
@@ -51,8 +52,8 @@ def fail(state: RunState, reason: str, complaint: str = "", *, whose: str = "") 
 
 
 def lasting_error(complaint: str) -> str:
-    """What a script ended with, if it would end with the same each time: it is no Python, or lacks a module
-    that it imports before it does anything else. Empty: it may be another thing the next time.
+    """The error a script ended with, if it would end so each time: it is not valid Python, or lacks a module
+    that it imports at the top level. Empty if a restart might help.
     """
     last = complaint.rstrip().rpartition("\n")[2].strip()
     if re.match(r"(SyntaxError|IndentationError|TabError):", last):
@@ -63,7 +64,7 @@ def lasting_error(complaint: str) -> str:
 
 
 def settle(state: RunState) -> None:
-    """Start when there are nodes enough, end when all workers have ended well."""
+    """Start when there are enough nodes; end when all workers have ended successfully."""
     if state.launch.is_launched and state.launch.restart_due_ns is None:
         if not state.roster.running:
             _conclude(state)
@@ -73,13 +74,13 @@ def settle(state: RunState) -> None:
             state.outbox.wake(state.launch.restart_due_ns)
             return
         for member in list(state.roster.members.values()):
-            processes.gone(state, member)  # its agent kills it and says nothing: nothing more can be done
+            processes.gone(state, member)  # its agent did not report the exit; nothing more can be done
     if _may_launch(state):
         _launch(state)
 
 
 def _conclude(state: RunState) -> None:
-    """No worker is left. The run is complete only if the script has come to its end on every one of them."""
+    """Conclude when no worker is left. The run is complete only if the script ended on every worker."""
     members = state.roster.members
     lost = [name for name in state.launch.attempt if name not in members or not members[name].has_left]
     if lost:
@@ -91,14 +92,14 @@ def _conclude(state: RunState) -> None:
 
 
 def _may_launch(state: RunState) -> bool:
-    """Enough nodes, and a moment for more of them."""
+    """Whether there are enough nodes, after a moment for more to join."""
     present, policy = len(state.roster.nodes), state.policy
     if present < policy.nodes_min:
         if state.launch.stalled_ns is None:
             state.launch.stalled_ns = state.now_ns
         due_ns = state.launch.stalled_ns + state.wait_ns
         if state.now_ns >= due_ns:
-            reason = f"only {present} of at least {policy.nodes_min} nodes came within {policy.wait_s:g} s"
+            reason = f"only {present} of at least {policy.nodes_min} nodes joined within {policy.wait_s:g} s"
             ending.fail(state, reason)
         else:
             state.outbox.wake(due_ns)
@@ -135,9 +136,10 @@ def _launch(state: RunState) -> None:
 
 
 def _record_generation(state: RunState) -> None:
-    """The attempt that ends had these members.
+    """Record the members of the attempt that ends.
 
-    Until somebody joined or all of it is over, nobody knows that the script is one that never joins.
+    It is recorded only now because, until a worker joins or the attempt is over, it is unknown whether the
+    script ever joins.
     """
     state.generations.number += 1
     state.outbox.record(

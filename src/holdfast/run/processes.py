@@ -1,7 +1,7 @@
-"""The processes of a run: what they are called, what they are started with, and who has which seat.
+"""The processes of a run: their names, their environment, and which of them has which seat.
 
-A process is named for the node and the slot it is started in, `n0.1`; the next one there is `n0.1+1`. No name
-is used twice. Warm processes are started in slots beyond the node's seats.
+A process is named after the node and the slot in which it is started, `n0.1`; the next one there is `n0.1+1`.
+No name is used twice. Warm processes are started in slots beyond the node's seats.
 """
 
 from holdfast.record.events import MemberJoined, Role
@@ -12,7 +12,7 @@ from holdfast.run.wire import Admitted, ShowWorker, StartWorker, StopWorker
 
 
 def start(state: RunState, node: Node, slot: int, role: Role) -> None:
-    """Have the script started. As active it has the seat from now on; otherwise it joins the node's pool."""
+    """Start the script. An active member has the seat from now on; a spare one joins the node's pool."""
     place = f"{node.name}.{slot}"
     count = state.roster.counts.get(place, 0)
     state.roster.counts[place] = count + 1
@@ -40,7 +40,7 @@ def start(state: RunState, node: Node, slot: int, role: Role) -> None:
 
 
 def seat_from_pool(state: RunState, node: Node, slot: int) -> bool:
-    """Give an empty seat to the process of the node's pool that is furthest; False: there is none."""
+    """Give an empty seat to the process of the node's pool that is most ready. False if the pool is empty."""
     member = from_pool(state, node, slot)
     if member is None:
         return False
@@ -51,7 +51,7 @@ def seat_from_pool(state: RunState, node: Node, slot: int) -> bool:
 
 
 def from_pool(state: RunState, node: Node, slot: int) -> Member | None:
-    """Take the process that is furthest out of the pool, for this slot."""
+    """Take the process that is most ready out of the pool, for this slot."""
     pool = [state.roster.members[name] for name in node.pool.values()]
     member = min(
         pool,
@@ -66,9 +66,9 @@ def from_pool(state: RunState, node: Node, slot: int) -> Member | None:
 
 
 def admit_parked(state: RunState, member: Member) -> None:
-    """Let it out of `join()`, if it is there by now.
+    """Let the process out of `join()`, if it is there by now.
 
-    It is shown in any case. If that waited until it joins, it might print before its agent hears of it.
+    Its output is shown in any case. If that waited until it joins, it might print before its agent is told.
     """
     show(state, member)
     if member.reached == "parked":
@@ -76,7 +76,7 @@ def admit_parked(state: RunState, member: Member) -> None:
 
 
 def show(state: RunState, member: Member) -> None:
-    """Have what it prints from now on shown. In `join()` it prints nothing until it leaves it."""
+    """Show the process's output from now on. Inside `join()` it prints nothing."""
     member.is_muted = False
     state.outbox.effects.append(ToNode(member.node, ShowWorker(member=member.name, slot=member.slot)))
 
@@ -85,7 +85,7 @@ def admit(state: RunState, member: Member) -> None:
     member.reached, member.admitted_ns = "admitted", state.now_ns
     member.rail = _rail(state, member)
     slots = state.roster.nodes[member.node].slots
-    # A fault planned for a join strikes one newcomer only: the first once its step is reached.
+    # A fault planned for a join strikes only one newcomer: the first after its step is reached.
     due = [
         fault for fault in state.faults if fault.moment == "join" and fault.step <= state.progress.step + 1
     ][:1]
@@ -102,20 +102,20 @@ def admit(state: RunState, member: Member) -> None:
 
 
 def _rail(state: RunState, member: Member) -> int:
-    """The part of a sharded model that belongs to the member's seat, for good."""
+    """The part of a sharded model that permanently belongs to the member's seat."""
     return seat_number(state, member) % state.policy.mesh.ranks
 
 
 def seat_number(state: RunState, member: Member) -> int:
-    """Of its seat, among all that the run may have."""
+    """The number of its seat among all seats that the run may have."""
     return state.roster.nodes[member.node].order * state.policy.slots + member.slot
 
 
 def record_started(state: RunState, member: Member) -> None:
-    """At the start all are there as soon as their processes are.
+    """Record a started process. At the start of the run, members count as soon as their processes exist.
 
-    Later the others step while a newcomer starts: until it is ready it is missing, and not there to step in.
-    A warm process brings no GPU: it shares those of its node until it takes somebody's place.
+    Later the others step while a newcomer starts, so it counts as missing until it is ready. A warm process
+    brings no GPU: it shares those of its node until it takes a member's place.
     """
     if member.role == "spare":
         _record_joined(state, member, gpus=int(state.roster.nodes[member.node].is_spare))
@@ -124,7 +124,7 @@ def record_started(state: RunState, member: Member) -> None:
 
 
 def record_active(state: RunState, member: Member, *, at_ns: int | None = None) -> None:
-    """at_ns: when that was, if not now."""
+    """Record the member as active, once. at_ns: when that was, if not now."""
     if member.recorded_as != "active":
         _record_joined(state, member, gpus=1, at_ns=at_ns)
 
@@ -144,7 +144,7 @@ def _record_joined(state: RunState, member: Member, *, gpus: int, at_ns: int | N
 
 
 def activate(state: RunState, node: Node) -> None:
-    """The node takes part from now on, at the first place that is free among the active ones."""
+    """Make the node active, at the first free place among the active nodes."""
     taken = {other.order for other in state.roster.nodes.values() if not other.is_spare}
     node.order = next(order for order in range(len(taken) + 1) if order not in taken)
     node.is_spare = False
@@ -155,13 +155,13 @@ def activate(state: RunState, node: Node) -> None:
 
 
 def withdraw(state: RunState, member: Member) -> None:
-    """Nobody waits for it any more, and it is in no generation to come."""
+    """Stop waiting for the member and keep it out of coming generations."""
     state.roster.coming.pop(member.name, None)
     state.roster.waiting.pop(member.name, None)
 
 
 def vacate(state: RunState, member: Member) -> None:
-    """Whatever place it had, in a seat or in the pool, is free."""
+    """Free the member's place, in a seat or in the pool."""
     node = state.roster.nodes.get(member.node)
     withdraw(state, member)
     if node is None:
@@ -184,7 +184,7 @@ def stop(state: RunState, member: Member, grace_s: float) -> None:
 
 
 def gone(state: RunState, member: Member) -> None:
-    """Its process exists no more. The name is kept while it matters to the present generation."""
+    """Note that the process is gone. The name is kept while it matters to the present generation."""
     if member.is_gone:
         return
     member.is_gone = True
@@ -205,16 +205,16 @@ def _sit(state: RunState, node: Node, member: Member, slot: int) -> None:
 
 
 def _environment(state: RunState, node: Node, member: Member) -> dict[str, str]:
-    """What torchrun would set, and who the member is.
+    """The variables that torchrun would set, and the member's identity.
 
-    The agent adds what is the same for all of its workers: where the coordinator is, the token, and the
-    directory for checkpoints.
+    The agent adds variables that are the same for all its workers: the coordinator's address, the token, and
+    the directory for checkpoints.
     """
     active = state.roster.active_nodes()
     before = sum(other.slots for other in active if other.order < node.order)
     world = sum(other.slots for other in active)
     first = active[0]
-    slot = member.slot % node.slots  # a warm one does not know yet whose place it takes: any that exists
+    slot = member.slot % node.slots  # a warm one does not know its place yet: use any that exists
     rank = before + slot
     return {
         "RANK": str(rank),

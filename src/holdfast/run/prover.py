@@ -1,5 +1,5 @@
-"""Proves a run's newest checkpoint now and then, while the run goes on: `holdfast checkpoint prove`, in a
-process of the lowest priority. That one writes the result into the record; here it is told to the run.
+"""Prove a run's newest checkpoint at intervals during the run, with `holdfast checkpoint prove` in a process
+of the lowest priority. That process writes the result into the record; this module tells it to the run.
 """
 
 import asyncio
@@ -19,15 +19,16 @@ from holdfast.run import wire
 from holdfast.run.kin import be_dispensable, die_with, signal_group
 
 PROOF_S_MAX = 6 * 3600.0
-"""Longer than that no proof may take."""
+"""The most time that a proof may take."""
 TRIES_MAX, TRY_AGAIN_S = 3, 30.0
-"""How often a proof is tried that could not be made, as while there is no checkpoint; and how soon again."""
+"""How often a proof is tried if it cannot be made, for example before the first checkpoint, and the pause
+between tries."""
 NICE = 19
 
 
 class ProofOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """every_s: from the end of one proof to the beginning of the next. run: its name in the record.
-    checkpoints: the first directory. words: the script and its arguments.
+    """What to prove. every_s: from the end of one proof to the start of the next. run: its name in the
+    record. checkpoints: the first directory. words: the script and its arguments.
     """
 
     every_s: float
@@ -37,7 +38,7 @@ class ProofOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prover:
-    """told: hears of each result."""
+    """Proves checkpoints at intervals. told: called with each result."""
 
     def __init__(self, order: ProofOrder, told: Callable[[wire.Proven], None]) -> None:
         self._order = order
@@ -46,7 +47,7 @@ class Prover:
 
     @property
     def pids(self) -> frozenset[int]:
-        """The process that is at it: nobody else may reap it."""
+        """The pid of the running proof, which other code must not reap."""
         return frozenset() if self._process is None else frozenset({self._process.pid})
 
     async def keep(self) -> None:
@@ -62,7 +63,7 @@ class Prover:
         for number in range(1, TRIES_MAX + 1):
             try:
                 found = await self._tried()
-            except OSError as error:  # no room for another process, or for what it prints
+            except OSError as error:  # no room for another process or its output
                 found = wire.Proven(step=0, verdict="untried", reason=error.strerror or str(error))
             if found.verdict != "untried" or number == TRIES_MAX:
                 break
@@ -109,7 +110,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def verdict_of(code: int, out: str, err: str) -> wire.Proven:
-    """What the verb has found, by its exit code and what it printed."""
+    """The verb's result, from its exit code and its output."""
     if code in (0, 1):
         try:
             found = json.loads(out)
@@ -119,7 +120,7 @@ def verdict_of(code: int, out: str, err: str) -> wire.Proven:
                 reason=str(found["reason"]),
             )
         except (ValueError, KeyError, TypeError):
-            pass  # it was ended, or never came so far
+            pass  # it was killed, or failed before that
     told = [line.removeprefix("holdfast: ") for line in err.splitlines() if line.startswith("holdfast: ")]
     reason = told[-1].removesuffix(".") if told else f"the proof ended with exit code {code}"
     return wire.Proven(step=0, verdict="untried", reason=reason)

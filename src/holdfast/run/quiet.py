@@ -1,13 +1,13 @@
-"""Workers of a script that never joins, when none of them gets further: told, explained, started again.
+"""Workers of a script that never joins and makes no progress: reported, explained, started again.
 
-Nobody knows the steps of such a script. So long as it prints, it gets further. When it is quiet, all of its
-workers are looked at now and then, and get further if one of them is in another call than before, has moved
-data, or was woken from its wait for other ranks and waits again. Otherwise they stand: those that wait for
-other ranks wait for the rest, and what keeps those is explained as in a script that joins (explaining.py).
+The steps of such a script are unknown. As long as it prints, it makes progress. When it is quiet, its workers
+are looked at regularly. They make progress if one of them is in another call than before, has moved data, or
+was woken from its wait for other ranks and waits again. Otherwise they stand still: workers in a collective
+wait for the others, and what keeps those is explained as in a script that joins (explaining.py).
 
-A job may stand and be well: rank 0 prepares the data, the others wait in a barrier. So a job that stands is
-told of, and started again only if what is seen cannot end by itself, if the user has said how long it may
-stand, or when torch, too, would give up the wait by its default.
+A job may stand still and be well: rank 0 prepares the data, the others wait in a barrier. So a job that
+stands still is reported. It is started again only if the stall cannot end by itself, if the user set a limit,
+or when torch's default timeout would also give up the wait.
 """
 
 from collections import Counter
@@ -23,21 +23,22 @@ from holdfast.run.waits import HUNG_S_MIN, IDLE_S_MAX, LOCATE_S, LOOK_S_MAX, QUI
 from holdfast.run.wire import Locate, Stage
 
 LOOKS = 8
-"""Until the time that the user has set is over."""
+"""How many looks there are within the user's time limit."""
 LOOK_S_MIN = 0.25
 STAND_TIMES = 4
-"""Times the longest that the run has stood and then gone on by itself."""
+"""The bound is at least this many times the longest standstill from which the run recovered by itself."""
 NAMED_MAX = 4
-"""So many workers are named in a line."""
+"""How many workers are named in a line."""
 SAMPLE_MAX = 64
-"""So many workers are looked at: as long as one of these gets further, the others do."""
+"""How many workers are looked at first: if one of these makes progress, so do the others."""
 STANDS = "no progress"
 STOPPED = "stopped"
 
 
 class JobStand(msgspec.Struct, frozen=True, kw_only=True):
-    """How the workers stand. waiting: for other ranks. absent: those who are to blame, if anybody is; left:
-    those whose script has ended. found: what keeps the absent. is_busy: one of the absent computes.
+    """The state of a job that stands still. waiting: workers that wait for other ranks. absent: workers to
+    blame, if any. left: workers whose script has ended. found: why the absent are stuck. is_busy: one of the
+    absent computes.
     """
 
     waiting: tuple[str, ...]
@@ -48,7 +49,7 @@ class JobStand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def watch(state: RunState) -> None:
-    """See to it that the workers get further."""
+    """Make sure that the workers make progress."""
     workers = _workers(state)
     if not workers or not state.launch.is_launched or state.launch.restart_due_ns is not None:
         return
@@ -71,20 +72,20 @@ def watch(state: RunState) -> None:
 
 
 def printed(state: RunState) -> None:
-    """A worker has printed something: it gets further."""
+    """Note that a worker has printed something, which is progress."""
     if not state.launch.is_protected:
         state.hangs.resumed_ns = state.now_ns
 
 
 def stop_s(state: RunState) -> float:
-    """For how long one worker may be stopped."""
+    """How long one worker may be stopped."""
     set_s = state.policy.hang_after_s
     return HUNG_S_MIN if set_s is None else min(HUNG_S_MIN, set_s)
 
 
 def blamed(state: RunState, reason: str) -> str:
-    """Why the attempt ends, with what was told before: torch may give up a wait before we do, and then it is
-    the ranks that waited who fail.
+    """Why the attempt ends, with the last report of a stall: torch may give up a wait before we do, and then
+    the waiting ranks fail, not the culprit.
     """
     stall = state.hangs.stall
     return f"{reason}; before that {stall.said}" if stall is not None and stall.said else reason
@@ -98,7 +99,7 @@ def _workers(state: RunState) -> dict[str, Member]:
 
 
 def _watch_stopped(state: RunState, workers: dict[str, Member]) -> None:
-    """One that is stopped keeps the others waiting. If all are, somebody has suspended the job."""
+    """End workers that are stopped and keep the others waiting. If all are stopped, the job was suspended."""
     stopped = {name: state.hangs.stopped[name] for name in workers if name in state.hangs.stopped}
     if len(stopped) == len(workers) and state.policy.hang_after_s is None:
         return
@@ -115,7 +116,7 @@ def _watch_stopped(state: RunState, workers: dict[str, Member]) -> None:
     plain.fail(state, f"{who} {verb} stopped (SIGSTOP) for {(state.now_ns - since_ns) // ns(1)} s")
 
 
-# ---- workers that stand ------------------------------------------------------------------------------------
+# ---- workers that stand still ------------------------------------------------------------------------------
 
 
 def _interval_ns(state: RunState) -> int:
@@ -124,7 +125,7 @@ def _interval_ns(state: RunState) -> int:
 
 
 def _due_ns(state: RunState, stall: Stall) -> int:
-    """When to look next, or until when to wait for what agents answer."""
+    """When to look next, or until when to wait for the agents' answers."""
     if stall.asked_ns is not None:
         return stall.asked_ns + ns(LOCATE_S) if stall.awaited else state.now_ns
     return stall.looked_ns + _interval_ns(state)
@@ -138,7 +139,7 @@ def _ask(state: RunState, workers: dict[str, Member], stall: Stall) -> None:
 
 
 def _conclude(state: RunState, workers: dict[str, Member], stall: Stall) -> Stall | None:
-    """What is looked at from now on; None: the attempt was ended."""
+    """Judge the last look. Return the stall to watch from now on, or None if the attempt was ended."""
     stall.looked_ns, stall.asked_ns, stall.awaited = stall.asked_ns or state.now_ns, None, {}
     stall.looks += 1
     seen = {name: one for name, one in stall.watched.items() if name in workers}
@@ -158,10 +159,10 @@ def _conclude(state: RunState, workers: dict[str, Member], stall: Stall) -> Stal
 
 
 def _moved(state: RunState, stall: Stall, seen: dict[str, Watched]) -> Stall:
-    """What was seen last is what the next look is compared with."""
+    """The new stall after progress. The next look is compared with the last one."""
     if stall.said:
         state.observed.note("stand", state.now_ns - stall.since_ns)
-        state.outbox.say(f"the workers get further again, after {_seconds(state, stall)}")
+        state.outbox.say(f"the workers make progress again, after {_seconds(state, stall)}")
     state.hangs.resumed_ns = state.now_ns
     watched = {name: Watched.begun(one.last, one.last_ns) for name, one in seen.items()}
     return Stall(since_ns=state.now_ns, looked_ns=state.now_ns, watched=watched)
@@ -171,7 +172,7 @@ def _standing(state: RunState, seen: dict[str, Watched]) -> JobStand:
     meeting = [name for name, one in seen.items() if one.meets_others]
     absent = [name for name in seen if name not in meeting]
     suspects = absent if meeting and absent else _odd_ones(seen)
-    # Without steps nobody knows how long a call may take: only what is proven is certain.
+    # Without steps it is unknown how long a call may take, so only a proven hang is certain.
     found = explaining.explain(seen, _stages(seen), suspects or absent, IDLE_S_MAX)
     return JobStand(
         waiting=tuple(name for name in meeting if name not in suspects),
@@ -183,13 +184,13 @@ def _standing(state: RunState, seen: dict[str, Watched]) -> JobStand:
 
 
 def _stages(seen: dict[str, Watched], waiting: Sequence[str] = ()) -> dict[str, Stage]:
-    """What they do, as far as anybody knows who was told nothing."""
+    """Their assumed stages, since such workers report none."""
     return {name: "meeting" if name in waiting else "script" for name in seen}
 
 
 def _odd_ones(seen: dict[str, Watched]) -> list[str]:
-    """Those who are not where most are, if most are in one place: on a GPU ranks wait for each other where
-    they read a result, in a line that says nothing of that.
+    """The workers outside the place where most are, if most are in one place. With GPUs, ranks wait for each
+    other where they read a result, in a line that does not show a collective.
     """
     places = {name: one.last.place for name, one in seen.items()}
     place, count = Counter(places.values()).most_common(1)[0]
@@ -197,13 +198,13 @@ def _odd_ones(seen: dict[str, Watched]) -> list[str]:
 
 
 def _bound_s(state: RunState, standing: JobStand) -> float | None:
-    """After so long all are started again; None: never, since nobody can tell that anything is wrong."""
+    """After how long all workers are started again; None for never, if nothing seems to be wrong."""
     set_s = state.policy.hang_after_s
-    # Rank 0 may build an index for hours, with a time limit of its own: torch then ends it, or nobody.
+    # Rank 0 may build an index for hours, with a torch timeout of its own: only that may end it.
     is_held_up = bool(standing.waiting and (standing.absent or standing.left)) and not standing.is_busy
     if standing.found.is_proven:
         return HUNG_S_MIN if set_s is None else set_s
-    if set_s is not None:  # a script that is yet to join may take its time before that
+    if set_s is not None:  # a script may take any time before it joins
         return set_s if standing.waiting or not state.policy.may_join else None
     return max(IDLE_S_MAX, STAND_TIMES * state.observed.stand_ns_max / 1e9) if is_held_up else None
 
@@ -214,7 +215,7 @@ def _told_ns(state: RunState) -> int:
 
 
 def _say(state: RunState, stall: Stall, standing: JobStand, bound_s: float | None) -> None:
-    """One line, unless the last one has said the same of the same workers."""
+    """Say one line, unless the last one said the same about the same workers."""
     blamed = (standing.found.kind, *standing.found.culprits)
     if stall.said and stall.blamed == blamed:
         return
@@ -224,12 +225,12 @@ def _say(state: RunState, stall: Stall, standing: JobStand, bound_s: float | Non
     if bound_s is not None:
         then = f"all are started again after {bound_s:.0f} s (--hang-after)"
     state.outbox.say(
-        f"no worker has got further for {_seconds(state, stall)}: {stall.said}; {then}", "trouble"
+        f"no worker has made progress for {_seconds(state, stall)}: {stall.said}; {then}", "trouble"
     )
 
 
 def _story(stall: Stall, standing: JobStand) -> str:
-    """n0.0 waits in all_reduce() at train.py:20 for n0.1; n0.1 waits for a lock that nobody releases, …"""
+    """A sentence such as "n0.0 waits in all_reduce() at train.py:20 for n0.1; n0.1 waits for a lock …"."""
     parts = []
     whom = standing.absent or standing.left
     if standing.waiting:
@@ -244,7 +245,7 @@ def _story(stall: Stall, standing: JobStand) -> str:
         parts.append(standing.found.sentence)
     if standing.left:
         parts.append(f"the script of {_names(standing.left)} has ended")
-    return "; ".join(parts) or "nothing shows what they wait for"
+    return "; ".join(parts) or "it is unknown what they wait for"
 
 
 def _end(state: RunState, workers: dict[str, Member], stall: Stall, standing: JobStand) -> None:
@@ -263,7 +264,7 @@ def _end(state: RunState, workers: dict[str, Member], stall: Stall, standing: Jo
         )
         told = f"{words}\n{detail}"
         losses.fence(state, workers[name], fault, onset_ns=stall.since_ns, account=words, detail=told)
-    if not culprits:  # a fault of the run, since it is no single worker's
+    if not culprits:  # recorded for the run, since no single worker is at fault
         told = detail[: losses.STACKS_CHARS_MAX]
         state.generations.causes += (
             losses.record_fault(state, "", fault, onset_ns=stall.since_ns, detail=told),

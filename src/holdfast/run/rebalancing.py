@@ -1,8 +1,8 @@
-"""What the coordinator makes of the members' pace: lanes that they have moved are written down, and a member
-that is too slow to be kept is replaced.
+"""How the coordinator acts on the members' pace: it records lanes that they moved, and replaces a member that
+is too slow to keep.
 
-Members deal lanes by themselves (balance.py), because a step does not pass through the coordinator. Rank 0
-tells what it found, and all of them have found the same.
+Members deal lanes themselves (balance.py), because a step does not pass through the coordinator. Rank 0
+reports the findings, which are the same on all members.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from holdfast.run.state import Generation, RunState
 from holdfast.run.wire import Balanced
 
 DATA_SHARE = 0.5
-"""Of what all members take longer than before: if waiting for data is more of it, that is the reason."""
+"""If waiting for data is more than this share of a slowdown of all members, data are the reason."""
 NAMED_MAX = 4
 
 
 def heard(state: RunState, message: Balanced) -> bool:
-    """Whether what rank 0 found may change what is to be done."""
+    """Act on rank 0's finding; whether it may require further action."""
     generation, finding = state.generations.formed, message.finding
     if generation is None or message.generation != generation.number:
         return False
@@ -45,12 +45,12 @@ def heard(state: RunState, message: Balanced) -> bool:
         case "everyone":
             state.outbox.say(_everyone(finding), "trouble")
         case "everyone_over":
-            state.outbox.say("steps take all members as long as before again")
+            state.outbox.say("steps are as fast as before again on all members")
     return False
 
 
 def _units(state: RunState, generation: Generation) -> list[tuple[str, ...]]:
-    """The members or, of a sharded model, the replicas: what has lanes."""
+    """The units that have lanes: members or, in a sharded model, replicas."""
     ranks = state.policy.mesh.ranks
     return [generation.members[first : first + ranks] for first in range(0, len(generation.members), ranks)]
 
@@ -62,7 +62,7 @@ def _named(unit: Sequence[str]) -> str:
 def _moved(
     state: RunState, generation: Generation, finding: BalanceFinding, units: list[tuple[str, ...]]
 ) -> None:
-    pacing.begin(state, generation)  # what was measured so far was with other lanes
+    pacing.begin(state, generation)  # earlier measurements were with other lanes
     unit = units[finding.member]
     sentence = _dealt_evenly(finding, unit) if finding.kind == "even" else _dealt(finding, units)
     state.outbox.say(sentence)
@@ -82,7 +82,7 @@ def _moved(
 
 
 def _name(state: RunState, finding: BalanceFinding, unit: Sequence[str]) -> str:
-    """Write down who is slow, unless that is written already. The event's id."""
+    """Record the slow member, unless that is already recorded. Return the event's id."""
     member = state.roster.living(unit[0])
     if finding.is_named and member is not None and member.slow_fault:
         return member.slow_fault
@@ -101,8 +101,8 @@ def _name(state: RunState, finding: BalanceFinding, unit: Sequence[str]) -> str:
 
 
 def _dealt(finding: BalanceFinding, units: list[tuple[str, ...]]) -> str:
-    """n0.1 takes 2.0 times as long as the others for the same work: lanes of n0.1 from 4 to 2, ... A member
-    that only had too many lanes is not slow.
+    """A sentence such as "n0.1 takes 2.0 times as long as the others for the same work: lanes of n0.1 from 4
+    to 2". A member that only had too many lanes is not called slow.
     """
     changes = [
         (before - after, f"{_named(unit)} from {before} to {after}")
@@ -118,7 +118,7 @@ def _dealt(finding: BalanceFinding, units: list[tuple[str, ...]]) -> str:
 def _dealt_evenly(finding: BalanceFinding, unit: Sequence[str]) -> str:
     before, after = finding.before[finding.member], finding.after[finding.member]
     lanes = f"lanes are dealt evenly again, {_named(unit)} from {before} to {after}"
-    return f"all members are about as quick again: {lanes}"
+    return f"all members are about equally fast again: {lanes}"
 
 
 def _slow(finding: BalanceFinding, unit: Sequence[str]) -> str:
@@ -144,21 +144,21 @@ def _everyone(finding: BalanceFinding) -> str:
 
 
 def _give_up(state: RunState, finding: BalanceFinding, unit: Sequence[str]) -> None:
-    """Replace the member, if another process in its seat was not as slow before."""
+    """Replace the member, unless an earlier process in its seat was as slow."""
     sentence = f"{_named(unit)} takes {finding.times:.1f} times as long as the others for a lane"
     member = state.roster.living(unit[0])
     if member is None:
         return
     if len(unit) > 1:
         state.outbox.say(
-            f"{sentence}; which of its ranks is slow cannot be told, so none is replaced", "trouble"
+            f"{sentence}; it is unknown which of its ranks is slow, so none is replaced", "trouble"
         )
         return
     seat = (member.node, member.slot)
     if seat in state.replacing.slow_seats:
         state.outbox.say(
-            f"{sentence}, as the process before it: it is the node. "
-            f"`holdfast drain {member.node} --run {state.policy.run}` goes on without it",
+            f"{sentence}, like the process before it: the node is slow. "
+            f"`holdfast drain {member.node} --run {state.policy.run}` continues without it",
             "trouble",
         )
         return

@@ -1,4 +1,4 @@
-"""How a run's events get into its record: by the coordinator, or by a member that is alone."""
+"""How the coordinator, or a member that runs without one, writes events into the record."""
 
 import msgspec
 
@@ -19,13 +19,13 @@ _FILLED_IN = ("id", "recorded_ns", "source", "run", "schema", "causes")
 def write_down(
     recorder: Recorder, event: KnownEvent, causes: tuple[str, ...] = (), *, identity: str = ""
 ) -> str:
-    """Record an event; the id it has then. causes: ids of the record. identity: the one reserved for it."""
+    """Record an event and return its id. causes: ids in the record. identity: the id reserved for it."""
     fields = {key: value for key, value in msgspec.structs.asdict(event).items() if key not in _FILLED_IN}
     return recorder.record(type(event), identity=identity, causes=causes, **fields)
 
 
 def checkpoint_event(message: Checkpointed, occurred_ns: int) -> KnownEvent:
-    """What a member tells of a checkpoint. Training goes on while one is written."""
+    """The event for a member's report of a checkpoint. Training continues while one is written."""
     step, place = message.step, message.place
     match message.happened:
         case "begun":
@@ -63,7 +63,7 @@ def checkpoint_event(message: Checkpointed, occurred_ns: int) -> KnownEvent:
 
 
 def witness_event(message: Witnessed, occurred_ns: int) -> KnownEvent:
-    """What a step came to that follows a checkpoint."""
+    """The event for the result of a step that follows a checkpoint."""
     return StepWitnessed(
         id="",
         occurred_ns=occurred_ns,

@@ -1,7 +1,7 @@
-"""What a coordinator does for its reign beside coordinating: it beats, keeps the electors, and knows its end.
+"""How a coordinator maintains its reign: it sends heartbeats, manages the electors, and notices its end.
 
-A coordinator without a quorum lets nobody see anything, so it can do no harm. It looks whether another one
-reigns meanwhile, and ends if so, or if it has waited for long enough.
+A coordinator without a quorum makes nothing visible, so it can do no harm. It checks whether another one
+reigns meanwhile, and ends if so, or if it has waited long enough.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from holdfast.run.succession import QUORUM_WAIT_S
 
 BEAT_INTERVAL_S = 0.5
 DOUBT_S = 2.0
-"""Without a quorum for so long, it looks for another coordinator."""
+"""After this long without a quorum, it looks for another coordinator."""
 
 
 async def tend(hub: Coordinator, heirs: Following, token: str, arbiter: Arbiter | None) -> str:
-    """Until this coordinator may not go on; returns why."""
+    """Maintain the reign until this coordinator has to end; return why."""
     loop = asyncio.get_running_loop()
     asking: asyncio.Task[bool] | None = None
-    halving: asyncio.Task[None] | None = None  # an arbiter may take seconds, and the heirs want to hear us
+    halving: asyncio.Task[None] | None = None  # an arbiter may take seconds, and heirs need heartbeats
     beats = 0
     try:
         while True:
@@ -64,7 +64,7 @@ def _keep_electors(hub: Coordinator, heirs: Following) -> None:
 
 
 async def _halved(hub: Coordinator, heirs: Following, arbiter: Arbiter) -> None:
-    """The other one of two is gone: the arbiter says which of them goes on."""
+    """The other one of two machines is gone: let the arbiter decide which of them continues."""
     reign = heirs.reign
     known, electorate = reign.term, reign.mandate.electorate
     term = known + 1

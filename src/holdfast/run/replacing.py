@@ -1,13 +1,13 @@
-"""A member is replaced because the operator asks for it, or because it is slow. Nobody is lost by it, and no
-step is.
+"""Replace a member because the operator asks for it or because it is slow, without losing a member or a step.
 
-Its stand-in, a warm process of its node, is admitted and builds its model while the member goes on. Then a
-generation is announced with the stand-in in the member's place; the present one changes over at a step
-boundary, as it does to grow, and the member is ended. Until that generation is formed the member has the
-state that others may need: if anybody is lost meanwhile, it stays, and the stand-in is ended.
+Its stand-in, a warm process of its node, is admitted and builds its model while the member continues. Then a
+generation is announced with the stand-in in the member's place. The present generation changes over at a step
+boundary, as it does to grow, and the member is ended. Until the new generation has formed, the member has
+state that others may need: if a member is lost meanwhile, it stays, and the stand-in is ended.
 
-A node is drained likewise: its members go at a boundary without stand-ins, and the others share their lanes
-until a spare node, where there is one, takes part in its place. It has nobody until it is restored.
+A node is drained in the same way: its members leave at a boundary without stand-ins, and the others share
+their lanes until a spare node, if there is one, takes its place. The drained node has no members until it is
+restored.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from holdfast.run.wire import Answer, Drain, Migrate, Move, Restore
 
 REASON = "asked for by the operator"
 ENDING = "the run is ending"
-THROUGH = "the training is through"
-AGAIN = "Start the run again under its name, if it is to go on."
+THROUGH = "the training is complete"
+AGAIN = "To continue the run, start it again under its name."
 
 
 def ask(state: RunState, message: Move) -> Answer:
-    """Begin what is asked for, or say how that stands."""
+    """Start the requested move, or report how far it is."""
     match message:
         case Migrate(to=to, asks_only=False) if to and to not in state.roster.nodes:
             return _no_node(state, to)
@@ -61,7 +61,7 @@ def _migrate(state: RunState, message: Migrate) -> Answer:
 
 
 def _migrate_node(state: RunState, node: Node, message: Migrate) -> Answer:
-    """A drain, for which there is a spare node."""
+    """Drain the node, if a spare node can take its place."""
     spares = [other.name for other in state.roster.nodes.values() if other.is_spare and not other.is_drained]
     if not message.asks_only and not node.is_drained:
         if message.to and message.to not in spares:
@@ -84,7 +84,7 @@ def _ask_drain(state: RunState, node: Node, *, asks_only: bool) -> Answer:
 
 
 def _restore(state: RunState, node: Node) -> Answer:
-    """Members may be started on the node again. It takes part as soon as the run has room for it."""
+    """Allow members on the node again. It becomes active as soon as the run has room for it."""
     if state.ending.closing is not None:
         return Answer(ok=False, sentence=ENDING, hint=AGAIN)
     if not node.is_drained:
@@ -104,7 +104,7 @@ def _no_node(state: RunState, name: str) -> Answer:
 
 
 def begin(state: RunState, name: str, reason: str = REASON) -> Answer:
-    """Have a stand-in found for the member. reason: why it is to go."""
+    """Begin to replace the member by a stand-in. reason: why it leaves."""
     generation = state.generations.announced
     if generation is None:
         sentence = "the script has not joined, so its processes cannot be replaced"
@@ -127,11 +127,9 @@ def begin(state: RunState, name: str, reason: str = REASON) -> Answer:
 
 
 def _drain(state: RunState, node: Node) -> Answer:
-    """Have the run go on without the node's members; a spare node takes part as soon as they are gone."""
+    """Continue without the node's members. A spare node becomes active as soon as they are gone."""
     if node.is_drained:
-        sentence = (
-            f"{node.name} has no members any more" if node.is_spare else f"{node.name} is being drained"
-        )
+        sentence = f"{node.name} no longer has members" if node.is_spare else f"{node.name} is being drained"
         return Answer(ok=True, sentence=sentence, is_done=node.is_spare)
     generation = state.generations.announced
     members = generation.living if generation else []
@@ -140,10 +138,10 @@ def _drain(state: RunState, node: Node) -> Answer:
     if not there:
         return Answer(ok=False, sentence=f"{node.name} has no members", hint="There is nothing to drain.")
     if all(name in there or _is_drained(state, name) for name in members):
-        hint = "Wait until members of another node take part, or stop the run."
+        hint = "Wait until members of another node have joined, or stop the run."
         return Answer(ok=False, sentence=f"without {node.name} no member would have the state", hint=hint)
     if left < state.policy.nodes_min:
-        hint = "Bring another node first; --nnodes MIN:MAX says how few are enough."
+        hint = "Add another node first; --nnodes MIN:MAX sets how few are enough."
         return Answer(ok=False, sentence=f"the run needs at least {state.policy.nodes_min} nodes", hint=hint)
     if any(state.roster.members[name].is_done for name in members):
         return Answer(ok=False, sentence=THROUGH, hint="Wait for the run to end.")
@@ -155,12 +153,12 @@ def _drain(state: RunState, node: Node) -> Answer:
 
 
 def reason_of(state: RunState, name: str) -> str:
-    """Why the member is to go, or had to."""
+    """Why the member leaves or left."""
     return state.replacing.reasons.get(name, REASON)
 
 
 def settle(state: RunState) -> None:
-    """Find a stand-in for each that has none; let what was begun go on, or undo it."""
+    """Find missing stand-ins, and continue or undo replacements that have begun."""
     generation = state.generations.announced
     if generation is None or not (state.replacing.leaving or generation.leaving):
         return
@@ -180,9 +178,8 @@ def settle(state: RunState) -> None:
 
 
 def ready(state: RunState, present: Sequence[str]) -> dict[str, str]:
-    """Who of those present can go at the next boundary, and the stand-in that waits to take the place, if
-    there is to be one. Somebody who has the state stays: where all are to go, one of them, or one node, goes
-    later.
+    """The members that can leave at the next boundary, and the stand-in that waits for each place, if it gets
+    one. A member with the state stays: if all are to leave, one of them, or one node, leaves later.
     """
     going = {
         name: stand_in
@@ -198,7 +195,7 @@ def ready(state: RunState, present: Sequence[str]) -> dict[str, str]:
 
 
 def is_newcomer(state: RunState, name: str) -> bool:
-    """Whether one that is ready is to come in beside the others."""
+    """Whether a ready process joins as an additional member."""
     return name not in state.replacing.leaving.values() and not _is_drained(state, name)
 
 
@@ -211,14 +208,14 @@ def _is_drained(state: RunState, name: str) -> bool:
 
 
 def hand_over(state: RunState, generation: Generation, opened_ns: int) -> None:
-    """The generation is formed: the stand-ins have the seats, and those who had them are ended."""
+    """After the generation has formed, give the seats to the stand-ins and end the members that had them."""
     drained: dict[str, None] = {}
     for name, stand_in_name in generation.leaving.items():
         member = state.roster.members[name]
         member.is_lost = True
         state.hangs.end_excuses(name)
         processes.stop(state, member, state.policy.grace_s)
-        # Its GPU is the stand-in's from now on, or nobody's; it is there to be ended, and brings none.
+        # Its GPU is the stand-in's from now on, or unused. The process only waits to be ended, without a GPU.
         left = MemberJoined(
             id="", occurred_ns=opened_ns, subject=name, gpus=0, role="spare", node=member.node
         )
@@ -239,7 +236,7 @@ def hand_over(state: RunState, generation: Generation, opened_ns: int) -> None:
 
 
 def _retire(state: RunState, node: Node, at_ns: int) -> None:
-    """No process of the node takes part any more, nor is kept warm there."""
+    """End all processes of the node, warm ones included, and make it a spare node."""
     _record_action(state, "drain", node.name, at_ns, gpus=node.slots)
     for member in [one for one in state.roster.members.values() if one.node == node.name and not one.is_lost]:
         _dismiss(state, member)
@@ -263,9 +260,9 @@ def _record_action(state: RunState, action: Action, subject: str, at_ns: int, gp
 
 
 def revert(state: RunState, generation: Generation, why: str) -> None:
-    """The generation that was to replace members is not formed, and will not be: they stay in it.
+    """Undo a replacement in a generation that has not formed and never will: the members stay in it.
 
-    One that was lost meanwhile is lost from it like any other, and its stand-in waits to take its place.
+    A member that was lost meanwhile is lost like any other, and its stand-in waits to take its place.
     """
     for name, stand_in_name in generation.leaving.items():
         stand_in, is_here = state.roster.living(stand_in_name), state.roster.living(name) is not None
@@ -274,7 +271,7 @@ def revert(state: RunState, generation: Generation, why: str) -> None:
             generation.lost.setdefault(name, state.now_ns)
         if stand_in is not None and is_here:
             _dismiss(state, stand_in)
-        elif stand_in is not None:  # before other newcomers: it may have the state by now
+        elif stand_in is not None:  # before other newcomers, because it may have the state by now
             state.roster.waiting = {stand_in_name: None, **state.roster.waiting}
         if is_here:
             _give_up(state, name, why)
@@ -289,7 +286,7 @@ def revert(state: RunState, generation: Generation, why: str) -> None:
 
 
 def _is_upset(state: RunState, generation: Generation) -> bool:
-    """Whether the generation that is to replace members cannot come as it was announced."""
+    """Whether a generation that replaces members can no longer form as announced."""
     return generation.formed_ns is None and bool(
         generation.leaving
         and (generation.lost or any(state.roster.living(name) is None for name in generation.leaving))
@@ -305,7 +302,7 @@ def _find_stand_in(state: RunState, member: Member) -> None:
         state.replacing.leaving[member.name] = stand_in.name
         processes.admit_parked(state, stand_in)
     elif state.policy.warm:
-        return  # the pool is being filled
+        return  # wait until the pool is filled
     elif state.now_ns < node.start_ns:
         state.outbox.wake(node.start_ns)
     else:
@@ -314,8 +311,8 @@ def _find_stand_in(state: RunState, member: Member) -> None:
 
 
 def _inherit(state: RunState, name: str, stand_in: Member | None) -> None:
-    """The member was lost: its stand-in takes the seat as any replacement does, unless somebody else has it
-    or nobody is to have it any more.
+    """After the member was lost, give its seat to the stand-in like to any replacement, unless the seat is
+    taken or its node is drained.
     """
     del state.replacing.leaving[name]
     is_free = stand_in is not None and (stand_in.node, stand_in.slot) in state.roster.vacant
@@ -331,7 +328,7 @@ def _inherit(state: RunState, name: str, stand_in: Member | None) -> None:
 
 
 def _end_drain(state: RunState, name: str) -> None:
-    """If the member was the last one that its node was to be rid of, nobody has to wait for a boundary."""
+    """If the member was the last to leave a drained node, retire the node without waiting for a boundary."""
     member = state.roster.members.get(name)
     node = None if member is None else state.roster.nodes.get(member.node)
     if node is None or not node.is_drained or node.is_spare:
@@ -353,7 +350,7 @@ def _give_up(state: RunState, name: str, why: str) -> None:
 
 
 def _dismiss(state: RunState, stand_in: Member) -> None:
-    """It is not needed any more. That it ends is no loss."""
+    """End a process that is no longer needed, without counting it as a loss."""
     processes.stop(state, stand_in, 0)
     state.outbox.effects.append(Close("worker", stand_in.name))
     stand_in.is_lost = True

@@ -1,4 +1,4 @@
-"""What a script is told that is to compute a step of a run again, or one lane, and what it found."""
+"""The order to a script to compute a step of a run again, or one lane, and the result."""
 
 import os
 import subprocess
@@ -17,13 +17,13 @@ from holdfast.run.wire import SkippedLanes
 
 VARIABLE = "HOLDFAST_REPLAY"
 PROOF_STEPS_MAX = 100
-"""So many steps are computed at most to come to a checkpoint from the one before, unless told otherwise."""
+"""The default for how many steps are computed at most to get from one checkpoint to the next."""
 
 
 class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The lane, or all of the step, and where to write what was found. skipped: lanes that nobody computed in
-    earlier steps. lanes, seed, model: what the run had of these, as far as the record tells. begins: the step
-    of the checkpoint that it must go on from, 0 for the run's beginning; None: any before the step.
+    """The lane, or the whole step, to compute, and where to write the result. skipped: lanes that no member
+    computed in earlier steps. lanes, seed, model: the run's, as far as recorded. begins: the step of the
+    checkpoint to start from, 0 for the run's beginning, None for any before the step.
     """
 
     step: int
@@ -36,7 +36,7 @@ class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
     begins: int | None = None
 
     def told_of(self, store: Store, run: str) -> Self:
-        """With what the record says of a run."""
+        """The order with the recorded facts about a run."""
         skipped = skipped_in(store.select(Selection(run=run, kinds=("step.committed",))))
         opened = store.select(Selection(run=run, kinds=("generation.opened",)))
         setup = next((one for one in opened if isinstance(one, GenerationOpened) and one.lanes), None)
@@ -47,7 +47,7 @@ class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def given(cls, environment: Mapping[str, str]) -> Self | None:
-        """The order this process was started with, if it was."""
+        """The order this process was started with, if any."""
         text = environment.get(VARIABLE)
         return None if text is None else msgspec.json.decode(text, type=cls)
 
@@ -57,8 +57,8 @@ class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. begun: the step of the checkpoint it went on from. prints: of the lane, computed
-    twice. loss: as text, since it may be no number. norm: of the lane's own gradient.
+    """The result for a lane. begun: the step of the checkpoint it started from. prints: of the lane, computed
+    twice. loss: as text, since it may be NaN. norm: of the lane's own gradient.
     """
 
     begun: int
@@ -71,9 +71,9 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recomputed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a whole step. begun: as in `Replayed`. print: of the state after it. digest: of all that
-    is protected, after it. All are empty where it did not begin where it was to. kept: the digest of the
-    checkpoint of this step, as it was loaded; empty: none was.
+    """The result for a whole step. begun: as in `Replayed`. print: of the state after it. digest: of
+    everything protected after it. All are empty if it did not start where it should. kept: the digest of the
+    checkpoint of this step, as loaded; empty if none was loaded.
     """
 
     begun: int
@@ -90,10 +90,10 @@ Found = TypeVar("Found", Replayed, Recomputed)
 
 
 def compute(order: ReplayOrder, checkpoints: Path, words: tuple[str, ...], kind: type[Found]) -> Found:
-    """Have a script, with its arguments, do that in a process of its own. Raises `InputError`."""
+    """Carry out the order with a script and its arguments, in a process of its own. Raises `InputError`."""
     environment = {**os.environ, VARIABLE: order.text, "HOLDFAST_CHECKPOINTS": str(checkpoints.absolute())}
     environment.pop("HOLDFAST_COORDINATOR", None)
-    # What the script prints is not what the command was asked for.
+    # The script's output is not the command's result.
     code = subprocess.run(
         (sys.executable, *words), env=environment, stdout=sys.stderr, check=False
     ).returncode

@@ -1,10 +1,10 @@
-"""Members that hold the model together: which of them make whole replicas, and who waits until one is whole.
+"""Members that hold a sharded model: which of them form whole replicas, and which wait until one is whole.
 
-Rank r of every replica has the same part of the model: they are a **rail**, and copies of each other. A seat
-belongs to one rail for as long as its node keeps its place, so whoever takes a lost member's seat takes over
-its part from a twin. A replica that lacks a rank is shelved: its other ranks live and wait, the other
-replicas have its lanes, and ranks of two broken replicas make one where they complete each other. Where no
-node has a seat for some rail any more, one of those that are left takes a lost node's place.
+Rank r of every replica has the same part of the model: these ranks are a **rail**, copies of each other. A
+seat belongs to one rail as long as its node keeps its place, so a process that takes a lost member's seat
+copies its part from a twin. A replica that lacks a rank is shelved: its other ranks live and wait, and the
+other replicas have its lanes. Ranks of two broken replicas form a whole one if they complete each other. If
+no node has a seat for some rail any more, one of the remaining nodes takes a lost node's place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ LEFT_BEHIND = "left behind by the others"
 def arrange(state: RunState, holders: Sequence[str], newcomers: Sequence[str], main: str) -> tuple[str, ...]:
     """Whole replicas of these members, one after the other, each in the order of its rails.
 
-    Replicas of members that have the state come first, so that every part of it is there. Members of one
-    seating stay together as far as they can; the member that was rank 0 stays it if its rail allows that.
+    Replicas of members that have the state come first, so that every part of it is present. Members of one
+    seating stay together if possible. The member that was rank 0 keeps that rank if its rail allows it.
     """
     ranks = state.policy.mesh.ranks
     if ranks == 1:
@@ -43,20 +43,20 @@ def arrange(state: RunState, holders: Sequence[str], newcomers: Sequence[str], m
         _take_in(state, ordered, everyone, having)
     lacking = _held(state, having, list(state.roster.members)) - _held(state, having, ordered)
     if having.intersection(everyone) and lacking:
-        return ()  # those who are left have the other parts: wait until they are in whole replicas, too
+        return ()  # members left out have the other parts: wait until they are in whole replicas
     return tuple(ordered)
 
 
 def _held(state: RunState, having: set[str], among: Sequence[str]) -> set[int]:
-    """The rails of which one of these members has the state, or the mirror."""
+    """The rails whose state, or its mirror, one of these members has."""
     return {state.roster.members[name].rail for name in among if name in having} | _mirrored(state, among)
 
 
 def _take_in(state: RunState, ordered: list[str], names: Sequence[str], having: set[str]) -> None:
-    """Whoever is needed is among them, whoever has to go for it: the only one of its rail that has the state,
-    the only one that keeps the mirror of a lost part, and one that has a step which none of the others has.
-    They have its sum, and do the step as it did; without it they would drop that. Who was not in the formed
-    generation need not have that sum.
+    """Put members that are needed in the place of others: the only one of its rail with the state, the only
+    one with the mirror of a lost part, and one that has a step which the others lack. The others have that
+    step's sum and repeat the step as it did; without it they would drop the step. Members that were not in
+    the formed generation may lack that sum.
     """
     versions = {name: state.roster.members[name].version for name in names}
     top = max((versions[name] for name in ordered), default=0)
@@ -75,15 +75,15 @@ def _take_in(state: RunState, ordered: list[str], names: Sequence[str], having: 
 
 
 def room_for(state: RunState) -> int:
-    """How many replicas the lanes allow: every one of them must have a lane."""
+    """How many replicas the lanes allow: each replica must have a lane."""
     if state.launch.setup is None:
         return 0
     return state.launch.setup[1].lanes // state.policy.mesh.slices
 
 
 def would_grow(state: RunState, generation: Generation) -> bool:
-    """Whether those who wait can come in: with a sharded model, only if they make another whole replica. Who
-    waits for another member's place comes in with that one's leave, and not before.
+    """Whether waiting members can join: with a sharded model, only if they form another whole replica. A
+    stand-in joins only when the member that it replaces leaves.
     """
     newcomers = [name for name in state.roster.waiting if replacing.is_newcomer(state, name)]
     if not newcomers or state.policy.mesh.ranks == 1:
@@ -92,7 +92,7 @@ def would_grow(state: RunState, generation: Generation) -> bool:
 
 
 def leaving(state: RunState, present: Sequence[str]) -> dict[str, str]:
-    """Who can go because the operator asks for it: only if whole replicas, with every part, are left."""
+    """The members that can leave at the operator's request: whole replicas, with every part, must remain."""
     going = replacing.ready(state, present)
     if not going or state.policy.mesh.ranks == 1:
         return going
@@ -102,8 +102,8 @@ def leaving(state: RunState, present: Sequence[str]) -> dict[str, str]:
 
 
 def lost_part(state: RunState) -> int | None:
-    """The first rail of which no living member has the state; None: every part is there, or nobody has any,
-    and members begin from a checkpoint as it is.
+    """The first rail whose state no living member has. None if every part is present, or if no member has any
+    state and all start from a checkpoint anyway.
     """
     generation = state.generations.announced
     ranks = state.policy.mesh.ranks
@@ -116,9 +116,9 @@ def lost_part(state: RunState) -> int | None:
 
 
 def _having(state: RunState) -> set[str]:
-    """Living members that have the state, on the shelf or not. Who has all but the last step, and was there
-    when that was made, may have the sum of it; it shows when they meet. Members of the formed generation step
-    together, from a state that all of them have: one that seems further behind has only not been heard yet.
+    """Living members that have the state, on the shelf or not. A member that has all but the last step, and
+    was present when that step was made, may have its sum, which shows when they meet. Members of the formed
+    generation step together from a common state: if one seems further behind, its report has not arrived yet.
     """
     formed = _formed(state)
     living = [
@@ -144,7 +144,7 @@ def _formed(state: RunState) -> frozenset[str]:
 
 
 def _makers(state: RunState, living: Sequence[Member], step: int) -> frozenset[str] | None:
-    """The members of the generations that are known to have made this step; None: nobody knows who did."""
+    """The members of the generations that are known to have made this step; None if that is unknown."""
     numbers = {generation for generation, last in (one.reported for one in living) if last == step}
     known = [state.generations.formed, state.generations.announced]
     makers = [one.names for one in known if one is not None and one.number in numbers]
@@ -152,8 +152,8 @@ def _makers(state: RunState, living: Sequence[Member], step: int) -> frozenset[s
 
 
 def _mirrored(state: RunState, among: Sequence[str]) -> set[int]:
-    """The rails that another living rank among these keeps the mirror of. Only a replica by itself has
-    mirrors, if it has several ranks.
+    """The rails whose mirror a living rank among these keeps. Only a single replica with several ranks has
+    mirrors.
     """
     formed = state.generations.formed
     ranks = state.policy.mesh.ranks
@@ -168,18 +168,18 @@ def _mirrored(state: RunState, among: Sequence[str]) -> set[int]:
 
 
 def is_fresh(state: RunState, name: str) -> bool:
-    """Whether one that waits has yet to do all that its script does; not one on the shelf."""
+    """Whether a waiting member has its script's work still ahead; False for one on the shelf."""
     return state.policy.mesh.ranks == 1 or not state.roster.members[name].version
 
 
 def may_stand_in(state: RunState, name: str) -> bool:
-    """Whether one that waits can do again what the lost rank 0 did after the last step, as rank 0."""
+    """Whether a waiting member can be rank 0 and repeat the lost rank 0's work after the last step."""
     return state.roster.members[name].rail == 0 and is_fresh(state, name)
 
 
 def fence_ahead(state: RunState) -> None:
-    """The generation was formed without a member that has a later step: by one that told of it too late, or
-    because the run went back. The others make that step again, and nobody may go on from its own.
+    """End waiting members that have a later step than the formed generation, because their report came too
+    late or the run went back. The others make that step again, so no member may continue from the old one.
     """
     generation = state.generations.announced
     if state.policy.mesh.ranks == 1 or generation is None or generation.formed_ns is None:
@@ -191,12 +191,12 @@ def fence_ahead(state: RunState) -> None:
 
 
 def part_lost(state: RunState, message: PartLost) -> None:
-    """Begin again, because the members of a generation do not have a part of the state between them, unless
-    another living member may have it. Every member sends this message; the first one counts.
+    """Begin again, because no member of the generation has a part of the state, unless another living member
+    may have it. Every member sends this message; only the first one counts.
 
-    A member that was to leave with this generation stays, because it may have the part: a single replica need
-    not have mirrors. A shelved member may have it, too, if it was not heard of for a while and made steps
-    meanwhile. It comes in instead of the members with an older copy, which are replaced.
+    Members that were about to leave with this generation stay, because they may have the part: a single
+    replica may lack mirrors. A shelved member may have it, too, if it was not heard for a while and made
+    steps meanwhile. It then joins instead of the members with an older copy, which are replaced.
     """
     generation = state.generations.announced
     if generation is None or generation.number != message.generation or generation.formed_ns is not None:
@@ -216,19 +216,19 @@ def part_lost(state: RunState, message: PartLost) -> None:
 
 
 def left_behind(state: RunState, member: Member) -> None:
-    """It was away, and cannot go on from where it is."""
+    """End a member that was away and cannot continue from its state."""
     _end(state, [member], LEFT_BEHIND)
 
 
 def can_spare(state: RunState, names: Sequence[str]) -> bool:
-    """Whether the others have all of the state that there is."""
+    """Whether the other members have every part of the state that still exists."""
     having, living = _having(state), [one for one in state.roster.members if state.roster.living(one)]
     others = [name for name in living if name not in names]
     return _held(state, having, living) == _held(state, having, others)
 
 
 def is_stuck(state: RunState) -> bool:
-    """Whether not even one replica is whole: the run stands still until somebody takes the empty place."""
+    """Whether not even one replica is whole, so that the run waits for a member in the empty place."""
     generation = state.generations.announced
     if state.policy.mesh.ranks == 1 or generation is None or not generation.lost:
         return False
@@ -236,9 +236,9 @@ def is_stuck(state: RunState) -> bool:
 
 
 def move_nodes(state: RunState) -> bool:
-    """Where no seat is left for a part of the model, nobody comes who could have it: give nodes the places of
-    lost ones, so that every part has a seat. Their members begin again there, unless some part of the state
-    would be lost with them. Whether any node was moved.
+    """If no seat is left for a part of the model, give nodes the places of lost ones, so that every part has
+    a seat and a process can take it. Their members start again there, unless some part of the state would be
+    lost with them. Return whether any node was moved.
     """
     moves = _moves(state, {node.name: node.order for node in state.roster.active_nodes()})
     for name, place in moves.items():
@@ -249,8 +249,8 @@ def move_nodes(state: RunState) -> bool:
 
 
 def _moves(state: RunState, orders: dict[str, int]) -> dict[str, int]:
-    """Nodes, and the places to give them, that make a replica of seats whole; none where it is, or where that
-    would cost the last copy of a part. Those with the least of the state go first.
+    """Nodes and their new places that give one replica all its seats; empty if it has them, or if a move
+    would cost the last copy of a part. Nodes with the least of the state move first.
     """
     ranks, having, everyone = state.policy.mesh.ranks, _having(state), list(state.roster.members)
     held = _held(state, having, everyone)
@@ -274,14 +274,14 @@ def _moves(state: RunState, orders: dict[str, int]) -> dict[str, int]:
 
 
 def _free(state: RunState, orders: Mapping[str, int]) -> list[int]:
-    """Places that a node might take: where members may mix, those of the first replica have every part."""
+    """Places that a node might take. If members may mix, the places of the first replica cover every part."""
     first = -(-state.policy.mesh.ranks // state.policy.slots)
     end = first if _may_mix(state) else max(orders.values(), default=0) + first
     return [order for order in range(end) if order not in orders.values()]
 
 
 def _seated(state: RunState, orders: Mapping[str, int]) -> int:
-    """How many ranks of a replica the seats of nodes in these places make, at best."""
+    """How many ranks of one replica the nodes' seats cover at best, with nodes in these places."""
     ranks = state.policy.mesh.ranks
     seatings: dict[int, set[int]] = {}
     for name, order in orders.items():
@@ -296,7 +296,7 @@ def _seated(state: RunState, orders: Mapping[str, int]) -> int:
 
 
 def _unfit(state: RunState, node: str, order: int) -> list[Member]:
-    """Members of the node that were admitted for another part than they would have in this place."""
+    """Members of the node that were admitted for a different part than this place would give them."""
     first, ranks = order * state.policy.slots, state.policy.mesh.ranks
     return [
         one
@@ -309,7 +309,7 @@ def _unfit(state: RunState, node: str, order: int) -> list[Member]:
 
 
 def begin_again(state: RunState, rail: int) -> None:
-    """A part of the state is gone with all its copies: end the members, to go on from a checkpoint."""
+    """End the members to continue from a checkpoint, because all copies of a part of the state are gone."""
     ranks = state.policy.mesh.ranks
     state.outbox.say(
         f"no member has part {rail + 1} of {ranks} of the state any more: all of them begin again", "trouble"
@@ -319,7 +319,7 @@ def begin_again(state: RunState, rail: int) -> None:
 
 
 def _end(state: RunState, members: Sequence[Member], why: str) -> None:
-    """What led to it counts as a setback, and not that they are ended."""
+    """End members without counting setbacks: only the cause counts as one."""
     setbacks = state.progress.setbacks
     for member in members:
         losses.fence(state, member, why, onset_ns=None)
@@ -327,14 +327,14 @@ def _end(state: RunState, members: Sequence[Member], why: str) -> None:
 
 
 def _may_mix(state: RunState) -> bool:
-    """Whether members of different seatings may be in one replica: not where tensor parallel ranks, which are
-    on one node, would come apart.
+    """Whether members of different seatings may be in one replica. Not with tensor parallel ranks, which must
+    stay together on one node.
     """
     return state.policy.mesh.size("tp") == 1
 
 
 def _whole(state: RunState, names: Sequence[str]) -> tuple[list[tuple[str, ...]], list[str]]:
-    """As many replicas as these members make, and who is left."""
+    """As many whole replicas as these members form, and the members left over."""
     ranks = state.policy.mesh.ranks
     seatings: dict[int, dict[int, str]] = {}
     for name in sorted(names, key=lambda one: processes.seat_number(state, state.roster.members[one])):

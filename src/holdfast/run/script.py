@@ -1,4 +1,4 @@
-"""What a run is to run: whether it can be started, and how; and what the run is called."""
+"""The script of a run: whether and how it can be started, and the run's name."""
 
 import re
 import secrets
@@ -15,13 +15,13 @@ from holdfast.record.errors import InputError
 RUN_CHARS_MAX = 100
 SUFFIX_BYTES = 3
 SCRIPT_BYTES_MAX = 1 << 20
-"""Of a script that is looked through."""
+"""How much of a script is searched."""
 
 _RUN_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{RUN_CHARS_MAX - 1}}}")
 
 
 class TrainingScript(msgspec.Struct, frozen=True, kw_only=True):
-    """A script as it was named: a file for Python, a module of it, or a program of its own."""
+    """A script as the user named it: a Python file, a Python module, or another program."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class TrainingScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What starts it. `InputError` where that cannot work."""
+        """The command that starts it. Raise `InputError` if that cannot work."""
         python = (sys.executable, "-u")
         if self.is_module and self.is_program:
             raise InputError("--module and --no-python exclude each other.", hint="Leave one of them out.")
@@ -41,7 +41,7 @@ class TrainingScript(msgspec.Struct, frozen=True, kw_only=True):
             if shutil.which(self.name) is None:
                 raise InputError(
                     f"There is no program {self.name}.",
-                    hint="It must be executable, and named by its path.",
+                    hint="It must be executable; name it by its path.",
                 )
             return (self.name, *self.arguments)
         _check_script(Path(self.name))
@@ -49,7 +49,7 @@ class TrainingScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_join(self) -> bool:
-        """Whether the script names Holdfast, or cannot be read for that."""
+        """Whether the script mentions Holdfast, or cannot be searched for that."""
         if self.is_module or self.is_program:
             return True
         try:
@@ -67,7 +67,7 @@ class TrainingScript(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_name(run: str) -> str:
-    """`InputError` where a run cannot be called so."""
+    """The name, if it is valid for a run. Raise `InputError` if it is not."""
     if not _RUN_NAME.fullmatch(run):
         raise InputError(
             f"{run!r} cannot be the name of a run.",
@@ -77,11 +77,11 @@ def checked_name(run: str) -> str:
 
 
 def _check_script(path: Path) -> None:
-    """Python runs a file, or a directory or archive with a __main__ in it."""
+    """Check that Python can run it: a file, or a directory or archive with a __main__."""
     try:
         if path.is_dir():
             if not (path / "__main__.py").is_file():
-                raise InputError(f"The script {path} is a directory.", hint="Name the file to be run.")
+                raise InputError(f"The script {path} is a directory.", hint="Name the file to run.")
             return
         with path.open("rb"):
             return
@@ -92,7 +92,7 @@ def _check_script(path: Path) -> None:
 
 
 def _check_module(name: str) -> None:
-    """Find it as `python -m` will, but import nothing: importing may have effects."""
+    """Find the module as `python -m` will, but import nothing, because importing may have effects."""
     places: Any = ["", *sys.path]
     parts = name.split(".")
     for count in range(1, len(parts) + 1):
@@ -104,4 +104,4 @@ def _check_module(name: str) -> None:
             )
         places = spec.submodule_search_locations or []
     if places and PathFinder.find_spec(f"{name}.__main__", places) is None:
-        raise InputError(f"{name!r} is a package without a __main__.", hint="Name the module to be run.")
+        raise InputError(f"{name!r} is a package without a __main__.", hint="Name the module to run.")

@@ -1,11 +1,11 @@
-"""A member for every seat, and warm processes behind them."""
+"""Fill every seat with a member, and keep warm processes ready."""
 
 from holdfast.run import devices, processes, replicas
 from holdfast.run.state import RunState
 
 
 def promote_spare_nodes(state: RunState) -> None:
-    """A node that is there and not needed yet takes part as soon as there is room for it."""
+    """Activate spare nodes as soon as there is room for them."""
     room = state.policy.nodes_max - state.roster.nodes_active
     if room > 0 and len(state.roster.nodes) > state.roster.nodes_active:
         spares = [node for node in state.roster.nodes.values() if node.is_spare and not node.is_drained]
@@ -18,9 +18,10 @@ def promote_spare_nodes(state: RunState) -> None:
 
 
 def fill_seats(state: RunState) -> None:
-    """A warm process takes an empty seat at once; a cold one is started when that disturbs nobody.
+    """Give empty seats to warm processes at once; start cold ones when that disturbs no member.
 
-    Where a GPU failed, the process that had it must be gone first; where it failed before, the seat rests.
+    After a GPU failure, the process that had the GPU must be gone first. If it failed before, the seat stays
+    empty for a while.
     """
     may_start = (
         not state.generations.survivors
@@ -44,7 +45,7 @@ def fill_seats(state: RunState) -> None:
 
 
 def is_anybody_coming(state: RunState) -> bool:
-    """Whether a process is getting ready, or is to be started in a seat that is empty, or may soon be."""
+    """Whether a process is getting ready, or will be started in a seat that is empty or may soon be."""
     return (
         bool(state.roster.coming)
         or state.generations.keeps_seats
@@ -53,7 +54,7 @@ def is_anybody_coming(state: RunState) -> bool:
 
 
 def fill_pools(state: RunState) -> None:
-    """Warm processes where they are missing. A spare node's disturb nobody: it has nothing else to do."""
+    """Start missing warm processes. On a spare node they disturb no member, because it has no other work."""
     is_calm = _is_calm(state)
     if not is_calm and len(state.roster.nodes) == state.roster.nodes_active:
         return
@@ -75,6 +76,6 @@ def fill_pools(state: RunState) -> None:
 
 
 def _is_calm(state: RunState) -> bool:
-    """Whether the generation is formed and whole: only then may new processes compete with it."""
+    """Whether the generation has formed and is whole: only then may new processes compete with it."""
     generation = state.generations.announced
     return generation is not None and generation.formed_ns is not None and not generation.lost

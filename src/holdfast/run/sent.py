@@ -1,7 +1,7 @@
-"""The last frames that were sent to somebody, counted: what a broken connection swallowed is sent again.
+"""The last frames sent to a peer, counted, so that frames swallowed by a broken connection are sent again.
 
-Both ends count what they have sent and what they have received since they first met. When they meet again
-over another connection, each says how much it has received, and the other goes on behind that.
+Both ends count the frames they have sent and received since their first connection. When they reconnect, each
+says how many it has received, and the other continues after those.
 """
 
 from collections import deque
@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from typing import Self
 
 FRAMES_MAX = 4096
-"""So many are kept, or fewer..."""
+"""How many frames are kept, or fewer..."""
 FRAMES_BYTES_MAX = 16 << 20
-"""...if they are this large together. What a coordinator that dies has not read yet is far less."""
+"""...if they exceed this size together. A dying coordinator leaves far less unread."""
 
 
 class SentFrames:
-    """What was sent, and the last of it once more."""
+    """Counts the frames sent and keeps the last ones."""
 
     def __init__(self, frames_max: int = FRAMES_MAX) -> None:
         self.count = 0
@@ -25,7 +25,7 @@ class SentFrames:
 
     @classmethod
     def restored(cls, frames_max: int, count: int, kept: Iterable[bytes]) -> Self:
-        """As it was elsewhere: so many were sent, and these are the last of them."""
+        """Restore another process's: `count` frames were sent, and `kept` are the last of them."""
         sent = cls(frames_max)
         for frame in kept:
             sent.add(frame)
@@ -46,7 +46,9 @@ class SentFrames:
             self._kept_bytes -= len(self._kept.popleft())
 
     def after(self, received: int) -> list[bytes] | None:
-        """What the other end lacks that has received so many; None: that is not kept, or was never sent."""
+        """The frames that the other end lacks after receiving this many. None if they are no longer kept, or
+        it claims more than were sent.
+        """
         missing = self.count - received
         if not 0 <= missing <= len(self._kept):
             return None

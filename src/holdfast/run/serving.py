@@ -1,4 +1,4 @@
-"""A client's connection as a coordinator holds it, or an heir that may become one."""
+"""A client's connection on the side of a coordinator, or of an heir that may become one."""
 
 import asyncio
 import socket
@@ -9,40 +9,43 @@ from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Host, endpoint_of
 from holdfast.run.tls import Channel, Identity
 
 HANDSHAKE_S = 60.0
-"""How long a connection may take to prove that it has the token: on a machine with too few cores a client
-gets none for seconds. Where strangers are many, the oldest gives way long before (UNPROVEN_S in
-coordinator.py).
+"""How long a connection may take to prove that it has the token: on a machine with too few cores, a client
+may get none for seconds. If there are many unproven connections, the oldest is dropped much earlier
+(UNPROVEN_S in coordinator.py).
 """
 SEND_BUFFER_BYTES_MAX = 32 << 20
-"""Who leaves more than this unread is given up. A member that keeps its interpreter for a while reads
-nothing, and must not be: what others may tell it meanwhile is less (train/minutes.py, train/meeting.py).
+"""A client that leaves more than this unread is given up. A member whose interpreter is busy for a while
+reads nothing and must not be given up: messages for it meanwhile are smaller than this (train/minutes.py,
+train/meeting.py).
 """
 
 
 class Desk(Protocol):
-    """Whom connections are made to. identity: what it shows over TLS; None: nothing is encrypted."""
+    """The server side of connections. identity: its TLS identity; None for no encryption."""
 
     identity: Identity | None
 
     def opened(self, connection: "ClientConnection") -> None:
-        """Somebody has connected, and has proved nothing yet."""
+        """A client has connected and has proved nothing yet."""
 
     def handshake(self, endpoint: str) -> Host:
-        """Its side of a handshake on a connection that arrived there."""
+        """The server's side of a handshake on a connection that arrived there."""
 
     def refusal(self, proof: wire.Proof) -> wire.Refused | None:
-        """Why this client, who has the token, may not come in; None: it may."""
+        """Why this client, which has the token, may not connect; None if it may."""
 
     def accepted(
         self, connection: "ClientConnection", received: int | None
     ) -> tuple[wire.Accepted, list[bytes]]:
-        """How it is let in, and what it lacks that has received so many messages before; None: it is new."""
+        """Admit a client. received: how many messages it received before; None if it is new. Return the
+        answer and the messages that it missed.
+        """
 
     def closed(self, connection: "ClientConnection") -> None:
         """The connection has ended."""
 
     def heard(self, connection: "ClientConnection", message: wire.AnyMessage) -> None:
-        """A message of a proven connection. `MalformedFrame` where it is not theirs to send."""
+        """Handle a message of a proven connection. Raise `MalformedFrame` if its role must not send it."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -52,7 +55,7 @@ class ClientConnection(asyncio.Protocol):
         self.role: wire.Role = "operator"
         self.name = ""
         self.session = 0
-        """Of an agent or a worker: the number by which the estate knows what has passed with it."""
+        """The number of an agent's or worker's session in the estate."""
         self.closed = asyncio.Event()
         self.unread_bytes_max = SEND_BUFFER_BYTES_MAX
         self._desk = desk
@@ -70,7 +73,7 @@ class ClientConnection(asyncio.Protocol):
         self._desk.opened(self)
         try:
             self._host = self._desk.handshake(endpoint_of(transport.get_extra_info("sockname")))
-        except (TypeError, ValueError):  # it has ended before it began
+        except (TypeError, ValueError):  # the connection has already ended
             self.abort()
             return
         self.send(self._host.challenge)
@@ -103,7 +106,7 @@ class ClientConnection(asyncio.Protocol):
         self.write(wire.frame(message))
 
     def write(self, data: bytes) -> None:
-        """Hand over to the kernel, or keep for it; a client that does not read is given up."""
+        """Hand the data to the kernel, or buffer them. A client that does not read is given up."""
         assert self._transport is not None
         if self._transport.get_write_buffer_size() + len(data) > self.unread_bytes_max:
             self.abort()
@@ -121,7 +124,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def unanswered(self) -> int:
-        """How often the kernel has sent the same to it again, each time after twice as long."""
+        """How often the kernel has retransmitted the same data to it, each time after twice as long."""
         assert self._transport is not None
         own = self._transport.get_extra_info("socket")
         try:

@@ -1,4 +1,4 @@
-"""Whether members fit together: they must be built alike, and there must be a lane for each."""
+"""Check that members fit together: they must be built alike, and there must be a lane for each."""
 
 from holdfast.run import ending, losses
 from holdfast.run.happenings import ToMembers
@@ -11,7 +11,7 @@ _SETTINGS = ("lanes", "seed", "threads", "torch", "device", "deterministic", "on
 def fits(state: RunState, member: Member, setup: Setup) -> bool:
     """Whether the member is built like the first one.
 
-    At the start nobody can tell which of two is right, so the run ends; later only the newcomer has to go.
+    At the start it is unknown which of two is right, so the run ends; later only the newcomer is dismissed.
     """
     if state.launch.setup is None:
         state.launch.setup = (member.name, setup)
@@ -69,7 +69,7 @@ def _setting(first: tuple[str, Setup], second: tuple[str, Setup]) -> str:
 
 
 def _part(first: tuple[str, Setup], second: tuple[str, Setup]) -> str:
-    """The first part of the model in which two members differ that have the same part of it."""
+    """The first difference between the models of two members of one rail, as a sentence; empty if none."""
     (one, a), (other, b) = first, second
     if a.model == b.model:
         return ""

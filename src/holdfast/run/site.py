@@ -1,4 +1,4 @@
-"""Where a run's coordinator is meant to be, whether that is here, and whether it is there yet."""
+"""Where a run's coordinator should be, whether that is this machine, and whether it answers yet."""
 
 import asyncio
 import ipaddress
@@ -14,20 +14,20 @@ from holdfast.run.handshake import Rejected, Unreachable
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
 ELSEWHERE = "192.0.2.1"
-"""An address that belongs to nobody (RFC 5737): the way there is the way out."""
+"""An address reserved for documentation (RFC 5737): the route to it leads out of this machine."""
 TOKEN_CHARS_MIN = 16
-"""As `openssl rand -hex 8` gives: tokens can be tried at leisure, and 64 bits take too long."""
+"""The length of `openssl rand -hex 8`: tokens can be guessed offline, and 64 bits take too long."""
 DIAL_INTERVAL_S = 0.5
-"""How often a node looks whether its coordinator is there by now."""
+"""How often a node checks whether its coordinator answers by now."""
 
 _TOKEN_HINT = "Set one for all nodes: export HOLDFAST_TOKEN=$(openssl rand -hex 16), then srun holdfast run …"
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """A coordinator's place. bind: the address to listen on; empty where the place is on another machine.
+    """A coordinator's place. bind: the address to listen on; empty if the place is on another machine.
 
-    address: where other machines reach this one; empty: as its way to the coordinator tells. is_encrypted:
-    a coordinator that does not use TLS will not do.
+    address: where other machines reach this one; empty to use the address that the connection to the
+    coordinator has. is_encrypted: the coordinator must use TLS.
     """
 
     host: str
@@ -47,9 +47,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(place: tuple[str, int] | None, token: str, *, is_shared: bool) -> Site:
-    """Look at the place the user named; without one it is this machine, for itself.
+    """Examine the place that the user named; without one, it is this machine alone.
 
-    is_shared: other launchers are to bring nodes. `InputError` where they could not.
+    is_shared: other launchers will add nodes. Raise `InputError` if they could not.
     """
     if token and len(token) < TOKEN_CHARS_MIN:
         raise InputError(
@@ -62,22 +62,22 @@ def survey(place: tuple[str, int] | None, token: str, *, is_shared: bool) -> Sit
     is_name = host != "localhost" and not _is_address(host)
     if not token and (is_shared or not is_loopback or is_name):
         raise InputError(
-            f"The nodes of a run with the coordinator {host}:{port} need a token to know each other by.",
+            f"The nodes of a run with the coordinator {host}:{port} need a token to authenticate each other.",
             hint=_TOKEN_HINT,
         )
     token = token or wire.fresh_token()
     if is_loopback and is_name:
-        # This machine calls itself by a loopback address (Debian's 127.0.1.1); the others cannot.
+        # This machine's name resolves to a loopback address here (Debian's 127.0.1.1), but not elsewhere.
         return Site(host=host, port=port, token=token, bind=EVERYWHERE, address=_way_out())
     here = next((str(address) for address in addresses if is_here(str(address))), "")
     return Site(host=host, port=port, token=token, bind=here)
 
 
 async def reach(site: Site, wait_s: float) -> str:
-    """The name of the run whose coordinator answers there, for which so long is waited.
+    """The name of the run whose coordinator answers there within `wait_s`.
 
-    `Unreachable` where none does, `Stranger` where something else does, `InputError` for another token or
-    one without TLS, where that is wanted.
+    Raise `Unreachable` if none does, `Stranger` if another program does, and `InputError` if the coordinator
+    has another token, or no TLS although TLS is required.
     """
     loop = asyncio.get_running_loop()
     due_s = loop.time() + wait_s
@@ -89,13 +89,13 @@ async def reach(site: Site, wait_s: float) -> str:
                 raise
         except Rejected as error:
             raise InputError(
-                f"The coordinator at {site} does not let this node in. {error.sentence}", hint=error.hint
+                f"The coordinator at {site} refuses this node. {error.sentence}", hint=error.hint
             ) from None
         else:
             await connection.close()
             if site.is_encrypted and not connection.is_encrypted:
                 raise InputError(
-                    f"The coordinator at {site} was started without --tls, and this node with it.",
+                    f"The coordinator at {site} was started without --tls, but this node with --tls.",
                     hint="Start all nodes of the run with --tls; HOLDFAST_TLS=1 does the same.",
                 )
             return connection.run
@@ -107,7 +107,7 @@ def _resolve(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise InputError(
-            f"The coordinator's host {host!r} is not known here.", hint="Give its address, or check the name."
+            f"The coordinator's host {host!r} is unknown here.", hint="Give its address, or check the name."
         ) from None
     return [ipaddress.ip_address(str(address[4][0]).partition("%")[0]) for address in found]
 
@@ -121,7 +121,7 @@ def _is_address(host: str) -> bool:
 
 
 def is_here(address: str) -> bool:
-    """Whether this machine has the address: only then can something be bound to it."""
+    """Whether this machine has the address, so that a socket can be bound to it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -132,7 +132,7 @@ def is_here(address: str) -> bool:
 
 
 def _way_out() -> str:
-    """The address of this machine on its way to others; nothing is sent."""
+    """This machine's address on the route to other machines; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((ELSEWHERE, 9))

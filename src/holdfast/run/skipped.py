@@ -1,4 +1,4 @@
-"""What a run has skipped, as another run can be told to skip it."""
+"""The lanes that a run skipped, in the form in which another run can be told to skip them."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from holdfast.run.wire import SkippedLanes
 
 
 def skipped_in(events: Iterable[AnyEvent]) -> tuple[SkippedLanes, ...]:
-    """The lanes that nobody computed, in the order of steps. Of a step that was done again after the run went
+    """The lanes that no member computed, in the order of steps. If a step was repeated after the run went
     back to a checkpoint, the last time counts.
     """
     by_step = {event.step: event.skipped_lanes for event in events if isinstance(event, StepCommitted)}
@@ -24,7 +24,7 @@ def skipped_in(events: Iterable[AnyEvent]) -> tuple[SkippedLanes, ...]:
 
 
 def skipped_by(store: Store, name: str) -> tuple[tuple[SkippedLanes, ...], int | None]:
-    """What a run of the record has skipped, and of how many lanes, if that was recorded."""
+    """The lanes that a recorded run skipped, and its number of lanes, if that was recorded."""
     run = find_run(store, name)
     found = skipped_in(store.select(Selection(run=run, kinds=("step.committed",))))
     if not found:

@@ -1,5 +1,5 @@
-"""The stacks of a process as faulthandler writes them, read into frames: which are the user's own, and what
-their lines say. Pure, but for the reading of those lines.
+"""Parse the stacks that faulthandler writes of a process into frames, with the source of the user's own ones.
+Pure, except that it reads those source lines.
 """
 
 import linecache
@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 
 FRAMES_MAX = 24
-"""Of a thread, from the innermost on: a script's own frames are among them, and a message stays small."""
+"""Frames per thread, from the innermost on: enough to include the script's own, in a small message."""
 THREADS_MAX = 8
 SOURCE_CHARS_MAX = 80
 SOURCE_BYTES_MAX = 4 << 20
-"""Of a file from which a line is read."""
+"""The largest file from which a line is read."""
 
 _FRAME = re.compile(r'^  File "([^"\0\n]+)", line (\d{1,9}) in (.{0,200})', re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack) [^\n]*\(most recent call first\):$", re.MULTILINE)
@@ -27,7 +27,7 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class StackFrame(msgspec.Struct, frozen=True, array_like=True):
-    """A call under way. is_own: it is the user's, not Holdfast's or a library's. source: its line of code."""
+    """A call in progress. is_own: it is the user's, not Holdfast's or a library's. source: its line."""
 
     path: str
     line: int
@@ -37,7 +37,7 @@ class StackFrame(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def place(self) -> str:
-        """`train.py:88`."""
+        """Such as `train.py:88`."""
         return f"{Path(self.path).name}:{self.line}"
 
     def __str__(self) -> str:
@@ -45,13 +45,14 @@ class StackFrame(msgspec.Struct, frozen=True, array_like=True):
 
 
 Stack = tuple[StackFrame, ...]
-"""The innermost first."""
+"""Frames, the innermost first."""
 
 
 def read_stacks(text: str, *, with_source: bool = True) -> tuple[Stack, ...]:
-    """Of each thread, the one that was asked first: the main thread, where a signal goes to the process.
+    """The stack of each thread, first that of the thread that wrote them: the main thread, since a signal to
+    the process is handled there.
 
-    with_source: the user's files are read, which takes as long as their storage does.
+    with_source: read the user's files, which may be on slow storage.
     """
     heads = list(_THREAD.finditer(text))
     ends = [*(head.start() for head in heads), len(text)][1:]
@@ -69,7 +70,7 @@ def _stack(text: str, with_source: bool) -> Stack:
 
 
 def _owned(path: str, line: int, with_source: bool) -> tuple[bool, str]:
-    """Whether the file is the user's, and the line if it is."""
+    """Whether the file is the user's, and its source line if it is."""
     if is_library(path):
         return False, ""
     return True, _source(path, line) if with_source else ""
@@ -80,14 +81,14 @@ def _source(path: str, line: int) -> str:
         status = Path(path).stat()
     except OSError:
         return ""
-    if not stat.S_ISREG(status.st_mode) or status.st_size > SOURCE_BYTES_MAX:  # a pipe would be waited for
+    if not stat.S_ISREG(status.st_mode) or status.st_size > SOURCE_BYTES_MAX:  # reading a pipe would block
         return ""
     linecache.checkcache(path)
     return linecache.getline(path, line).strip()[:SOURCE_CHARS_MAX]
 
 
 def own_frame(stack: Sequence[StackFrame]) -> StackFrame | None:
-    """The innermost that is the user's own or, where there is none, the innermost of all."""
+    """The user's innermost frame or, if there is none, the innermost of all."""
     return next((frame for frame in stack if frame.is_own), stack[0] if stack else None)
 
 

@@ -1,4 +1,4 @@
-"""What the stage of a member, as its heartbeats tell it, says about it: a new stage must be placed here."""
+"""What a member's stage, as its heartbeats report it, means: each new stage must be classified here."""
 
 from typing import NamedTuple, assert_never, get_args
 
@@ -6,8 +6,9 @@ from holdfast.run.wire import Stage
 
 
 class StageNature(NamedTuple):
-    """in_step: from its first lane to its commit. waits: for others, so that a hang is not its fault.
-    regroups: it has left what it was in; what it has told the others shows where it is.
+    """The properties of a stage. in_step: between its first lane and its commit. waits: it waits for others,
+    so a hang is not its fault. regroups: it has left its step or script; its messages to the others show how
+    far it is.
     """
 
     in_step: bool = False
@@ -35,7 +36,7 @@ def nature(stage: Stage) -> StageNature:
 
 _STAGES: tuple[Stage, ...] = get_args(Stage)
 BETWEEN_STEPS: frozenset[Stage] = frozenset({"script", "checkpoint"})
-"""What it does by itself there."""
+"""The stages of a member's own work between steps."""
 IN_STEP = frozenset(stage for stage in _STAGES if nature(stage).in_step)
 HELD_UP = frozenset(stage for stage in _STAGES if nature(stage).waits)
 REGROUPING = frozenset(stage for stage in _STAGES if nature(stage).regroups)

@@ -1,8 +1,9 @@
-"""The coordinator's successor in waiting: it takes in all that the coordinator does, and does nothing.
+"""The coordinator's successor in waiting: it follows everything that the coordinator does, and does nothing.
 
-When the pipe from the coordinator ends, that process is dead: the kernel says so, and nobody else can hold
-its end. Then this process goes on in its place, at the same listening socket, where agents and members that
-lost their connection are waiting already. `python -m holdfast.run.standby` is private to heir.py.
+When the pipe from the coordinator ends, the coordinator is dead: the kernel says so, and no other process
+holds the pipe's other end. Then this process takes over at the same listening socket, where agents and
+members that lost their connection are already waiting. `python -m holdfast.run.standby` is private to
+heir.py.
 """
 
 import asyncio
@@ -29,7 +30,9 @@ class _Pipe:
         self._data = bytearray()
 
     def next(self) -> bytes | None:
-        """None: the coordinator is dead. What it has not sent whole, it has not acted upon."""
+        """The next frame; None if the coordinator is dead. It never acted on an entry that it sent only in
+        part.
+        """
         while True:
             body = LENGTH_BYTES + int.from_bytes(self._data[:LENGTH_BYTES], "big")
             if len(self._data) >= LENGTH_BYTES and len(self._data) >= body:
@@ -43,11 +46,11 @@ class _Pipe:
 
 
 def _followed(pipe: _Pipe) -> Estate | None:
-    """The estate as it was when the coordinator died; None: there is nothing to take over."""
+    """The estate as it was when the coordinator died; None if there is nothing to take over."""
     frame = pipe.next()
     if frame is None:
         return None
-    estate: Estate = pickle.loads(frame)  # from the parent, over a pipe that nobody else has
+    estate: Estate = pickle.loads(frame)  # from the parent, over a private pipe
     while (frame := pipe.next()) is not None:
         entry = pickle.loads(frame)
         if entry is None:
@@ -57,7 +60,7 @@ def _followed(pipe: _Pipe) -> Estate | None:
 
 
 def _is_gone(process: int) -> bool:
-    """Whether it has ended, also if its parent has not looked at it yet."""
+    """Whether it has ended, even if its parent has not reaped it yet."""
     try:
         watched = os.pidfd_open(process)
     except ProcessLookupError:
@@ -70,7 +73,7 @@ def _is_gone(process: int) -> bool:
 
 
 def _begun(begun: Readiness) -> None:
-    """Nobody waits for it."""
+    """Do nothing, because no process waits for the successor to be ready."""
 
 
 def main() -> int:

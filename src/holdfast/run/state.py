@@ -1,7 +1,7 @@
-"""What the membership of a run is made of: its policy and its state.
+"""The policy and the state of a run's membership.
 
-Data only, and the few sums that keep them consistent. What follows from an event is decided in membership.py
-(nodes, losses, the end), joined.py (generations) and plain.py (restarts).
+It contains only data and a few derived values. Decisions about events are in membership.py (nodes, losses,
+the end), joined.py (generations) and plain.py (restarts).
 """
 
 from collections import deque
@@ -36,17 +36,17 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked for.
+    """The user's settings for the run.
 
-    team, project, cluster: whose the run is, for what and where, for its bill. slots: members a node has.
-    nodes_min: without so many nodes the run waits; nodes beyond `nodes_max` are spares. warm: processes a
-    node keeps ready to step in. max_restarts: of a script that never joins. wait_s: the longest the run waits
-    for nodes or members that it cannot go on without. hang_after_s: whoever holds the others up for so long
-    is ended; None: by what the run has seen so far. may_join: nothing says that the script never will.
-    grace_s: what a worker has between SIGTERM and SIGKILL. rebalances: lanes are dealt by the members' pace.
-    faults: strikes that are planned. mesh: the members that make one replica of a sharded model. skipped:
-    lanes that are not computed, because the run repeats another one; skipped_of: how many lanes that one had,
-    if it is known. audit_rate: the share of lanes that two members compute.
+    team, project, cluster: for the run's bill. slots: members per node. nodes_min: with fewer nodes the run
+    waits. nodes_max: further nodes are spares. warm: processes that a node keeps ready to step in.
+    max_restarts: of a script that never joins. wait_s: the longest the run waits for nodes or members that it
+    needs to continue. hang_after_s: a member that holds up the others for this long is ended; None to derive
+    the bound from the run's times so far. may_join: False if the script certainly never joins. grace_s: the
+    time a worker has between SIGTERM and SIGKILL. rebalances: lanes are dealt by the members' pace. faults:
+    planned strikes. mesh: the shape of one replica of a sharded model. skipped: lanes that are not computed
+    because the run repeats another one. skipped_of: the number of lanes of that run, if known. audit_rate:
+    the share of lanes that two members compute.
     """
 
     run: str
@@ -70,7 +70,7 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     audit_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
     def started(self, now_ns: int, gpus: int) -> RunStarted:
-        """What the record is told at the start."""
+        """The event for the record at the start."""
         return RunStarted(
             id="",
             occurred_ns=now_ns,
@@ -81,26 +81,24 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-# ---- what is ----------------------------------------------------------------------------------------------
+# ---- the state ---------------------------------------------------------------------------------------------
 
 
 class Member(msgspec.Struct, kw_only=True):
     """One worker process, from the moment it is wanted until its exit is known.
 
-    slot: the seat it has or is meant for; a warm process is counted beyond the node's seats until it takes
+    slot: the seat it has or is meant for; a warm process has a slot beyond the node's seats until it takes
     one. reached: `started`, at `join()` (`parked`), out of it (`admitted`), at `protect()` (`ready`).
-    replaces: whose place it takes. is_lost: it does not count any more, whether or not its exit is known.
-    has_left: it ended well, though nobody released it. is_stopped: we ended it. is_muted: what it prints
+    replaces: the member whose place it takes. is_lost: it no longer counts, whether or not its exit is known.
+    has_left: it ended successfully without being released. is_stopped: we ended it. is_muted: its output
     before `join()` is not shown. reported: generation and step of its last commit. version: the last step
-    whose result it is known to have; 0: none. loaded: step and place of the checkpoint it has begun with;
-    restore_ns: how long that took. from_memory: it was a snapshot. snapshot: the last step of which its
-    node's memory has its share.
-    struck_ns: when a fault was last aimed at it. recorded_as: the role it has joined with, as far as the
-    record knows. finished, finished_ns: how its script came to its end, and when. spent: where its time went,
-    by its last report, and by the one before. since_generation: the first generation that it was in; 0: none
-    yet. told: how many messages it has sent to other members. rail: which part of a sharded model it has.
-    clock: by how much ours is ahead of its own, as far as that is known. slow_fault: the event that called it
-    slow last.
+    whose result it is known to have; 0 for none. loaded: step and place of the checkpoint it started with.
+    restore_ns: how long loading took. from_memory: the checkpoint was a snapshot. snapshot: the last step of
+    which its node's memory has its share. struck_ns: when a fault was last aimed at it. recorded_as: its role
+    in the record. finished, finished_ns: how and when its script ended. spent: where its time went, by its
+    last report and the one before. since_generation: the first generation that it was in; 0 for none yet.
+    told: how many messages it has sent to other members. rail: its part of a sharded model. clock: by how
+    much ours is ahead of its own, if known. slow_fault: the last event that called it slow.
     """
 
     name: str
@@ -145,17 +143,16 @@ class Member(msgspec.Struct, kw_only=True):
 
     @property
     def onset_ns(self) -> int | None:
-        """When it went, if it was a fault on purpose: no sooner than it was last heard."""
+        """When a deliberate fault hit it, if one did; not before it was last heard."""
         return None if self.struck_ns is None else max(self.struck_ns, self.seen_ns or 0)
 
 
 class Node(msgspec.Struct, kw_only=True):
-    """A machine with an agent. order: its place among the active ones, by which ranks are ordered.
+    """A machine with an agent. order: its place among the active nodes, which determines ranks.
 
-    is_drained: the operator wants nobody on it. seats: who has each slot. pool: who is kept warm, by the slot
-    number it was started with.
-    failures: processes in a row that came to nothing; start_ns: not before this is another one tried.
-    stopped: its members whose process the kernel shows as stopped.
+    is_drained: the operator wants no members on it. seats: the member in each slot. pool: warm processes, by
+    the slot number with which they were started. failures: processes in a row that never got ready. start_ns:
+    the earliest time to start another one. stopped: members whose process the kernel shows as stopped.
     """
 
     name: str
@@ -175,10 +172,10 @@ class Node(msgspec.Struct, kw_only=True):
 
 
 class Trouble(msgspec.Struct, kw_only=True):
-    """What broke a generation though nobody was lost.
+    """The reason why a generation broke although no member was lost.
 
-    member: who said so first. words: what it could not do, and why. times: how often in a row that was so.
-    is_said: the operator knows the words.
+    member: the first that reported it. words: what it could not do, and why. times: how often this happened
+    in a row. is_said: the operator has been told the words.
     """
 
     member: str
@@ -193,17 +190,16 @@ class Trouble(msgspec.Struct, kw_only=True):
 class Generation(msgspec.Struct, kw_only=True):
     """A generation: announced (`opened_ns`), and formed once all its members have regrouped.
 
-    replaced, missing, added: how it differs from the one before: who has whose place, who is not in it any
-    more, who is new. because: what broke the one before, where that is why it was announced. regrouped: the
-    version each member goes on from. parts_ns: the longest that a member took for each part of regrouping.
-    tally: how many members have reported each step; reached_ns: when the last of them had it. took_ns: the
-    shortest that one took for it. is_fresh: no step of it was committed yet. lost: members that were lost
-    since it was announced. broken_ns, trouble: when a member first said that a collective failed, and what it
-    said.
-    leaving: whose place somebody else takes because the operator asks for it. shelved: who waits because
-    its replica is not whole. is_void: it was announced and
-    cannot be formed, so another one follows. published: who has begun to regroup, as what it tells the others
-    shows; left_ns: when somebody last did, or left what it was in before.
+    replaced, missing, added: how it differs from the one before: replaced members and their replacements,
+    members no longer in it, new members. because: what broke the one before, if that is why it was announced.
+    regrouped: the version from which each member continues. parts_ns: the longest time that a member took for
+    each part of regrouping. tally: how many members have reported each step. reached_ns: when the last of
+    them had it. took_ns: the shortest time that a member took for it. is_fresh: none of its steps is
+    committed yet. lost: members lost since it was announced. broken_ns, trouble: when a member first reported
+    a failed collective, and its report. leaving: members that leave at the operator's request or because they
+    are slow, and their stand-ins. shelved: members that wait because their replica is not whole. is_void: it
+    was announced and cannot form, so another one follows. published: members that have begun to regroup, as
+    their messages to the others show. left_ns: when a member last did so, or left its step.
     """
 
     number: int
@@ -238,7 +234,7 @@ class Generation(msgspec.Struct, kw_only=True):
 
     @property
     def present(self) -> tuple[str, ...]:
-        """Its members. Until it is formed, those who leave with it are still there, and have the state."""
+        """Its members. Until it has formed, members that leave with it are still there and have the state."""
         return self.members if self.formed_ns is not None else (*self.members, *self.leaving)
 
     def has(self, name: str) -> bool:
@@ -246,12 +242,12 @@ class Generation(msgspec.Struct, kw_only=True):
         return name in self.names or (self.formed_ns is None and name in self.leaving)
 
     def concerns(self, name: str) -> bool:
-        """Whether it has lost this member, or goes on without it."""
+        """Whether it has lost this member or continues without it."""
         return name in self.lost or name in self.replaced or name in self.missing
 
 
 class DeclaredWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a script has declared to do for longer than a step: its name, and since when."""
+    """Work that a script declared to take longer than a step: its name, and since when it runs."""
 
     name: str
     since_ns: int
@@ -260,10 +256,10 @@ class DeclaredWork(msgspec.Struct, frozen=True, kw_only=True):
 class Stall(msgspec.Struct, kw_only=True):
     """A step, or a generation's formation, that takes longer than usual.
 
-    since_ns: when the run last got further. looks, looked_ns: how often it was looked at, and when last.
-    asked_ns: when agents were asked where their members are; awaited: of whom that is not answered. watched:
-    what they have answered so far; are_all_asked: not only those who may be to blame were. said: the last
-    line about it; blamed: of what kind it was, and of whom.
+    since_ns: when the run last made progress. looks, looked_ns: the number of looks, and the time of the last
+    one. asked_ns: when agents were asked where their members are. awaited: members for which there is no
+    answer yet. watched: the answers so far. are_all_asked: all members were located, not only suspects. said:
+    the last line about it. blamed: the kind of hang and the culprits in that line.
     """
 
     since_ns: int
@@ -278,11 +274,11 @@ class Stall(msgspec.Struct, kw_only=True):
 
 
 class CheckpointTimes(msgspec.Struct, kw_only=True):
-    """What checkpoints cost. begun_ns: since when one is being written; stall_ns, write_ns: how long training
-    waited for the last that is durable, and how long it took to be. saved_step: which that is. failure: why
-    the last one failed, if it did. snapshot_ns: how long a member waited for the last snapshot, and
-    snapshot_failure: why the last one could not be taken or used. proven, refuted: step and moment of the
-    last checkpoint that was loaded and computed with, and agreed or did not; unproven: why none could be.
+    """The cost of checkpoints. begun_ns: since when one is being written. stall_ns, write_ns: how long
+    training waited for the last durable one, and how long writing it took. saved_step: its step. failure: why
+    the last one failed, if it did. snapshot_ns: how long a member waited for the last snapshot.
+    snapshot_failure: why the last snapshot could not be taken or used. proven, refuted: step and time of the
+    last checkpoint whose proof agreed or disagreed. unproven: why the last proof could not be made.
     """
 
     begun_ns: int | None = None
@@ -298,8 +294,8 @@ class CheckpointTimes(msgspec.Struct, kw_only=True):
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """A loss: when it was noticed and when it began. guess: of what, until the agent tells. keeps_seat: until
-    then nobody else has its seat, because its script may have come to its end.
+    """A loss: when it was noticed and when it started. guess: the cause, until the agent reports it.
+    keeps_seat: until then no other member gets its seat, because its script may have ended.
     """
 
     lost_ns: int
@@ -309,11 +305,11 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failing(msgspec.Struct, kw_only=True):
-    """A lost member whose GPU failed, until its own last words and its agent's are both there.
+    """A lost member whose GPU failed, until both its own last words and its agent's report have arrived.
 
-    seat: node and slot. formed: the last generation that was formed by then. cohort: the members of the one
-    that it was in. due_ns: until then its seat is
-    kept free, because its process still holds the GPU's memory; then it is killed.
+    seat: node and slot. formed: the last generation that had formed by then. cohort: the members of its
+    generation. due_ns: until then its seat stays free, because its process still holds the GPU's memory; then
+    the process is killed.
     """
 
     member: str
@@ -326,7 +322,7 @@ class Failing(msgspec.Struct, kw_only=True):
 
 
 class DeviceFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """That a member's GPU failed, as it is judged: where it was, and what happened."""
+    """The failure of a member's GPU, for the judgement: where the member was, and what happened."""
 
     member: str
     seat: tuple[str, int]
@@ -336,8 +332,8 @@ class DeviceFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ailing(msgspec.Struct, frozen=True, kw_only=True):
-    """A seat whose GPU failed. failures: how often in a row. step_max: the run's when it last did.
-    start_ns: not before this has it another member.
+    """A seat whose GPU failed. failures: how often in a row. step_max: the run's, at the last failure.
+    start_ns: the earliest time at which another member gets the seat.
     """
 
     failures: int
@@ -346,7 +342,7 @@ class Ailing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Closing(msgspec.Struct, kw_only=True):
-    """The run is ending like this. due_ns: when those who have not gone by then are ended harder."""
+    """How the run is ending. due_ns: when members that are still there are ended by a harder means."""
 
     end: Ending
     due_ns: int
@@ -354,14 +350,14 @@ class Closing(msgspec.Struct, kw_only=True):
 
     @property
     def is_released(self) -> bool:
-        """Whether the scripts are to come to their ends by themselves."""
+        """Whether the scripts may still end by themselves."""
         return self.patience == "leave"
 
 
 class Outbox(msgspec.Struct, kw_only=True):
-    """What is to be done about the event being handled, and when to look again.
+    """The effects of the event being handled, and when to look again.
 
-    due_ns: when at the latest; lease_due_ns: when the first lease may end.
+    due_ns: when to look again at the latest. lease_due_ns: when the first lease may end.
     """
 
     effects: list[Effect] = []
@@ -380,12 +376,13 @@ class Outbox(msgspec.Struct, kw_only=True):
 
 
 class Roster(msgspec.Struct, kw_only=True):
-    """The nodes, and the processes on them.
+    """The nodes and the processes on them.
 
-    nodes_active: how many nodes are no spares. members: processes that are wanted or whose names are still
-    needed; running: those not seen to go yet. departed: names to forget with the next generation. counts:
-    processes ever started under a name. coming: active members that are not ready. waiting: ready ones that
-    the generation does not have. vacant: seats without anybody. short: nodes whose pool may not be full.
+    nodes_active: the number of nodes that are not spares. members: processes that are wanted or whose names
+    are still needed. running: how many have not exited yet. departed: names to forget with the next
+    generation. counts: processes ever started under a name. coming: active members that are not ready yet.
+    waiting: ready members that are not in the generation. vacant: empty seats. short: nodes whose pool may
+    not be full.
     """
 
     nodes: dict[str, Node] = {}
@@ -400,22 +397,22 @@ class Roster(msgspec.Struct, kw_only=True):
     short: dict[str, None] = {}
 
     def living(self, name: str) -> Member | None:
-        """The member of this name, unless it is lost or never was."""
+        """The member of this name, unless it is lost or unknown."""
         member = self.members.get(name)
         return None if member is None or member.is_lost else member
 
     def has_parked(self, node: Node) -> bool:
-        """Whether a warm process of the node waits to be needed."""
+        """Whether a warm process of the node waits in `join()`."""
         return any(self.members[name].reached == "parked" for name in node.pool.values())
 
     def active_nodes(self) -> list[Node]:
-        """In the order of their ranks."""
+        """The active nodes in rank order."""
         return sorted(
             (node for node in self.nodes.values() if not node.is_spare), key=lambda node: node.order
         )
 
     def seat_of(self, member: Member) -> tuple[int, int]:
-        """What ranks are ordered by, behind rank 0: see generations.py."""
+        """The key by which ranks after rank 0 are ordered: see generations.py."""
         return (self.nodes[member.node].order, member.slot)
 
     @property
@@ -427,10 +424,10 @@ class Roster(msgspec.Struct, kw_only=True):
 class Launch(msgspec.Struct, kw_only=True):
     """How the run was started, and what keeps it from starting.
 
-    is_protected: its script has joined. attempt: who was started at launch, at `launched_ns`. gpus: members
-    the run is meant to have, as recorded. setup: what the first member at `protect()` has built, and its
-    name; setups: the same by rail. stalled_ns: since when the run cannot go on for want of nodes or members;
-    lacks_nodes: which of the two.
+    is_protected: its script has joined. attempt: the members started at `launched_ns`. gpus: the intended
+    number of members, as recorded. setup: the name and setup of the first member at `protect()`. setups: the
+    same by rail. stalled_ns: since when the run lacks nodes or members to continue. lacks_nodes: it lacks
+    nodes.
     """
 
     is_launched: bool = False
@@ -448,14 +445,14 @@ class Launch(msgspec.Struct, kw_only=True):
 
 
 class Generations(msgspec.Struct, kw_only=True):
-    """The generation that was announced last, the one that was formed last, and what was lost in between.
+    """The last announced generation, the last formed one, and the losses in between.
 
-    number: of the last one. vacated: who was lost from a seat (order, slot) since it was announced.
-    lost_ns, causes: since `formed` was formed, the first loss, and the keys of all of them. failed_ns: the
-    same, the first collective that failed with nobody lost. fates: who of a generation was lost, and of what;
-    empty where nobody has said so yet. unexplained: losses whose reason no agent has told yet. hurt: the
-    first loss or failure since the last step that all members have committed, and which of the two it was.
-    replicas_most: how many replicas a generation has had at best.
+    number: of the last one. vacated: members lost from a seat (order, slot) since it was announced. lost_ns,
+    causes: the first loss since `formed` formed, and the keys of all losses since. failed_ns: the first
+    failed collective since then without a loss. fates: lost members of a generation and the cause, as far as
+    known. unexplained: losses that no agent has explained yet. hurt: the time of the first loss or failure
+    since the last step that all members committed, and which of the two it was. replicas_most: the most
+    replicas that a generation has had.
     """
 
     number: int = 0
@@ -477,12 +474,12 @@ class Generations(msgspec.Struct, kw_only=True):
 
     @property
     def keeps_seats(self) -> bool:
-        """Whether a lost member has its seat until it is known how it went."""
+        """Whether a lost member keeps its seat until its exit is explained."""
         return any(loss.keeps_seat for loss in self.unexplained.values())
 
     @property
     def main(self) -> str:
-        """Who has rank 0. Until a boundary comes, the generation before goes on."""
+        """The member with rank 0. Until a boundary comes, the previous generation continues."""
         generation = self.announced
         if generation is not None and generation.at_boundary and generation.formed_ns is None:
             generation = self.formed
@@ -490,16 +487,15 @@ class Generations(msgspec.Struct, kw_only=True):
 
 
 class Progress(msgspec.Struct, kw_only=True):
-    """How far the run has come.
+    """The progress of the run.
 
     first_ns: when a step that the run does not have yet was first reported. step_max: the highest step ever
-    committed. Since then: setbacks, losses and broken generations; setback, the last of them in words;
-    complaint, the last one of a script; trouble, what broke generations. worked: how long the run has worked
-    on which steps. survived: what scripts failed with in the whole run, though it went on. loss_values: of
-    training, by step. skipped: the lanes that nobody computed, by step that is still to be recorded;
-    lanes_skipped: how many of the last that is.
-    pace_from, pace_due_ns: where members' time had gone when their pace was last looked
-    at, and when it is next written down.
+    committed. Since then: setbacks, the number of losses and broken generations; setback, the last of them in
+    words; complaint, the last one of a script; trouble, what broke generations. worked: how long the run has
+    worked on which steps. survived: failures of scripts in the whole run after which it continued.
+    loss_values: of training, by step. skipped: the lanes that no member computed, by step, until recorded.
+    lanes_skipped: their number in the last step. pace_from: the members' time reports when their pace was
+    last recorded. pace_due_ns: when it is recorded next.
     """
 
     step: int = 0
@@ -528,19 +524,20 @@ class Progress(msgspec.Struct, kw_only=True):
 
     @property
     def is_last(self) -> bool:
-        """Whether the run has the last step that scripts have asked for, so far."""
+        """Whether the run has the last step that scripts have planned so far."""
         return 0 < self.steps_total <= self.step
 
 
 class Hangs(msgspec.Struct, kw_only=True):
     """What keeps the run from its next step, and what excuses that.
 
-    stopped: members whose process is stopped, and since when; all_stopped_ns: since when those are all that
-    hold the state. working: members that have declared work. resumed_ns: until then the want of a commit is
-    excused, by declared work, by a stop or because the coordinator itself was held up. stall: what takes too
-    long. endings: how often members were ended for want of progress, of late; endings_until_ns: until when
-    that counts. is_hinted: that work can be declared was said. apart, apart_due_ns: who waited in a meeting
-    that nobody will come to, at the last look; when the next one is due.
+    stopped: members whose process is stopped, and since when. all_stopped_ns: since when all members that
+    hold the state are stopped. working: members that have declared work. resumed_ns: until then a missing
+    commit is excused, by declared work, by a stop or because the coordinator itself was held up. stall: the
+    step or formation that takes too long. endings: how often members were recently ended for lack of
+    progress. endings_until_ns: until when that counts. is_hinted: the hint that work can be declared was
+    given. apart: members that waited at the last look in a meeting that others will never join.
+    apart_due_ns: when the next look is due.
     """
 
     stopped: dict[str, int] = {}
@@ -555,14 +552,14 @@ class Hangs(msgspec.Struct, kw_only=True):
     apart_due_ns: int = 0
 
     def end_excuses(self, name: str) -> None:
-        """The member is gone: that it was stopped, or at declared work, does not matter any more."""
+        """Forget that the member was stopped or at declared work, because it is gone."""
         self.working.pop(name, None)
         self.stopped.pop(name, None)
 
 
 class Devices(msgspec.Struct, kw_only=True):
-    """GPUs that failed. failures: since the last committed step. failing: members whose GPU failed and that
-    are not accounted for yet. ailing: seats whose GPU has failed.
+    """GPUs that failed. failures: since the last committed step. failing: members whose GPU failed and whose
+    loss is not recorded yet. ailing: seats whose GPU has failed.
     """
 
     failures: tuple[DeviceFailure, ...] = ()
@@ -571,11 +568,10 @@ class Devices(msgspec.Struct, kw_only=True):
 
 
 class Replacing(msgspec.Struct, kw_only=True):
-    """Who is to be replaced. leaving: members, and who takes their place, where that is known;
-    nobody does where the node is drained. replaced: those who were, and by whom. kept: those who were not,
-    members and nodes, and why. reasons: why, if the operator has not asked for it. slow_seats: node and slot
-    of members that were replaced because they were slow. chosen: spare nodes that the operator wants to take
-    part before others.
+    """Replacements of members. leaving: members and their stand-ins, empty if unknown yet or if the node is
+    drained. replaced: replaced members and their replacements. kept: members and nodes that stayed, and why.
+    reasons: why a member leaves, if not at the operator's request. slow_seats: node and slot of members that
+    were replaced because they were slow. chosen: spare nodes that the operator wants to use first.
     """
 
     leaving: dict[str, str] = {}
@@ -587,9 +583,9 @@ class Replacing(msgspec.Struct, kw_only=True):
 
 
 class Audits(msgspec.Struct, kw_only=True):
-    """What is known of silent corruption. is_over: lanes are not computed twice any more. seats: where
-    members were wrong, and how often. doubted: members of which one is wrong, as far as that was told.
-    apart_step: the step that the run had come to when states had no majority. odd: odd losses so far.
+    """Findings about silent corruption. is_over: lanes are no longer computed twice. seats: where members
+    were wrong, and how often. doubted: sets of members of which one is wrong, as already reported.
+    apart_step: the highest step of the run when states had no majority. odd: the number of odd losses so far.
     """
 
     is_over: bool = False
@@ -599,8 +595,8 @@ class Audits(msgspec.Struct, kw_only=True):
     odd: int = 0
 
     def rate(self, wanted: float, *, is_deterministic: bool) -> float | None:
-        """What members are told of the share of lanes that two of them compute. None: nothing is compared,
-        not even states.
+        """The share of lanes that two members compute, as members are told. None if nothing is compared, not
+        even states.
         """
         if not wanted:
             return None
@@ -608,11 +604,11 @@ class Audits(msgspec.Struct, kw_only=True):
 
 
 class Ends(msgspec.Struct, kw_only=True):
-    """How the run comes to its end.
+    """How the run ends.
 
-    is_cut_short: a member was lost while others were done already, or rank 0 after the last step: what its
-    script does there is to be done again. undone_main: rank 0, if it was that, as nobody else does its part.
-    is_anybody_done: some script came to its end, at some time.
+    is_cut_short: a member was lost while others were already done, or rank 0 after the last step, so its
+    script's final work must be repeated. undone_main: the lost member if it was rank 0, because no other
+    member does its part. is_anybody_done: some member's script has ended at some time.
     """
 
     closing: Closing | None = None
@@ -642,7 +638,7 @@ class RunState(msgspec.Struct, kw_only=True):
     ending: Ends = msgspec.field(default_factory=Ends)
 
     def print_held(self) -> None:
-        """The run goes on, or ends for another reason: print what members failed with, but for that one."""
+        """Print the complaints held back, except the one with which the run ends."""
         closing = self.ending.closing
         for member, complaint in self.progress.survived.told(
             "" if closing is None else closing.end.complaint
@@ -651,8 +647,8 @@ class RunState(msgspec.Struct, kw_only=True):
 
     @property
     def holders(self) -> list[str]:
-        """Living members that hold the state: of the last generation that was formed, and of the one that is
-        forming those who have it already.
+        """Living members that hold the state: those of the last formed generation, and those of a forming
+        one that already have it.
         """
         announced, formed = self.generations.announced, self.generations.formed
         names = [] if formed is None else [*formed.members]

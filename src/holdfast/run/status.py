@@ -11,9 +11,9 @@ Severity = Literal["note", "trouble", "failure"]
 
 
 class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One process: role, what it does, the step it works on, and the lanes it was dealt.
+    """One process: its role, its stage, the step it works on, and the lanes it was dealt.
 
-    spent: where its time went, by its last report, and by the one before.
+    spent: where its time went, by its last report and the one before.
     """
 
     name: str
@@ -35,7 +35,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened, as the operator is told of it."""
+    """One event, as told to the operator."""
 
     occurred_ns: int
     text: str
@@ -45,16 +45,16 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True):
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A run as the coordinator sees it.
 
-    generation: the last one that was formed; 0 before the first. step: the last one that all members have.
-    loss: that of the last step that reported one; loss_curve: those of the last steps, as (step, loss).
-    rate: steps per second over the last ones, 0 while there are none. step_s: how long a step took, over
-    those of the last second, or the last one where that took longer; None while there are none.
-    stall_s, write_s: how long training waited for the last checkpoint, and how long that took to be durable,
-    or the one that is being written has taken if that is longer. snapshot_s: how long a member waited for
-    the last snapshot; snapshot_step, mirror_step: of the newest, and the newest that two nodes have; None:
-    there is none. saved_step: of the newest durable checkpoint; 0: none. proven, refuted: step and moment of
-    the last checkpoint that was computed with, and agreed or did not. lanes_skipped: of the last step, lanes
-    that nobody computed. happened: the last things that did. outcome: None while it runs.
+    generation: the last formed one; 0 before the first. step: the last one that all members have. loss: of
+    the last step that reported one. loss_curve: of the last steps, as (step, loss). rate: steps per second
+    over the last steps, 0 while there are none. step_s: the mean time of the steps of the last second, or of
+    the last step if that took longer; None while there are none. stall_s: how long training waited for the
+    last checkpoint. write_s: how long that took to be durable, or how long the present one has taken so far
+    if that is longer. snapshot_s: how long a member waited for the last snapshot. snapshot_step, mirror_step:
+    of the newest snapshot, and of the newest that two nodes have; None if there is none. saved_step: of the
+    newest durable checkpoint; 0 for none. proven, refuted: step and time of the last checkpoint whose proof
+    agreed or disagreed. lanes_skipped: lanes of the last step that no member computed. happened: the last
+    events. outcome: None while it runs.
     """
 
     run: str

@@ -1,6 +1,6 @@
-"""Processes of Holdfast's own that a signal has stopped (SIGSTOP): whoever started them ends them.
+"""Holdfast's own processes that a signal has stopped (SIGSTOP): the process that started them ends them.
 
-Nobody else can: the others only see that they are silent.
+No other process can, because the others only see that they are silent.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from holdfast.run import kin, whereabouts
 from holdfast.run.waits import LEASE_S_MIN
 
 STOPS_INTERVAL_S = 0.5
-"""How often the kernel is asked whether a process is stopped."""
+"""How often to ask the kernel whether a process is stopped."""
 
 
 async def end_stopped(process: asyncio.subprocess.Process) -> bool:
-    """Kill the process once it was stopped for `LEASE_S_MIN`. False: it ended before that."""
+    """Kill the process once it has been stopped for `LEASE_S_MIN`. False if it ended before that."""
     loop = asyncio.get_running_loop()
     since_s = None
     while process.returncode is None:

@@ -1,10 +1,10 @@
 """TLS for control connections, without a certificate authority and without files.
 
-The coordinator makes a key and a self-signed certificate when it starts. Nobody vouches for that certificate:
-both proofs of the token (handshake.py) name its fingerprint, so somebody in between, who can only show
-another one, is found out by both ends. The first message, the coordinator's challenge, goes in plain and says
-that TLS follows. Nothing here touches a socket: connections have threads in link.py, asyncio in dial.py and
-coordinator.py, and a TLS socket of Python's may not be written by one thread while another reads.
+The coordinator makes a key and a self-signed certificate when it starts. No authority signs that certificate.
+Instead, both proofs of the token (handshake.py) include its fingerprint, so both ends detect a
+man-in-the-middle, who can only present another certificate. The first message, the coordinator's challenge,
+is not encrypted and says that TLS follows. This module touches no socket: connections use threads in link.py,
+asyncio in dial.py and coordinator.py, and one thread must not write a Python TLS socket while another reads.
 """
 
 import hashlib
@@ -17,31 +17,31 @@ from holdfast.record.errors import HoldfastError
 from holdfast.run.wire import MalformedFrame
 
 UNPROVEN_BYTES_MAX = 16 << 10
-"""Of TLS from somebody who has proved nothing yet: a hello, a certificate and a proof are below 4 KiB."""
+"""The most TLS data from an unproven peer: a hello, a certificate and a proof are below 4 KiB."""
 READ_BYTES = 1 << 16
 OPENSSL_WAIT_S = 20.0
-"""It takes a few milliseconds."""
+"""The limit for the command, which takes a few milliseconds."""
 CERTIFICATE_DAYS = 3650
-"""Nobody looks at it; a certificate must have some."""
+"""A certificate must have a lifetime, but nothing checks this one."""
 
 _OPENSSL = (
     *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
     *("-sha256", "-days", str(CERTIFICATE_DAYS), "-subj", "/CN=holdfast", "-keyout", "-", "-out", "-"),
-    # The machine's own settings are left out: they may ask for a password, or for fields that we do not have.
+    # Without the machine's own settings, which may require a password or fields that we do not have.
     *("-config", "/dev/stdin"),
 )
 _OPENSSL_SETTINGS = b"[req]\ndistinguished_name=name\n[name]\n"
 
 
 class Identity:
-    """What a coordinator shows of itself: its key, in memory alone, and its certificate's fingerprint."""
+    """A coordinator's TLS identity: its key, only in memory, and its certificate's fingerprint."""
 
     def __init__(self, pem: bytes) -> None:
         """pem: the key and the certificate."""
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_3
-        self.context.num_tickets = 0  # nobody comes back to a session
-        file = os.memfd_create("holdfast-tls")  # OpenSSL takes a path, and the key shall be on no disk
+        self.context.num_tickets = 0  # sessions are never resumed
+        file = os.memfd_create("holdfast-tls")  # OpenSSL needs a path, and the key must not be on disk
         try:
             os.write(file, pem)
             self.context.load_cert_chain(f"/proc/self/fd/{file}")
@@ -52,7 +52,7 @@ class Identity:
 
 
 def make_identity() -> Identity:
-    """A new one; `HoldfastError` where this machine cannot make it."""
+    """Make a new identity. Raise `HoldfastError` if this machine cannot."""
     try:
         made = subprocess.run(
             _OPENSSL, input=_OPENSSL_SETTINGS, capture_output=True, timeout=OPENSSL_WAIT_S, check=True
@@ -66,47 +66,47 @@ def make_identity() -> Identity:
     except subprocess.TimeoutExpired:
         why = f"`openssl req` took longer than {OPENSSL_WAIT_S:g} s"
     except (OSError, ValueError) as error:
-        why = f"what `openssl req` made cannot be used ({error})"
+        why = f"the output of `openssl req` cannot be used ({error})"
     raise HoldfastError(
         f"--tls needs a certificate, and {why}.",
         hint="Install OpenSSL 1.1.1 or newer on the coordinator's machine, or leave --tls out on a network"
-        " that nobody else can listen on.",
+        " that no one else can listen on.",
     )
 
 
 class Channel:
-    """What passes over one connection: plain, until TLS is begun. One thread at a time may use it."""
+    """The data of one connection: unencrypted until TLS starts. Only one thread at a time may use it."""
 
     def __init__(self) -> None:
         self.is_ready = True
-        """Whether anything may be sealed: not while the two ends still agree on keys."""
+        """Whether data may be sealed: not while the two ends still negotiate keys."""
         self.fingerprint = b""
-        """Of the coordinator's certificate, as this end sees it; empty without TLS."""
+        """The fingerprint of the coordinator's certificate, as this end sees it; empty without TLS."""
         self.is_proven = False
-        """Whether the other end has the token: then it may send as much as it likes."""
+        """Whether the other end has proved the token: then it may send any amount."""
         self._tls: ssl.SSLObject | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._taken_bytes = 0
 
     def host(self, identity: Identity) -> None:
-        """Take what comes from here on for TLS, as the coordinator."""
+        """Start TLS as the coordinator: treat all further data as TLS."""
         self._tls = identity.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.fingerprint = identity.fingerprint
         self.is_ready = False
 
     def join(self) -> bytes:
-        """Begin TLS, as a client; what to send for it."""
+        """Start TLS as a client. Return the bytes to send."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE  # the proofs name the certificate: see above
+        context.verify_mode = ssl.CERT_NONE  # the proofs include the certificate: see above
         self._tls = context.wrap_bio(self._incoming, self._outgoing)
         self.is_ready = False
         self.open(b"")
         return self.pending()
 
     def open(self, data: bytes) -> bytes:
-        """What the other end said with this; `MalformedFrame` where it is not what TLS allows."""
+        """Decrypt received bytes. Raise `MalformedFrame` if they are not valid TLS."""
         if self._tls is None:
             return data
         self._taken_bytes += len(data)
@@ -129,7 +129,7 @@ class Channel:
         return bytes(said)
 
     def seal(self, data: bytes) -> bytes:
-        """What to send so that the other end is told this. Nothing, once TLS has failed: `open` tells."""
+        """Encrypt bytes to send. Empty once TLS has failed, which `open` reports."""
         if self._tls is None:
             return data
         rest = memoryview(data)
@@ -139,7 +139,7 @@ class Channel:
         return self.pending()
 
     def pending(self) -> bytes:
-        """What to send though there is nothing to tell: of the agreement on keys."""
+        """Bytes that TLS itself has to send, such as for the key negotiation."""
         return self._outgoing.read()
 
 

@@ -1,4 +1,4 @@
-"""The GPUs that a process sees; torchrun's `--virtual-local-rank`: each member has its own, as number 0."""
+"""The GPUs that a process sees, and torchrun's `--virtual-local-rank`: each member sees its own GPU as 0."""
 
 import subprocess
 from collections.abc import Mapping, MutableMapping
@@ -7,11 +7,11 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 NVIDIA_SMI_WAIT_S = 30
 VIRTUAL = "HOLDFAST_VIRTUAL_LOCAL_RANK"
 UNSEATED = "unseated"
-"""What `VIRTUAL` is in a process that has no seat yet, and so sees all GPUs."""
+"""The value of `VIRTUAL` in a process that has no seat yet and so sees all GPUs."""
 
 
 def virtual(environment: Mapping[str, str], number: int | None) -> dict[str, str]:
-    """What a member has in its environment whose GPU is this one of the machine's; None: it has no seat."""
+    """The environment of a member that uses this GPU of the machine; None if it has no seat yet."""
     known = {"LOCAL_RANK": "0", VIRTUAL: UNSEATED if number is None else "seated"}
     if number is None:
         return known
@@ -20,19 +20,21 @@ def virtual(environment: Mapping[str, str], number: int | None) -> dict[str, str
 
 
 def narrow(environment: MutableMapping[str, str], slot: int, slots: int) -> None:
-    """The process has a seat now. CUDA reads the variable when it starts, so nothing may have used it yet."""
+    """Restrict a process that now has a seat to its GPU. CUDA reads the variable once, so call this before
+    CUDA is used.
+    """
     if environment.get(VIRTUAL) == UNSEATED:
         node, _, _ = environment.get("HOLDFAST_LOCAL_NODE", "0/1").partition("/")
         environment.update(virtual(environment, int(node) * slots + slot))
 
 
 def too_few(environment: Mapping[str, str], members: int) -> bool:
-    """Whether it is known that not every member can have a GPU of its own."""
+    """Whether the environment shows that there are fewer GPUs than members."""
     return VARIABLE in environment and len(environment[VARIABLE].split(",")) < members
 
 
 def gpus_seen(environment: Mapping[str, str]) -> int:
-    """How many there are, as far as the environment or nvidia-smi tells."""
+    """The number of visible GPUs, from the environment or nvidia-smi; 0 if unknown."""
     visible = environment.get(VARIABLE)
     if visible is not None:
         return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])

@@ -1,8 +1,8 @@
-"""How long a run waits for what: derived from what it has seen so far, each within named bounds.
+"""How long a run waits for each thing: derived from its own times so far, each within named bounds.
 
-Nothing has to be tuned. Each wait is a small multiple of the longest time that the thing waited for has taken
-in this run; the lower bound covers what a busy machine does to a process, the upper one keeps a single
-outlier from making every later wait useless.
+Nothing has to be tuned. Each wait is a small multiple of the longest time that the thing has taken in this
+run. The lower bound covers delays on a busy machine; the upper bound keeps a single outlier from making every
+later wait useless.
 """
 
 from typing import Literal
@@ -15,60 +15,62 @@ LEASE_S_MIN, LEASE_S_MAX = 5.0, 30.0
 """Heartbeats come four times a second, but a machine with more threads than cores starves one for seconds."""
 LEASE_GAPS = 4
 REPLACE_S_MIN, REPLACE_S_MAX = 0.5, 10.0
-"""All members stand still while a replacement gets ready: beyond this it is cheaper to go on without it."""
+"""All members wait while a replacement gets ready: after this it is cheaper to continue without it."""
 START_S_MIN, START_S_MAX = 10.0, 600.0
-"""How long those that are ready wait for the others where no member can step yet."""
+"""How long ready members wait for the others if no member can step yet."""
 JOIN_S_MIN, JOIN_S_MAX = 0.2, 10.0
 """How long a newcomer waits for others of its node, so that the run changes over once for all of them."""
 FORM_S_MIN, FORM_S_MAX = 30.0, 900.0
-"""To set up collectives takes a moment on one node, and 200 s on 98,000 GPUs (arXiv:2602.00277): until it was
-seen once, nobody can know, and the longest is waited for."""
+"""Setting up collectives takes a moment on one node, and 200 s on 98,000 GPUs (arXiv:2602.00277). Until the
+run has seen it once, the time is unknown and the longest wait applies."""
 FORM_TIMES = 5
 BROKEN_S_MIN, BROKEN_S_MAX = 0.25, 2.0
-"""A collective fails because a member died: the exit is seen within milliseconds of it."""
+"""A collective usually fails because a member died, whose exit is seen within milliseconds."""
 HUNG_S_MIN = 60.0
-"""What a busy machine, a slow disk or a first evaluation may hold a step up for before a member is ended."""
+"""How long a busy machine, a slow disk or a first evaluation may hold up a step before a member is ended."""
 STUCK_S_MIN = 12.0
-"""The same, where the process itself shows that it is stuck: see explaining.py."""
+"""The same, if the process itself shows that it is stuck: see explaining.py."""
 STUCK_STEPS = 8
 OVERDUE_S_MIN = 0.5
 OVERDUE_TIMES = 2
-"""Times the longest step, or pause between two. Nobody is ended for that alone: it is when to look who can be
-reached."""
+"""Times the longest step, or pause between two. No member is ended for that alone: it is the time to check
+which members can be reached."""
 HUNG_STEPS = 30
 HUNG_PAUSES = 4
-"""Times the longest that the script took between two steps: the next evaluation may be a larger one."""
+"""Times the longest pause of the script between two steps: the next evaluation may be larger."""
 HUNG_FIRST_STEPS = 10
 """Times the longest first step of a generation: it compiles, and the next one may compile more."""
 HUNG_WORKS = 4
 """Times the longest work that a script declared."""
 IDLE_S_MAX = 1800.0
-"""The longest wait for a commit. So long at least is waited where nobody waits for anybody, where the last
-copies of the state would be given up, and for work that the script has declared."""
+"""The longest wait for a commit. It is the shortest wait if no member waits for another, if the last copies
+of the state would be given up, and for work that the script has declared."""
 LOOK_S_MAX = 60.0
-"""A step that takes longer than this is told, however long it may take."""
+"""A step that takes longer than this is reported, even if it may take longer."""
 QUIET_LOOK_S = 30.0
-"""Between two looks at workers of a script that never joins, as long as it prints nothing."""
+"""The time between two looks at workers of a script that never joins, while it prints nothing."""
 LOCATE_S = 2.0
-"""What an agent has to find out where its member is: it takes some milliseconds."""
+"""How long an agent may take to find out where its member is; it takes some milliseconds."""
 PATIENT_S = 6 * 3600.0
-"""How long the run is more patient after a member was ended for want of progress: it may have worked, and its
-replacement may have to do the same work."""
+"""How long the run is more patient after a member was ended for lack of progress: it may have been working,
+and its replacement may have to do the same work."""
 APART_S = 3.0
-"""Between two looks at members that wait for each other in different places: longer than a busy machine keeps
-a process from noticing what it has been told."""
+"""The time between two looks at members that wait for each other in different places: longer than a busy
+machine delays a process in reading its messages."""
 LAST_CALL_S = 1.0
-"""Nodes that start together join within this time of each other; more than `nodes_min` is better."""
+"""Nodes that start together join within this time of each other. It is worth waiting for more than
+`nodes_min`."""
 EXPLAIN_S = 10.0
-"""How long the record of a loss waits for the agent to say what it died of. Nothing else does. A script that
-raises hangs up first, and then takes seconds to end (see HOLD_S in output.py)."""
+"""How long the record of a loss waits for the agent to report the cause. Nothing else waits. A script that
+raises closes its connection first, and then takes seconds to end (see HOLD_S in output.py)."""
 DEVICE_EXIT_S = 5.0
-"""Then a process whose GPU failed is killed: it holds the GPU's memory. With an H200 it took 0.1 s."""
+"""After this, a process whose GPU failed is killed, because it holds the GPU's memory. With an H200, exiting
+took 0.1 s."""
 BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 60.0
 EXIT_MARGIN_S = 5.0
-"""What an agent may need beyond the grace to see a killed process go."""
+"""How long an agent may take, beyond the grace, to see a killed process exit."""
 LATE_S = 1.0
-"""The coordinator looked at the leases this much too late: it was held up itself and heard nobody."""
+"""If the coordinator checks the leases this much too late, it was held up itself and read no messages."""
 
 
 Thing = Literal["gap", "start", "ready", "form", "step", "pause", "first", "work", "stand"]
@@ -79,12 +81,12 @@ def ns(seconds: float) -> int:
 
 
 class Observed(msgspec.Struct, kw_only=True):
-    """The longest that each thing has taken in this run so far; 0: not seen yet.
+    """The longest time that each thing has taken in this run so far; 0 if not seen yet.
 
-    gap: between two heartbeats of a node. step: from its first lane to its commit, on the member that kept
-    nobody waiting. pause: what the script does between two steps. first: the first step of a generation, from
-    its formation. work: what the script has declared; it is no part of the others. stand: that no worker of a
-    script that never joins got further, until they did.
+    gap: between two heartbeats of a node. step: from the first lane to the commit, on the member that waited
+    least for others. pause: the script's work between two steps. first: the first step of a generation, from
+    its formation. work: work that the script has declared, which is not part of the others. stand: a
+    standstill of all workers of a script that never joins, until they made progress again.
     """
 
     gap_ns_max: int = 0
@@ -103,14 +105,16 @@ class Observed(msgspec.Struct, kw_only=True):
 
     @property
     def lease_ns(self) -> int:
-        """A node that is silent, or a member that is stopped, for four times the longest gap is given up."""
+        """How long a node may be silent, or a member stopped, before it is given up: four times the longest
+        gap.
+        """
         return _within(LEASE_GAPS * self.gap_ns_max, LEASE_S_MIN, LEASE_S_MAX)
 
     @property
     def replace_ns(self) -> int:
         """From admission of a replacement: twice the longest that a member took to get ready.
 
-        0 where even the usual time exceeds the bound: then nobody waits for it at all.
+        0 if even the usual time exceeds the bound: then the run does not wait at all.
         """
         if self.ready_ns_max > ns(REPLACE_S_MAX):
             return 0
@@ -118,12 +122,12 @@ class Observed(msgspec.Struct, kw_only=True):
 
     @property
     def start_wait_ns(self) -> int:
-        """From when the first one is ready: twice what starting and getting ready took at most."""
+        """From when the first member is ready: twice the longest time to start and get ready."""
         return _within(2 * (self.start_ns_max + self.ready_ns_max), START_S_MIN, START_S_MAX)
 
     @property
     def join_ns(self) -> int:
-        """From when the first newcomer of a node is ready: as long as getting ready takes."""
+        """From when the first newcomer of a node is ready: the longest time to get ready."""
         return _within(self.ready_ns_max, JOIN_S_MIN, JOIN_S_MAX)
 
     @property
@@ -133,7 +137,7 @@ class Observed(msgspec.Struct, kw_only=True):
 
     @property
     def form_wait_ns(self) -> int:
-        """From when all members have left the generation before: five times the longest formation."""
+        """From when all members have left the previous generation: five times the longest formation."""
         return _within(FORM_TIMES * self.form_ns_max or ns(FORM_S_MAX), FORM_S_MIN, FORM_S_MAX)
 
     @property
@@ -146,11 +150,11 @@ class Observed(msgspec.Struct, kw_only=True):
 
     @property
     def stuck_ns(self) -> int:
-        """The same, where it shows that a member is stuck in its step: eight times the longest."""
+        """Without a commit, if a member is visibly stuck in its step: eight times the longest step."""
         return _within(STUCK_STEPS * self.step_ns_max, STUCK_S_MIN, IDLE_S_MAX)
 
     def overdue_ns(self, *, is_first: bool) -> int | None:
-        """Without a commit: twice the longest that the run has seen. None: it has seen no step yet."""
+        """Without a commit: twice the longest step or pause. None if the run has seen no step yet."""
         if not self.step_ns_max:
             return None
         longest_ns = max(self.step_ns_max, self.pause_ns_max, self.first_ns_max if is_first else 0)
@@ -163,12 +167,12 @@ class Observed(msgspec.Struct, kw_only=True):
 
     @property
     def work_wait_ns(self) -> int:
-        """From when work was declared."""
+        """From when work was declared: four times the longest such work, or more."""
         return max(ns(IDLE_S_MAX), HUNG_WORKS * self.work_ns_max)
 
 
 def backoff_ns(failures: int) -> int:
-    """Before the next process is started on a node, or has a seat, where so many in a row came to nothing."""
+    """How long to wait before the next process on a node, or in a seat, after this many failures in a row."""
     return 0 if failures <= 1 else min(ns(BACKOFF_S_MAX), ns(BACKOFF_S_MIN) << min(failures - 2, 6))
 
 

@@ -1,7 +1,7 @@
-"""A viewer of a run: the lines for the operator as they come, how the run stands, and how it has ended.
+"""A viewer of a run: the lines for the operator as they come, the run's status, and how it ended.
 
-The launcher is one, and `holdfast attach` is. A viewer owns nothing: it can be killed, and when the
-coordinator dies it goes on with the successor, behind the last line that it has seen.
+The launcher is one, and so is `holdfast attach`. A viewer owns nothing: it can be killed, and when the
+coordinator dies, it continues with the successor after the last line that it has seen.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from holdfast.run.site import Site
 from holdfast.run.status import Status
 
 STATUS_INTERVAL_S = 0.1
-"""How often a viewer that shows a board asks how the run stands."""
+"""How often a viewer with a live display asks for the run's status."""
 
 _statuses = msgspec.msgpack.Decoder(Status)
 
 
 def status_of(packed: bytes) -> Status:
-    """How a run stands, as its coordinator told it; `MalformedFrame` where that cannot be."""
+    """The status that a coordinator sent. Raise `MalformedFrame` if it is not valid."""
     try:
         return _statuses.decode(packed)
     except UNDECODABLE as error:
@@ -34,7 +34,7 @@ def status_of(packed: bytes) -> Status:
 
 
 def end_lines(run: str, over: wire.RunClosed) -> list[str]:
-    """The complaint, once; and how the run ended, where that was not the whole of it."""
+    """The complaint, and how the run ended unless the complaint is a sentence that says it all."""
     lines = [over.complaint.rstrip()] if over.complaint else []
     if not over.complaint.startswith("holdfast: "):
         lines.append(f"holdfast: run {run} {over.outcome}; `holdfast report {run}` shows where its time went")
@@ -42,15 +42,15 @@ def end_lines(run: str, over: wire.RunClosed) -> list[str]:
 
 
 class Viewer:
-    """One viewer's connection. show: is given each line. seek_s: how long a coordinator is looked for along
-    the line of succession. seen: the lines up to this one are not wanted.
+    """One viewer's connection. show: called with each line. seek_s: how long to look for a coordinator along
+    the line of succession. seen: lines up to this number are not sent.
     """
 
     def __init__(
         self, site: Site, show: Callable[[wire.Said], None], *, seek_s: float = SEEK_S, seen: int = 0
     ) -> None:
         self.place: Address = (site.host, site.port)
-        """Where the coordinator is, as far as is known."""
+        """Where the coordinator is, as far as known."""
         self._line: tuple[Address, ...] = ()
         self._seek_s = seek_s
         self._site = site
@@ -60,15 +60,15 @@ class Viewer:
         self._asker = wire.fresh_asker()
         self._wishes = 0
         self._stops: list[wire.Stop] = []
-        """Those that no coordinator has answered yet."""
+        """Requests that no coordinator has answered yet."""
         self._status: Status | None = None
         self._status_came = asyncio.Event()
         self._over: asyncio.Future[wire.RunClosed | None] = asyncio.get_running_loop().create_future()
         self.away_s: float | None = None
-        """For how long the last fault that struck a node takes it away."""
+        """How long the last fault that struck a node takes it away."""
 
     async def follow(self) -> None:
-        """Until the coordinator hangs up after the end, or no coordinator is left."""
+        """Follow until the coordinator hangs up after the end, or no coordinator is left."""
         try:
             while not self._over.done():
                 self._connection = await self._found()
@@ -81,14 +81,16 @@ class Viewer:
                 self._line = self._connection.line
                 await self._connection.close()
         except (Unreachable, Stranger, Rejected):
-            pass  # nobody holds the coordinator's place
+            pass  # there is no coordinator any more
         finally:
             self._connection = None
             if not self._over.done():
                 self._over.set_result(None)
 
     async def _found(self) -> Connection:
-        """A connection to the coordinator, where it was or along the line; `Unreachable` where none is."""
+        """A connection to the coordinator, where it was or along the line. Raise `Unreachable` if there is
+        none.
+        """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while True:
@@ -119,11 +121,11 @@ class Viewer:
                     self._over.set_result(message)
 
     async def over(self) -> wire.RunClosed | None:
-        """How the run has ended; None: its coordinator is gone, and has no successor."""
+        """How the run ended; None if its coordinator is gone without a successor."""
         return await asyncio.shield(self._over)
 
     def stop(self, reason: str) -> None:
-        """Have the run end: by this coordinator, or by the next one."""
+        """Ask this coordinator, or the next one, to end the run."""
         self._wishes += 1
         stop = wire.Stop(reason=reason, asker=self._asker, number=self._wishes)
         self._stops.append(stop)
@@ -131,14 +133,14 @@ class Viewer:
             self._connection.send(stop)
 
     async def ask(self) -> None:
-        """Keep asking how the run stands."""
+        """Keep asking for the run's status."""
         while True:
             if self._connection is not None:
                 self._connection.send(wire.AskStatus())
             await asyncio.sleep(STATUS_INTERVAL_S)
 
     async def await_status(self) -> None:
-        """Until it is known for the first time, or the run is over before that."""
+        """Wait for the first status, or for the end of the run."""
         came = asyncio.create_task(self._status_came.wait())
         waits: list[asyncio.Future[Any]] = [came, self._over]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -147,6 +149,6 @@ class Viewer:
             await came
 
     def status(self) -> Status:
-        """How the run stood a moment ago. Any thread may ask, once it is known."""
+        """The last status. Any thread may ask, after the first has arrived."""
         assert self._status is not None
         return self._status

@@ -1,9 +1,9 @@
-"""Where a process is, as the kernel and its own stack tell: also of one that cannot speak.
+"""Where a process is, by the kernel and its own stack, even if it cannot answer.
 
-A script that holds the interpreter answers nobody, but a signal handler in C still runs: faulthandler writes
-the stack of the main thread into a file that exists only in memory, which the agent has given to the process,
-and reads. The handler is there before the script is (startup/sitecustomize.py). A process that has none is
-never signalled: it would die of it.
+A script that holds the interpreter lock answers no message, but a signal handler in C still runs:
+faulthandler writes the stack of the main thread into a memory file, which the agent has given to the process
+and reads. The handler is installed before the script starts (startup/sitecustomize.py). A process without the
+handler is never signalled, because the signal would kill it.
 """
 
 import os
@@ -18,22 +18,23 @@ from holdfast.run.stacks import StackFrame, is_holdfasts, is_library, own_frame
 from holdfast.run.startup.sitecustomize import FILE_NAME, SIGNAL, SIGNAL_ALL
 
 STACK_BYTES_MAX = 64 << 10
-"""faulthandler writes a hundred frames at most."""
+"""The most that is read of a stack; faulthandler writes at most a hundred frames."""
 STOPPED = "T"
-"""What proc(5) calls stopped by a signal. Whoever a debugger holds (`t`) has the time that a hang has."""
+"""The state in proc(5) for a process stopped by a signal. A process held by a debugger (`t`) is not counted
+as stopped and gets the time that a hang gets."""
 
 
 # ---- in the script's process -----------------------------------------------------------------------------
 
 
 def here() -> str:
-    """The line of the script that this thread is at."""
+    """The line of the script at which this thread is."""
     frame = own_frame(tuple(dropwhile(lambda frame: is_holdfasts(frame.path), _frames())))
     return frame.place if frame is not None else ""
 
 
 def _frames() -> Iterator[StackFrame]:
-    """Of this thread, the innermost first."""
+    """The frames of this thread, the innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
@@ -41,11 +42,11 @@ def _frames() -> Iterator[StackFrame]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-# ---- in the agent's --------------------------------------------------------------------------------------
+# ---- in the agent's process ------------------------------------------------------------------------------
 
 
 def stack_file() -> int:
-    """A descriptor of a new file in memory."""
+    """The descriptor of a new memory file."""
     return os.memfd_create(FILE_NAME)
 
 
@@ -58,7 +59,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def ask(pid: int, file: int, *, all_threads: bool = False) -> bool:
-    """Have the process write its stack into the file. False: it does not listen, and was not asked."""
+    """Ask the process to write its stack into the file. False if it has no handler and was not asked."""
     number = SIGNAL_ALL if all_threads else SIGNAL
     if not listens(pid, number):
         return False
@@ -70,12 +71,12 @@ def ask(pid: int, file: int, *, all_threads: bool = False) -> bool:
 
 
 def answer(file: int) -> str:
-    """The stack as far as the process has written it."""
+    """The stack, as far as the process has written it."""
     return os.pread(file, STACK_BYTES_MAX, 0).decode("utf-8", "replace")
 
 
 def listens(pid: int, number: int = SIGNAL) -> bool:
-    """Whether the process has a handler for the signal; the kernel has a mask of those that it catches."""
+    """Whether the process has a handler for the signal, by the kernel's mask of caught signals."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:

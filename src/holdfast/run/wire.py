@@ -1,8 +1,8 @@
-"""What the processes of a run say to each other: typed messages and their framing.
+"""The messages between the processes of a run, and their framing.
 
 The coordinator is the hub: every agent, every worker and every operator (the launcher, `holdfast attach`,
-`chaos`, `migrate`, `stop`) holds one TCP connection to it and speaks to nobody else about the run. Tensors
-never pass here. A message is a frame: its length in four bytes, then MessagePack. No socket is opened here.
+`chaos`, `migrate`, `stop`) holds one TCP connection to it and uses no other for the run. Tensors never pass
+here. A message is a frame: its length in four bytes, then MessagePack. This module opens no socket.
 """
 
 import secrets
@@ -22,14 +22,14 @@ from holdfast.run.stacks import Stack
 from holdfast.run.succession import Candidacy, MachinePlace, Vote
 
 PROTOCOL = 9
-"""Both ends must speak the same one; a run does not mix versions of Holdfast."""
+"""Both ends must use the same protocol; a run does not mix versions of Holdfast."""
 FRAME_BYTES_MAX = 8 << 20
-"""Larger than any message: what exceeds it does not come from Holdfast."""
+"""Larger than any message: a larger frame does not come from Holdfast."""
 PACKED_BYTES_MAX = 32 << 20
-"""Of notices that travel together."""
+"""The most bytes of notices that are sent together."""
 LENGTH_BYTES = 4
 SLOTS_MAX = 1024
-"""Members on one node; far more than it has GPUs or processors for."""
+"""The most members on one node; far more than it has GPUs or processors."""
 ASKER_CHARS_MAX = 64
 
 Role = Literal["agent", "worker", "operator", "heir"]
@@ -48,30 +48,30 @@ Stage = Literal[
     "waiting",
     "finished",
 ]
-"""What a member is doing, as its heartbeats tell it. `data`, `forward`, `backward`: in a lane, with the data
-helpers, in `lane.backward()`, or with whatever else the script computes there. `script`: what stands between
-two steps, or after the last. `checkpoint`: the state is copied for one. `meeting`: it waits for others
-between steps. `waiting`: for the coordinator to say how it goes on."""
+"""What a member is doing, as its heartbeats report it. `data`, `forward`, `backward`: in a lane; in the data
+helpers, in `lane.backward()`, or in the script's other computation there. `script`: the script's own code
+between two steps or after the last. `checkpoint`: the state is copied for one. `meeting`: it waits for others
+between steps. `waiting`: it waits for the coordinator's decision."""
 FaultKind = Literal["kill", "node", "pause"]
 WorkerFault = Literal["kill", "pause"]
-"""Those that an agent does to one of its workers."""
+"""Faults that an agent inflicts on one of its workers."""
 PlannedKind = FaultKind | Literal["corrupt"]
-"""What can be planned: beside those that strike at once, wrong bits inside a member."""
+"""Faults that can be planned: the above, and wrong bits inside a member."""
 Corruptible = Literal["gradient", "activation", "weight", "optimizer"]
 """Where bits are flipped."""
 Moment = Literal["lane", "reduce", "agree", "commit", "meeting", "regroup", "state", "join"]
-"""Where inside a member's step a planned fault strikes; `agree`: when it has its part of the sum, before the
-ranks of its replica have all told each other so; `meeting`: in a collective of the script's, after the
-step; `join`: after admission, before it is ready."""
+"""Where inside a member's step a planned fault strikes. `agree`: when it has its part of the sum, before all
+ranks of its replica have told each other so. `meeting`: in a collective of the script, after the step.
+`join`: after admission, before it is ready."""
 Outcome = Literal["completed", "failed", "stopped"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    """What every message is: immutable, tagged with its own name."""
+    """The base of all messages: immutable, tagged with its own name."""
 
 
 class MemberMessage(Message, frozen=True, kw_only=True):
-    """A message of a member, to one, or about one."""
+    """A message from, to or about a member."""
 
     member: str
 
@@ -80,7 +80,7 @@ class MemberMessage(Message, frozen=True, kw_only=True):
 
 
 class Challenge(Message, frozen=True, kw_only=True, tag=True):
-    """The coordinator's first frame on every connection. tls: all that follows, both ways, is TLS."""
+    """The coordinator's first frame on every connection. tls: everything after it, both ways, is TLS."""
 
     nonce: bytes
     protocol: int = PROTOCOL
@@ -89,7 +89,7 @@ class Challenge(Message, frozen=True, kw_only=True, tag=True):
 
 class Proof(Message, frozen=True, kw_only=True, tag=True):
     """The client's answer. name: the node, the member, or empty. endpoint: where it connected to. received:
-    how many messages it has had from coordinators of this run, if it was connected before; None: it was not.
+    how many messages it has received from coordinators of this run; None if it was not connected before.
     """
 
     role: Role
@@ -102,9 +102,9 @@ class Proof(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Accepted(Message, frozen=True, kw_only=True, tag=True):
-    """From here on both sides send what they have to say. received: how many of the client's messages are
-    known; it sends the others again. has_successor: if this coordinator dies, another one follows. term: in
-    which the coordinator reigns; nobody goes back to an earlier one.
+    """The client is accepted, and both sides may send messages. received: how many of the client's messages
+    have arrived; it sends the others again. has_successor: if this coordinator dies, another one follows.
+    term: the coordinator's; clients never return to an earlier one.
     """
 
     run: str
@@ -116,7 +116,7 @@ class Accepted(Message, frozen=True, kw_only=True, tag=True):
 
 class Refused(Message, frozen=True, kw_only=True, tag=True):
     """The connection closes after this. The user sees `sentence` and `hint` if the proof is right.
-    is_elsewhere: the coordinator is on another machine, or is not chosen yet: look again.
+    is_elsewhere: the coordinator is on another machine or not chosen yet, so the client should look again.
     """
 
     sentence: str
@@ -129,10 +129,10 @@ class Refused(Message, frozen=True, kw_only=True, tag=True):
 
 
 class AgentJoined(Message, frozen=True, kw_only=True, tag=True):
-    """This node is there.
+    """This node joins.
 
-    slots: how many members it can hold at once, numbered from 0; address: where its workers can be reached
-    by others; port: one that was free a moment ago, for a script that makes its own process group.
+    slots: how many members it can hold at once, numbered from 0. address: where others reach its workers.
+    port: one that was free a moment ago, for a script that makes its own process group.
     """
 
     node: str
@@ -150,10 +150,9 @@ class WorkerStarted(MemberMessage, frozen=True, kw_only=True, tag=True):
 class WorkerExited(MemberMessage, frozen=True, kw_only=True, tag=True):
     """The process of `member` is gone, as its parent saw it.
 
-    code: its exit code, or None where `signal` ended it.
-    tail: its last lines. complaint: the traceback, or the `holdfast:` sentence, that ended its stderr and
-    was held back; whoever reports the end of the run prints it, once. port: a fresh free one. xid: what the
-    kernel log says about its GPU, where it can be read.
+    code: its exit code, or None if `signal` ended it. tail: its last lines. complaint: the traceback or the
+    `holdfast:` sentence at the end of its stderr, which was held back to be printed once with the end of the
+    run. port: a new free one. xid: the kernel log's error about its GPU, if the log can be read.
     """
 
     code: int | None = None
@@ -166,7 +165,7 @@ class WorkerExited(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 class NodeBeat(Message, frozen=True, kw_only=True, tag=True):
     """The node lives. stopped: its members whose process the kernel shows as stopped, as by SIGSTOP.
-    has_printed: one of them has, since the last heartbeat.
+    has_printed: one of its members has printed something since the last heartbeat.
     """
 
     node: str
@@ -175,9 +174,9 @@ class NodeBeat(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Located(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The answer to `Locate`. place: `train.py:88`; empty: it cannot be told. stacks: of its threads, the
-    main one first. seen: what the kernel shows of it. was_woken: since it was last located, its main thread
-    got what it waited for.
+    """The answer to `Locate`. place: such as `train.py:88`; empty if unknown. stacks: of its threads, the
+    main one first. seen: the kernel's view of it. was_woken: a wait of its main thread has ended since it was
+    last located.
     """
 
     place: str
@@ -187,8 +186,8 @@ class Located(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Proven(Message, frozen=True, kw_only=True, tag=True):
-    """A fresh process has loaded a checkpoint and computed with it. refuted: it came to something else than
-    the run. untried: it could not be made. reason: a sentence without its full stop.
+    """A fresh process has loaded a checkpoint and computed with it. refuted: its result differs from the
+    run's. untried: the proof could not be made. reason: a sentence without its full stop.
     """
 
     step: int
@@ -207,15 +206,16 @@ WORKER_VARIABLES = frozenset(
         *("HOLDFAST_RUN", "HOLDFAST_MEMBER", "HOLDFAST_NODE", "HOLDFAST_ADDRESS"),
     }
 )
-"""What a coordinator may set for a worker. An agent takes no other: PYTHONPATH, say, would be code."""
+"""Variables that a coordinator may set for a worker. An agent accepts no others: PYTHONPATH, for example,
+would let it run code."""
 
 
 class StartWorker(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """Start the script as `member` in `slot`. environment: what it must have beside the agent's own, of
-    `WORKER_VARIABLES` and nothing else.
+    """Start the script as `member` in `slot`. environment: additions to the agent's own, only from
+    `WORKER_VARIABLES`.
 
-    is_warm: it has no seat yet, and what it prints up to `join()` others have printed before it: it is not
-    shown until `ShowWorker`.
+    is_warm: it has no seat yet. Its output is not shown until `ShowWorker`, because others have already
+    printed the same up to `join()`.
     """
 
     slot: int
@@ -224,22 +224,22 @@ class StartWorker(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class ShowWorker(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """Show what a warm `member` prints from here on, as that of `slot`. It has joined, or has a seat now."""
+    """Show the output of a warm `member` from now on, as that of `slot`. It has joined, or has a seat now."""
 
     slot: int
 
 
 class StopWorker(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """End the process of `member`: SIGTERM and, after `grace_s`, SIGKILL. 0: SIGKILL at once."""
+    """End the process of `member`: SIGTERM and, after `grace_s`, SIGKILL. 0 for SIGKILL at once."""
 
     grace_s: float = 0.0
 
 
 class StrikeWorker(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """Chaos. kill: SIGKILL. pause: SIGSTOP, and SIGCONT after `for_s`.
+    """Inflict a fault. kill: SIGKILL. pause: SIGSTOP, and SIGCONT after `for_s`.
 
-    stops_itself: as in a planned pause, where only the SIGCONT is left to do. A second SIGSTOP might be the
-    quicker one, and then its own would come after the SIGCONT.
+    stops_itself: in a planned pause the member stops itself, and the agent only sends the SIGCONT. If the
+    agent also sent a SIGSTOP, that might come first, and the member's own would come after the SIGCONT.
     """
 
     fault: WorkerFault
@@ -248,21 +248,21 @@ class StrikeWorker(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class StrikeNode(Message, frozen=True, kw_only=True, tag=True):
-    """Chaos: the agent and all its workers die at once, as in a power cut."""
+    """Inflict a fault: the agent and all its workers die at once, as in a power cut."""
 
 
 class Locate(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """Where in its script is the process of `member`, and what does it wait for?
+    """Ask where in its script the process of `member` is, and what it waits for.
 
-    is_gentle: one that is asleep, and was not in the same sleep when it was last located, is not asked for
-    its stacks. A signal ends a sleep, and torch takes that for a failure while it connects to other ranks.
+    is_gentle: if the process is in a new sleep since it was last located, it is not asked for its stacks. A
+    signal ends a sleep, and torch takes that for a failure while it connects to other ranks.
     """
 
     is_gentle: bool = False
 
 
 class EndNode(Message, frozen=True, kw_only=True, tag=True):
-    """The run is over: end what is left, and exit with `code`."""
+    """The run is over: end the remaining processes and exit with `code`."""
 
     outcome: Outcome
     code: int
@@ -273,7 +273,7 @@ class EndNode(Message, frozen=True, kw_only=True, tag=True):
 
 
 class SkippedLanes(msgspec.Struct, frozen=True, array_like=True):
-    """The lanes that nobody computed, in the same way from one step to another."""
+    """The lanes that no member computed, the same from step `first` to step `last`."""
 
     first: int
     last: int
@@ -281,11 +281,11 @@ class SkippedLanes(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be the same on all members for their bits to be: compared field by field.
+    """Settings that must be the same on all members for their bits to be the same; compared field by field.
 
-    model: a digest of names, shapes, types and values of everything protected as it was built; parts: the
-    digest of each part of it by name, so that a difference can be named. threads: intra-op threads.
-    on_shortage: what is done about the lanes of replicas that are missing.
+    model: a digest of names, shapes, types and values of everything protected, as built. parts: the digest of
+    each part by name, so that a difference can be named. threads: intra-op threads. on_shortage: what happens
+    to the lanes of missing replicas.
     """
 
     lanes: int
@@ -306,8 +306,8 @@ class WorkerJoined(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class WorkerReady(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The script reached `protect()`: the model is built. took_s: from when `join()`
-    returned to here; a warm process that was admitted in a rehearsal has that behind it.
+    """The script reached `protect()`: the model is built. took_s: the time since `join()` returned; a warm
+    process that was admitted in a rehearsal has already built its model.
     """
 
     setup: Setup
@@ -315,7 +315,7 @@ class WorkerReady(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Published(Message, frozen=True, kw_only=True, tag=True):
-    """One key of a generation's rendezvous, from the member that sets it and on to all the others."""
+    """One key of a generation's rendezvous, from the member that sets it to all the others."""
 
     generation: int
     key: str
@@ -323,14 +323,14 @@ class Published(Message, frozen=True, kw_only=True, tag=True):
 
 
 class PublishedTogether(Message, frozen=True, kw_only=True, tag=True):
-    """What several members of a generation published, to all of them. packed: see `pack`."""
+    """Notices that several members of a generation published, sent to all of them. packed: see `pack`."""
 
     generation: int
     packed: bytes
 
 
 class Regrouped(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The member is in the group of this generation, has its state, and goes on from `version`.
+    """The member is in the group of this generation, has its state, and continues from `version`.
 
     lanes: the lanes it was dealt. parts_s: how long each part took (abort, group, state).
     """
@@ -343,21 +343,21 @@ class Regrouped(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Planned(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The member's script has come to a loop over steps, up to this one."""
+    """The member's script has reached a loop over steps, which ends with this one."""
 
     steps_total: int
 
 
 class Dealt(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The member has these lanes from now on: a step that others had begun is over, or lanes were moved."""
+    """The member has these lanes from now on: a step that others had started is over, or lanes were moved."""
 
     generation: int
     lanes: tuple[int, ...]
 
 
 class Balanced(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """What rank 0 has found in the pace of all members at the end of a step; lanes that are moved have been,
-    by all of them. What it is about is counted in members or, of a sharded model, in replicas.
+    """Rank 0's finding about the pace of all members at the end of a step. If lanes move, all members have
+    already moved them. The finding counts members or, in a sharded model, replicas.
     """
 
     generation: int
@@ -365,8 +365,8 @@ class Balanced(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Audited(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """What all members of the generation found when they compared what two of them had computed. The first of
-    those that are not to blame says so. If somebody is, all wait for the next generation.
+    """The finding of all members of the generation after comparing the results of two. The first member that
+    is not to blame sends it. If one is to blame, all wait for the next generation.
     """
 
     generation: int
@@ -376,7 +376,7 @@ class Audited(MemberMessage, frozen=True, kw_only=True, tag=True):
 class Broken(MemberMessage, frozen=True, kw_only=True, tag=True):
     """A collective of this generation failed; the member waits for the next one.
 
-    reason: in the words of the library that carries the tensors. operation: what the member could not do.
+    reason: the message of the communication library. operation: what the member could not do.
     """
 
     generation: int
@@ -385,26 +385,26 @@ class Broken(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class PartLost(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """Of one part of a sharded state there is no copy and no mirror: no generation can go on from it."""
+    """One part of a sharded state has no copy and no mirror, so no generation can continue from it."""
 
     generation: int
     rail: int
 
 
 class LeftBehind(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The member was away, and another process has to take its place. Either the others went past what its
-    script does between two steps, and have forgotten the result; or the run began anew, and the member has
-    steps of the attempt before.
+    """The member was away, and another process has to take its place. Either the others passed a point
+    between two steps where its script still is, and have forgotten the result; or the run started again, and
+    the member has steps of the previous attempt.
     """
 
     generation: int
 
 
 class DeviceFailed(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The member's GPU failed, or ran out of memory: its last words, for the process cannot be used any more.
+    """The member's GPU failed or ran out of memory: its last words, because the process is no longer usable.
 
     generation, step: where it was; 0 before it was in any. failure: what happened, in words that are the same
-    wherever the same happens. detail: what else is known, in one line.
+    for the same failure anywhere. detail: further facts in one line.
     """
 
     generation: int
@@ -414,16 +414,16 @@ class DeviceFailed(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 CODE_DEVICE_FAILED = 69
-"""What a member exits with after `DeviceFailed`, so that its agent's word is enough if that comes first;
+"""A member's exit code after `DeviceFailed`, so that its agent's report is enough if it comes first.
 sysexits.h calls it a service that is unavailable."""
 
 
 class Committed(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The member holds version `step` now. loss: the step's, where the script's losses are numbers.
+    """The member holds version `step` now. loss: the step's, if the script's losses are numbers.
 
-    took_s: from when the script asked for the step's first lane until here; None: not known. skipped: the
-    lanes that nobody computed. at_ns: when that was, by the member's own clock, which goes on while its
-    machine is suspended: a coordinator that was held up hears of it later.
+    took_s: the time since the script asked for the step's first lane; None if unknown. skipped: the lanes
+    that no member computed. at_ns: when that was, by the member's own clock, because a coordinator that was
+    held up reads the message later. The member's clock keeps running while its machine is suspended.
     """
 
     generation: int
@@ -435,8 +435,8 @@ class Committed(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Working(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The script has declared work (`run.alone`, `run.together`), or has its part of shared work, that begins
-    now, or is over: meanwhile nobody is ended for want of a commit. work: its name.
+    """Work that the script declared (`run.alone`, `run.together`), or its part of shared work, begins or is
+    over. Meanwhile no member is ended for lack of a commit. work: its name.
     """
 
     work: str
@@ -446,8 +446,8 @@ class Working(MemberMessage, frozen=True, kw_only=True, tag=True):
 class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a member's time went in all the steps it has measured: see train/measures.py.
 
-    collecting_s: of all that, what Python spent collecting garbage. resent: segments that were lost on the
-    way to other members and sent again.
+    collecting_s: the part of it that Python spent collecting garbage. resent: TCP segments to other members
+    that were lost and sent again.
     """
 
     steps: int = 0
@@ -461,7 +461,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class MemberBeat(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The member lives. step: the one it works on. spent: now and then, where its time went."""
+    """The member lives. step: the one it works on. spent: where its time went, in some heartbeats only."""
 
     step: int
     stage: Stage
@@ -469,11 +469,11 @@ class MemberBeat(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Finished(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The script is through its `with join()` block; the member waits to be released.
+    """The script has left its `with join()` block; the member waits to be released.
 
-    digest: of the weights and everything else protected. begun: the step that it had begun and not committed;
-    0: none. steps_total: up to where its last loop over steps would have gone. place: the file and line where
-    it left that loop; empty where the loop ended by itself. is_exit: it left by `sys.exit(0)`.
+    digest: of the weights and everything else protected. begun: the step that it started and did not commit;
+    0 for none. steps_total: the planned end of its last loop over steps. place: the file and line where it
+    left that loop; empty if the loop ended by itself. is_exit: it left by `sys.exit(0)`.
     """
 
     step: int
@@ -485,17 +485,17 @@ class Finished(MemberMessage, frozen=True, kw_only=True, tag=True):
 
     @property
     def is_early(self) -> bool:
-        """Whether steps were left that the script had asked for."""
+        """Whether the script left planned steps undone."""
         return self.step < self.steps_total
 
     @property
     def exit_words(self) -> str:
-        """Why the run is over where all members left like this."""
+        """Why the run is over, if all members left like this."""
         return f"the script exited at step {self.step} of {self.steps_total} (exit 0)"
 
 
 class Checkpointed(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """What happened to a durable checkpoint, or to a snapshot, for the record: see `CheckpointSaved`,
+    """An event of a durable checkpoint or a snapshot, for the record: see `CheckpointSaved` and
     `CheckpointLoaded`.
     """
 
@@ -513,7 +513,7 @@ class Checkpointed(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Witnessed(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """What the step after a checkpoint came to, for the record: see `StepWitnessed`."""
+    """The result of the step after a checkpoint, for the record: see `StepWitnessed`."""
 
     step: int
     loss: str
@@ -521,8 +521,8 @@ class Witnessed(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Snapshotted(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The member's share of a snapshot is whole in its node's memory. stall_ns: how long it waited for the
-    copy; size_bytes: of the share; 0: the state is too small for this member to have one.
+    """The member's share of a snapshot is complete in its node's memory. stall_ns: how long it waited for the
+    copy. size_bytes: of the share; 0 if the state is too small for this member to have one.
     """
 
     step: int
@@ -531,8 +531,8 @@ class Snapshotted(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Struck(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """A planned fault is about to strike the member that sends this: its last words. `fault` is its id. The
-    others are told, for whom the fault may be due as well in a generation that was announced before.
+    """The last words of a member that a planned fault is about to strike. fault: its id. The others are told,
+    because the fault may also be due for them in a generation that was announced before.
     """
 
     fault: int
@@ -542,12 +542,12 @@ class Struck(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault at an exact place: when member `rank` (modulo their number) is at `moment` of `step`, or of the
-    first step after it that has such a moment.
+    """A fault at an exact place: when member `rank` (modulo the number of members) is at `moment` of `step`,
+    or of the first later step that has such a moment.
 
     kill: SIGKILL to itself. node: SIGKILL to its agent, with which the whole node dies. pause: SIGSTOP.
-    corrupt: `bits` bits of `what` are flipped, silently, at the moment `lane`; lasting: in the same way in
-    every lane from there on. for_s: how long a node stays away, or a pause lasts.
+    corrupt: `bits` bits of `what` are flipped silently at the moment `lane`. lasting: the same bits are
+    flipped in every later lane, too. for_s: how long a node stays away or a pause lasts.
     """
 
     id: int
@@ -562,10 +562,10 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admitted(Message, frozen=True, kw_only=True, tag=True):
-    """Leave `join()` and build the model. slot: which device of the node is yours.
+    """Leave `join()` and build the model. slot: the member's device on the node.
 
-    faults: planned faults with the moment `join` that are due: the run has reached their step. mesh, rail:
-    how many members hold the model together, and which part is yours. skipped: lanes that are not to be
+    faults: planned faults with the moment `join` that are due, because the run has reached their step. mesh,
+    rail: how many members hold the model together, and the member's part. skipped: lanes that are not
     computed, because the run repeats another one.
     """
 
@@ -581,11 +581,11 @@ class Announced(Message, frozen=True, kw_only=True, tag=True):
     """From now on these are the members, in rank order.
 
     at_boundary: the present generation still works; change over at the first step boundary at which every
-    present member knows of this (members that are new wait for them). Otherwise: abandon what you are in.
-    faults: planned faults that have not struck yet. replicas_most: how many the run has had at best.
+    present member knows of this (new members wait for them). Otherwise, abandon the present step. faults:
+    planned faults that have not struck yet. replicas_most: the most replicas that the run has had.
     rebalances: lanes are dealt by the members' pace. audit_rate: the share of lanes that two members compute;
-    0: only states are compared; None: nothing is. is_apart: none of them was in the generation before, which
-    may have made steps that they know nothing of.
+    0 to compare only states, None to compare nothing. is_apart: no member was in the previous generation,
+    which may have made steps that they do not know of.
     """
 
     number: int
@@ -605,42 +605,42 @@ class Released(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Dismissed(Message, frozen=True, kw_only=True, tag=True):
-    """The member cannot take part: print the sentence as the user's mistake and exit with code 2."""
+    """The member cannot join: print the sentence as the user's mistake and exit with code 2."""
 
     sentence: str
     hint: str = ""
 
 
 COORDINATOR_GONE = "The run's coordinator is gone."
-"""The sentence with which a member ends whose connection has ended: no mistake of its user's."""
+"""The sentence of a member that ends because its connection has ended, which is not the user's mistake."""
 
 
 # ---- succession on other machines (succession.py) --------------------------------------------------------
 
 
 class LineOfSuccession(Message, frozen=True, kw_only=True, tag=True):
-    """To everybody: host and port of each machine that has the coordinator or an heir. Empty: if the
-    coordinator's machine is lost, nobody follows.
+    """To all clients: host and port of each machine that has the coordinator or an heir. Empty if no machine
+    could take over from the coordinator's.
     """
 
     places: tuple[tuple[str, int], ...]
 
 
 class Reigning(Message, frozen=True, kw_only=True, tag=True):
-    """To everybody, now and then, outside what is counted: the coordinator of this term lives."""
+    """To all clients, regularly, and not counted: the coordinator of this term lives."""
 
     term: int
 
 
 class HeirCame(Message, frozen=True, kw_only=True, tag=True):
-    """An heir is there, and may be found at its place. promised: it heeds no earlier term than this."""
+    """An heir has connected, and listens at its place. promised: it heeds no term before this one."""
 
     place: MachinePlace
     promised: int
 
 
 class EstatePart(Message, frozen=True, kw_only=True, tag=True):
-    """To an heir: a part of the estate (image.py), as it is in this term. is_last: now it is whole."""
+    """To an heir: a part of the estate (image.py) in this term. is_last: the estate is now complete."""
 
     term: int
     data: bytes
@@ -648,7 +648,7 @@ class EstatePart(Message, frozen=True, kw_only=True, tag=True):
 
 
 class EntriesTold(Message, frozen=True, kw_only=True, tag=True):
-    """To an heir: the next entries of the estate, encoded each."""
+    """To an heir: the next entries of the estate, each encoded."""
 
     term: int
     entries: tuple[bytes, ...]
@@ -662,27 +662,27 @@ class Followed(Message, frozen=True, kw_only=True, tag=True):
 
 
 class AskVote(Message, frozen=True, kw_only=True, tag=True):
-    """From an heir to another one, or from a coordinator to those who follow it."""
+    """From an heir to another one, or from a coordinator to the heirs that follow it."""
 
     candidacy: Candidacy
 
 
 class VoteCast(Message, frozen=True, kw_only=True, tag=True):
-    """The answer."""
+    """The answer to `AskVote`."""
 
     candidacy: Candidacy
     vote: Vote
 
 
 class LineOver(Message, frozen=True, kw_only=True, tag=True):
-    """To an heir: the run is over, and nobody is to follow."""
+    """To an heir: the run is over, so it need not follow."""
 
 
 # ---- an operator ---------------------------------------------------------------------------------------
 
 
 class Strike(Message, frozen=True, kw_only=True, tag=True):
-    """`holdfast chaos`: a fault now. target: a member or node; empty: one at random, from `seed`."""
+    """`holdfast chaos`: a fault now. target: a member or node; empty for a random one, from `seed`."""
 
     fault: FaultKind
     target: str = ""
@@ -691,8 +691,8 @@ class Strike(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Migrate(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """`holdfast migrate`: give the member's place to another process, or those of a node, if it is one, to a
-    spare node. to: which node; empty: any. asks_only: how does that stand?
+    """`holdfast migrate`: give a member's place to another process or, if `member` names a node, the node's
+    places to a spare node. to: which node; empty for any. asks_only: only ask how far that is.
     """
 
     to: str = ""
@@ -700,23 +700,23 @@ class Migrate(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 
 class Drain(Message, frozen=True, kw_only=True, tag=True):
-    """`holdfast drain`: have no member on this node, from a step boundary on. asks_only: as above."""
+    """`holdfast drain`: from a step boundary on, have no members on this node. asks_only: as above."""
 
     node: str
     asks_only: bool = False
 
 
 class Restore(Message, frozen=True, kw_only=True, tag=True):
-    """`holdfast restore`: a node that was drained may have members again."""
+    """`holdfast restore`: a drained node may have members again."""
 
     node: str
 
 
 class Stop(Message, frozen=True, kw_only=True, tag=True):
     """`holdfast stop`, or a signal to `holdfast run`: end the run; the second time, at once. reason: the
-    signal's name, or a sentence. asker, number: each process that asks has a name of its own
-    (`fresh_asker`), and counts its wishes from 1. So a wish that it sends again, because a connection
-    swallowed the answer, counts once.
+    signal's name, or a sentence. asker, number: each process that asks has a name of its own (`fresh_asker`)
+    and counts its requests from 1. So a request that is sent again, because a connection swallowed the
+    answer, counts only once.
     """
 
     reason: str
@@ -725,20 +725,20 @@ class Stop(Message, frozen=True, kw_only=True, tag=True):
 
 
 class WatchRun(Message, frozen=True, kw_only=True, tag=True):
-    """A viewer wants the lines for the operator behind this number, and all that follow."""
+    """A viewer wants the lines for the operator after this number, and all that follow."""
 
     seen: int = 0
 
 
 class AskStatus(Message, frozen=True, kw_only=True, tag=True):
-    """A viewer wants to know how the run stands."""
+    """A viewer asks for the run's status."""
 
 
 class Answer(Message, frozen=True, kw_only=True, tag=True):
     """The coordinator's answer to an operator: what was done, or why not (`ok` false).
 
-    is_done: False while what was asked for is under way. is_mistake: it was asked of nobody who is there.
-    hint: what to do about it, where that is known.
+    is_done: False while the request is still being carried out. is_mistake: the named member or node does not
+    exist. hint: what to do about it, if known.
     """
 
     ok: bool
@@ -749,7 +749,7 @@ class Answer(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Said(Message, frozen=True, kw_only=True, tag=True):
-    """To a viewer: a line for the operator, by its number. member: who printed it; empty: Holdfast."""
+    """To a viewer: a line for the operator and its number. member: who printed it; empty for Holdfast."""
 
     number: int
     text: str
@@ -757,7 +757,7 @@ class Said(Message, frozen=True, kw_only=True, tag=True):
 
 
 class NodeStruck(Message, frozen=True, kw_only=True, tag=True):
-    """To a viewer: a fault takes a node away, for so long."""
+    """To a viewer: a fault takes a node away for this long."""
 
     for_s: float
 
@@ -769,7 +769,7 @@ class StatusTold(Message, frozen=True, kw_only=True, tag=True):
 
 
 class RunClosed(Message, frozen=True, kw_only=True, tag=True):
-    """To a viewer: the run has ended like this. code: what `holdfast run` exits with."""
+    """To a viewer: how the run ended. code: the exit code of `holdfast run`."""
 
     outcome: Outcome
     code: int
@@ -787,7 +787,7 @@ OfProgress = Planned | Committed | Balanced | Audited | Working | MemberBeat | O
 FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | PublishedTogether | Released | Dismissed | Struck
 Move = Migrate | Drain | Restore
-"""What an operator asks for that changes who is where."""
+"""Operator requests that change which process is in which place."""
 ToHeir = EstatePart | EntriesTold | Reigning | AskVote | VoteCast | LineOver
 FromHeir = HeirCame | Followed | AskVote | VoteCast
 OfSuccession = LineOfSuccession | ToHeir | FromHeir
@@ -798,7 +798,7 @@ AnyMessage = (
 )
 
 Notice = tuple[str, str, bytes]
-"""Who published it, under which key, and what."""
+"""The member that published it, the key and the value."""
 
 _notice_decoder = msgspec.msgpack.Decoder(list[Notice])
 _encoder = msgspec.msgpack.Encoder()
@@ -830,7 +830,7 @@ def unframe(body: bytes) -> AnyMessage:
 
 
 def pack(notices: Sequence[Notice]) -> bytes:
-    """What members tell each other is much the same, and goes to all of them: it is worth compressing."""
+    """Compress notices, which is worthwhile because they are similar and go to all members."""
     return zlib.compress(_encoder.encode(notices), level=1)
 
 
@@ -854,8 +854,8 @@ def fresh_asker() -> str:
 
 
 class FrameBuffer:
-    """Keeps what has come of a frame until the rest is there. bytes_max: what a frame may have; it may be
-    changed with every message, and is small for somebody who has proved nothing yet.
+    """Keeps a partial frame until the rest arrives. bytes_max: the largest frame; it may be changed after
+    every message, and is small for an unproven connection.
     """
 
     def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
@@ -864,16 +864,16 @@ class FrameBuffer:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is a part of a frame, or more, that was not given yet."""
+        """Whether there are bytes of a frame that was not returned yet."""
         return bool(self._data)
 
     def feed(self, data: bytes) -> Iterator[AnyMessage]:
-        """The messages that are complete now. `MalformedFrame` where the bytes are no message of ours."""
+        """The messages that are now complete. Raise `MalformedFrame` if the bytes are not a valid message."""
         for body in self.bodies(data):
             yield unframe(body)
 
     def bodies(self, data: bytes) -> Iterator[bytes]:
-        """The same, before they are decoded."""
+        """The bodies of frames that are now complete, not yet decoded."""
         self._data += data
         start = 0
         try:

@@ -1,7 +1,7 @@
-"""One process of the script as its agent holds it: started, read from, struck, stopped, and its exit seen.
+"""One process of the script, which its agent starts, reads from, strikes, stops, and sees exit.
 
-Everything happens in the agent's event loop. The process gets a session of its own; what else is in there
-when it ends has a moment to clean up after it and is then ended as well.
+Everything happens in the agent's event loop. The process gets a session of its own. Other processes in that
+session get a moment to clean up when it ends, and are then ended, too.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ from holdfast.run.wire import Located, StrikeWorker
 
 READ_BYTES = 64 << 10
 DRAIN_BYTES_MAX = 1 << 20
-"""What an ended process left in a pipe is no more: Linux allows a pipe no more (pipe-max-size)."""
+"""The most that an ended process can leave in a pipe, by Linux's limit (pipe-max-size)."""
 GROUP_GRACE_S = 1.0
-"""How long what a worker started may outlive it: the trackers of shared memory clean up in this time."""
+"""How long a worker's own processes may outlive it, so that shared memory trackers can clean up."""
 GROUP_POLL_INTERVAL_S = 0.02
 LOCATE_POLL_INTERVAL_S = 0.02
 LOCATE_POLLS_MAX = 50
-"""A handler runs within microseconds of the signal, if its process gets a core."""
+"""How often to look for the answer. A handler runs within microseconds if its process gets a core."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker runs, and where its lines are written beside being printed.
+    """What a worker runs, and where its lines are written besides being printed.
 
-    slot: its local rank. is_muted: its lines are not printed until it is shown. view: which of them are.
-    copies: the descriptors to which some of those that are printed go, too; kept: the file for all of them.
-    held: the descriptors of memory that outlives it.
+    slot: its local rank. is_muted: its lines are not printed until it is shown. view: which lines are
+    printed. copies: descriptors to which some of the printed lines also go. kept: the file for all printed
+    lines. held: descriptors of memory that outlives it.
     """
 
     command: tuple[str, ...]
@@ -58,13 +58,13 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 class Worker:
     """A process from its start until nothing of it is left, which `gone` waits for.
 
-    on_exit is called once, with the return code as subprocess has it (negative: a signal) and the last words.
+    on_exit is called once, with subprocess's return code (negative for a signal) and the last words.
     """
 
     def __init__(
         self, member: str, program: Program, printer: Printer, on_exit: Callable[[int, LastWords], None]
     ) -> None:
-        """OSError where it cannot be started."""
+        """Raise `OSError` if it cannot be started."""
         self._loop = asyncio.get_running_loop()
         self._member = member
         self._printer = printer
@@ -96,19 +96,19 @@ class Worker:
         return self._process.pid
 
     def resume(self) -> None:
-        """Read on, after there was too much to print."""
+        """Read again, after there was too much to print."""
         for stream, pipe in self._pipes.items():
             self._loop.add_reader(pipe, self._read, stream)
 
     def show(self, slot: int) -> None:
-        """Print what comes from now on, as the output of this slot; not what is in the pipes already."""
+        """Print its output from now on, as that of this slot; not the output that is already in the pipes."""
         if self._is_muted:
             for stream in tuple(self._pipes):
                 self._drain(stream)
         self._slot, self._is_muted = slot, False
 
     def stop(self, grace_s: float) -> None:
-        """SIGTERM and, if it is still there after `grace_s`, SIGKILL. 0: SIGKILL at once."""
+        """Send SIGTERM and, if it is still there after `grace_s`, SIGKILL. 0 for SIGKILL at once."""
         self._is_stopped = True
         if grace_s <= 0:
             self._signal(signal.SIGKILL)
@@ -118,7 +118,7 @@ class Worker:
         self._later("kill", grace_s, partial(self._signal, signal.SIGKILL))
 
     def strike(self, order: StrikeWorker) -> None:
-        """Chaos."""
+        """Inflict a fault."""
         match order.fault:
             case "kill":
                 self._signal(signal.SIGKILL)
@@ -134,22 +134,22 @@ class Worker:
         return self._process.returncode is None and whereabouts.is_stopped(self.pid)
 
     def has_printed(self) -> bool:
-        """Whether anything came from it since this was last asked."""
+        """Whether it has printed anything since the last call."""
         has_printed, self._has_printed = self._has_printed, False
         return has_printed
 
     async def locate(self, *, is_gentle: bool = False) -> Located:
-        """Where in its script the process is, and what the kernel shows of it. One that is stopped cannot
-        answer, and is not asked. is_gentle: see `Locate`.
+        """Where in its script the process is, and the kernel's view of it. A stopped process cannot answer
+        and is not asked. is_gentle: see `Locate`.
         """
         pid = self._interpreter()
-        seen = kernel_view.view(pid)  # first: to be asked takes it out of what it waits in, for a moment
+        seen = kernel_view.view(pid)  # first, because asking interrupts its wait for a moment
         before, waits = self._waits, kernel_view.waits(pid)
         text, is_new_sleep = "", seen.waits_for == "sleep" and waits != before
         if seen.state not in ("", whereabouts.STOPPED) and not (is_gentle and is_new_sleep):
             text = await self._stacks(pid, all_threads=not seen.runs_threads)
             await self._settled(pid, seen.state)
-        self._waits = kernel_view.waits(pid)  # to be asked was one more
+        self._waits = kernel_view.waits(pid)  # asking added one wait
         stacks = await self._read_stacks(text)
         frame = own_frame(stacks[0]) if stacks else None
         place = frame.place if frame is not None else ""
@@ -157,21 +157,21 @@ class Worker:
         return Located(member=self._member, place=place, stacks=stacks, seen=seen, was_woken=was_woken)
 
     def _interpreter(self) -> int:
-        """The process that runs the script: a shell, or numactl, may stand before it."""
+        """The process that runs the script; a shell or numactl may have started it."""
         if whereabouts.listens(self.pid):
             return self.pid
         return next(filter(whereabouts.listens, kernel_view.descendants(self.pid)), self.pid)
 
     async def _settled(self, pid: int, state: str) -> None:
-        """Wait until one that was asleep is so again."""
+        """Wait until a process that was asleep is asleep again."""
         for _ in range(LOCATE_POLLS_MAX):
             if state != "S" or kernel_view.state_of(f"/proc/{pid}/task/{pid}") in ("S", ""):
                 return
             await asyncio.sleep(LOCATE_POLL_INTERVAL_S)
 
     async def _read_stacks(self, text: str) -> tuple[Stack, ...]:
-        """With the lines of the script, unless its storage hangs: what holds up the script must not hold up
-        the agent.
+        """The stacks with the script's source lines, unless its storage hangs, which must not hold up the
+        agent.
         """
         if self._reading is None or not self._reading.is_alive():
             found: queue.SimpleQueue[tuple[Stack, ...]] = queue.SimpleQueue()
@@ -184,7 +184,7 @@ class Worker:
         return read_stacks(text, with_source=False)
 
     async def _stacks(self, pid: int, *, all_threads: bool) -> str:
-        """As the process writes them; empty where it does not."""
+        """The stacks as the process writes them; empty if it does not."""
         if not whereabouts.ask(pid, self._stack, all_threads=all_threads):
             return ""
         text = ""
@@ -193,7 +193,7 @@ class Worker:
             if self._process.returncode is not None:
                 return ""
             before, text = text, whereabouts.answer(self._stack)
-            if text and text == before:  # the whole of it is there
+            if text and text == before:  # it is complete
                 break
         return text
 
@@ -232,12 +232,12 @@ class Worker:
         if not self._take(stream):
             self._close_pipe(stream)
         elif self._printer.is_full():
-            # The pipes fill, and the script waits for the reader of its output.
+            # The pipes fill up, and the script waits until its output is read.
             for pipe in self._pipes.values():
                 self._loop.remove_reader(pipe)
 
     def _take(self, stream: Stream) -> int:
-        """Read once; returns how many bytes. BlockingIOError where nothing is there."""
+        """Read once; returns the number of bytes. Raises `BlockingIOError` if there are none."""
         data = os.read(self._pipes[stream], READ_BYTES)
         self._has_printed = True
         self._output.feed(stream, data, self._loop.time())
@@ -251,7 +251,7 @@ class Worker:
         os.close(pipe)
 
     def _exited(self) -> None:
-        """The kernel says that the process has ended."""
+        """Handle the end of the process, which the kernel reports."""
         self._loop.remove_reader(self._watched)
         os.close(self._watched)
         returncode = self._process.wait()
@@ -261,7 +261,7 @@ class Worker:
             self._close_pipe(stream)
         for timer in self._timers.values():
             timer.cancel()
-        # One that is stopped while it fails, because another was quicker to, fails all the same.
+        # A process that is stopped while it fails, because another failed first, has failed, too.
         failed = returncode > 0 or (returncode < 0 and self._is_stopped)
         words = self._output.end(self._loop.time(), failed=failed)
         self._close_logs()
@@ -269,7 +269,7 @@ class Worker:
         self._end_group(self._loop.time() + GROUP_GRACE_S)
 
     def _drain(self, stream: Stream) -> None:
-        """Read what is still there, but do not wait for the end: others may hold the pipe open."""
+        """Read the remaining output, but do not wait for the end: other processes may hold the pipe open."""
         left_bytes = DRAIN_BYTES_MAX
         try:
             while left_bytes > 0 and (size_bytes := self._take(stream)):
@@ -288,7 +288,7 @@ class Worker:
 
 
 def _started(program: Program, stack: int) -> tuple[subprocess.Popen[bytes], dict[Stream, int]]:
-    """The process, and where what it prints can be read without waiting. stack: what it may write into."""
+    """Start the process. Return it and non-blocking pipes with its output. stack: the file for its stacks."""
     pipes = {stream: os.pipe() for stream in STREAMS}
     try:
         process = subprocess.Popen(
@@ -303,7 +303,7 @@ def _started(program: Program, stack: int) -> tuple[subprocess.Popen[bytes], dic
             stdout=pipes["stdout"][1],
             stderr=pipes["stderr"][1],
             start_new_session=True,
-            # Runs after the fork. The printer's thread may have held a lock at that moment; this takes none.
+            # Runs after the fork. The printer's thread may have held a lock then, but this takes none.
             preexec_fn=partial(die_with, os.getpid()),
         )
     except OSError:
@@ -324,5 +324,5 @@ def _open_logs(directory: Path) -> dict[Stream, int]:
 
 
 def open_log(path: Path) -> int:
-    """For lines that are appended; several processes may."""
+    """Open a file for appending lines; several processes may append."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -1,4 +1,4 @@
-"""How an action reaches machines: Slurm, Kubernetes, a site's own commands, and live runs."""
+"""Carries actions out on machines: by Slurm, Kubernetes, a site's own commands, and live runs."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The machines that a policy names: by which scheduler they are reached."""
+"""Chooses the scheduler and the lead that a policy names."""
 
 from collections.abc import Callable
 from typing import assert_never
@@ -12,7 +12,9 @@ from holdfast.schedulers.slurm import SlurmScheduler
 def reached(
     policy: ControlPolicy, moves: RunMoves, is_leading: Callable[[], bool], say: Callable[[str], None]
 ) -> ClusterMachines:
-    """say: tells whoever runs it, in a sentence. Raises `InputError` where there is no way there."""
+    """The machines, by the policy's scheduler. say: prints a sentence for the operator. Raises `InputError`
+    if the scheduler's address or credentials cannot be used.
+    """
     match policy.scheduler:
         case "none":
             return ClusterMachines(policy, None, moves, is_leading)
@@ -26,14 +28,16 @@ def reached(
 def _slurm(policy: ControlPolicy, say: Callable[[str], None]) -> SlurmScheduler:
     if not policy.slurm.rest:
         return SlurmScheduler(policy.gpus_per_node)
-    # Sites that use Slurm's commands need neither TLS nor HTTP to be loaded.
+    # Imported here, so that sites that use Slurm's commands load neither TLS nor HTTP.
     from holdfast.schedulers.slurm_rest import SlurmRest
 
     return SlurmScheduler(policy.gpus_per_node, SlurmRest(policy.slurm, policy.gpus_per_node), say)
 
 
 def leading(policy: ControlPolicy, by_store: Callable[[], Lead], token: str) -> Lead:
-    """By which one process acts for a cluster: a Lease where the policy names one. token: of this process."""
+    """The lead, by which only one process acts for a cluster: a Lease if the policy names one, else the
+    store's. token: unique to this process.
+    """
     if not policy.kubernetes.lease:
         return by_store()
     from holdfast.schedulers.kubernetes_api import KubernetesApi, find_access
@@ -43,7 +47,7 @@ def leading(policy: ControlPolicy, by_store: Callable[[], Lead], token: str) -> 
 
 
 def _kubernetes(policy: ControlPolicy, moves: RunMoves, is_leading: Callable[[], bool]) -> ClusterMachines:
-    # Nor do Slurm's sites need these.
+    # Imported here, because only sites with Kubernetes need these.
     from holdfast.schedulers.kubernetes import KubernetesScheduler
     from holdfast.schedulers.kubernetes_api import KubernetesApi, find_access
 

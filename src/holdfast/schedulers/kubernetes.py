@@ -1,9 +1,9 @@
-"""Kubernetes: nodes are cordoned and uncordoned, with marks that say it was us, why and for which incident.
+"""Kubernetes: cordons and uncordons nodes, with annotations that say that it was us, why and for which
+incident.
 
 A node is ours while our client was the last to set `unschedulable` and the annotation with the reason is as
-we wrote it. Cordon and annotations are one write, under the version of the node that was looked at: nobody
-can come in between. Everything that is written has a name or a content of its own, so that to write it again
-after a lost answer changes nothing.
+we wrote it. Cordon and annotations are one write, under the version of the node that was read, so that no
+other write can come in between. Every write is idempotent: repeating it after a lost answer changes nothing.
 """
 
 import hashlib
@@ -31,9 +31,9 @@ from holdfast.schedulers.kubernetes_objects import (
 from holdfast.schedulers.scheduler import UNTOLD, DrainCause, NotOurs
 
 MANAGER = "holdfast-control"
-"""Who writes, as the API server notes it for every field."""
+"""Our name as a field manager: the API server notes it for every field that we write."""
 CONDITION = "HoldfastDrained"
-"""True: something is wrong with the node, and it is out for that; as with all conditions but `Ready`."""
+"""True if the node is out because something is wrong with it, as for all conditions but `Ready`."""
 DOMAIN = "holdfast.dev"
 RUN_LABEL = f"{DOMAIN}/run"
 DRAINED_LABEL = f"{DOMAIN}/drained"
@@ -47,15 +47,15 @@ REQUEST = f"{DOMAIN}/maintenance-request"
 MARKS = (REASON, CORDON_BY, RULE, WHY, INCIDENTS, SINCE, REQUEST)
 
 OPT_OUTS = ("nvsentinel.dgxc.nvidia.com/managed", "k8saas.nvidia.com/ManagedByNVSentinel")
-"""A node on which one of these is `false` is left to people by its site."""
+"""Labels by which a site leaves a node to people, if one of them is `false`."""
 STATE_LABEL = "dgxc.nvidia.com/nvsentinel-state"
-"""How far NVSentinel is with a node; gone when it has done."""
+"""NVSentinel's progress with a node; it removes the label when it is done."""
 CORDON_PREFIXES = ("k8saas.nvidia.com", "k8s.nvidia.com")
 FOREIGN_REASONS = ("nodeset.slinky.slurm.net/node-cordon-reason",)
 REQUESTS = "/apis/nvsentinel.dgxc.nvidia.com/v1/maintenancerequests"
 
 TRIES_MAX = 8
-"""A write that comes after somebody else's is looked at and tried again."""
+"""Attempts of a write that conflicts with other writers: the node is read again each time."""
 ANNOTATION_CHARS_MAX = 1_000
 MESSAGE_CHARS_MAX = 900
 CONFLICT, GONE, TOO_MANY = 409, 404, 429
@@ -64,7 +64,7 @@ _JOB = re.compile(rf"({_NODE.pattern})/({_NODE.pattern})")
 
 
 class KubernetesScheduler:
-    """gpus_per_node: where no node tells of GPUs. is_acting: whether marks may be put right by a look."""
+    """gpus_per_node: if no node reports GPUs. is_acting: whether `look` may repair marks."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class KubernetesScheduler:
         self._gpus_per_node = gpus_per_node
         self._taint = _taint(policy.taint)
 
-    # -- what is seen --------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------
 
     def look(self, now_ns: int) -> MachinesView:
-        """Marks of ours that do not fit what is seen are put right on the way, by who acts."""
+        """Read nodes and pods. A process that acts also repairs our marks that do not fit a node's state."""
         nodes = list(self._api.items("/api/v1/nodes", KubeNode))
         pods = list(self._api.items("/api/v1/pods", KubePod))
         boots = self._boots_ns()
@@ -104,7 +104,7 @@ class KubernetesScheduler:
         )
 
     def _boots_ns(self) -> dict[str, int]:
-        """Kubelets tell of a boot by an event, which is kept for an hour."""
+        """When nodes booted: kubelets report it as an event, which the server keeps for an hour."""
         chosen = "involvedObject.kind=Node,reason=Rebooted"
         found: dict[str, int] = {}
         for event in self._api.items("/api/v1/namespaces/default/events", KubeEvent, fieldSelector=chosen):
@@ -112,7 +112,7 @@ class KubernetesScheduler:
             found[name] = max(found.get(name, 0), time_ns(event.last_timestamp))
         return found
 
-    # -- what is done --------------------------------------------------------------------------------
+    # -- acting --------------------------------------------------------------------------------------
 
     def drain(self, node: str, reason: str, cause: DrainCause = UNTOLD) -> None:
         path = _path(node)
@@ -131,7 +131,7 @@ class KubernetesScheduler:
         self._tell_drained(node, reason, cause)
 
     def clear(self, node: str, jobs: tuple[str, ...]) -> str:
-        """Their pods on this node alone: the jobs make others elsewhere, and go on where they can."""
+        """Evict the jobs' pods from this node alone: the jobs make new ones elsewhere."""
         chosen = f"spec.nodeName={_name(node)}"
         pods = self._api.items("/api/v1/pods", KubePod, is_patient=True, fieldSelector=chosen)
         return self._evicted([pod for pod in pods if pod.job in jobs])
@@ -141,14 +141,15 @@ class KubernetesScheduler:
         for _ in range(TRIES_MAX):
             seen = self._node(node)
             if not _is_ours(seen) or _reason(seen) != reason:
-                raise NotOurs(f"{node} is not out by us any more: {_reason(seen) or 'it has no reason'}.")
+                told = _reason(seen) or "it has no reason"
+                raise NotOurs(f"{node} is no longer out because of us: {told}.")
             request, state = _mark(seen, REQUEST), _label(seen, STATE_LABEL)
             if state and not request:
-                raise NotOurs(f"{node} is not out by us alone: NVSentinel is at it ({state}).")
-            # Nobody may be told to reboot a node that has jobs again: the order goes before the cordon does.
+                raise NotOurs(f"{node} is not out because of us alone: NVSentinel works on it ({state}).")
+            # A node that has jobs again must not be rebooted: the request goes before the cordon does.
             if request:
                 self._withdraw(request)
-            # Where we asked NVSentinel to mend the node, it uncordons it, unless it has reasons of its own.
+            # If we asked NVSentinel to mend the node, it uncordons the node, unless it has its own reasons.
             if self._wrote(path, self._unmarked(seen, is_cordon_kept=bool(request and state))):
                 break
         else:
@@ -163,10 +164,10 @@ class KubernetesScheduler:
         return self._evicted([pod for pod in pods if pod.job == job])
 
     def request_maintenance(self, node: str, reason: str) -> str:
-        """Have NVSentinel reboot a node that is out by us; in words, what was asked for."""
+        """Have NVSentinel reboot a node that we took out; return in words what was requested."""
         seen = self._node(node)
         if not _is_ours(seen):
-            raise NotOurs(f"{node} is not out by us: {_reason(seen) or 'it has no reason'}.")
+            raise NotOurs(f"{node} is not out because of us: {_reason(seen) or 'it has no reason'}.")
         name = f"holdfast-{_digest(node, _reason(seen), reason)}"
         event = {
             "version": 1,
@@ -179,7 +180,7 @@ class KubernetesScheduler:
             "recommendedAction": "RESTART_VM",
             "message": wording.short(reason, MESSAGE_CHARS_MAX),
         }
-        # The node says so first: what NVSentinel does then is known to be for us, also after a crash.
+        # The node is annotated first, so that NVSentinel's work is known to be for us, also after a crash.
         self._api.patch(_path(node), {"metadata": {"annotations": {REQUEST: name}}}, manager=MANAGER)
         self._create(
             REQUESTS,
@@ -192,7 +193,7 @@ class KubernetesScheduler:
         )
         return f"asked NVSentinel to reboot it: MaintenanceRequest {name}"
 
-    # -- how -----------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------
 
     def _node(self, node: str) -> KubeNode:
         try:
@@ -203,7 +204,7 @@ class KubernetesScheduler:
         raise HoldfastError(f"Kubernetes has no node {node}.", hint="`kubectl get nodes` lists them.")
 
     def _wrote(self, path: str, change: dict[str, Any]) -> bool:
-        """False where somebody else wrote since it was looked at."""
+        """Whether the write succeeded; False if the node was written since it was read."""
         try:
             self._api.patch(path, change, manager=MANAGER)
         except KubeRefusal as refusal:
@@ -277,13 +278,13 @@ class KubernetesScheduler:
         self._api.patch(f"{_path(node)}/status", change, manager=MANAGER, form="strategic-merge")
 
     def _event(self, node: str, reason: str, message: str, *, key: str, is_warning: bool) -> None:
-        """Named by what it is about, so that there is one of it however often it is told."""
+        """Create the event under a name made of its content, so that repeated calls create only one."""
         now = _now()
         self._create(
             "/api/v1/namespaces/default/events",
             {
                 "metadata": {"name": f"holdfast.{_digest(node, reason, key)}", "namespace": "default"},
-                # Kubelets give a node's name for its uid, and `kubectl describe` looks for that.
+                # Kubelets use a node's name as its uid, and `kubectl describe` looks for that.
                 "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
                 "type": "Warning" if is_warning else "Normal",
                 "reason": reason,
@@ -299,16 +300,16 @@ class KubernetesScheduler:
         try:
             self._api.create(path, made)
         except KubeRefusal as refusal:
-            if refusal.status != CONFLICT:  # there already, by an answer that was lost
+            if refusal.status != CONFLICT:  # it exists: the answer to an earlier try was lost
                 raise
 
     def _evicted(self, pods: Sequence[KubePod]) -> str:
-        """Those that somebody makes again, and whose disruption budget lets them go."""
+        """Evict the pods whose owner makes new ones and whose disruption budget allows it."""
         gone, kept = 0, []
         for pod in pods:
             meta = pod.metadata
             if meta.owner is None:
-                kept.append(f"{meta.name}, which nobody would make again")
+                kept.append(f"{meta.name}, which has no owner to make it again")
             elif meta.namespace in self._policy.keep_namespaces:
                 kept.append(f"{meta.name}, whose namespace is kept")
             elif self._is_evicted(pod):
@@ -323,14 +324,14 @@ class KubernetesScheduler:
         try:
             self._api.create(
                 f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}/eviction",
-                {  # of the version that the server has: it differs
+                {  # without apiVersion: servers differ in it
                     "metadata": {"name": meta.name, "namespace": meta.namespace},
                     "deleteOptions": {"preconditions": {"uid": meta.uid}},
                 },
                 is_final=frozenset({TOO_MANY}),
             )
         except KubeRefusal as refusal:
-            if refusal.status in (GONE, CONFLICT):  # it has gone by itself, and another has its name
+            if refusal.status in (GONE, CONFLICT):  # the pod is gone; a conflict: another one has its name
                 return True
             if refusal.status != TOO_MANY:
                 raise
@@ -338,14 +339,16 @@ class KubernetesScheduler:
         return True
 
     def _mend_all(self, nodes: Sequence[KubeNode]) -> None:
-        """Each is tried once: a look may not wait, and where one fails the rest waits for the next look."""
+        """Repair marks. Each request is tried once, because `look` may not wait; after a failure the rest is
+        left to the next look.
+        """
         at_once = KubernetesScheduler(self._api.impatient(), self._policy)
         with suppress(HoldfastError):
             for node in nodes:
                 at_once._mend(node)
 
     def _mend(self, node: KubeNode) -> None:
-        """What a crash left half told, or what is left of us on a node that somebody else restored."""
+        """Complete what a crash left half written, or remove our marks from a node that others restored."""
         name, told = node.metadata.name, node.condition(CONDITION)
         is_told = told is not None and told.status == "True"
         if _is_ours(node):
@@ -358,7 +361,7 @@ class KubernetesScheduler:
                 self._withdraw(request)
             change = self._unmarked(node, is_cordon_kept=True)
             if self._wrote(_path(name), change):
-                self._tell_restored(name, _mark(node, REASON), "TakenOver", "by somebody else")
+                self._tell_restored(name, _mark(node, REASON), "TakenOver", "by another client")
 
 
 def viewed(node: KubeNode, *, gpus: int, jobs: tuple[str, ...], booted_ns: int) -> NodeView:
@@ -374,7 +377,9 @@ def viewed(node: KubeNode, *, gpus: int, jobs: tuple[str, ...], booted_ns: int) 
 
 
 def _is_ours(node: KubeNode) -> bool:
-    """Out by us, and nobody has said otherwise since. Servers that do not note who writes are believed."""
+    """Whether we took the node out and no other client changed that since. If the server does not record
+    field managers, the annotations alone decide.
+    """
     return (
         node.spec.unschedulable
         and _mark(node, CORDON_BY) == MANAGER
@@ -384,7 +389,7 @@ def _is_ours(node: KubeNode) -> bool:
 
 
 def _is_taken_over(node: KubeNode) -> bool:
-    """Somebody wrote a reason of their own over ours: their words stay."""
+    """Whether another reason was written over ours: it stays."""
     reason = _mark(node, REASON)
     return node.spec.unschedulable and bool(reason) and not reason.startswith(REASON_PREFIX)
 
@@ -412,7 +417,7 @@ def _reason(node: KubeNode) -> str:
 
 
 def _maintenance(node: KubeNode) -> str:
-    """Who else has the node in hands; empty: nobody."""
+    """What else holds the node, such as NVSentinel; empty if nothing does."""
     for name in OPT_OUTS:
         if _label(node, name) == "false":
             return f"{name}=false"
@@ -433,7 +438,7 @@ def _placed(pods: Sequence[KubePod]) -> Iterator[PlacedJob]:
 
 
 def _taint(text: str) -> KubeTaint | None:
-    """`KEY=VALUE:EFFECT`, as kubectl writes it."""
+    """Parse `KEY=VALUE:EFFECT`, as kubectl writes it."""
     pair, _, effect = text.partition(":")
     key, _, value = pair.partition("=")
     return KubeTaint(key=key, value=value, effect=effect) if text else None
@@ -464,7 +469,7 @@ def _path(node: str) -> str:
 
 
 def _camel(rule: str) -> str:
-    """`gpu-fault` as conditions have it: `GpuFault`."""
+    """`gpu-fault` in the form of a condition's reason: `GpuFault`."""
     return "".join(part.capitalize() for part in re.findall(r"[A-Za-z0-9]+", rule))
 
 
@@ -477,4 +482,4 @@ def _now() -> str:
 
 
 def _busy(node: str) -> HoldfastError:
-    return HoldfastError(f"{node} is changed by others all the time.", hint="It is tried again later.")
+    return HoldfastError(f"Other clients keep changing {node}.", hint="It is tried again later.")

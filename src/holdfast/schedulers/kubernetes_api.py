@@ -1,8 +1,8 @@
-"""The way to a Kubernetes API server: by a pod's service account or a kubeconfig, within bounds.
+"""A client of the Kubernetes API server, by a pod's service account or a kubeconfig, within bounds.
 
-A list is asked for once: whoever wants it asks again. What belongs to an action is tried again for a while
-when the server is away; an answer that was lost says nothing about what was done, so callers write what a
-second time does not change.
+A list is requested once: the caller asks again if it fails. Requests of an action are retried for a while
+when the server does not answer. A lost answer does not show whether the write was done, so callers make
+idempotent writes.
 """
 
 import copy
@@ -20,32 +20,30 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.record.errors import HoldfastError, InputError
-from holdfast.record.files import parsed
+from holdfast.record.secret_files import read_secret
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.schedulers.kubernetes_objects import KubePage, KubeStatus
 from holdfast.signals.http_client import Failed, HttpAnswer, HttpClient, Limits, Manners, decoded, shown
 from holdfast.topology import document
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds who it is."""
+"""The files of a pod's service account."""
 LIMITS = Limits(total_s=30.0, body_bytes_max=256 << 20)
 PAGE_ITEMS, PAGES_MAX = 500, 4_000
 PATIENCE_S = 60.0
-"""For which what belongs to an action is tried again."""
+"""How long requests of an action are retried."""
 PAUSE_S, PAUSE_S_MAX = 0.25, 4.0
-TEXT_BYTES_MAX = 1 << 20
-"""Of a token, a key or a bundle of authorities: a system's own has about 200 KiB."""
 _TOKEN = re.compile(r"[!-~]+")
 _AWAY = frozenset({429, 500, 502, 503, 504})
-"""It may answer the next time. An eviction that a disruption budget forbids is 429, too: it is not one of
-these where the caller says so.
+"""Statuses that a retry may change. An eviction that a disruption budget forbids is 429, too: the caller then
+excludes it.
 """
 _HINT = "See `kubectl config view` for what this user may reach."
 T = TypeVar("T")
 
 
 class KubeRefusal(HoldfastError):
-    """The server answered no. status: HTTP's."""
+    """The server refused. status: of HTTP."""
 
     def __init__(self, status: int, sentence: str, *, hint: str = "") -> None:
         super().__init__(sentence, hint=hint)
@@ -53,7 +51,9 @@ class KubeRefusal(HoldfastError):
 
 
 class KubeAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """token_path: read at every request, as it is renewed. ca: PEM; certificate: chain and key, PEM."""
+    """token_path: read at every request, because the token is renewed. ca: PEM; certificate: chain and key,
+    PEM.
+    """
 
     server: str
     token: str = ""
@@ -100,7 +100,7 @@ class _KubeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_access() -> KubeAccess:
-    """As `kubectl` finds it: $KUBECONFIG, else a pod's own account, else ~/.kube/config."""
+    """Find the server as `kubectl` does: by $KUBECONFIG, else a pod's own account, else ~/.kube/config."""
     named = os.environ.get("KUBECONFIG", "")
     if not named and (host := os.environ.get("KUBERNETES_SERVICE_HOST")):
         port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -109,11 +109,15 @@ def find_access() -> KubeAccess:
         return KubeAccess(server=f"https://{host}:{port}", token_path=ACCOUNT / "token", ca=ca)
     path = Path(named.split(os.pathsep)[0]) if named else Path.home() / ".kube" / "config"
     hint = "Name one by $KUBECONFIG, or run control in a pod with a service account."
-    return parsed(path, lambda text: read_kubeconfig(text, path.parent), what="kubeconfig", hint=hint)
+    text = read_secret(path, what="the kubeconfig", hint=hint, is_private=False, encoding="utf-8")
+    try:
+        return read_kubeconfig(text, path.parent)
+    except InputError as error:
+        raise InputError(f"{path}: {error.sentence}", hint=error.hint) from None
 
 
 def read_kubeconfig(text: str, folder: Path) -> KubeAccess:
-    """Of its current context. folder: which its paths are relative to."""
+    """The access of the current context. folder: the one that the file's paths are relative to."""
     try:
         config = msgspec.convert(document.read(text).data, _KubeConfig)
     except (InputError, msgspec.ValidationError):
@@ -159,18 +163,8 @@ def _material(folder: Path, path: str, data: str) -> str:
 
 
 def _text(path: Path, *, what: str) -> str:
-    try:
-        with path.open("rb") as file:
-            text = file.read(TEXT_BYTES_MAX + 1).decode("ascii")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise InputError(f"Cannot read {what}: {path}: {reason}.", hint=_HINT) from None
-    if len(text) > TEXT_BYTES_MAX:
-        raise InputError(
-            f"Cannot use {what}: {path} has more than {TEXT_BYTES_MAX >> 20} MiB.",
-            hint="Name a smaller file.",
-        )
-    return text
+    # Kubernetes mounts these files so that every user of the container can read them.
+    return read_secret(path, what=what, hint=_HINT, is_private=False)
 
 
 def _verify(access: KubeAccess) -> ssl.SSLContext | bool:
@@ -185,7 +179,7 @@ def _verify(access: KubeAccess) -> ssl.SSLContext | bool:
             with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:  # ssl reads files only
                 file.write(access.certificate)
                 file.flush()
-                # Without a password that is wrong, ssl would ask for one on the terminal.
+                # Without any password, ssl would ask for one on the terminal; this one is wrong.
                 context.load_cert_chain(file.name, password="")
     except (ssl.SSLError, ValueError) as error:
         raise InputError(f"The kubeconfig's certificates cannot be used: {error}.", hint=_HINT) from None
@@ -207,7 +201,7 @@ class KubernetesApi:
         return _decoded(self._ask_patiently("GET", path), kind)
 
     def items(self, path: str, kind: type[T], *, is_patient: bool = False, **query: str) -> Iterator[T]:
-        """All of a list, a page at a time."""
+        """All items of a list, read a page at a time."""
         ask, more = self._ask_patiently if is_patient else self._ask, ""
         for _ in range(PAGES_MAX):
             asked = {"limit": str(PAGE_ITEMS), **query} | ({"continue": more} if more else {})
@@ -220,7 +214,7 @@ class KubernetesApi:
         )
 
     def patch(self, path: str, change: object, *, manager: str, form: str = "merge") -> None:
-        """form: `strategic-merge` knows which lists are merged by a key."""
+        """form: `strategic-merge` merges some lists by a key."""
         self._ask_patiently(
             "PATCH",
             path,
@@ -230,7 +224,7 @@ class KubernetesApi:
         )
 
     def create(self, path: str, made: object, *, is_final: frozenset[int] = frozenset()) -> None:
-        """is_final: refusals that waiting does not change."""
+        """is_final: refusals that are not retried."""
         self._ask_patiently(
             "POST",
             path,
@@ -240,7 +234,7 @@ class KubernetesApi:
         )
 
     def replace(self, path: str, made: object) -> None:
-        """The server refuses it (409) where its version is not the one that `made` names."""
+        """The server refuses it (409) if the object has another version than `made`."""
         self._ask_patiently(
             "PUT", path, content=msgspec.json.encode(made), headers={"Content-Type": "application/json"}
         )
@@ -249,7 +243,7 @@ class KubernetesApi:
         self._ask_patiently("DELETE", path)
 
     def impatient(self) -> "KubernetesApi":
-        """The same way to the server, by which everything is asked once."""
+        """The same client without retries."""
         found = copy.copy(self)
         found._patience_s = 0.0
         return found
@@ -310,7 +304,7 @@ class KubernetesApi:
             return {}
         if not _TOKEN.fullmatch(token):
             raise InputError(
-                "The token for the Kubernetes API server has characters that no token has.",
+                "The token for the Kubernetes API server has invalid characters.",
                 hint="It is one line of printable ASCII without spaces.",
             )
         return {"Authorization": f"Bearer {token}"}

@@ -1,9 +1,9 @@
 """The lead by a Lease of Kubernetes (coordination.k8s.io/v1): for processes that share no database session.
 
-A leader that could not renew for `renew_s` does not lead any more. Another one takes its place no sooner than
-`lease_s` after it saw the Lease change for the last time, by a clock of its own that only goes forward. What
-was begun in a leader's last moment is over in the time between: so long is a write tried at most. Of two that
-write at once the server takes one, by the version of the object that both have read.
+A leader that could not renew for `renew_s` no longer leads. Another process takes its place no sooner than
+`lease_s` after it saw the Lease change for the last time, by its own monotonic clock. The time between is as
+long as a write is tried at most, so a write that the old leader began in its last moment has ended by then.
+If two processes write at once, the server accepts one, by the version of the object that both have read.
 """
 
 import socket
@@ -21,16 +21,16 @@ from holdfast.schedulers.kubernetes_objects import KubeLease
 
 RENEW_S = 30.0
 LEASE_S = RENEW_S + PATIENCE_S + LIMITS.total_s
-"""A write that was begun in the last moment is tried for a while, and the last try takes its time."""
+"""A write begun in the last moment is retried for `PATIENCE_S`; its last try takes `total_s` at most."""
 EVERY_S = 10.0
 MISSING = 404
 NEVER = frozenset({401, 403, MISSING})
-"""Refusals that waiting does not change. 409: somebody else has written since."""
+"""Refusals that waiting does not change; 409, a conflict with another write, is not one of them."""
 
 
 class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """renew_s: a leader that could not renew for so long has lost the lead. lease_s: so long the others wait.
-    every_s: between two renewals.
+    """renew_s: a leader that could not renew for this long has lost the lead. lease_s: how long the others
+    wait. every_s: between two renewals.
     """
 
     renew_s: float = RENEW_S
@@ -39,7 +39,7 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseServer(Protocol):
-    """What of `KubernetesApi` is needed. Each is tried once."""
+    """The part of `KubernetesApi` that a lead needs. Each request is tried once."""
 
     def get(self, path: str, kind: type[KubeLease]) -> KubeLease: ...
 
@@ -49,7 +49,7 @@ class LeaseServer(Protocol):
 
 
 class LeaseLead:
-    """Asked by several threads. name: of this process, and of no other."""
+    """May be used by several threads at once. name: unique to this process."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LeaseLead:
         times: LeaseTimes | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """lease: `NAMESPACE/NAME`. Raises `HoldfastError` where it cannot be read."""
+        """lease: `NAMESPACE/NAME`. Raises `HoldfastError` if it cannot be read."""
         namespace, _, self._lease_name = lease.partition("/")
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{self._lease_name}"
         self._api = api
@@ -82,9 +82,9 @@ class LeaseLead:
             ) from None
 
     def is_ours(self) -> bool:
-        """Asks the server each time: a lead that somebody else has is lost at once. While the server is away,
-        or somebody writes at the same moment, the lead lasts as long as the last renewal does. Raises
-        `HoldfastError` where waiting does not help.
+        """Ask the server each time, so that a lead that another process took is lost at once. While the
+        server does not answer, or another process writes at the same moment, the lead lasts as long as the
+        last renewal. Raises `HoldfastError` if waiting does not help.
         """
         with self._lock:
             try:
@@ -98,7 +98,7 @@ class LeaseLead:
                 return self._now_s() < self._until_s
 
     def close(self) -> None:
-        """Gives the place back, so that nobody has to wait."""
+        """Release the Lease, so that the next leader does not have to wait."""
         with self._lock:
             if self._until_s > self._now_s():
                 self._release()
@@ -119,7 +119,7 @@ class LeaseLead:
         return self._now_s() < self._until_s
 
     def _is_free(self, lease: KubeLease) -> bool:
-        """Nobody has it, or whoever has it has not renewed it for as long as it may take."""
+        """Whether the Lease has no holder, or its holder did not renew it in time."""
         if not lease.spec.holder_identity:
             return True
         version, now_s = lease.metadata.resource_version, self._now_s()
@@ -132,8 +132,8 @@ class LeaseLead:
         return self._api.get(self._path, KubeLease)
 
     def _write(self, lease: KubeLease, asked_s: float) -> None:
-        """The server takes it only if nobody has written since it was read. It counts from when it was asked
-        for: when it was written nobody here knows.
+        """Take or renew the Lease. The server accepts it only if the Lease was not written since it was read.
+        The renewal counts from the moment of the request, because the moment of the write is unknown.
         """
         is_new = lease.spec.holder_identity != self._name
         moment = _moment()
@@ -150,7 +150,7 @@ class LeaseLead:
                 transitions = lease.spec.lease_transitions or 0
                 self._put(lease, "", 1, _moment(), lease.spec.acquire_time or _moment(), transitions)
         except HoldfastError:
-            return  # the others wait until it is over by itself
+            return  # the others wait until the Lease expires
 
     def _put(
         self, lease: KubeLease, holder: str, lasts_s: int, renewed: str, acquired: str, transitions: int
@@ -170,7 +170,7 @@ class LeaseLead:
 
 
 def process_name(token: str) -> str:
-    """As people read it in `kubectl get lease`; the token makes it unlike any other."""
+    """The holder's name, as `kubectl get lease` shows it; the token makes it unique."""
     return f"{socket.gethostname()}_{token}"
 
 

@@ -1,4 +1,4 @@
-"""What of Kubernetes' objects control needs, as the API server sends them."""
+"""The parts of Kubernetes objects that control needs, as the API server sends them."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -28,7 +28,7 @@ class KubeOwner(_KubeStruct, frozen=True, kw_only=True):
 
 
 class KubeManaged(_KubeStruct, frozen=True, kw_only=True):
-    """Which fields a client was the last to set."""
+    """The fields that a client was the last to set."""
 
     manager: str = ""
     fields: dict[str, Any] | None = msgspec.field(default=None, name="fieldsV1")
@@ -52,7 +52,7 @@ class KubeMeta(_KubeStruct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> KubeOwner | None:
-        """Whoever makes another one when this is gone."""
+        """The controller that makes another object when this one is gone."""
         return next((one for one in self.owner_references or () if one.controller), None)
 
 
@@ -99,13 +99,13 @@ class KubeNode(_KubeStruct, frozen=True, kw_only=True):
 
     @property
     def gpus(self) -> int:
-        """What the driver counted; what may be allotted falls when a GPU is taken out of service."""
+        """The GPUs that the driver counted, else the capacity: allocatable GPUs fall if one is broken."""
         counted = (self.metadata.labels or {}).get(GPU_COUNT_LABEL, "")
         return _count(counted) or _gpus(self.status.capacity)
 
     @property
     def cordoned_by(self) -> str:
-        """The client that was the last to set `unschedulable`; empty where the server does not tell."""
+        """The client that was the last to set `unschedulable`; empty if the server does not record it."""
         managed = self.metadata.managed_fields or ()
         return next((one.manager for one in managed if one.has_cordon), "")
 
@@ -137,8 +137,8 @@ class KubePod(_KubeStruct, frozen=True, kw_only=True):
 
     @property
     def job(self) -> str:
-        """`NAMESPACE/NAME` of what it is part of, if that is a job or has GPUs; else empty. Pods of the node
-        itself are part of nothing.
+        """`NAMESPACE/NAME` of the workload that the pod belongs to, if that is a job or uses GPUs; else
+        empty. Pods of the node itself, such as those of a DaemonSet, belong to none.
         """
         meta, owner = self.metadata, self.metadata.owner
         if self.status.phase in ENDED or MIRROR_ANNOTATION in (meta.annotations or {}):
@@ -156,7 +156,7 @@ class KubePod(_KubeStruct, frozen=True, kw_only=True):
 
 
 class KubeEvent(_KubeStruct, frozen=True, kw_only=True):
-    """That something happened to an object, as kubelets tell it."""
+    """An event of an object, as kubelets report it."""
 
     involved_object: KubeMeta = KubeMeta()
     last_timestamp: str | None = None
@@ -175,14 +175,14 @@ class KubePage(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
 
 
 class KubeStatus(_KubeStruct, frozen=True, kw_only=True):
-    """How the API server refuses."""
+    """The API server's refusal."""
 
     message: str = ""
     reason: str = ""
 
 
 def time_ns(stamp: str | None) -> int:
-    """0 where there is none, or none that can be read."""
+    """The time of a stamp; 0 if it is missing or cannot be read."""
     try:
         return int(datetime.fromisoformat(stamp or "").timestamp()) * SECOND_NS
     except (ValueError, OverflowError):

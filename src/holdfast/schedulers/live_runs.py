@@ -1,4 +1,4 @@
-"""Live runs of `holdfast run`, as far as this machine reaches their coordinators."""
+"""Live runs of `holdfast run` whose coordinators this machine can reach."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from holdfast.run.wire import Drain, Migrate, Move, Restore
 
 
 class LiveRuns:
-    """home: where their endpoints are."""
+    """home: the directory with their endpoints."""
 
     def __init__(self, home: Path) -> None:
         self._home = home

@@ -1,4 +1,4 @@
-"""The cluster as control reaches it: a scheduler, the site's commands and live runs, behind one protocol."""
+"""Carries out control's actions by a scheduler, the site's commands and live runs."""
 
 from collections.abc import Callable
 from typing import Protocol, assert_never
@@ -14,13 +14,14 @@ from holdfast.schedulers.site import SiteAnswer, checked, filled, run_command, t
 
 NOTHING = MachinesView(nodes={})
 MISTAKES = (2, 126, 127)
-"""Of a `holdfast check` that was given a wrong flag, and of a shell that found no such command: it is the
-command that is wrong, and not the node."""
+"""Exit codes of a `holdfast check` with a wrong flag, and of a shell that found no such command: the command
+is wrong, not the node.
+"""
 OWED_SHOWN_MAX = 6
 
 
 class RunMoves(Protocol):
-    """What a live run can be asked. Each answers what was done; raises `HoldfastError`."""
+    """Requests to a live run. Each returns what was done, and raises `HoldfastError` if that fails."""
 
     def reaches(self, run: str) -> bool: ...
 
@@ -32,9 +33,9 @@ class RunMoves(Protocol):
 
 
 class ClusterMachines:
-    """scheduler: None where there is none. is_leading: asked before a node is given back after a check, which
-    may have taken an hour. reboot: a way that the scheduler has, where the site has no command; it takes a
-    node and why, and tells what was done.
+    """scheduler: None without one. is_leading: asked before a node is restored after a check, which may have
+    taken an hour. reboot: the scheduler's own way, for sites without a command; takes a node and a reason,
+    and returns what was done.
     """
 
     def __init__(
@@ -100,11 +101,11 @@ class ClusterMachines:
 
     @property
     def _needed(self) -> Scheduler:
-        assert self._scheduler is not None  # `can` has said so
+        assert self._scheduler is not None  # else `can` has no action that needs it
         return self._scheduler
 
     def _drain_now(self, order: ActionOrder) -> Answered:
-        """First no new job comes, then those that are there leave: never the other way round."""
+        """Drain first and move the jobs off then: the other way round, a new job could start in between."""
         target, run = order.decision.target, order.run
         self._needed.drain(target, order.reason, _cause(order))
         if run is not None and run.is_elastic and run.can_move:
@@ -123,7 +124,7 @@ class ClusterMachines:
         return Answered(ok=bool(jobs), outcome="; ".join(done) or "no job was found")
 
     def _restored(self, order: ActionOrder) -> Answered:
-        """Back only after a check that passes and has measured what the node was drained for."""
+        """Restore a node only after a check that passes and has measured the part it was drained for."""
         commands = self._policy.commands
         is_long = order.is_long_check and bool(commands.long_check)
         template = commands.long_check if is_long else commands.check
@@ -149,7 +150,7 @@ class ClusterMachines:
         if decision.run and self._moves.reaches(decision.run):
             try:
                 back = f"; {self._moves.restore(decision.run, decision.target).outcome}"
-            except HoldfastError as error:  # the node is back all the same
+            except HoldfastError as error:  # the node is restored all the same
                 back = f"; the run did not take it: {error.sentence}"
         return Answered(ok=True, outcome=f"restored: {told(answer)}{back}")
 
@@ -159,11 +160,11 @@ class ClusterMachines:
     def _told(self, answer: SiteAnswer | None, order: ActionOrder) -> Answered:
         if answer is None:
             target = order.decision.target
-            return Answered(ok=False, outcome=f"{target!r} is not a name that a command is given")
+            return Answered(ok=False, outcome=f"{target!r} is not a safe name for a command")
         return Answered(ok=answer.code == 0, outcome=told(answer))
 
     def _answer(self, template: str, order: ActionOrder, *, is_long: bool = False) -> SiteAnswer | None:
-        """None: the target's name is not one that a command is given."""
+        """Run the command; None if the target's name is not safe in a command."""
         commands, decision = self._policy.commands, order.decision
         if decision.action not in HARMLESS and not NAME.fullmatch(decision.target):
             return None
@@ -184,5 +185,5 @@ def _cause(order: ActionOrder) -> DrainCause:
 
 
 def _plain(name: str) -> str:
-    """A name that a command cannot take for an option; others are left out."""
+    """The name if a command cannot mistake it for an option, else empty."""
     return name if NAME.fullmatch(name) else ""

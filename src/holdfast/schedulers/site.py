@@ -1,4 +1,4 @@
-"""A site's own commands: filled in, run without a shell, within a time, and what they said."""
+"""A site's own commands: filled in, run without a shell and within a time limit, and their output read."""
 
 import json
 import os
@@ -21,16 +21,16 @@ OUTPUT_BYTES_MAX = 1 << 20
 BLOCK_BYTES = 1 << 16
 SAID_CHARS_MAX = 400
 END_S = 5.0
-"""What a command that was ended has to be gone."""
+"""How long a command may take to end after it was killed."""
 FIGURES_SHOWN_MAX = 6
 BEGINNINGS_MAX = 20
-"""Lines that may be the first of a check's JSON."""
+"""Lines that are tried as the first of a check's JSON."""
 _BEGINNING = re.compile(r"^\{", re.MULTILINE)
 _JSON = json.JSONDecoder()
 
 
 class SiteAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended. code: None where it took too long, and was ended."""
+    """How a command ended. code: None if it took too long and was killed."""
 
     code: int | None
     output: bytes
@@ -47,14 +47,14 @@ class _Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What `holdfast check --json` prints."""
+    """The output of `holdfast check --json`."""
 
     ok: bool
     checks: tuple[_Figure, ...] = ()
 
 
 def filled(template: str, values: Mapping[str, str]) -> list[str]:
-    """The words of a command. What is filled in stays one word, whatever is in it."""
+    """The words of a command. A value that is filled in stays one word, whatever it contains."""
     words = shlex.split(template)
     for name, value in values.items():
         words = [word.replace(f"{{{name}}}", value) for word in words]
@@ -62,7 +62,9 @@ def filled(template: str, values: Mapping[str, str]) -> list[str]:
 
 
 def run_command(words: list[str], timeout_s: float) -> SiteAnswer:
-    """Its own session, so that nothing of it is left when its time is up."""
+    """Run the command in a session of its own, so that all its processes can be killed when its time is up. A
+    process that is stuck in the kernel cannot be killed and is left behind.
+    """
     try:
         process = subprocess.Popen(
             words,
@@ -75,7 +77,8 @@ def run_command(words: list[str], timeout_s: float) -> SiteAnswer:
         raise HoldfastError(
             f"{words[0]} cannot be run: {error.strerror}.", hint="See [commands] in the policy."
         ) from None
-    with process:
+    assert process.stdout is not None
+    with process.stdout:
         until_s = time.monotonic() + timeout_s
         try:
             output = _heard(process, until_s)
@@ -90,7 +93,7 @@ def run_command(words: list[str], timeout_s: float) -> SiteAnswer:
 
 
 def _heard(process: "subprocess.Popen[bytes]", until_s: float) -> bytes:
-    """The end of what it says; never more than twice the bound is kept. Raises `TimeoutExpired`."""
+    """The end of the output; at most twice the bound is kept in memory. Raises `TimeoutExpired`."""
     assert process.stdout is not None
     kept, file = bytearray(), process.stdout.fileno()
     with selectors.DefaultSelector() as selector:
@@ -107,7 +110,7 @@ def _heard(process: "subprocess.Popen[bytes]", until_s: float) -> bytes:
 
 
 def _document(output: bytes) -> _Checked | None:
-    """The JSON of a check, whatever ssh or a library said before or behind it: errors come by the same
+    """The JSON of a check, whatever ssh or a library printed before or after it: errors come by the same
     pipe.
     """
     text = output.decode("utf-8", "replace")
@@ -118,9 +121,9 @@ def _document(output: bytes) -> _Checked | None:
 
 
 def told(answer: SiteAnswer) -> str:
-    """What a command said, in one line: a check's figures that are not good, or its last line."""
+    """A command's output in one line: a check's figures that are not good, or the last line."""
     if answer.code is None:
-        return "it took too long, and was ended"
+        return "it took too long and was killed"
     checked = _document(answer.output)
     if checked is None:
         last = answer.output.decode("utf-8", "replace").strip().rpartition("\n")[2]
@@ -133,8 +136,8 @@ def told(answer: SiteAnswer) -> str:
 
 
 class CheckTold(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check found. is_good: by name, whether it was measured and is good. is_untried: nothing is bad,
-    and something could not be measured there.
+    """A check's findings. is_good: by name, whether the figure was measured and is good. is_untried: no
+    figure is bad, but some could not be measured there.
     """
 
     is_good: dict[str, bool]
@@ -142,7 +145,7 @@ class CheckTold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked(answer: SiteAnswer) -> CheckTold:
-    """Of a check that tells no figures only how it ended is known."""
+    """The findings of a check; empty if it printed no figures."""
     document = _document(answer.output)
     found = () if document is None else document.checks
     return CheckTold(

@@ -1,4 +1,4 @@
-"""Slurm: nodes and jobs by its commands or by slurmrestd, behind the one protocol of all schedulers."""
+"""Slurm as a `Scheduler`, by its commands or by slurmrestd."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -19,20 +19,20 @@ REASON_CHARS_MAX = 180
 
 
 class SlurmSource(Protocol):
-    """Who tells what Slurm knows. All raise `HoldfastError` where nobody does."""
+    """Reads Slurm's state. All raise `HoldfastError` if Slurm cannot be reached."""
 
     def nodes(self) -> dict[str, NodeView]:
         """All nodes, with their reasons."""
 
     def jobs(self) -> tuple[PlacedJob, ...]:
-        """Those that run."""
+        """The running jobs."""
 
     def windows(self) -> tuple[MaintenanceWindow, ...]:
         """Reservations for maintenance."""
 
 
 class SlurmScheduler:
-    """rest: a slurmrestd; without one all is done by the commands. say: tells whoever runs it."""
+    """rest: a slurmrestd; without one the commands do everything. say: prints a sentence for the operator."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class SlurmScheduler:
     def resume(self, node: str, reason: str) -> None:
         seen = self._node(node)
         if not seen.is_out or seen.reason != reason:
-            raise NotOurs(f"{node} is not out by us any more: {seen.reason or 'it has no reason'}.")
+            raise NotOurs(f"{node} is no longer out because of us: {seen.reason or 'it has no reason'}.")
         self._update(node, "RESUME")
 
     def requeue(self, job: str) -> str:

@@ -1,8 +1,8 @@
-"""Slurm by its commands: as JSON where the version prints it, else in lines that all versions print alike.
+"""Slurm by its commands: reads JSON if the version prints it, else lines that all versions print alike.
 
-Which it is, is decided by what a command answers: `scontrol --json` exists from 23.02 on; of 22.05 it is
-`sinfo` that tells nodes as JSON, and later that prints something else. After a failure it is decided again:
-Slurm may be another version now, or the answer too long to come in time.
+The output of the commands decides: `scontrol --json` exists from 23.02 on; in 22.05 `sinfo --json` lists
+nodes, which prints something else in later versions. After a failure the choice is made again: Slurm may have
+been updated, or the answer may have been too long to come in time.
 """
 
 import re
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 def parse_nodes(text: str, gpus_per_node: int = 0) -> dict[str, NodeView]:
-    """Of `scontrol --oneliner show node`, with times in UTC. gpus_per_node: of those that do not tell."""
+    """Parse `scontrol --oneliner show node`, with times in UTC. gpus_per_node: for nodes without a count."""
     found = {}
     for line in text.splitlines():
         fields = dict(_FIELD.findall(line))
@@ -111,15 +111,15 @@ class SlurmCommands:
         of_document: Callable[[SlurmDocument], T | None],
         of_text: Callable[[str], T],
     ) -> T:
-        """By the way that was chosen; the first time, by the first that tells it. While nothing answers, as
-        without slurmctld, nothing is chosen.
+        """Ask the command that was chosen; the first time, choose the first that answers. If none answers, as
+        without slurmctld, none is chosen.
         """
         documents, text = ways
         chosen = self._chosen.pop(what, None)
         if chosen is not None and chosen != text:
             found = of_document(read_document(ask(*chosen).encode(), who=" ".join(chosen)))
             if found is None:
-                raise HoldfastError(f"{' '.join(chosen)} told no {what}.", hint="It is asked again.")
+                raise HoldfastError(f"{' '.join(chosen)} printed no {what}.", hint="It is asked again.")
             self._chosen[what] = chosen
             return found
         for command in documents if chosen is None else ():

@@ -1,4 +1,4 @@
-"""What Slurm tells as JSON, by `--json` of its commands or by slurmrestd, in the forms of all versions.
+"""Slurm's JSON, from `--json` of its commands or from slurmrestd, in the forms of all versions.
 
 Until 22.05 a state is one word with flags beside it and a time is a number; later a state is a list, and a
 time an object that says whether it is set.
@@ -19,7 +19,7 @@ from holdfast.wording.units import SECOND_NS
 OUT_STATES = frozenset(
     {"DRAIN", "DOWN", "FAIL", "FAILING", "ERROR", "FUTURE", "POWERED_DOWN", "INVAL", "INVALID_REG"}
 )
-"""In which a node gets no work. The last two are one: `sinfo` has a short word for it."""
+"""States in which a node gets no work. The last two are the same state: `sinfo` abbreviates it."""
 RUNNING = frozenset({"RUNNING", "COMPLETING"})
 ERROR_CHARS_MAX = 200
 
@@ -63,7 +63,7 @@ class _ErrorEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlurmDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer; it has one of the three."""
+    """One answer, with nodes, jobs or reservations."""
 
     nodes: tuple[SlurmNodeEntry, ...] | None = None
     jobs: tuple[SlurmJobEntry, ...] | None = None
@@ -72,13 +72,13 @@ class SlurmDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def complaint(self) -> str:
-        """What went wrong, in Slurm's words; empty: nothing."""
+        """Slurm's own error messages; empty if there are none."""
         said = [one.description or one.error or "an error without words" for one in self.errors or ()]
         return "; ".join(said)[:ERROR_CHARS_MAX]
 
 
 def read_document(body: bytes, *, who: str) -> SlurmDocument:
-    """who: has sent it. Raises `HoldfastError`, also where it tells of an error: lists are empty then."""
+    """who: the sender. Raises `HoldfastError`, also if the document reports an error: its lists are empty."""
     hint = "Nothing was done; it is asked again."
     try:
         document = msgspec.json.decode(body, type=SlurmDocument)
@@ -90,7 +90,7 @@ def read_document(body: bytes, *, who: str) -> SlurmDocument:
 
 
 def nodes_of(document: SlurmDocument, gpus_per_node: int) -> dict[str, NodeView]:
-    """gpus_per_node: of those that do not tell."""
+    """gpus_per_node: for nodes without a count."""
     return {
         one.name: NodeView(
             name=one.name,
@@ -105,7 +105,7 @@ def nodes_of(document: SlurmDocument, gpus_per_node: int) -> dict[str, NodeView]
 
 
 def jobs_of(document: SlurmDocument) -> tuple[PlacedJob, ...]:
-    """Those that run. Lists have others too, also some that are over."""
+    """The running jobs. Lists also have waiting ones, and some that have ended."""
     return tuple(
         PlacedJob(job=str(one.job_id), name=one.name or "", nodes=nodes)
         for one in document.jobs or ()

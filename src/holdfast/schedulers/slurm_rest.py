@@ -1,7 +1,7 @@
-"""Slurm by slurmrestd, at a unix socket or a URL: what it tells, and updates of nodes where its API has them.
+"""Slurm by slurmrestd, at a unix socket or a URL: reads its state, and updates nodes if its API can.
 
-Which API it has, and what that can do, it says itself (/openapi/v3). Nodes can be updated from v0.0.39 on,
-which came with Slurm 23.02; jobs cannot be requeued by any.
+/openapi/v3 lists the APIs of a slurmrestd and what they can do. Nodes can be updated from v0.0.39 on, which
+came with Slurm 23.02; no version can requeue jobs.
 """
 
 import os
@@ -16,6 +16,7 @@ from holdfast.control.cluster import NodeView
 from holdfast.control.policy import SlurmPolicy
 from holdfast.control.seeing import PlacedJob
 from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.secret_files import read_secret
 from holdfast.schedulers.scheduler import require_name
 from holdfast.schedulers.slurm_documents import (
     SlurmDocument,
@@ -30,8 +31,7 @@ from holdfast.signals.http_client import Failed, HttpAnswer, HttpClient, Limits,
 LIMITS = Limits(total_s=30.0, body_bytes_max=256 << 20)
 UNIX = "unix:"
 LOCAL = "http://localhost"
-"""What HTTP calls the other end of a unix socket."""
-TOKEN_BYTES_MAX = 1 << 16
+"""The host name in HTTP requests over a unix socket."""
 UNAUTHORISED = (401, 403)
 _TOKEN = re.compile(r"[!-~]+")
 _NODES = re.compile(r"/slurm/(v0\.0\.(\d{1,6}))/nodes/?")
@@ -43,8 +43,8 @@ class _OpenApi(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestApi(msgspec.Struct, frozen=True, kw_only=True):
-    """What a slurmrestd has. version: such as v0.0.40. paths: as it writes them, without what is behind a
-    last slash.
+    """The API of a slurmrestd. version: such as v0.0.40. paths: as it spells them, by the path without a
+    slash at its end.
     """
 
     version: str
@@ -53,7 +53,7 @@ class RestApi(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_api(body: bytes) -> RestApi:
-    """The newest that a slurmrestd has. Raises `HoldfastError`."""
+    """The newest API of a slurmrestd. Raises `HoldfastError`."""
     try:
         told = decoded(body, _OpenApi).paths
     except ValueError as error:
@@ -73,7 +73,7 @@ class SlurmRest:
     """May be used by several threads at once."""
 
     def __init__(self, policy: SlurmPolicy, gpus_per_node: int, limits: Limits = LIMITS) -> None:
-        """Raises `InputError` where there is no way to it."""
+        """Raises `InputError` if the address in the policy cannot be used."""
         self._policy = policy
         self._gpus_per_node = gpus_per_node
         self._api: RestApi | None = None
@@ -105,7 +105,7 @@ class SlurmRest:
         return windows_of(self._document("reservations"))
 
     def update(self, node: str, state: str, reason: str = "") -> None:
-        """state: DRAIN, with a reason, or RESUME. Only where it can."""
+        """state: DRAIN, with a reason, or RESUME. Only if `can_update`."""
         change = {"state": [state]} | ({"reason": reason} if reason else {})
         path = f"/slurm/{self.version}/node/{require_name(node)}"
         self._read(self._ask("POST", path, msgspec.json.encode(change)))
@@ -126,7 +126,7 @@ class SlurmRest:
             raise HoldfastError(f"slurmrestd {api.version} does not list {what}.", hint=_HINT)
         document = self._read(self._ask("GET", path))
         if getattr(document, what) is None:
-            raise HoldfastError(f"slurmrestd told no {what}.", hint=_HINT)
+            raise HoldfastError(f"slurmrestd sent no {what}.", hint=_HINT)
         return document
 
     def _read(self, answer: HttpAnswer) -> SlurmDocument:
@@ -140,7 +140,7 @@ class SlurmRest:
                 f"slurmrestd does not accept our token ({answer.status}).",
                 hint="Set SLURM_JWT, or slurm.token_file in the policy; `scontrol token` makes one.",
             )
-        self._api = None  # it may be another version now, without the paths that we know
+        self._api = None  # slurmrestd may have been updated, and have other paths now
         try:
             said = decoded(answer.body, SlurmDocument).complaint
         except ValueError:
@@ -148,7 +148,7 @@ class SlurmRest:
         raise HoldfastError(f"slurmrestd answers {answer.status}: {said or answer.phrase}.", hint=_HINT)
 
     def _ask(self, method: str, path: str, content: bytes | None = None) -> HttpAnswer:
-        # A slurmrestd may hang up after any answer, so no connection is used twice.
+        # A slurmrestd may hang up after any answer, so each request has its own connection.
         headers = {"Accept": "application/json", "Connection": "close", **self._authorisation()}
         if content is not None:
             headers["Content-Type"] = "application/json"
@@ -161,7 +161,7 @@ class SlurmRest:
             ) from None
 
     def _authorisation(self) -> dict[str, str]:
-        """The token is read each time: it is renewed."""
+        """The headers for a request. The token is read each time, because it is renewed."""
         token = os.environ.get("SLURM_JWT", "")
         if self._policy.token_file:
             token = _token_in(Path(self._policy.token_file))
@@ -169,7 +169,7 @@ class SlurmRest:
             return {}
         if not _TOKEN.fullmatch(token):
             raise InputError(
-                "The token for slurmrestd has characters that no token has.",
+                "The token for slurmrestd has invalid characters.",
                 hint="It is one line of printable ASCII without spaces.",
             )
         return {"X-SLURM-USER-NAME": self._policy.user or _own_name(), "X-SLURM-USER-TOKEN": token}
@@ -180,21 +180,15 @@ def _own_name() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         raise InputError(
-            f"User {os.geteuid()} has no name here, and slurmrestd wants the name that its token is for.",
+            f"User {os.geteuid()} has no name here, and slurmrestd needs the name that its token is for.",
             hint="Set slurm.user in the policy.",
         ) from None
 
 
 def _token_in(path: Path) -> str:
-    """As it is, or as `scontrol token` prints it."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(TOKEN_BYTES_MAX).decode("ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise HoldfastError(
-            f"Cannot read the token for slurmrestd: {path}: {reason}.", hint="See slurm.token_file."
-        ) from None
+    """The token in this file, which holds it alone or as `scontrol token` prints it."""
+    what, hint = "the token for slurmrestd", "See slurm.token_file in the policy."
+    text = read_secret(path, what=what, hint=hint, is_private=True)
     if token := text.strip().removeprefix("SLURM_JWT="):
         return token
     raise HoldfastError(f"The token for slurmrestd is missing: {path} is empty.", hint="`scontrol token`.")

@@ -1,10 +1,10 @@
-"""Every metric that Holdfast reads: its exact name, what it counts, in what unit, and what is wrong with it.
+"""Every metric that Holdfast reads: its exact name, what it counts, its unit, and its known traps.
 
 The names are those of dcgm-exporter, AMD's device-metrics-exporter and amd_smi_exporter, node_exporter,
 ipmi_exporter, infiniband_exporter, the Redfish schema and its exporters, densewatch, lustre_exporter and
 lustrefs-exporter, chrony_exporter, CoreDNS, Slurm's exporters, vLLM, SGLang, NIXL, Dynamo and NCCL's
-inspector; Holdfast's own begin with `holdfast_`. A metric of another name can be read as well, but nothing is
-known of it. The table is catalogue.csv.
+inspector; Holdfast's own begin with `holdfast_`. Other metrics can be read as well, but nothing is known
+about them. The table is catalogue.csv.
 """
 
 import csv
@@ -21,22 +21,22 @@ OfFacilities = Literal["loop", "connector", "supply", "chassis"]
 OfNetworks = Literal["port", "switch", "uplink", "resolver"]
 OfWork = Literal["slurm", "run", "member", "worker", "pair"]
 Scope = Literal[OfGpus, OfHosts, OfFacilities, OfNetworks, OfWork]
-"""What a metric has a series for, and so how its labels name a subject: `naming` knows."""
+"""What a metric has a series for; `naming` derives the subject's name from the labels accordingly."""
 WrongUnit = Literal["ns-or-us", "fahrenheit", "watts", "four-byte-words", "counter-or-rate", "rpm-or-percent"]
 Trap = Literal[WrongUnit, "saturates", "words", "never-clears", "idles-low"]
 """What is known to go wrong with a metric in the field.
 
-ns-or-us: exporters disagree on the unit. saturates: stops at its width. fahrenheit, watts: some sensors have
+ns-or-us: exporters disagree on the unit. saturates: stops at its width. fahrenheit, watts: some sensors use
 that unit in spite of the name. words: text in place of a number. never-clears: shows the last error for ever.
-four-byte-words: the kernel's own counter is a quarter of what node_exporter shows. counter-or-rate: by
-version, a total that only grows or what moves in a second. rpm-or-percent: by machine; a label may tell.
-idles-low: low as long as there is no work, to save power.
+four-byte-words: the kernel's own counter is a quarter of node_exporter's value. counter-or-rate: depending on
+the version, a growing total or a rate per second. rpm-or-percent: depends on the machine; a label may tell.
+idles-low: low while there is no work, to save power.
 """
 COUNTER_SUFFIXES = ("_total", "_count", "_sum", "_bucket")
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric. low, high: what physics allows; None: any number may be true.
+    """One metric. low, high: the physical limits; None: no limit.
 
     sensed: a sensor's reading of the world, which never stands quite still.
     """
@@ -64,12 +64,13 @@ _BOUNDS_BY_UNIT: dict[str, tuple[float, float]] = {
     "C": (-20, 150),
     **dict.fromkeys(("s", "ms", "us", "MiB"), (0, float("inf"))),
 }
-"""Of gauges, with what a sensor may be off by. The largest coolant distribution units move less than 5 MW,
-and the hottest chip allowed is far below 150 C."""
+"""Limits for gauges, with room for sensor errors. The largest coolant distribution units move less than 5 MW,
+and the hottest chip allowed is far below 150 C.
+"""
 
 
 def _metric(row: dict[str, str]) -> Metric:
-    """A line of catalogue.csv. A bound that it does not have is that of the unit."""
+    """A line of catalogue.csv. Missing bounds are those of the unit."""
     low, high = _BOUNDS_BY_UNIT.get(row["unit"], (None, None)) if row["kind"] == "gauge" else (None, None)
     told = {
         **row,
@@ -87,11 +88,11 @@ CATALOGUE: dict[str, Metric] = {metric.name: metric for metric in map(_metric, _
 _PREFIXES = dict.fromkeys(
     (row["prefix"], CATALOGUE[row["prefix"] + row["name"]].scope) for row in _ROWS if row["prefix"]
 )
-"""By which other metrics of an exporter are known, and what those have a series for."""
+"""The prefixes that identify other metrics of an exporter, and what those have a series for."""
 
 
 def describe(name: str) -> Metric:
-    """What is known of a metric. Of one that is not in the catalogue, what its name tells."""
+    """What is known about a metric; for one outside the catalogue, what its name tells."""
     known = CATALOGUE.get(name)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""Whether the machines beneath a run are those that the telemetry speaks of, by name and by clock."""
+"""Whether the telemetry covers the machines beneath a run, by name and by clock."""
 
 from collections.abc import Collection, Iterator
 
@@ -15,19 +15,19 @@ NAMES_CHARS_MAX = 80
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """trust: what is left of the trust in what is said of a run; flaw: why that is less than all of it."""
+    """trust: the remaining trust in what is said about a run; flaw: why it is reduced."""
 
     trust: float = 1.0
     flaw: Flaw | None = None
 
 
 def coverage(topology: Topology, run: str, hosts: Collection[str]) -> Coverage:
-    """hosts: those with telemetry. Where there is none at all, names are not what is wrong."""
+    """hosts: those with telemetry. If there are none at all, names are not the problem."""
     if not hosts:
         return Coverage()
     nodes = topology.causes(run, "node") if run in topology else ()
     if not nodes:
-        text = f"It is not known which nodes {run} uses: what is found at any machine counts."
+        text = f"It is not known which nodes {run} uses, so findings at any machine count."
         return Coverage(flaw=_flaw(run, text))
     if not (dark := in_order({*nodes} - {*hosts})):
         return Coverage()
@@ -51,12 +51,12 @@ def _flaw(run: str, text: str) -> Flaw:
 
 OFFSETS = ("node_timex_offset_seconds", "chrony_tracking_last_offset_seconds")
 OFFSET_S_MAX = 0.1
-"""A clock that NTP holds is off by some milliseconds; a step of a run takes longer than this."""
+"""A clock under NTP is off by some milliseconds; a step of a run takes longer than this."""
 WITHIN_NS = 300 * 10**9
 
 
 def skewed(source: Source, now_ns: int) -> Iterator[Flaw]:
-    """Hosts whose clocks are wrong, each by the first metric that tells: the times that they tell are off."""
+    """Hosts whose clocks are wrong, each by the first metric that shows it: the times they record are off."""
     there, told = set(source.metrics()), set()
     for metric in OFFSETS:
         frame = source.frame(metric, (now_ns - WITHIN_NS, now_ns + 1)) if metric in there else None

@@ -1,4 +1,4 @@
-"""The parts of a cluster that teams answer for, and the borders between them that incidents cross."""
+"""The parts of a cluster that teams are responsible for, and the borders that incidents cross."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Who shows a metric, and how to have it shown: for `holdfast doctor`. The table is exporters.toml.
+"""Which exporter shows a metric, and how to switch it on: for `holdfast doctor`. The table is exporters.toml.
 
 Which collectors of node_exporter and which counters of dcgm-exporter are on by default is as of node_exporter
 1.10 (its README) and dcgm-exporter 4.5 (its etc/default-counters.csv).
@@ -13,7 +13,7 @@ from holdfast.signals.catalogue import describe
 
 
 class Exporter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """prefixes: of the metrics that it shows; start: how to come by it."""
+    """prefixes: of its metrics; start: how to run it."""
 
     name: str
     prefixes: tuple[str, ...]
@@ -40,7 +40,7 @@ EXPORTERS = _FILE.exporters
 _BY_NAME = {one.name: one for one in EXPORTERS}
 DCGM, NODE, RUN = (_BY_NAME[name] for name in ("dcgm-exporter", "node_exporter", "holdfast run"))
 AMD = _BY_NAME["AMD's device-metrics-exporter"]
-OTHER_RUNS = "Of any other run name the metric of its steps with --step-metric, or its log with --step-log."
+OTHER_RUNS = "For any other run, name its step metric with --step-metric, or its log with --step-log."
 UNKNOWN = Exporter(name="another exporter", prefixes=("",), start="Scrape the exporter that shows it.")
 
 
@@ -49,7 +49,7 @@ def exporter_of(metric: str) -> Exporter:
 
 
 def switching_on(exporter: Exporter, metrics: Sequence[str], *, is_there: bool) -> tuple[str, ...]:
-    """What to do to have these metrics, line by line. is_there: whether it shows anything at all."""
+    """The lines that tell how to get these metrics. is_there: whether the exporter shows anything at all."""
     if exporter is DCGM:
         return tuple(_counters(metrics, is_there=is_there))
     if exporter is NODE and is_there:
@@ -60,7 +60,7 @@ def switching_on(exporter: Exporter, metrics: Sequence[str], *, is_there: bool) 
 
 
 def _counters(metrics: Iterable[str], *, is_there: bool) -> Iterator[str]:
-    """The lines of its file of counters: a field, its type and a text, which may have no comma."""
+    """The lines for its counters file: a field, its type and a text without commas."""
     if not is_there:
         yield DCGM.start
     yield "Add to its counters file (`dcgm-exporter -f FILE`):"

@@ -1,8 +1,8 @@
-"""The dumps of torch's flight recorder: which collectives each rank has entered, finished and stands in.
+"""The dumps of torch's flight recorder: which collectives each rank has entered, finished and is stuck in.
 
-torch writes one file a rank, pickled or as JSON, when a collective times out or somebody asks for it. Only
-what a comparison of ranks needs is kept of each: thousands of ranks have millions of calls. Reading is all
-that happens here; `detect.standstill` compares.
+Torch writes one file per rank, pickled or as JSON, when a collective times out or on request. Only what a
+comparison of ranks needs is kept: thousands of ranks have millions of calls. This module only reads;
+`detect.standstill` compares.
 """
 
 import math
@@ -18,27 +18,25 @@ from holdfast.record.untrusted import UNDECODABLE
 from holdfast.signals.plain_pickle import NotPlain, decode
 
 USUAL_PREFIXES = ("nccl_trace_rank_", "comm_lib_trace_rank_")
-"""What torch names its files, unless TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE says so."""
+"""Torch's file names, unless TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE is set."""
 MAJOR = "2"
 """Of the format; torch raises it when fields change their meaning."""
 FILE_BYTES_MAX = 8 * 2**20
-"""2,000 calls, as many as torch keeps by default, are 0.4 MB, and 1.3 MB as JSON. The worst that was tried
-took 300 MB of memory.
-"""
+"""2,000 calls, torch's default, are 0.4 MB, and 1.3 MB as JSON. The worst file tried took 300 MB of RAM."""
 RANKS_MAX = 32_768
-"""So many were tried, with two calls each."""
+"""Tried with this many ranks, with two calls each."""
 CALLS_MAX = 100_000
 KEPT_MAX = 16
-"""Calls of a group that a rank has finished, and as many that it has not: the newest, and the oldest."""
+"""Calls kept per group and rank: the newest finished ones, and as many of the oldest unfinished ones."""
 LINES_MAX, SIZES_MAX, DIMENSIONS_MAX, CHARS_MAX = 64, 64, 16, 256
 APART_NS_MAX = 300 * 10**9
-"""torch writes over files and deletes none. A dump that ends by more than this before the newest begins is
-left of an earlier hang; a rank that is only late has calls in common with the others, or nearly.
+"""Torch overwrites files and deletes none. A dump that ends by more than this before the newest begins is
+left from an earlier hang; a rank that is only late has calls in common with the others, or nearly.
 """
 CLOSES_BATCH = "coalesced"
-"""How the name of the entry ends that closes a batch, such as that of `batch_isend_irecv`."""
+"""The end of the name of the entry that closes a batch, such as one of `batch_isend_irecv`."""
 TORCH = re.compile(r"(?:^|/)torch/|^<frozen ")
-"""Files of torch itself: where in them a rank is says nothing."""
+"""Files of torch itself: a rank's place in them says nothing."""
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})(\.(?:json|pkl|pickle))?")
 _DIGITS = re.compile(r"-?\d{1,19}")
@@ -48,7 +46,7 @@ State = Literal["scheduled", "started", "finished"]
 
 
 class CodeLine(msgspec.Struct, frozen=True, gc=False):
-    """Where in a program: the innermost comes first."""
+    """A place in a program. In sequences the innermost comes first."""
 
     function: str
     file: str
@@ -56,12 +54,12 @@ class CodeLine(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry: a collective, or a send or receive, that a rank has called.
+    """One entry: a collective, send or receive that a rank has called.
 
-    group        the process group's name, as torch numbers or hashes it; `purpose` what its maker calls it
-    seq          which collective of the group it is; of a send or receive, which of those of this rank
+    group        the process group's name, torch's number or hash; `purpose`: its name in the program
+    seq          the number of the collective in its group; for a send or receive, among those of this rank
     name         such as `all_reduce`, without the backend
-    inputs, outputs   how many elements each tensor has
+    inputs, outputs   the number of elements of each tensor
     timed_out    given up by torch, and not finished
     lines        of the program that called it, without torch's own
     """
@@ -83,12 +81,12 @@ class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlightDump(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank's file says.
+    """The contents of one rank's file.
 
-    calls     in the order in which they were made, of each group those that a comparison needs
-    members   by group, the ranks in it, where that is said
+    calls     in order, for each group those that a comparison needs
+    members   by group, its ranks, if the dump lists them
     reached   by group, the last collective that was entered
-    first_ns, last_ns   when the first and the last of all its calls were made; 0 where that is not said
+    first_ns, last_ns   when the first and the last of all its calls were made; 0 if unknown
     """
 
     rank: int
@@ -107,12 +105,12 @@ class FlightDumps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Malformed(ValueError):
-    """It can be decoded, and is no dump."""
+    """It can be decoded, but is not a dump."""
 
 
 def read_dumps(place: Path) -> FlightDumps:
-    """All ranks' dumps in a folder, or with the beginning of their names (`DIR/PREFIX`), or those that one of
-    them belongs to.
+    """All ranks' dumps in a folder, with a common prefix (`DIR/PREFIX`), or in the same series as a given
+    file.
     """
     files = _files(place)
     interned: dict[object, Any] = {}
@@ -132,7 +130,7 @@ def read_dumps(place: Path) -> FlightDumps:
     old = {dump.rank for dump in dumps if 0 < dump.last_ns < began_ns - APART_NS_MAX}
     return FlightDumps(
         dumps=tuple(dump for dump in dumps if dump.rank not in old),
-        unreadable=unreadable | dict.fromkeys(sorted(old), "it is of another time"),
+        unreadable=unreadable | dict.fromkeys(sorted(old), "it is from another time"),
     )
 
 
@@ -159,8 +157,8 @@ def _files(place: Path) -> dict[int, Path]:
 
 
 def _series(place: Path) -> tuple[dict[tuple[str, str], dict[int, Path]], str]:
-    """Numbered files, by what is before and after the number, and the beginning of their names that was asked
-    for: that of a file's whole series, if it is one of the files.
+    """Numbered files, by the text before and after the number, and the requested prefix: if the path is one
+    of the files, that of its series.
     """
     folder, begins, ends = (place, "", None) if place.is_dir() else (place.parent, place.name, None)
     if (one := _NUMBERED.fullmatch(begins)) and place.is_file():
@@ -182,7 +180,7 @@ def _content(path: Path) -> bytes:
 
 
 def parse_dump(rank: int, content: bytes, interned: dict[object, Any] | None = None) -> FlightDump:
-    """Raises `ValueError`. interned: what is the same in many ranks' dumps is kept once."""
+    """Raises `ValueError`. interned: values that occur in many ranks' dumps are kept once."""
     try:
         said = msgspec.json.decode(content) if content.lstrip()[:1] == b"{" else decode(content)
     except NotPlain:
@@ -193,7 +191,7 @@ def parse_dump(rank: int, content: bytes, interned: dict[object, Any] | None = N
         raise _Malformed("it has no version")
     version = said["version"]
     if version.partition(".")[0] != MAJOR:
-        raise _Malformed(f"its version is {version[:CHARS_MAX]!r}, and {MAJOR}.x is known")
+        raise _Malformed(f"its version is {version[:CHARS_MAX]!r}; only {MAJOR}.x is supported")
     entries = _list(said.get("entries", []))
     if len(entries) > CALLS_MAX:
         raise _Malformed(f"it has more than {CALLS_MAX:,} entries")
@@ -211,7 +209,7 @@ def parse_dump(rank: int, content: bytes, interned: dict[object, Any] | None = N
 
 
 class _Brief(NamedTuple):
-    """What says whether a call is kept: the rest is not looked at of thousands that are not."""
+    """What decides whether a call is kept, so that the rest of thousands of calls need not be parsed."""
 
     group: str
     backend: str
@@ -227,7 +225,8 @@ def _brief(entry: object) -> _Brief:
     backend, _, name = _text(told.get("profiling_name")).rpartition(":")
     is_p2p = told.get("is_p2p") is True or name.startswith(("send", "recv"))
     is_retired, said = told.get("retired") is True, told.get("state")
-    # Gloo never says that a call was completed; it retires it then. NCCL's watchdog retires what it gave up.
+    # Gloo never reports a call as completed, but retires it then. NCCL's watchdog retires calls that it gave
+    # up.
     is_finished = said == "completed" or (is_retired and backend != "nccl")
     return _Brief(
         group=_text(next(iter(_list(told.get("process_group"))), "")),
@@ -271,8 +270,8 @@ def _line(frame: object, interned: dict[object, Any]) -> CodeLine | None:
 
 
 def _batched(calls: list[_Brief]) -> list[_Brief]:
-    """The calls of a batch share a number. torch watches only the one that closes it: the others stay as they
-    were when they were made, and end as that one does.
+    """The calls of a batch share a number. Torch tracks only the one that closes it: the others keep their
+    first state, and end as that one does.
     """
     closing = {
         (call.group, call.is_p2p, call.seq): call for call in calls if call.name.endswith(CLOSES_BATCH)
@@ -285,7 +284,7 @@ def _batched(calls: list[_Brief]) -> list[_Brief]:
 
 
 def _in_order(calls: list[_Brief]) -> list[_Brief]:
-    """NCCL's calls of a group finish in order, and a dump may be made before all are seen to have."""
+    """NCCL's calls of a group finish in order, but a dump may be made before all are marked as finished."""
     finished: dict[str, int] = {}
     for call in calls:
         if call.state == "finished" and call.backend == "nccl" and not call.is_p2p:
@@ -299,7 +298,7 @@ def _in_order(calls: list[_Brief]) -> list[_Brief]:
 
 
 def _kept(calls: Iterable[_Brief]) -> list[int]:
-    """Of each group the newest that are finished and the oldest that are not, and the newest of all."""
+    """Of each group the newest finished and the oldest unfinished calls, and the newest of all."""
     series: dict[tuple[str, bool, bool], list[int]] = {}
     for place, call in enumerate(calls):
         series.setdefault((call.group, call.is_p2p, call.state == "finished"), []).append(place)
@@ -310,9 +309,9 @@ def _kept(calls: Iterable[_Brief]) -> list[int]:
 
 
 def _members(config: Mapping[Any, Any], interned: dict[object, Any]) -> dict[str, tuple[int, ...]]:
-    """torch writes the ranks as text, `[0, 1, 2]`. Gloo names no group, and leaves it empty.
+    """Torch writes the ranks as text, `[0, 1, 2]`. Gloo does not name the group and leaves it empty.
 
-    Every rank's dump lists all the ranks: the same text is taken apart once, and what it says is kept once.
+    Every rank's dump lists all ranks: each text is parsed once, and its result is kept once.
     """
     found = {}
     for name, told in list(config.items())[:CALLS_MAX]:
@@ -329,7 +328,7 @@ def _members(config: Mapping[Any, Any], interned: dict[object, Any]) -> dict[str
 
 
 def _reached(entries: Iterable[object], calls: Iterable[_Brief], status: Mapping[Any, Any]) -> dict[str, int]:
-    """By the calls, and by what is said of each group, which dumps of unfinished calls alone need."""
+    """By the calls, and by the status of each group, which dumps with only unfinished calls need."""
     found: dict[str, int] = {}
     for entry, call in zip(entries, calls, strict=True):
         told = status.get(str(_whole(_dict(entry).get("pg_id", -1))), {})
@@ -341,13 +340,13 @@ def _reached(entries: Iterable[object], calls: Iterable[_Brief], status: Mapping
 
 def _dict(value: object) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise _Malformed("it is not built as a dump is")
+        raise _Malformed("it does not have the structure of a dump")
     return value
 
 
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise _Malformed("it is not built as a dump is")
+        raise _Malformed("it does not have the structure of a dump")
     return value  # type: ignore[return-value]
 
 
@@ -359,7 +358,7 @@ def _text(value: object) -> str:
 
 
 def _whole(value: object) -> int:
-    """JSON has some numbers as text."""
+    """JSON dumps have some numbers as text."""
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
     if type(value) is not int or not -(2**63) <= value < 2**63:

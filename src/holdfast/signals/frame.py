@@ -1,4 +1,4 @@
-"""A frame: one metric of many subjects over a window of time; and readings, which it is made of."""
+"""A frame: one metric of many subjects over a window of time; and the readings that it is made of."""
 
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ Kind = Literal["gauge", "counter"]
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
-    """A text in place of a number: at which time and for which series, by their indices."""
+    """A text in place of a number, at a time and a series given by their indices."""
 
     time: int
     series: int
@@ -22,10 +22,10 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One metric over time. values: time by series, NaN where there is no number; `words`: what is there.
+    """One metric over time. values: time by series, NaN without a number; `words`: the texts in their place.
 
-    subjects: what each series is about, by its name in the topology; several series may share one.
-    labels: as the exporter gave them.
+    subjects: what each series is about, by its name in the topology; several series may share one. labels: as
+    the exporter gave them.
     """
 
     metric: str
@@ -38,7 +38,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     words: tuple[Word, ...] = ()
 
     def rows(self, first: int, end: int) -> "Frame":
-        """Of its times, from one to before another."""
+        """The frame from one row to before another."""
         kept = (word for word in self.words if first <= word.time < end)
         return msgspec.structs.replace(
             self,
@@ -49,9 +49,10 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def joined(one: Frame | None, other: Frame, *, is_again: bool = False) -> Frame | None:
-    """Both, at the times of the first. Of a subject that both have, what the first says, unless `is_again`.
+    """Both frames, at the times of the first. A subject that both have is taken from the first, unless
+    `is_again`.
 
-    Each metric is read by itself, so its rows may begin elsewhere, or be farther apart.
+    Each metric is read separately, so rows may begin at other times, or be farther apart.
     """
     if one is None:
         return other if other.subjects else None
@@ -73,10 +74,10 @@ def joined(one: Frame | None, other: Frame, *, is_again: bool = False) -> Frame 
 
 
 def per_second(frame: Frame) -> Frame:
-    """The growth of each series since the value before it, by the time that lies between the two.
+    """The growth of each series since its previous value, per second.
 
-    A fall is a reset: the counter began again at zero, so all that it shows is growth. NaN in the first row
-    and where a scrape is missing; the next value's growth is over the longer time.
+    A fall is a reset: the counter began again at zero, so its whole value is growth. NaN in the first row and
+    where a scrape is missing; the next value's growth covers the longer time.
     """
     rates = np.full(frame.values.shape, np.nan, np.float32)
     if len(frame.times_ns) > 1:
@@ -85,9 +86,9 @@ def per_second(frame: Frame) -> Frame:
 
 
 def _fill(rates: NDArray[np.float32], frame: Frame) -> None:
-    # Row by row in time: a row of 16,384 series stays in the processor's cache, the whole window would not.
+    # Row by row: a row of 16,384 series stays in the processor's cache, the whole window would not.
     values, seconds = frame.values, (frame.times_ns - frame.times_ns[0]) / SECOND_NS
-    # What was last known, and when, of whoever was absent at the scrape before: few, as a rule.
+    # The last known value and its time, for series that were missing in the previous scrape: usually few.
     last, last_s = np.full(values.shape[1], np.nan), np.zeros(values.shape[1])
     absent = np.flatnonzero(np.isnan(values[0]))
     growth = np.empty(values.shape[1])
@@ -99,7 +100,7 @@ def _fill(rates: NDArray[np.float32], frame: Frame) -> None:
         if fell.any():
             np.copyto(growth, now, where=fell)
         elapsed_s = seconds[time] - seconds[time - 1]
-        # Whoever was absent at the last scrape has grown for longer than that.
+        # A series that was missing in the last scrape has grown for longer.
         growth[absent] *= elapsed_s / (seconds[time] - last_s[absent])
         np.divide(growth, elapsed_s, out=rates[time], casting="same_kind")
         absent = np.flatnonzero(np.isnan(now))
@@ -108,7 +109,7 @@ def _fill(rates: NDArray[np.float32], frame: Frame) -> None:
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What a collector yields. value: None where there was no number; word: the text that was there."""
+    """What a collector yields. value: None if there was no number; word: the text in its place."""
 
     metric: str
     labels: Labels

@@ -1,8 +1,8 @@
-"""Samples at their true times to a frame on a grid of times.
+"""Place samples with their true times on a grid of times, as a frame.
 
-Every exporter is scraped at a moment of its own within the interval, and a little late or early each time.
-Cut at fixed times, an exporter whose moment lies near the cut would have two samples in one cell and none in
-the next; so the cells of each series lie around its own moment.
+Each exporter is scraped at its own moment within the interval, a little late or early each time. With fixed
+cells, an exporter whose moment lies near a border would have two samples in one cell and none in the next; so
+the cells of each series lie around its own moment.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from holdfast.signals.frame import Floats, Frame, Labels, Word
 from holdfast.wording.units import SECOND_NS
 
 COARSE_FACTOR = 1.25
-"""Of the step asked for: what is scraped less often than this gets a grid as coarse as its scrapes."""
+"""Times the requested step: metrics scraped less often than this get a grid as coarse as their scrapes."""
 CELLS_MAX = 100_000
 LEFT_OUT = -1
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Some series as they were scraped, one after the other, each in the order of time and none without any.
+    """Some series as they were scraped, one after the other, each in order of time and none empty.
 
     series: of each sample, the index of its labels. words: texts by the index of the sample, whose value is
     NaN.
@@ -43,9 +43,9 @@ def on_grid(
     step_ns: int,
     name: Callable[[Labels], str | None],
 ) -> Frame | None:
-    """A frame whose last cell ends with the window. Where a cell has several samples the last one counts.
+    """A frame whose last cell ends with the window. If a cell has several samples, the last one counts.
 
-    A series that has no name is left out: nothing could be said of it.
+    Series without a name are left out: nothing could be said about them.
     """
     names = [name(labels) for labels in samples.labels]
     kept = [index for index, subject in enumerate(names) if subject]
@@ -77,7 +77,7 @@ def on_grid(
 
 
 def step_of(series: NDArray[np.int64], times_ns: NDArray[np.int64], step_ns: int) -> int:
-    """The step, or the usual time between samples in whole seconds where that is longer."""
+    """The step, or the usual time between samples in whole seconds if that is longer."""
     gaps_ns = np.diff(times_ns)[np.diff(series) == 0]
     interval_ns = float(np.median(gaps_ns)) if len(gaps_ns) else 0.0
     if interval_ns <= COARSE_FACTOR * step_ns:
@@ -94,7 +94,7 @@ def _cells(samples: Samples, times_ns: NDArray[np.int64], step_ns: int) -> NDArr
 
 
 def moments_of(series: NDArray[np.int64], steps: Floats, count: int) -> Floats:
-    """Where within a step the samples of each series lie, on average: of their phases, as on a circle."""
+    """The mean position of each series' samples within a step, averaged as phases on a circle."""
     angles = 2 * np.pi * steps
     sines = np.bincount(series, np.sin(angles), count)
     cosines = np.bincount(series, np.cos(angles), count)

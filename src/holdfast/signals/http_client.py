@@ -1,9 +1,9 @@
-"""The one HTTP client: of Prometheus, Redfish, exporters, Alertmanager and webhooks. No server is trusted.
+"""The one HTTP client: for Prometheus, Redfish, exporters, Alertmanager and webhooks. No server is trusted.
 
-A server may drip, never end, send a bomb of gzip, nest without end or redirect elsewhere. So every exchange
-has a bound on its whole time, from the name of the host to the last byte of the answer, and on its bytes
-after decompression. httpx itself only bounds each single read; its asynchronous client can be cancelled at
-any point, which is why exchanges run on an event loop in a thread of its own. Callers do not see it.
+A server may drip, never end, send a gzip bomb, nest without end or redirect elsewhere. So every exchange has
+a bound on its whole time, from resolving the host to the last byte of the answer, and on its bytes after
+decompression. httpx itself only bounds each single read; its asynchronous client can be cancelled at any
+point, which is why exchanges run on an event loop in a separate thread. Callers do not see it.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ REDIRECTS_MAX = 3
 PORT_MAX = 65_535
 REASON_CHARS_MAX = 200
 JSON_DEPTH_MAX = 32
-"""Of documents without a type, such as Redfish's, of which real ones nest a dozen deep. A typed document is
-as deep as its type; what it skips on the way, the decoder bounds by itself.
+"""For documents without a type, such as Redfish's; real ones nest a dozen deep. A typed document is as deep
+as its type, and the decoder bounds what it skips.
 """
 LOOP_GRACE_S = 1.0
-"""How much longer than the limit to wait for the loop's own word that time is up."""
+"""How much longer than the limit to wait for the loop to report the timeout."""
 CLOSE_S_MAX = 1.0
 USER_AGENT = "holdfast"
 URL_HINT = "Write http://HOST:PORT or https://HOST."
@@ -46,14 +46,14 @@ T = TypeVar("T")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What an exchange may take. total_s: all of it, redirects included. body_bytes_max: once unpacked."""
+    """Bounds of an exchange. total_s: all of it, redirects included. body_bytes_max: after decompression."""
 
     total_s: float
     body_bytes_max: int
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """How to be let in. bearer: a token; user, password: basic authentication; headers: a tenant's, say."""
+    """Credentials. bearer: a token; user, password: basic authentication; headers: for example a tenant's."""
 
     bearer: str = ""
     user: str = ""
@@ -65,11 +65,11 @@ ANONYMOUS = Access()
 
 
 class Manners(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server is approached.
+    """How to contact a server.
 
-    redirects  follow them, within the host that was named
+    redirects  follow them, but only on the given host
     proxies    use those of the environment: a receiver outside the cluster is often behind one
-    verify     whose certificates are good: everybody's known here, nobody's (False), or a context's
+    verify     which certificates are good: those of the known authorities, all (False), or a context's
     socket     a unix socket that leads to the server, whatever host the URL names
     """
 
@@ -83,11 +83,11 @@ PLAIN = Manners()
 
 
 class Failed(Exception):
-    """There is no answer, or none that may be used. The reason has no URL in it."""
+    """No answer, or none that may be used. The reason contains no URL."""
 
 
 class UnsendableURL(Failed):
-    """A path that no request can be made of, such as a link that a server gave."""
+    """A path that no request can be made from, such as a link that a server gave."""
 
 
 class TimedOut(Failed):
@@ -102,7 +102,7 @@ class HttpAnswer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     phrase: str
     headers: Mapping[str, str]
-    """By names in lower case."""
+    """Names are in lower case."""
     body: bytes
 
     @property
@@ -115,12 +115,12 @@ class HttpAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpClient:
-    """The way to one server. It may be used by any thread, by one at a time."""
+    """The connection to one server. Any thread may use it, one at a time."""
 
     def __init__(
         self, url: str, *, what: str, limits: Limits, access: Access = ANONYMOUS, manners: Manners = PLAIN
     ) -> None:
-        """what: the server's role, for the `InputError` that a bad URL is."""
+        """what: the server's role, for the `InputError` about a bad URL."""
         self._url = checked(url, what=what)
         self._limits = limits
         self._redirects = manners.redirects
@@ -144,9 +144,9 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         within_s: float | None = None,
     ) -> HttpAnswer:
-        """What the server answers at its URL and `path`. `Failed` where that is nothing, or took too long.
+        """The server's answer at its URL and `path`. Raises `Failed` without one, or if it took too long.
 
-        within_s: where less time is left than the limits give.
+        within_s: a shorter time than the limits give.
         """
         limit_s = self._limits.total_s if within_s is None else min(within_s, self._limits.total_s)
         try:
@@ -167,7 +167,7 @@ class HttpClient:
         closing = asyncio.run_coroutine_threadsafe(self._client.aclose(), self._loop)
         try:
             closing.result(CLOSE_S_MAX)
-        except Exception:  # What is left of a connection ends with the process.
+        except Exception:  # The rest of a connection ends with the process.
             closing.cancel()
 
     def _result(self, exchange: "Future[HttpAnswer]", limit_s: float) -> HttpAnswer:
@@ -176,7 +176,7 @@ class HttpClient:
         except TimeoutError:
             raise TimedOut("it did not answer in time") from None
         finally:
-            exchange.cancel()  # also where the wait itself was interrupted
+            exchange.cancel()  # also if the wait itself was interrupted
 
     async def _within(self, request: httpx.Request, limit_s: float) -> HttpAnswer:
         try:
@@ -187,7 +187,8 @@ class HttpClient:
         except httpx.TimeoutException:
             raise TimedOut("it did not answer in time") from None
         except Exception as error:
-            # Servers, resolvers and TLS make libraries raise more than they document; all of it is no answer.
+            # Servers, resolvers and TLS make libraries raise more than they document; all of it means no
+            # answer.
             raise Failed(_reason(error)) from None
 
     async def _exchange(self, request: httpx.Request) -> HttpAnswer:
@@ -206,14 +207,14 @@ class HttpClient:
                 await answer.aclose()
             _refuse_elsewhere(self._url, onward.url)
             request = onward
-        raise Failed("it redirects again and again")
+        raise Failed("it redirects too often")
 
 
 async def _body(answer: httpx.Response, bytes_max: int) -> bytes:
-    """The answer unpacked. We ask for it as it is; one that is packed anyway is held to the same bytes."""
+    """The answer, decompressed. We ask for no compression; a compressed answer has the same bound."""
     encoding = answer.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in ("", "identity", *_PACKED):
-        raise Failed(f"it packs its answer ({encoding[:REASON_CHARS_MAX]}), which was not asked for")
+        raise Failed(f"it compresses its answer ({encoding[:REASON_CHARS_MAX]}), which was not requested")
     unpacking = zlib.decompressobj(wbits=_EITHER_FORM) if encoding in _PACKED else None
     body = bytearray()
     async for piece in answer.aiter_raw():
@@ -221,12 +222,12 @@ async def _body(answer: httpx.Response, bytes_max: int) -> bytes:
         if len(body) > bytes_max:
             raise TooLong(f"its answer is longer than {bytes_max / 2**20:,.0f} MiB")
     if unpacking is not None and (not unpacking.eof or unpacking.unused_data):
-        raise Failed("its answer is not packed as it says")
+        raise Failed("its answer is not compressed as it says")
     return bytes(body)
 
 
 def checked(url: str, *, what: str, hint: str = URL_HINT) -> httpx.URL:
-    """The URL; `InputError` where nothing could be sent to it. It is not repeated: it may hold a secret."""
+    """The URL; `InputError` if nothing could be sent to it. The error hides it: it may hold a secret."""
     try:
         address = httpx.URL(url)
         if address.scheme in ("http", "https") and _is_host(address.host) and _is_port(address.port):
@@ -243,12 +244,12 @@ def shown(url: str | httpx.URL) -> str:
 
 
 def written_path(url: httpx.URL) -> str:
-    """The path as it was written, without the query."""
+    """The path as written, without the query."""
     return url.raw_path.partition(b"?")[0].decode()
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
-    """JSON of this type; `ValueError` where it is something else, whatever that is."""
+    """The body as JSON of this type; `ValueError` if it is anything else."""
     try:
         found = msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -275,7 +276,7 @@ def _parts(whole: object) -> Iterator[object]:
 
 
 def _is_host(host: str) -> bool:
-    """Whether a resolver could be asked for it: `a..b` would only raise there."""
+    """Whether a resolver can be asked for it: `a..b` would only raise there."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -287,13 +288,13 @@ def _is_host(host: str) -> bool:
 
 
 def _is_port(port: int | None) -> bool:
-    """None: the scheme's."""
+    """None: the scheme's default."""
     return port is None or 0 < port <= PORT_MAX
 
 
 def _headers(url: httpx.URL, access: Access) -> dict[str, str]:
-    """Who asks goes along with each request; httpx drops it where a redirect leaves the origin."""
-    # Compressing what stays in one data centre takes a server longer than sending it.
+    """The headers of each request, with credentials; httpx drops these if a redirect leaves the origin."""
+    # Within one data centre, compressing takes a server longer than sending.
     headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity", **access.headers}
     user, password = (access.user, access.password) if access.user else (url.username, url.password)
     if access.bearer:
@@ -304,7 +305,7 @@ def _headers(url: httpx.URL, access: Access) -> dict[str, str]:
 
 
 def _joined(url: httpx.URL, path: str) -> httpx.URL:
-    """A path goes behind that of the URL, whose query it does not have."""
+    """The URL with `path` appended, and without the URL's query if there is a path."""
     plain = url.copy_with(userinfo=b"")
     if not path:
         return plain
@@ -312,7 +313,7 @@ def _joined(url: httpx.URL, path: str) -> httpx.URL:
 
 
 def _refuse_elsewhere(named: httpx.URL, onward: httpx.URL) -> None:
-    """A server must not send us to others: within a cluster we may reach what it may not."""
+    """A server must not send us to others: within a cluster we may reach hosts that it may not."""
     if onward.host != named.host:
         raise Failed("it redirects to another host")
     if named.scheme == "https" and onward.scheme != "https":
@@ -342,13 +343,13 @@ def _beneath(error: BaseException) -> BaseException | None:
 
 @functools.cache
 def _known_authorities(trust_env: bool) -> ssl.SSLContext:
-    """Whose certificates are good by default. To read them takes longer than anything else in a client."""
+    """The default authorities. Reading them takes longer than anything else in a client."""
     return httpx.create_ssl_context(trust_env=trust_env)
 
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The loop of all clients of this process. Its thread ends with the process and holds nobody up."""
+    """The loop of all clients of this process. Its thread ends with the process and delays no exit."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="holdfast-http", daemon=True).start()
     return loop

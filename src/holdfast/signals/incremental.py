@@ -1,8 +1,8 @@
-"""A Prometheus of which only new samples are fetched: for repeated looks, as those of `watch`.
+"""A Prometheus source that fetches only new samples: for repeated looks, as in `watch`.
 
-Half an hour of a metric of 16,384 GPUs is 38 MB, and ten seconds more of it a twentieth. What was fetched is
-kept on a grid whose rows stay where they are; a window is cut from it as if it had been fetched whole. The
-last minute is fetched again each time, because a server may take in samples late.
+Half an hour of a metric of 16,384 GPUs is 38 MB, and ten seconds more of it a twentieth. Fetched samples are
+kept on a grid whose rows stay in place; a window is cut from it as if it had been fetched whole. The last
+minute is fetched again each time, because a server may receive samples late.
 """
 
 from collections.abc import Callable
@@ -18,22 +18,23 @@ from holdfast.wording.units import SECOND_NS
 
 OVERLAP_NS = 60 * SECOND_NS
 EARLY_SPARE_NS = 300 * SECOND_NS
-"""So much more than was asked for is fetched of an earlier window, before its beginning."""
+"""How much more than requested is fetched before the beginning of an earlier window."""
 ROWS_SPARE = 64
 """Rows that are added before the old ones are moved up."""
 KEPT_BYTES_MAX = 4 << 30
-"""Of all metrics together; those that were asked for longest ago go first. Twenty gauges and twenty counters
-of 16,384 GPUs over half an hour are 1.2 GB."""
+"""For all metrics together; those requested longest ago go first. Twenty gauges and twenty counters of 16,384
+GPUs over half an hour are 1.2 GB.
+"""
 MOVED_PHASE, MOVED_SHARE = 0.4, 0.2
-"""Samples so far from their moment, in steps, and so many of them: all is fetched anew."""
+"""If this share of samples is this far from their series' moment, in steps, everything is fetched anew."""
 DEAD_SHARE_MAX = 0.5
-"""Of the columns: with so many series that are gone, all is fetched anew."""
+"""Share of the columns: with this many ended series, everything is fetched anew."""
 UNNAMED = -1
 
 
 class IncrementalSource:
-    """The same frames as the server's own. Beside the newest window of each metric it keeps an earlier one:
-    of what was before something went wrong, which every look asks for until that is over.
+    """The same frames as the server's own. Besides the newest window of each metric it keeps an earlier one:
+    the time before a problem began, which every look requests until the problem is over.
     """
 
     def __init__(self, server: Prometheus, *, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
@@ -58,13 +59,13 @@ class IncrementalSource:
         return None if kept is None else kept.frame(window_ns)
 
     def _past(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
-        """A window that ends before the newest: what is known of it does not change any more."""
+        """A window that ends before the newest one: its samples do not change any more."""
         begin_ns, end_ns = self._nothing.get(metric, (0, 0))
         if begin_ns <= window_ns[0] and window_ns[1] <= end_ns:
             return None
         early = self._early.pop(metric, None)
         if early is None or not early.reaches(window_ns):
-            # When it began is told a little earlier or later at every look.
+            # The estimated beginning of a problem moves a little at every look.
             wide_ns = (window_ns[0] - EARLY_SPARE_NS, window_ns[1])
             early = self._fetched(metric, wide_ns)
             if early is None:
@@ -107,14 +108,14 @@ class IncrementalSource:
         return named
 
     def _keep(self, metric: str, kept: "_Kept | None") -> None:
-        """Whichever was asked for longest ago stands first."""
+        """Keep the metric as the last one: those requested longest ago stand first."""
         self._kept.pop(metric, None)
         if kept is not None and not kept.is_worn:
             self._kept[metric] = kept
         self._bound()
 
     def _bound(self) -> None:
-        """Forget what was asked for longest ago, until the rest is small enough: earlier windows first."""
+        """Forget the metrics requested longest ago, earlier windows first, until the rest is small enough."""
 
         def size_bytes() -> int:
             return sum(one.size_bytes for one in (*self._kept.values(), *self._early.values()))
@@ -129,8 +130,8 @@ Named = Callable[[bytes], tuple[Labels, str | None]]
 
 
 class _Kept:
-    """One metric. Its rows are cells, a step long each and counted from the anchor. Within a step a series
-    has a moment of its own, around which its cells lie.
+    """One metric. Its rows are cells, one step long each and counted from the anchor. Each series has its own
+    moment within a step, and its cells lie around that.
     """
 
     def __init__(self, metric: Metric, raw: Raw, window_ns: tuple[int, int], step_ns: int) -> None:
@@ -153,7 +154,7 @@ class _Kept:
 
     @property
     def is_worn(self) -> bool:
-        """Whether most of its series are gone: labels change with every job."""
+        """Whether most of its series have ended: labels change with every job."""
         dead = (self._last < self._first + ROWS_SPARE).sum()
         return bool(dead > DEAD_SHARE_MAX * len(self._last))
 
@@ -162,11 +163,11 @@ class _Kept:
         return self._values.nbytes
 
     def reaches(self, window_ns: tuple[int, int]) -> bool:
-        """Whether it has the window's beginning, and not only what is older than all of it."""
+        """Whether it has the window's beginning, and not only older samples."""
         return self.begin_ns <= window_ns[0] < self.end_ns
 
     def take(self, raw: Raw, until_ns: int, named: Named) -> bool:
-        """Keep these too. Whether they are at the moments of their series, as far as those were known."""
+        """Add these samples. Return whether they fit the known moments of their series."""
         columns = self._columns_of(raw, named)[raw.series]
         inside = columns != UNNAMED
         columns, times_ns = columns[inside], raw.times_ns[inside]
@@ -177,13 +178,13 @@ class _Kept:
         self._make_room(int(cells.max(initial=self._first)))
         there = cells >= self._first
         self._values[cells[there] - self._first, columns[there]] = raw.values[inside][there]
-        # Of a series the newest comes last, and so is what stays.
+        # The newest sample of a series comes last, and so it stays.
         self._last[columns] = np.maximum(self._last[columns], cells)
         self.end_ns = until_ns
         return True
 
     def frame(self, window_ns: tuple[int, int]) -> Frame | None:
-        """As of the window's end: the newest sample of every series is in the last row."""
+        """The frame as of the window's end: the newest sample of every series is in the last row."""
         count = self._cells(window_ns)
         top = -(-(window_ns[1] - self._anchor_ns) // self._step_ns)
         rest = (self._anchor_ns + top * self._step_ns - window_ns[1]) / self._step_ns
@@ -193,15 +194,15 @@ class _Kept:
             return None
         low = top - count + 1 - self._first
         values = self._values[max(low, 0) : low + count]
-        # Who has not been scraped yet in the newest cell is looked at one cell earlier.
+        # Series without a scrape yet in the newest cell are read one cell earlier.
         early = self._moments < rest
         if early.any():
             before = self._values[max(low - 1, 0) : low - 1 + count]
             values = np.where(early, before[-len(values) :], values[-len(before) :])
         else:
-            values = values.copy()  # what is kept will change
+            values = values.copy()  # the kept values will change
         if window_ns[1] < self.end_ns:
-            # Who came later was not there then.
+            # Series that began later did not exist then.
             alive = np.flatnonzero(np.isfinite(values).any(axis=0))
             if not len(alive):
                 return None
@@ -220,7 +221,7 @@ class _Kept:
         return min(CELLS_MAX, -(-(window_ns[1] - window_ns[0]) // self._step_ns))
 
     def _columns_of(self, raw: Raw, named: Named) -> NDArray[np.int64]:
-        """Of each series its column; a new one gets one, at the moment that its samples have."""
+        """The column of each series; a new series gets one, at the moment of its samples."""
         columns = [self._columns.get(key) for key in raw.keys]
         if fresh := [index for index, column in enumerate(columns) if column is None]:
             self._add(raw, fresh, named)
@@ -245,7 +246,7 @@ class _Kept:
         self._values = np.concatenate([self._values, nothing], axis=1)
 
     def _make_room(self, top: int) -> None:
-        """Let the rows reach up to this cell, and forget as many of the oldest."""
+        """Extend the rows up to this cell, and forget as many of the oldest."""
         over = top - (self._first + len(self._values) - 1)
         if over <= 0:
             return

@@ -1,7 +1,7 @@
-"""A source whose subjects are called as the topology calls them, whatever an exporter calls its host.
+"""A source whose subjects have their names in the topology, whatever an exporter calls its host.
 
-Which hosts had any series, and so which had none, is remembered for one evaluation: that nothing was found
-at a machine of which nothing was read must not pass for health.
+It remembers for one evaluation which hosts had any series: finding nothing at a machine without readings must
+not pass for health.
 """
 
 from collections.abc import Container
@@ -20,13 +20,13 @@ HOSTED: dict[Scope, str] = {
     **dict.fromkeys(get_args(OfHosts), ""),
     "port": "/",
 }
-"""Scopes whose subjects are hosts or begin with one, and what stands behind it then."""
+"""Scopes whose subjects are hosts or begin with one, and the separator after the host."""
 CHASSIS: frozenset[Scope] = frozenset({"chassis", "supply"})
 """Scopes whose subjects are shelves or racks, or a node's own: every controller has a chassis `1`."""
 
 
 class Namer:
-    """Subjects to those of the topology. It may be kept as long as its hosts are: it forgets nothing."""
+    """Maps subjects to those of the topology. It may live as long as its hosts: it forgets nothing."""
 
     def __init__(self, hosts: Hosts, subjects: Container[str] = ()) -> None:
         """subjects: all that the topology has."""
@@ -35,7 +35,7 @@ class Namer:
         self._known: dict[Scope, dict[str, tuple[str, str]]] = {scope: {} for scope in HOSTED}
 
     def chassis(self, subject: str, labels: Labels) -> str:
-        """A shelf or rack that the topology has; else the node whose controller speaks, if it is one's."""
+        """A shelf or rack in the topology; else the node whose controller reports it, if there is one."""
         if subject in self._subjects:
             return subject
         nodes = (self._hosts.node(name) for name in (subject, *host_names_of(labels)))
@@ -51,7 +51,8 @@ class Namer:
         called = self._hosts.node(host)
         rest = subject[len(host) :]
         if called is None:
-            # Another label of the series may name it, which other series of that name need not have.
+            # Another label of the series may name the host; other series with that name need not have the
+            # label.
             other = self._hosts.of(labels) if host == first else host
             return other + rest, other
         self._known[scope][subject] = called + rest, called
@@ -65,7 +66,7 @@ def _host(scope: Scope, subject: str) -> str:
 
 
 class NamedSource:
-    """Another source, its subjects named anew. hosts: those that any frame so far had a series of."""
+    """Another source with renamed subjects. hosts: those with a series in any frame so far."""
 
     def __init__(self, source: Source, namer: Namer) -> None:
         self._source = source

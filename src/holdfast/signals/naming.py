@@ -1,7 +1,7 @@
-"""From the labels that exporters give to the names of subjects, by what each kind of metric is about.
+"""From the labels of exporters to the names of subjects, by the scope of each metric.
 
-Names are those of the topology: a GPU is `host.index`, a port `host/device`. Of a host there is the name that
-it gives itself (`hostname`), else the one that it is scraped under (`instance`).
+Names are those of the topology: a GPU is `host.index`, a port `host/device`. A host has the name that it
+gives itself (`hostname`), else the one that it is scraped under (`instance`).
 """
 
 import re
@@ -14,7 +14,7 @@ from holdfast.signals.frame import Labels
 from holdfast.topology.names import gpu_name, gpu_of, host_of, link_name, member_name, port_name, port_of
 
 Buses = Mapping[tuple[str, str], str]
-"""Host and PCI address to the GPU that sits there."""
+"""Host and PCI address to the GPU at that address."""
 NO_BUSES: Buses = MappingProxyType({})
 SLURM = "slurm"
 RESOLVER = "dns"
@@ -25,21 +25,21 @@ _CDU = re.compile(r"/CDUs/([^/]+)")
 
 
 def subject_of(metric: Metric, labels: Labels, buses: Buses = NO_BUSES) -> str | None:
-    """Whom a series is about; None where its labels do not tell.
+    """The subject of a series; None if its labels do not tell.
 
-    buses: what `buses_of` has learned. A PCI device that is none of these GPUs is its host's.
+    buses: from `buses_of`. A PCI device that is not one of these GPUs belongs to its host.
     """
     if metric.scope == "pci":
         host = host_of(labels)
         return buses.get((host, _pci_address(labels)), host) if host else None
     if metric.scope == "amd_smi":
-        # amd_smi_exporter has a GPU's number in a label that is called as the metric is.
+        # amd_smi_exporter has the number of a GPU in a label with the metric's name.
         return _gpu({**labels, "gpu": labels.get(metric.name.removeprefix("amd_"), "")}) or None
     return _NAMERS[metric.scope](labels) or None
 
 
 def buses_of(series: Iterable[Labels]) -> dict[tuple[str, str], str]:
-    """Where the GPUs sit, from the labels of any of dcgm-exporter's metrics."""
+    """The PCI addresses of the GPUs, from the labels of any of dcgm-exporter's metrics."""
     found = {}
     for labels in series:
         host, gpu = host_of(labels), _gpu(labels)
@@ -49,7 +49,7 @@ def buses_of(series: Iterable[Labels]) -> dict[tuple[str, str], str]:
 
 
 def _address(domain: str, bus: str, device: str, function: str) -> str:
-    """One spelling of the several: DCGM has a domain of eight digits and capitals."""
+    """One common spelling: DCGM writes a domain of eight digits and capitals."""
     return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{int(function, 16):x}"
 
 
@@ -74,7 +74,7 @@ def _port(labels: Labels) -> str:
 
 
 def _loop(labels: Labels) -> str:
-    """densewatch has its name, Redfish its place."""
+    """densewatch gives its name, Redfish its path."""
     if "cdu" in labels:
         return labels["cdu"]
     place = _CDU.search(labels.get("@odata.id", ""))
@@ -90,7 +90,7 @@ def _switch(labels: Labels) -> str:
 
 
 def _member(labels: Labels) -> str:
-    """A member that has its node's name is that node's; any other has a name only within its run."""
+    """A member with its node's name is that node's; any other name is unique only within its run."""
     member, run = labels.get("member", ""), labels.get("run", "")
     if not member or member == labels.get("node"):
         return member

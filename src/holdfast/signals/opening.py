@@ -1,4 +1,4 @@
-"""Opens the source that a reader names: a server or a directory, and what logs or a metric tell of steps."""
+"""Open the source that the user names: a server or a directory, with steps from logs or a metric."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,14 +22,14 @@ from holdfast.wording import lasting
 SIGNALS_DIRECTORY = "signals"
 
 Remark = Callable[[str, str], None]
-"""Called with a sentence and a hint on what seems wrong and may still come right."""
+"""Called with a sentence and a hint about something that looks wrong but may still come right."""
 
 
 class SignalPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where signals are, and what tells the steps of runs beside them.
+    """Where signals are, and where the steps of runs come from.
 
-    url          of a server; else directory has them, in the store's files
-    is_named     somebody asked for that directory: it must be there
+    url          of a server; without one, `directory` has them, in the store's files
+    is_named     the user named the directory: it must exist
     logs         the run and the path of each step log
     """
 
@@ -45,7 +45,7 @@ class SignalPlace(msgspec.Struct, frozen=True, kw_only=True):
 def opened(
     place: SignalPlace, remark: Remark, at_ns: int | None = None, *, is_again: bool = False
 ) -> Iterator[Source]:
-    """at_ns: the moment to look at, where that is not now. is_again: it will be looked at again and again."""
+    """at_ns: the moment to look at, if not now. is_again: it will be read again and again."""
     with _base(place, at_ns) as source:
         if is_again and isinstance(source, Prometheus):
             source = IncrementalSource(source)
@@ -65,7 +65,9 @@ def _base(place: SignalPlace, at_ns: int | None) -> Iterator[Source]:
 
 @contextmanager
 def _directory(place: SignalPlace) -> Iterator[Path]:
-    """That of the signals. Where none is named and none is there, a step log is enough: then it is empty."""
+    """The directory of the signals. If none is named and the default is missing, a step log is enough, and
+    the directory is empty.
+    """
     if is_directory(place.directory):
         yield place.directory
         return
@@ -82,7 +84,7 @@ def _directory(place: SignalPlace) -> Iterator[Path]:
 def _stepped(source: Source, place: SignalPlace, remark: Remark) -> Source:
     for run, path in place.logs:
         files = StepFiles(Path(path))
-        _remark_on_log(path, files.steps(), remark)  # a mistake is told now, and not at every look
+        _remark_on_log(path, files.steps(), remark)  # report a mistake now, and not at every look
         source = StepLogSource(source, files, run, step_s=place.step_s)
     if not place.step_metric:
         return source
@@ -91,15 +93,15 @@ def _stepped(source: Source, place: SignalPlace, remark: Remark) -> Source:
 
 
 def _remark_on_metric(metric: str, there: Sequence[str], remark: Remark) -> None:
-    """That there is no such metric: it may still come."""
+    """Remark that there is no such metric: it may still appear."""
     if metric in there or f"{metric}_count" in there:
         return
-    hint = nearest(metric, there, "The signals have no metric that is called nearly so.")
-    remark(f"The step metric {metric} is not in the signals: no step can be taken from it.", hint)
+    hint = nearest(metric, there, "The signals have no metric with a similar name.")
+    remark(f"The step metric {metric} is not in the signals, so it gives no steps.", hint)
 
 
 def _remark_on_log(path: str, steps: Sequence[tuple[int, int]], remark: Remark) -> None:
-    """That a log has no step, or steps that were not made yet: it may still grow."""
+    """Remark that a log has no step, or steps in the future: it may still grow."""
     if not steps:
         remark(f"No step can be read from {path} so far.", FORMATS)
         return

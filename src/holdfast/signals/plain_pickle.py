@@ -1,8 +1,8 @@
 """Pickles of plain values: dicts, lists, tuples, strings, numbers, booleans and None, and nothing else.
 
-Python's own unpickler calls what the data name, and a few bytes can make it reserve gigabytes. This one knows
-the opcodes that plain values need and no others: there is none that names or calls anything. An opcode of one
-byte can take 72 bytes of memory; so the opcodes are counted, besides those that repeat what was said before.
+Python's own unpickler calls whatever the data name, and a few bytes can make it reserve gigabytes. This one
+knows only the opcodes that plain values need: none of them names or calls anything. An opcode of one byte can
+take 72 bytes of memory; so the opcodes are counted, except those that repeat an earlier value.
 """
 
 import struct
@@ -10,22 +10,22 @@ from collections.abc import Callable
 from typing import Any
 
 STEPS_MAX = 2_000_000
-"""Opcodes, but for repetitions. The calls of a rank take 53 each, and torch keeps 2,000 by default."""
+"""Opcodes, without repetitions. The calls of a rank take 53 each, and torch keeps 2,000 by default."""
 DEFECTS = (IndexError, KeyError, TypeError, AttributeError, struct.error, ValueError)
 """What goes wrong inside for data that are cut off or make no sense."""
 
 
 class NotPlain(ValueError):
-    """It is no pickle, a damaged one, or one of more than plain values."""
+    """Not a pickle, a damaged one, or one of more than plain values."""
 
 
 def decode(content: bytes) -> object:
-    """What was pickled. Raises `NotPlain`."""
+    """The pickled value. Raises `NotPlain`."""
     machine = _Machine(content)
     memo, stack, at, steps = machine.memo, machine.stack, 0, 0
     try:
         while (code := content[at]) != _STOP:
-            # Half of the opcodes of a dump repeat what was said before: no call for these.
+            # Half of the opcodes of a dump repeat an earlier value: these need no call.
             if code == _GET:
                 stack.append(memo[content[at + 1]])
                 at += 2
@@ -82,7 +82,7 @@ class _Machine:
         return items
 
     def put(self, place: int) -> None:
-        """Writers number what they may repeat as they go, so that a place is never far beyond the last."""
+        """Writers number repeatable values in order, so a place is never far beyond the last."""
         if place == len(self.memo):
             self.memo.append(self.stack[-1])
         else:
@@ -165,4 +165,4 @@ _OPCODES: dict[int, Callable[[_Machine], object]] = {
     ord("r"): lambda machine: machine.put(machine.long()),
     0x94: lambda machine: machine.memo.append(machine.stack[-1]),
 }
-"""Those of protocols 2 to 5 that plain values need, beside the two in the loop. `pickletools` names them."""
+"""Those of protocols 2 to 5 that plain values need, besides the two in the loop. `pickletools` names them."""

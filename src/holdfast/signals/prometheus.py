@@ -1,9 +1,8 @@
 """Frames from a server with Prometheus' HTTP API: Prometheus, VictoriaMetrics, Thanos, Mimir.
 
-Asked for are the raw samples of a metric (`metric[30m]`), not their evaluation at each step (`query_range`):
-the latter repeats the last value for five minutes after an exporter fell silent, and so hides what is
-missing. How many samples a server gives at once is limited; a window that is too long for it is asked for in
-halves.
+It requests the raw samples of a metric (`metric[30m]`), not their evaluation at each step (`query_range`):
+the latter repeats the last value for five minutes after an exporter fell silent, and so hides gaps. Servers
+limit the samples of one answer; a window that is too long is requested in halves.
 """
 
 import time
@@ -25,27 +24,27 @@ from holdfast.signals.source import STEP_S, SourceError
 from holdfast.wording.units import SECOND_NS
 
 TIMEOUT_S = 30.0
-"""For a whole answer; one that took longer is not asked for again."""
+"""For a whole answer; a request that took longer is not repeated."""
 ANSWER_BYTES_MAX = 256 << 20
-"""An hour of one metric of 16,384 GPUs at 10 s is 165 MB; what is longer is asked for in halves."""
+"""An hour of one metric of 16,384 GPUs at 10 s is 165 MB; longer answers are requested in halves."""
 RETRY_WAITS_S = (0.2, 1.0)
-"""Before the second try and the third, which is the last."""
+"""Before the second and the third try, which is the last."""
 WINDOW_NS_MAX = 3_600 * SECOND_NS
 """Of one query: an answer is held in memory whole."""
 WINDOW_NS_MIN = SECOND_NS
-"""A server to which a second of a metric is too much will not be asked for less."""
+"""If a server refuses even a second of a metric, nothing shorter is tried."""
 NAMES_WITHIN_NS = 2 * 3_600 * SECOND_NS
-"""How long ago a metric's last sample may be for its name to count: as far as an assessment reaches back."""
+"""How old a metric's last sample may be for its name to count: as far as an assessment reaches back."""
 MS_NS = 1_000_000
 BUSES_METRIC = "DCGM_FI_DEV_GPU_TEMP"
 BUSES_NS_MAX = 600 * SECOND_NS
-"""How long it is believed where the GPUs sit."""
+"""How long the known places of the GPUs are used."""
 TOO_MUCH = ("too many samples", "-search.max", "exceeded the maximum", "exceeded samples limit")
-"""By these words in their complaint servers are known to have had too much asked of them."""
+"""Words in a server's error that mean that too much was requested."""
 GATEWAY_CODES = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
-"""With these a proxy says, in a page of its own, that the server behind it is down."""
+"""A proxy answers with these, in its own page, if the server behind it is down."""
 COMPLAINT_LENGTH_MAX = 300
 
 _PUNCTUATION = b'[]"'
@@ -59,7 +58,7 @@ class _Series(msgspec.Struct, frozen=True):
     """Both left as text: a million pairs of Python objects would take longer than all the rest."""
 
     metric: msgspec.Raw
-    values: msgspec.Raw = msgspec.Raw(b"[]")  # of native histograms there are none
+    values: msgspec.Raw = msgspec.Raw(b"[]")  # native histograms have none
 
 
 class _Matrix(msgspec.Struct, frozen=True):
@@ -73,7 +72,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class Raw(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Samples as they were scraped, in the order of series and time.
+    """Samples as scraped, ordered by series and time.
 
     keys: the labels of each series as the server writes them, which is always the same way.
     """
@@ -85,14 +84,14 @@ class Raw(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class _TooMuch(SourceError):
-    """The server will not give so much at once."""
+    """The server refuses to return so much at once."""
 
 
 class Prometheus(Closable):
     """A server by its URL, up to where `/api/v1` begins.
 
-    step_s: of the frames' grid. where: labels that all series must have, where one server has several
-    clusters. as_of_ns: the moment that is looked at, where it is not now: what there was then.
+    step_s: of the frames' grid. where: labels that all series must have, for a server with several clusters.
+    as_of_ns: the moment to look at, if not now.
     """
 
     def __init__(
@@ -122,19 +121,19 @@ class Prometheus(Closable):
         self._client.close()
 
     def metrics(self) -> tuple[str, ...]:
-        """Of the hours before: a server keeps names for as long as the last sample that had them."""
+        """The names of the last hours: a server keeps a name as long as the last sample that had it."""
         until_ns = time.time_ns() if self._as_of_ns is None else self._as_of_ns
         within = _times((until_ns - NAMES_WITHIN_NS, until_ns))
         names = self._get("label/__name__/values", {"match[]": self._selector(None), **within})
         return tuple(sorted(self._decoded(names, list[str])))
 
     def series(self, selectors: Sequence[str], window_ns: tuple[int, int]) -> list[Labels]:
-        """The labels of all series that any of these choose, with `__name__`."""
+        """The labels of all series that any of these selectors choose, with `__name__`."""
         form: _Form = {"match[]": list(selectors), **_times(window_ns)}
         return self._decoded(self._get("series", form), list[Labels])
 
     def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
-        """One metric from its raw samples, each in the cell of the grid that is nearest to it."""
+        """One metric from its raw samples, each in the nearest cell of the grid."""
         raw = self.raw(metric, window_ns)
         if raw is None:
             return None
@@ -152,13 +151,13 @@ class Prometheus(Closable):
         )
 
     def labels(self, key: bytes) -> Labels:
-        """Of a series, from what the server wrote; without the name, which is the metric's."""
+        """The labels of a series, from the server's text, without the metric's name."""
         labels = self._decoded(key, Labels)
         labels.pop("__name__", None)
         return labels
 
     def namer(self, metric: str, window_ns: tuple[int, int]) -> Callable[[Labels], str | None]:
-        """Whom a series of this metric is about, by its labels, as far as was known in the window."""
+        """Maps the labels of this metric's series to subjects, as known in the window."""
         known = describe(metric)
         buses = self._learned_buses(window_ns) if known.scope == "pci" else NO_BUSES
         return lambda labels: subject_of(known, labels, buses)
@@ -166,12 +165,12 @@ class Prometheus(Closable):
     # -- asking ---------------------------------------------------------------------------------------
 
     def _selector(self, metric: str | None) -> str:
-        """The name is a label like any other, which allows any name; without one, all there are."""
+        """The name is a label like any other, which allows any name; without a metric, all series."""
         name = '__name__!=""' if metric is None else f"__name__={_quoted(metric)}"
         return "{" + ",".join([name, *(f"{key}={_quoted(text)}" for key, text in self._where.items())]) + "}"
 
     def raw(self, metric: str, window_ns: tuple[int, int]) -> Raw | None:
-        """The samples of a window; None where there are none. Asked for in parts where it is too much."""
+        """The samples of a window; None without any. Requested in parts if they are too many."""
         parts, begin_ns, length_ns = [], window_ns[0], WINDOW_NS_MAX
         while begin_ns < window_ns[1]:
             end_ns = min(begin_ns + length_ns, window_ns[1])
@@ -189,7 +188,7 @@ class Prometheus(Closable):
             raise self._stranger() from None
 
     def _part(self, metric: str, window_ns: tuple[int, int]) -> list[_Series]:
-        """A range ends with its time and may or may not have the moment at which it begins: ask for more."""
+        """A range may or may not include the moment at which it begins, so request a little more."""
         begin_ms, end_ms = window_ns[0] // MS_NS, -(-window_ns[1] // MS_NS)
         query = f"{self._selector(metric)}[{end_ms - begin_ms + 1}ms]"
         data = self._get("query", {"query": query, "time": f"{end_ms / 1e3:.3f}"})
@@ -203,7 +202,7 @@ class Prometheus(Closable):
         return buses
 
     def _get(self, call: str, form: _Form) -> msgspec.Raw:
-        """What the API answers. Transport failures and the server's own are tried again, refusals are not."""
+        """The API's answer. Transport failures and server errors are retried, refusals are not."""
         waits_s = iter(RETRY_WAITS_S)
         while True:
             try:
@@ -229,7 +228,7 @@ class Prometheus(Closable):
             time.sleep(wait_s)
 
     def _once(self, call: str, form: _Form) -> http_client.HttpAnswer:
-        """POST, for a selector may be longer than a URL; the names of labels are only to be had by GET."""
+        """POST, because a selector may be longer than a URL; label names are available by GET only."""
         path = f"/api/v1/{call}"
         if call.startswith("label/"):
             return self._client.ask("GET", path, query=form)
@@ -238,7 +237,7 @@ class Prometheus(Closable):
     def _checked(self, answer: http_client.HttpAnswer) -> msgspec.Raw:
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise SourceError(
-                f"{self._url} does not let us in ({answer.status}).",
+                f"{self._url} refuses access ({answer.status}).",
                 hint="Set HOLDFAST_PROMETHEUS_TOKEN, or HOLDFAST_PROMETHEUS_USER and _PASSWORD.",
             )
         body = self._decoded(answer.body, _Answer)
@@ -257,8 +256,8 @@ class Prometheus(Closable):
 
     def _too_much(self, complaint: str) -> _TooMuch:
         return _TooMuch(
-            f"{self._url} will not give so much: {complaint}.",
-            hint="Raise the limit that the server names, or ask for a shorter time.",
+            f"{self._url} refuses to return so much: {complaint}.",
+            hint="Raise the limit that the server names, or request a shorter time.",
         )
 
     def _unreachable(self, reason: str) -> SourceError:
@@ -272,7 +271,7 @@ class Prometheus(Closable):
 
 
 def place(url: str) -> str:
-    """Where the server is, for messages and links; user, password and query may be secrets."""
+    """The server's address for messages and links, without user, password and query, which may be secrets."""
     address = http_client.checked(url, what="Prometheus")
     return f"{http_client.shown(address)}{http_client.written_path(address)}".rstrip("/")
 
@@ -286,7 +285,7 @@ def _quoted(text: str) -> str:
 
 
 def _complaint(answer: http_client.HttpAnswer) -> str:
-    """In Prometheus' own words where it has any."""
+    """Prometheus' own error text, if there is one."""
     try:
         text = http_client.decoded(answer.body, _Answer).error
     except ValueError:
@@ -295,7 +294,7 @@ def _complaint(answer: http_client.HttpAnswer) -> str:
 
 
 def _is_page(answer: http_client.HttpAnswer) -> bool:
-    """Whether it is HTML, which no Prometheus answers with: for people, and too long for a sentence."""
+    """Whether it is HTML, which no Prometheus answers with and which is too long for a sentence."""
     return answer.body.lstrip().startswith(b"<")
 
 
@@ -304,7 +303,7 @@ def _is_too_much(complaint: str) -> bool:
 
 
 def _joined(parts: list[list[_Series]], window_ns: tuple[int, int]) -> Raw | None:
-    """All parts as one; a series that several windows had is one again, and in the order of time."""
+    """All parts as one; a series in several parts becomes one again, in order of time."""
     numbers: dict[bytes, int] = {}
     texts, index, counts = [], [], []
     for part in parts:

@@ -1,8 +1,8 @@
-"""How far a frame can be trusted: what is wrong with it, mended where it can be and left out where it cannot.
+"""How far a frame can be trusted: find its flaws, correct values if possible and leave them out if not.
 
-`inspect` looks at one metric at a time. It says only what a careful engineer would: a scrape that was missed
-is no flaw, a gauge that rightly shows one value is not stuck. What it cannot see is an exporter that is a
-scrape late.
+`inspect` looks at one metric at a time. It says only what a careful engineer would: one missed scrape is not
+a flaw, and a gauge that rightly shows one value is not stuck. It cannot see an exporter that is one scrape
+late.
 """
 
 from typing import Literal
@@ -24,30 +24,30 @@ Flags = NDArray[np.bool_]
 Indices = NDArray[np.intp]
 
 STALE_SCRAPES = 3.5
-"""A value is too old after so many scrapes: three in a row are hardly ever missed by chance."""
+"""A value is stale after this many scrapes: three in a row are hardly ever missed by chance."""
 GAPS_SHARE = 0.1
 IMPLAUSIBLE_SHARE_MAX = 0.5
 """A sensor that is wrong more often than this is not believed at all."""
 TOTAL_SCRAPES_MIN = 12
-"""A rate that scatters does not rise so often in a row: one in 2^12 would, and none of many does."""
+"""A rate that scatters does not rise this often in a row: the chance is one in 2^12."""
 STUCK_SCRAPES_MIN = 12
 STUCK_CHANCE = 1e-9
-"""That a sensor shows one value by chance for as long as it does; a cluster has 10^5 sensors."""
+"""The chance that a sensor shows one value for this long by accident; a cluster has 10^5 sensors."""
 MOVING_SHARE = 0.1
-"""Sensors of which most change less often than at every tenth scrape may stand still."""
+"""If most sensors of a kind change less often than at every tenth scrape, they may stand still."""
 MOVING_SHARE_MAX = 0.95
 SCRAPES_NEVER = 2**31
 QUIET_QUANTILE, LIVELY_QUANTILE = 0.25, 0.9
 NEIGHBOURS = 48
-"""Peers of a sensor: so many that show nearly the same."""
+"""The number of peers of a sensor: those with nearly the same value."""
 PEERS_MIN = 2
 SATURATED_AT = (2**16 - 1, 2**32 - 1)
 """The widths of a port's counters, which stop there."""
 FLAWS_PER_KIND_MAX = 200
-"""What more there is of a kind is counted, not told one by one."""
+"""Further flaws of a kind are counted, not listed one by one."""
 WORD_BEYOND = "Out of range"
 COME_AND_GO: frozenset[Scope] = frozenset({"xid", "member"})
-"""A series of these ends when an error gives way to the next or a member leaves: news, and not a flaw."""
+"""Their series end when another error replaces the last one, or a member leaves: that is not a flaw."""
 
 TRUST: dict[FlawKind, float] = {
     "reset": 0.95,
@@ -62,14 +62,14 @@ TRUST: dict[FlawKind, float] = {
     "names": 0.5,
     "clock": 0.9,
 }
-"""What is left of the trust in a series that has a flaw; with several, all count."""
+"""The remaining trust in a series with a flaw; several flaws multiply."""
 TRUST_UNIT_UNCLEAR = 0.5
 
 
 class Flaw(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with a series. subject: "" where it is so of all, or of more than are told one by one.
+    """What is wrong with a series. subject: "" if it concerns all series, or the rest that is not listed.
 
-    since_ns: None where it was so from the beginning of the window.
+    since_ns: None if it held from the beginning of the window.
     """
 
     kind: FlawKind
@@ -80,7 +80,7 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A frame, mended where that could be and NaN where it cannot be trusted; the trust in each series."""
+    """A frame, corrected if possible and NaN where it cannot be trusted; the trust in each series."""
 
     frame: Frame
     trust: NDArray[np.float32]
@@ -88,7 +88,7 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def inspect(frame: Frame, *, now_ns: int | None = None) -> Inspected:
-    """now_ns: when it is; the frame's last time where it is not given."""
+    """now_ns: the present; by default the frame's last time."""
     work = _Inspection(frame, now_ns)
     if frame.values.size:
         _read_words(work)
@@ -104,7 +104,7 @@ def inspect(frame: Frame, *, now_ns: int | None = None) -> Inspected:
 
 
 class _Inspection:
-    """The frame under inspection. Its values are copied when the first of them changes, and not before."""
+    """The frame under inspection. Its values are copied when the first of them changes."""
 
     def __init__(self, frame: Frame, now_ns: int | None) -> None:
         self.frame = frame
@@ -120,7 +120,7 @@ class _Inspection:
         self._told: dict[FlawKind, int] = {}
 
     def change(self) -> Floats:
-        """The values, to be changed."""
+        """The values, as a copy to change."""
         if self.values is self.frame.values:
             self.values = self.frame.values.copy()
         return self.values
@@ -133,7 +133,7 @@ class _Inspection:
     def note(
         self, kind: FlawKind, series: int, text: str, *, since: int | None = None, trust: float | None = None
     ) -> None:
-        """since: the index of the time it began; None or 0: it was so from the beginning."""
+        """since: the index of the time it began; None or 0: it held from the beginning."""
         self._trust[series] *= TRUST[kind] if trust is None else trust
         if self._told.get(kind, 0) == FLAWS_PER_KIND_MAX:
             self._untold[kind] = self._untold.get(kind, 0) + 1
@@ -144,7 +144,7 @@ class _Inspection:
         self._tell(kind, f"of {subject} {text}", since_ns, subject)
 
     def note_all(self, kind: FlawKind, text: str, since_ns: int | None) -> None:
-        """Of the whole frame."""
+        """Note a flaw of the whole frame."""
         self._trust *= TRUST[kind]
         self._tell(kind, text, since_ns)
 
@@ -166,7 +166,7 @@ class _Inspection:
 
 
 def _read_words(work: _Inspection) -> None:
-    """A word that is a number is read; the others are told, once for each series and text."""
+    """Read words that are numbers; report the others once for each series and text."""
     found: dict[tuple[int, str], list[int]] = {}
     for word in work.frame.words:
         number = _number(word.text)
@@ -178,7 +178,7 @@ def _read_words(work: _Inspection) -> None:
     for (series, text), times in found.items():
         kind: FlawKind = "out-of-range" if text == WORD_BEYOND else "words"
         count = f"{len(times)} of {len(work.frame.times_ns)}"
-        work.note(kind, series, f"was {text!r} and no number at {count} scrapes", since=min(times))
+        work.note(kind, series, f"was {text!r} instead of a number at {count} scrapes", since=min(times))
 
 
 def _number(text: str) -> float | None:
@@ -197,15 +197,15 @@ def _mend_units(work: _Inspection) -> None:
     elif work.metric.unit == "C" and work.metric.scope in ("loop", "connector"):
         for series in np.flatnonzero(units.in_fahrenheit(work.metric, _levels(work))):
             work.change()[:, series] = (work.values[:, series] - 32) / 1.8
-            work.note("unit", int(series), "is in Fahrenheit and was turned into Celsius")
+            work.note("unit", int(series), "is in Fahrenheit and was converted to Celsius")
     elif work.metric.unit == "kW":
         for series in np.flatnonzero(units.in_watts(work.metric, _levels(work))):
             work.change()[:, series] /= units.W_PER_KW
-            work.note("unit", int(series), "is in W and was turned into kW")
+            work.note("unit", int(series), "is in W and was converted to kW")
 
 
 def _levels(work: _Inspection) -> Floats:
-    """The usual value of each series; NaN where there is none, which compares false with everything."""
+    """The usual value of each series; NaN without values, which compares false with everything."""
     levels = np.full(work.values.shape[1], np.nan)
     there = ~work.absent.all(axis=0)
     levels[there] = np.nanmedian(work.values[:, there], axis=0)
@@ -213,7 +213,7 @@ def _levels(work: _Inspection) -> Floats:
 
 
 def _mend_clocks(work: _Inspection) -> None:
-    """Of those that grew at all; the others are zero time in any unit."""
+    """Convert those that grew at all; the others are zero time in any unit."""
     with np.errstate(invalid="ignore"):
         grown = np.flatnonzero(_highest(work.values) > _lowest(work.values))
     if not len(grown):
@@ -226,14 +226,14 @@ def _mend_clocks(work: _Inspection) -> None:
     verdict = units.clocked(tuple(subject.rpartition(".")[0] for subject in subjects), peaks)
     for series in grown[verdict.in_us].tolist():
         work.change()[:, series] *= units.NS_FROM_US
-        work.note("unit", series, "counts microseconds, and was turned into nanoseconds")
+        work.note("unit", series, "counts microseconds, and was converted to nanoseconds")
     for series in grown[verdict.unclear].tolist():
         text = "counts nanoseconds or microseconds: it grew too little to tell, and was taken as nanoseconds"
         work.note("unit", series, text, trust=TRUST_UNIT_UNCLEAR)
 
 
 def _mend_totals(work: _Inspection) -> None:
-    """What never falls, and rises at nearly every scrape, is no rate: that would scatter."""
+    """A metric that never falls and rises at nearly every scrape is not a rate: a rate would scatter."""
     values = work.values
     if len(values) <= TOTAL_SCRAPES_MIN:
         return
@@ -247,7 +247,7 @@ def _mend_totals(work: _Inspection) -> None:
     part = msgspec.structs.replace(work.frame, subjects=(), labels=(), values=values[:, totals])
     work.change()[:, totals] = per_second(part).values
     for series in totals.tolist():
-        work.note("unit", series, "counts all that was ever moved, and was turned into a rate")
+        work.note("unit", series, "is a total, and was converted to a rate")
 
 
 # -- values that cannot be believed -------------------------------------------------------------------
@@ -275,7 +275,7 @@ def _leave_out_the_implausible(work: _Inspection) -> None:
     worst = np.where(wrong, values, np.nan)
     for index, series in enumerate(suspects.tolist()):
         first = int(wrong[:, index].argmax())
-        text = f"showed {worst[first, index]:g} {work.metric.unit}, which cannot be".replace("  ", " ")
+        text = f"showed {worst[first, index]:g} {work.metric.unit}, which is impossible".replace("  ", " ")
         trust = 0.0 if hopeless[index] else None
         work.note("implausible", series, text, since=first, trust=trust)
     work.leave_out(wrong | hopeless, suspects)
@@ -297,11 +297,11 @@ def _leave_out_the_saturated(work: _Inspection) -> None:
 
 
 def _leave_out_the_stuck(work: _Inspection) -> None:
-    """One value for so long that chance cannot explain it, as often as the sensor or its peers change."""
+    """One value for longer than chance can explain, given how often the sensor and its peers change."""
     if len(work.values) <= STUCK_SCRAPES_MIN:
         return
     moves = _shares_of_change(work)
-    # Of two passes, this one is over all and quick: who stands still for longer than even the liveliest may.
+    # The first of two passes is quick: it finds sensors that stand still longer than the liveliest may.
     length = _scrapes_needed(float(np.quantile(moves, LIVELY_QUANTILE)))
     tail = work.values[-length:]
     still = _highest(tail) == _lowest(tail)
@@ -316,7 +316,7 @@ def _leave_out_the_stuck(work: _Inspection) -> None:
         first, value = int(there[since]), float(values[-1])
         if (first, value) not in shares:
             shares[first, value] = _share_of_peers(work.values[first], value, moves)
-        # It may always have been quieter than its peers, as far as there is a past to tell.
+        # It may always have been quieter than its peers, if its past is long enough to tell.
         share = min(shares[first, value], len(moved) / since if since >= STUCK_SCRAPES_MIN else 1.0)
         if (scrapes := len(values) - since) >= _scrapes_needed(share):
             text = f"has shown exactly {value:g} at {scrapes} scrapes in a row, while sensors like it move"
@@ -325,9 +325,9 @@ def _leave_out_the_stuck(work: _Inspection) -> None:
 
 
 def _share_of_peers(values: Floats, value: float, moves: Floats) -> float:
-    """How often those change that showed nearly the same when the sensor was last seen to live.
+    """How often sensors change whose value was nearly the same when this one last changed.
 
-    Idle GPUs among busy ones rightly stand still, and are found beside others that do.
+    Idle GPUs among busy ones rightly stand still, and are compared with other idle ones.
     """
     distances = np.abs(values - value)
     nearest = np.argpartition(distances, min(NEIGHBOURS, len(distances) - 1))[: NEIGHBOURS + 1]
@@ -337,7 +337,7 @@ def _share_of_peers(values: Floats, value: float, moves: Floats) -> float:
 
 
 def _scrapes_needed(share: float) -> int:
-    """For how many scrapes a sensor that changes at this share of them must stand still to be stuck."""
+    """How many scrapes a sensor that changes at this share of them must stand still to count as stuck."""
     if share < MOVING_SHARE:
         return SCRAPES_NEVER
     scrapes = np.log(STUCK_CHANCE) / np.log(1 - min(share, MOVING_SHARE_MAX))
@@ -345,7 +345,7 @@ def _scrapes_needed(share: float) -> int:
 
 
 def _shares_of_change(work: _Inspection) -> Floats:
-    """At which share of scrapes each series changed."""
+    """The share of scrapes at which each series changed."""
     changed = work.values[1:] != work.values[:-1]
     changed &= ~(work.absent[1:] | work.absent[:-1])
     return np.asarray(np.add.reduce(changed, axis=0, dtype=np.uint16) / len(changed))
@@ -355,7 +355,7 @@ def _shares_of_change(work: _Inspection) -> Floats:
 
 
 def _note_resets(work: _Inspection) -> None:
-    """Over a gap as well: a machine that boots is not scraped meanwhile."""
+    """Note resets, also across a gap: a booting machine is not scraped."""
     values = work.values
     times, series = _where(values[1:] < values[:-1])
     times_back, series_back = _where(work.absent[:-1] > work.absent[1:])
@@ -376,7 +376,7 @@ def _note_resets(work: _Inspection) -> None:
 
 
 def _where(flags: Flags) -> tuple[Indices, Indices]:
-    """As np.nonzero of a table, in a tenth of its time."""
+    """Like np.nonzero for a table, in a tenth of its time."""
     found = np.flatnonzero(flags)
     return np.divmod(found, flags.shape[1])
 
@@ -401,7 +401,7 @@ def _note_silence(work: _Inspection) -> None:
 
 
 def _missing(work: _Inspection) -> Flags:
-    """Where there is nothing: no number, and no word either."""
+    """Where there is neither a number nor a word."""
     if not work.frame.words:
         return work.absent
     missing = work.absent.copy()
@@ -410,7 +410,7 @@ def _missing(work: _Inspection) -> Flags:
 
 
 def _without_successor(work: _Inspection, silent: Indices) -> list[int]:
-    """Those whose subject has no other series that speaks: labels change, such as the name of a GPU's job."""
+    """Those whose subject has no other live series: labels change, such as the name of a GPU's job."""
     if not len(silent):
         return []
     subjects = work.frame.subjects
@@ -428,7 +428,7 @@ def _note_end(work: _Inspection, series: int, missing: Flags) -> None:
 
 
 def _note_gaps(work: _Inspection, series: int, missing: Flags) -> None:
-    """Before its first value a series did not exist, which is no gap."""
+    """Before its first value a series did not exist, so that time is not a gap."""
     there = np.flatnonzero(~missing)
     gaps = int(missing[there[0] : there[-1]].sum())
     if gaps > GAPS_SHARE * len(missing):

@@ -1,4 +1,4 @@
-"""Where frames come from: anything that has series and can show one metric of them over a window of time."""
+"""Where frames come from: anything that can show one metric over a window of time."""
 
 from typing import Protocol
 
@@ -6,32 +6,32 @@ from holdfast.record.errors import HoldfastError
 from holdfast.signals.frame import Frame
 
 STEP_S = 10.0
-"""How far apart a source's readings are by default."""
+"""The default time between a source's readings."""
 
 
 class SourceError(HoldfastError):
-    """A source that cannot be reached, or answers in a way that cannot be used."""
+    """A source that cannot be reached, or whose answer cannot be used."""
 
 
 class Source(Protocol):
     """What the detectors read."""
 
     def metrics(self) -> tuple[str, ...]:
-        """The names of all metrics there are, in order."""
+        """The names of all metrics, in order."""
 
     def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
-        """One metric from a time until before another; None where it has no series then."""
+        """One metric from a time until before another; None if it has no series then."""
 
 
 KEPT_BYTES_MAX = 512 * 2**20
-"""Of frames that are kept; the oldest go first. One metric of 16,384 GPUs over half an hour has 24 MB."""
+"""For kept frames; the oldest go first. One metric of 16,384 GPUs over half an hour has 24 MB."""
 
 Asked = tuple[str, tuple[int, int]]
 
 
 class OnceSource:
-    """Another source, as it was when each metric was first asked for, for one evaluation: its detectors want
-    the same frames. What the source does not have is remembered too.
+    """Another source, with each frame read once for one evaluation: its detectors want the same frames.
+    Missing metrics are remembered too.
     """
 
     def __init__(self, source: Source, *, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
@@ -53,7 +53,7 @@ class OnceSource:
         return self._frames[asked]
 
     def _keep(self, asked: Asked, frame: Frame | None) -> None:
-        """Also where it is larger than all that may be kept: the caller has it in memory anyway."""
+        """Keep a frame even if it is larger than the limit: the caller has it in memory anyway."""
         size_bytes = _size_bytes(frame)
         while self._frames and self._kept_bytes + size_bytes > self._kept_bytes_max:
             self._kept_bytes -= _size_bytes(self._frames.pop(next(iter(self._frames))))

@@ -1,4 +1,4 @@
-"""Stacks of ranks beside their dumps: what `py-spy dump` printed, one file a rank, `stack_rank_N.txt`."""
+"""Stacks of ranks beside their dumps: the output of `py-spy dump`, one file a rank, `stack_rank_N.txt`."""
 
 import re
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ _LINE = re.compile(r"\s+(\S.{0,255}?) \(([^()]{1,1024}):(\d{1,9})\)")
 
 
 def read_stacks(place: Path, ranks: Iterable[int]) -> dict[int, tuple[CodeLine, ...]]:
-    """Where these ranks' main threads are, by files in the folder of the dumps; of those that have one."""
+    """Where these ranks' main threads are, for those with a file in the folder of the dumps."""
     found = {}
     for rank in list(ranks)[:FILES_MAX]:
         try:
@@ -29,7 +29,7 @@ def read_stacks(place: Path, ranks: Iterable[int]) -> dict[int, tuple[CodeLine, 
 
 
 def parse_stack(content: bytes) -> tuple[CodeLine, ...]:
-    """The main thread's lines, the innermost first; none where there is no such thread."""
+    """The main thread's lines, the innermost first; empty if there is no such thread."""
     lines: list[CodeLine] = []
     is_main = False
     for text in content.decode("utf-8", "replace").splitlines():

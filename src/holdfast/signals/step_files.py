@@ -1,7 +1,7 @@
-"""A run's steps from what it writes itself: a log with a line a step, or the files of TensorBoard or W&B.
+"""A run's steps from its own files: a log with a line a step, or the files of TensorBoard or W&B.
 
-Read are the times and the numbers of steps, nothing else. The file may grow: what was read is not read again.
-TensorBoard's event files are read without TensorBoard: each record has a time and a step in front.
+Only the times and numbers of steps are read. The file may grow: each part is read once. TensorBoard's event
+files are read without TensorBoard: each record begins with a time and a step.
 """
 
 import csv
@@ -29,14 +29,14 @@ STEP_KEYS = ("step", "_step", "global_step", "iteration", "iter", "total_steps")
 STEP_MAX = 2**53
 """Beyond that a float does not tell two steps apart."""
 STEPS_MAX = 1_000_000
-"""Of which the times are kept; older ones go."""
+"""Steps whose times are kept; older ones go."""
 READ_BYTES_MAX = 64 << 20
 """At one look; the rest at the next."""
 RECORD_BYTES_MAX = 16 << 20
 EVENT_FILES, WANDB_FILES = "events.out.tfevents.*", "run-*.wandb"
 WANDB_SUFFIX = ".wandb"
 AHEAD_S = 60.0
-"""A step that is farther ahead of now than clocks differ: its time is not what it is taken for."""
+"""A step farther ahead of now than clocks differ: its time is misread."""
 FORMATS = (
     f"A step has a time ({', '.join(TIME_KEYS)}) and a number ({', '.join(STEP_KEYS)}), as JSON lines or CSV "
     "with a header; or it is a line of Megatron's log; or TensorBoard or Weights & Biases wrote it."
@@ -44,20 +44,20 @@ FORMATS = (
 _MEGATRON = re.compile(
     r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\].*\biteration\s+(?P<step>\d+)/"
 )
-"""A line of Megatron's: `[2026-03-02 09:00:00] iteration 10/ 500 | ...`."""
+"""A line of Megatron's log: `[2026-03-02 09:00:00] iteration 10/ 500 | ...`."""
 _object = msgspec.json.Decoder(dict[str, object])
 _HEAD = struct.Struct("<QI")
 _DOUBLE = struct.Struct("<d")
 
 Shown = tuple[int, int]
-"""When, in ns, and which step."""
+"""The time in ns, and the step."""
 
 
 class Made:
-    """The steps that were made, and made again after a return to a checkpoint. in_order: by time.
+    """The steps that were made, including those repeated after a return to a checkpoint. in_order: by time.
 
-    Many values of one step have a time each: it is done when the first is written. A lower number later on
-    may be a value that came late; two that rise, both below the highest, are steps that are made again.
+    Several values of one step have a time each: the step is done when the first is written. A lower number
+    later on may be a late value; two rising numbers, both below the highest, are repeated steps.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Made:
         self._shown.setdefault(step, at_ns)
 
     def _go_back(self, first: Shown) -> None:
-        """What was made before is kept; from here on numbers that are known count anew."""
+        """Keep the earlier steps; from here on known numbers count anew."""
         self._before += ((at_ns, step) for step, at_ns in self._shown.items() if at_ns < first[0])
         self._since_ns, self._lower = first[0], None
         self._shown = {first[1]: first[0]}
@@ -106,7 +106,7 @@ class StepFiles:
         self._made = Made()
 
     def steps(self) -> list[Shown]:
-        """All that is known, in the order of time."""
+        """All known steps, in order of time."""
         if grown := sorted(shown for path in self._files() for shown in self._grown(path)):
             self._made.take(grown)
         return self._made.in_order
@@ -119,7 +119,7 @@ class StepFiles:
                 f"There is no file of TensorBoard or of Weights & Biases in {self._path}.",
                 hint=f"They are called {EVENT_FILES} and {WANDB_FILES}.",
             )
-        if not self._path.is_file():  # a pipe would be waited for
+        if not self._path.is_file():  # reading a pipe would block
             raise InputError(f"There is no step log {self._path}.", hint="Give a file or a directory.")
         return [self._path]
 
@@ -127,7 +127,7 @@ class StepFiles:
         place = self._places.get(path, 0)
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < place:
-                place = 0  # it was begun anew
+                place = 0  # the file was started anew
             file.seek(place)
             data = file.read(READ_BYTES_MAX)
         if path.match(EVENT_FILES):
@@ -150,7 +150,7 @@ class StepFiles:
 
 
 def _line(line: str, heads: list[str] | None) -> Shown | None:
-    """What a line says; None where it tells no step: such a line costs no other."""
+    """The step in a line; None if it has none, in which case only that line is lost."""
     if found := _MEGATRON.search(line):
         said: dict[str, object] = {"time": found["time"], "step": found["step"]}
     elif heads is not None:
@@ -173,7 +173,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _shown(when: object, step: object) -> Shown | None:
-    """None where these are no time and no number of a step."""
+    """None if these are not a time and the number of a step."""
     try:
         at_ns, number = time_ns(str(when)), int(float(str(step)))
     except (ValueError, OverflowError):
@@ -182,7 +182,7 @@ def _shown(when: object, step: object) -> Shown | None:
 
 
 def _events(data: bytes) -> tuple[list[Shown], int]:
-    """Records that are whole, and how many bytes they have. Each has its length and checksums around it."""
+    """The complete records, and their bytes. Each has its length and checksums around it."""
     found: list[Shown] = []
     place = 0
     while place + _HEAD.size <= len(data):
@@ -197,7 +197,7 @@ def _events(data: bytes) -> tuple[list[Shown], int]:
 
 
 def _event(record: bytes) -> Shown | None:
-    """Of a protobuf `Event`: `wall_time` is field 1, a double, and `step` field 2, a varint."""
+    """From a protobuf `Event`: `wall_time` is field 1, a double, and `step` field 2, a varint."""
     said = dict(islice(wandb_file.fields(record), 2))
     when, step = said.get(1), said.get(2)  # step 0, which the first record has too, is not written
     if not isinstance(when, bytes) or len(when) != _DOUBLE.size or not isinstance(step, int):
@@ -223,7 +223,7 @@ class StepLogSource(WithSteps):
         return max((shown_ns for shown_ns, _ in self._files.steps() if shown_ns <= at_ns), default=None)
 
     def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
-        """As if the run were scraped: at each time the steps that it had written by then."""
+        """The steps as if the run were scraped: at each time those that it had written by then."""
         shown = np.array(self._files.steps(), np.int64).reshape(-1, 2)
         cells = max(1, -(-(window_ns[1] - window_ns[0]) // self._step_ns))
         times_ns = window_ns[1] + np.arange(-cells, 0, dtype=np.int64) * self._step_ns
@@ -232,13 +232,13 @@ class StepLogSource(WithSteps):
             return None
         latest = shown[np.maximum(before, 1) - 1]
         counts = np.where(before > 0, latest[:, 1], np.nan)
-        # The time of a step is that between two writings, not between two looks at them.
+        # The time of a step is that between two entries, not between two looks at them.
         values = between_counts(latest[:, 0], counts)
         return step_frame((self._run,), times_ns, [values])
 
 
 def steps_in(path: Path) -> list[Shown]:
-    """The steps in a log, or in the files of TensorBoard or W&B; none where it is nothing of the kind."""
+    """The steps in a log, or in the files of TensorBoard or W&B; empty for any other file."""
     files, count = StepFiles(path), -1
     try:
         while len(shown := files.steps()) > count:  # a large file is read in parts

@@ -1,7 +1,7 @@
-"""Any metric as a run's step: what `holdfast run` shows of itself, of a run that it does not run.
+"""Any metric as a run's step time: the same that `holdfast run` exports, for a run that it did not start.
 
-The operator names the metric; what it is follows from its name and its values. A count of steps becomes the
-time between them. Which run a series belongs to is told by its labels.
+The operator names the metric; its name and values tell what it is. A count of steps becomes the time between
+them. Labels tell which run a series belongs to.
 """
 
 from abc import ABC, abstractmethod
@@ -24,21 +24,21 @@ UNITS: tuple[tuple[tuple[str, ...], float], ...] = (
     (("_us", "_microseconds", "_usec"), 1e-6),
     (("_ns", "_nanoseconds"), 1e-9),
 )
-"""By the end of a name, what its unit is in seconds; seconds where it does not tell."""
+"""By the end of a name, its unit in seconds; seconds without such an ending."""
 COUNT_ENDINGS = ("_total", "_count", "_step", "_steps", "_iteration", "_iterations")
 COUNT_ROWS_MIN = 3
 LAST_WITHIN_NS = 86_400 * 10**9
-"""How far back a run's last step is looked for."""
+"""How far back to look for a run's last step."""
 MARK_SHARE = 1e-6
-"""Two steps that took equally long are two: the last digits of every other time are marked."""
+"""Two steps that took equally long must differ: the last digits of every other time are marked."""
 
 Meant = Literal["count", "duration", "histogram"]
 RUN_METRICS = ("holdfast_run_step_seconds", "holdfast_run_steps_total")
-"""Of which every run that is watched has at least one."""
+"""Every watched run has at least one of these."""
 
 
 class MetricGuess(msgspec.Struct, frozen=True, kw_only=True):
-    """What a metric is taken for, and what tells: half a sentence."""
+    """What a metric is taken for, and why: half a sentence."""
 
     meant: Meant
     scale_s: float = 1.0
@@ -67,16 +67,16 @@ class WithSteps(ABC):
         return found if steps is None else joined(found, steps)
 
     def last_step_ns(self, run: str, at_ns: int) -> int | None:
-        """When the run made its last step before this moment; None where that is not known."""
+        """When the run made its last step before this moment; None if unknown."""
         return last_step_ns(self._source, run, at_ns)
 
     @abstractmethod
     def _has_steps(self, there: Collection[str]) -> bool:
-        """Whether there is anything to tell steps by. there: the metrics of the source beneath."""
+        """Whether steps can be derived. there: the metrics of the source beneath."""
 
     @abstractmethod
     def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
-        """The steps of the window; None where there are none."""
+        """The steps of the window; None without any."""
 
 
 def without_steps(source: Source) -> Source:
@@ -87,7 +87,7 @@ def without_steps(source: Source) -> Source:
 
 
 def last_step_ns(source: Source, run: str, at_ns: int) -> int | None:
-    """By the files that a run writes, else by the last reading of its step within a day."""
+    """From the run's own files, else from the last reading of its step within a day."""
     if isinstance(source, WithSteps) and (known_ns := source.last_step_ns(run, at_ns)) is not None:
         return known_ns
     frame = source.frame(STEP, (at_ns - LAST_WITHIN_NS, at_ns + 1))
@@ -99,7 +99,7 @@ def last_step_ns(source: Source, run: str, at_ns: int) -> int | None:
 
 
 class SteppedSource(WithSteps):
-    """Another source, with the step of every run that this metric has. told: once it was read."""
+    """Another source, with the steps of every run in this metric. told: set once it was read."""
 
     def __init__(self, source: Source, metric: str) -> None:
         super().__init__(source)
@@ -124,7 +124,7 @@ class SteppedSource(WithSteps):
 
 
 def taken_for(frame: Frame) -> MetricGuess:
-    """By its name, else by its values: a count is whole and never falls."""
+    """Judged by its name, else by its values: a count is whole and never falls."""
     if frame.metric.endswith(COUNT_ENDINGS) or frame.metric in ("step", "steps", "iteration", "global_step"):
         return MetricGuess(meant="count", by="its name ends as a count's does")
     scale_s, by = _unit(frame.metric)
@@ -148,7 +148,7 @@ def _unit(name: str) -> tuple[float, str]:
 
 
 def as_steps(frame: Frame, told: MetricGuess) -> Frame:
-    """The time of a step by run; of several series of a run, of the slowest."""
+    """The step time by run; if a run has several series, that of the slowest."""
     columns: dict[str, list[int]] = {}
     for column, labels in enumerate(frame.labels):
         columns.setdefault(run_of(frame.metric, labels), []).append(column)
@@ -161,7 +161,7 @@ def as_steps(frame: Frame, told: MetricGuess) -> Frame:
 
 
 def _mean_steps(counts: Frame, sums: Frame, unit_s: float) -> Frame:
-    """The mean of the steps between two scrapes, as a histogram or a summary tells it."""
+    """The mean of the steps between two scrapes, from a histogram or a summary."""
     together = joined(counts, msgspec.structs.replace(sums, metric=counts.metric), is_again=True)
     assert together is not None
     middle = len(counts.subjects)
@@ -181,7 +181,7 @@ def _identity(labels: Labels) -> tuple[tuple[str, str], ...]:
 
 
 def run_of(metric: str, labels: Labels) -> str:
-    """By the labels of schedulers; else by that of whoever scrapes it; else the metric's own name."""
+    """By the labels of schedulers; else by the scrape job; else the metric's own name."""
     return job_of(labels) or labels.get("exported_job") or labels.get("job") or metric
 
 
@@ -201,13 +201,13 @@ def step_frame(runs: tuple[str, ...], times_ns: NDArray[np.int64], values: Itera
 def between_counts(times_ns: NDArray[np.int64], counts: Floats) -> Floats:
     """The mean time of the steps since the count last rose; while it stands, that of the last ones.
 
-    So a run that hangs goes on to show its last step, as one that shows its own does.
+    So a hanging run continues to show its last step, as a run with its own metric does.
     """
     return _quotients(times_ns / SECOND_NS, counts)
 
 
 def _quotients(amounts: Floats, counts: Floats) -> Floats:
-    """What was spent for each count since it last rose. After a fall nothing is known until the next rise."""
+    """The amount per count since the count last rose. After a fall nothing is known until the next rise."""
     values = np.full(len(counts), np.nan)
     last: tuple[float, float] | None = None
     shown, mark = np.nan, 0.0
@@ -226,7 +226,7 @@ def _quotients(amounts: Floats, counts: Floats) -> Floats:
 
 
 def runs_in(source: Source, window_ns: tuple[int, int]) -> frozenset[str]:
-    """The runs that have told their step time in this window."""
+    """The runs with a step time in this window."""
     frames = [frame for metric in RUN_METRICS if (frame := source.frame(metric, window_ns)) is not None]
     return frozenset(
         name

@@ -1,10 +1,10 @@
 """The embedded store of signals: a directory of Parquet files that DuckDB reads.
 
-Each `append` is one file, written aside, forced to disk and then given its name: a process that is killed
-loses what it was writing and nothing else. A file never changes, so any number of processes may read while
-others write; DuckDB's own file would let only one process in as soon as it writes. Small files are merged now
-and then by whoever has the lock. A merged file and what it was made of may be there together for a moment, or
-after a crash: a sample that occurs twice is the same sample.
+Each `append` writes one file aside, forces it to disk and then renames it: a killed process loses only what
+it was writing. A file never changes, so any number of processes may read while others write; DuckDB's own
+file would admit only one process as soon as it writes. The process that gets the lock merges small files now
+and then. A merged file and its parts may exist together for a moment, or after a crash: a sample that occurs
+twice is the same sample.
 """
 
 import fcntl
@@ -31,12 +31,12 @@ from holdfast.signals.source import STEP_S
 from holdfast.wording.units import SECOND_NS
 
 MERGE_FILES = 32
-"""So many files are merged into one, and so many of those again: a day at 10 s, 8,640 files, ends as 70."""
+"""This many files are merged into one, and then as many of those: a day at 10 s, 8,640 files, ends as 70."""
 MERGES_MAX = 2
 READ_TRIES_MAX = 5
-"""Files that were listed may have been merged or forgotten before they are read."""
+"""Listed files may have been merged or deleted before they are read."""
 PARTIAL_AGE_S_MAX = 3_600.0
-"""What is still unfinished after this time was left by a process that was killed."""
+"""A file that is still unfinished after this time was left by a killed process."""
 BUSES_METRIC = "DCGM_FI_DEV_GPU_TEMP"
 ALL_TIME_NS = (-(2**63), 2**63 - 1)
 PARTIAL, LOCK = ".partial", "lock"
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class _Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """A file; its name says which times are in it, and how often it was merged."""
+    """A file; its name tells the times in it, and how often it was merged."""
 
     path: Path
     first_ns: int
@@ -55,17 +55,17 @@ class _Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignalStore(Closable):
-    """Signals in a directory, which is made where it is missing."""
+    """Signals in a directory, which is created if missing."""
 
     def __init__(self, path: str | Path, *, step_s: float = STEP_S) -> None:
-        """step_s: of the frames' grid, and how often the readings are taken."""
+        """step_s: of the frames' grid, and the interval of the readings."""
         self._root = Path(path)
         self._step_ns = round(step_s * SECOND_NS)
         try:
             make_private_directory(self._root)
         except OSError as error:
             raise StoreError(
-                f"The signals' directory {self._root} cannot be made: {error.strerror}.",
+                f"Cannot create the signals' directory {self._root}: {error.strerror}.",
                 hint="Give a directory that you may write to.",
             ) from None
         self._engine = duckdb.connect()
@@ -74,7 +74,7 @@ class SignalStore(Closable):
         self._engine.close()
 
     def append(self, readings: Iterable[Reading]) -> None:
-        """Keep these, all of them or none. When it returns they are on disk."""
+        """Write all of these or none. When it returns they are on disk."""
         rows = list(readings)
         if rows:
             times_ns = [row.at_ns for row in rows]
@@ -121,7 +121,7 @@ class SignalStore(Closable):
         return self._read(window_ns, read) or []
 
     def forget(self, before_ns: int) -> int:
-        """Delete the files all of whose samples are older; how many those were."""
+        """Delete the files whose samples are all older, and return how many there were."""
         with self._locked() as is_ours:
             old = [segment for segment in self._segments() if segment.last_ns < before_ns] if is_ours else []
             _delete(segment.path for segment in old)
@@ -134,7 +134,7 @@ class SignalStore(Closable):
         return [segment for segment in found if segment]
 
     def _read(self, window_ns: tuple[int, int], read: Callable[[str], T]) -> T | None:
-        """What `read` makes of the files with samples of that time; None where there are none."""
+        """What `read` makes of the files with samples of that time; None without such files."""
         failure = ""
         for _ in range(READ_TRIES_MAX):
             paths = [
@@ -150,11 +150,11 @@ class SignalStore(Closable):
                 failure = str(error).splitlines()[0].rstrip(".")
         raise StoreError(
             f"The signals in {self._root} cannot be read: {failure}.",
-            hint="Move the file away that is not as `holdfast collect` wrote it.",
+            hint="Move away the file that `holdfast collect` did not write, or that was changed since.",
         )
 
     def _samples(self, metric: str, window_ns: tuple[int, int]) -> Samples | None:
-        """All is asked of the same files, so that the answers fit together."""
+        """All queries read the same files, so that their results fit together."""
         query = "SELECT {} FROM {} WHERE metric = $1 AND at_ns >= $2 AND at_ns < $3 "
         parameters = [metric, *window_ns]
 
@@ -192,7 +192,7 @@ class SignalStore(Closable):
     # -- writing --------------------------------------------------------------------------------------
 
     def _write(self, table: str, first_ns: int, last_ns: int, *, merges: int) -> None:
-        """A new file with all of a table: under another name until it is whole and on disk."""
+        """Write a table to a new file, under another name until it is complete and on disk."""
         path = self._root / f"{first_ns}_{last_ns}_{merges}_{uuid.uuid4().hex}.parquet"
         partial = path.with_suffix(PARTIAL)
         target = partial.as_posix().replace("'", "''")
@@ -202,9 +202,9 @@ class SignalStore(Closable):
             partial.rename(path)
             sync(self._root)
         except (OSError, duckdb.Error) as error:
-            for name in (partial, path):  # the second, where only its directory could not be synced
+            for name in (partial, path):  # the second, if only the directory could not be synced
                 name.unlink(missing_ok=True)
-            # Without the file's name, which is another each time: a failure that goes on is told once.
+            # Without the file's name, which changes each time: a lasting failure is reported once.
             failure = str(error).splitlines()[0].rstrip(".").replace(partial.name, "…")
             raise StoreError(
                 f"The signals cannot be written to {self._root}: {failure}.",
@@ -212,8 +212,8 @@ class SignalStore(Closable):
             ) from None
 
     def merge(self) -> None:
-        """Make one file of many small ones, if there are enough: after each `append`, say. One merge at most,
-        so that none takes long. Who does not get the lock need not.
+        """Merge many small files into one, if there are enough, for example after each `append`. One merge at
+        most, so that none takes long. A process without the lock does nothing.
         """
         with self._locked() as is_ours:
             if not is_ours:
@@ -233,7 +233,7 @@ class SignalStore(Closable):
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Whether the lock is ours; the kernel gives it back when the process dies."""
+        """Whether the lock is ours; the kernel releases it when the process dies."""
         with (self._root / LOCK).open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -257,7 +257,7 @@ def _columns(rows: Sequence[Reading]) -> dict[str, "np.ndarray[tuple[int], np.dt
 
 
 def _segment(path: Path) -> _Segment | None:
-    """None of a file that is not ours."""
+    """None for a file that is not ours."""
     try:
         first_ns, last_ns, merges, _ = path.stem.split("_")
         return _Segment(path=path, first_ns=int(first_ns), last_ns=int(last_ns), merges=int(merges))

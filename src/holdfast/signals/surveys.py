@@ -1,4 +1,4 @@
-"""What live systems say about a topology: Slurm, Kubernetes, Redfish, Prometheus, the embedded store."""
+"""What live systems know about a topology: Slurm, Kubernetes, Redfish, Prometheus, the embedded store."""
 
 from contextlib import closing
 from pathlib import Path
@@ -20,11 +20,11 @@ from holdfast.topology.survey import Survey
 COMMAND_WAIT_S = 30.0
 """Longer than a collector waits: all nodes of a large cluster are many pages."""
 SERIES_WITHIN_NS = 600 * 10**9
-"""How old a series' last sample may be for it to count as there."""
+"""How old a series' last sample may be for the series to count as present."""
 
 
 class Systems(msgspec.Struct, frozen=True, kw_only=True):
-    """The live systems to ask, beside the file. at_ns: as of when, where it is not now and can be asked.
+    """The live systems to ask, besides the file. at_ns: the moment to ask for, if not now.
 
     signals: the embedded store, whose labels tell as much as a Prometheus'.
     """
@@ -58,7 +58,7 @@ def _ask_slurm() -> Survey:
     nodes = ask("scontrol", "show", "node", timeout_s=COMMAND_WAIT_S)
     try:
         switches = ask("scontrol", "show", "topology", timeout_s=COMMAND_WAIT_S)
-    except Unavailable:  # where no tree is configured
+    except Unavailable:  # no tree is configured
         switches = ""
     jobs = ask("squeue", "--json", timeout_s=COMMAND_WAIT_S)
     return slurm.survey(nodes=nodes, switches=switches, jobs=jobs.encode())
@@ -70,7 +70,7 @@ def _ask_redfish(service: Service) -> Survey:
     if not found.kinds:
         raise Unavailable(
             f"{service.title} has no cooling unit that could be read.",
-            hint=f"They are looked for under {redfish.CDUS_PATH}.",
+            hint=f"Holdfast looks for them under {redfish.CDUS_PATH}.",
         )
     return found
 

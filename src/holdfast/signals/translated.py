@@ -1,7 +1,7 @@
-"""Other makers' metrics as those that the detectors read: one table of names, units and kinds.
+"""Other makers' metrics under the names that the detectors read: one table of names, units and kinds.
 
-An AMD GPU has a temperature, a power and a clock as an NVIDIA GPU has; only their names and units differ.
-What has no counterpart here is not translated, and so not read.
+An AMD GPU has a temperature, a power and a clock like an NVIDIA GPU; only names and units differ. Metrics
+without a counterpart are not translated, and so not read.
 """
 
 from typing import Literal
@@ -13,18 +13,18 @@ from holdfast.signals.frame import Floats, Frame, joined, per_second
 from holdfast.signals.source import Source
 
 How = Literal["value", "rate", "share", "generation"]
-"""value: the same, times `scale`. rate: what moves in a second, of a total. share: a percentage of the time
-becomes the time itself, in all. generation: of PCIe, from the rate of a PCIe lane.
+"""value: the same, times `scale`. rate: per second, from a total. share: a percentage of the time becomes the
+accumulated time. generation: of PCIe, from the rate of a lane.
 """
 PREFIXES = ("", "amd_")
-"""AMD's exporter has its names with and without, by version and setting."""
+"""AMD's exporter uses its names with and without the prefix, depending on version and setting."""
 GENERATION_GT_S = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 """Of a PCIe lane, from the first generation on."""
 GENERATION_SLACK = 0.9
 
 
 class Translation(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of another maker, and which one it is here. only: series with this value of a label."""
+    """One metric of another maker, and its counterpart here. only: series with this value of a label."""
 
     name: str
     to: str
@@ -78,16 +78,16 @@ TRANSLATIONS: tuple[Translation, ...] = (
     Translation(name="amd_gpu_MCLK", to="DCGM_FI_DEV_MEM_CLOCK", scale=1e-6),
     Translation(name="amd_gpu_use_percent", to="DCGM_FI_DEV_GPU_UTIL"),
 )
-"""Of several that mean the same, the first that a GPU has counts."""
+"""If several mean the same, the first that a GPU has counts."""
 _BY_TARGET: dict[str, list[Translation]] = {}
 for _one in TRANSLATIONS:
     _BY_TARGET.setdefault(_one.to, []).append(_one)
 SEVERAL = frozenset({"DCGM_FI_DEV_THERMAL_VIOLATION"})
-"""What a GPU may have several series of: reasons that are told one by one."""
+"""Metrics of which a GPU may have several series: one per reason."""
 
 
 class TranslatedSource:
-    """Another source, with what other makers' GPUs say under the names that are read."""
+    """Another source, with the metrics of other makers' GPUs under the names that the detectors read."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -107,7 +107,7 @@ class TranslatedSource:
         return found
 
     def _names(self) -> frozenset[str]:
-        """Asked for once: this source is for one evaluation."""
+        """Requested once: this source serves one evaluation."""
         if self._there is None:
             self._there = frozenset(self._source.metrics())
         return self._there

@@ -1,7 +1,7 @@
-"""Units that contradict a metric's name, told from physics, from the wall clock and from peers.
+"""Detect units that contradict a metric's name, from physics, from the wall clock and from peers.
 
-Pure arithmetic over what each series shows; `quality` mends with the answers. Where the two readings of a
-number are equally possible, nothing is changed.
+Pure arithmetic over the values of each series; `quality` corrects them with the answers. If both readings of
+a number are equally possible, nothing is changed.
 """
 
 from typing import Any
@@ -16,23 +16,24 @@ from holdfast.signals.frame import Floats
 Flags = NDArray[np.bool_]
 
 PEERS_MIN = 3
-"""So many others must agree before a number that might be true is called wrong."""
+"""This many others must agree before a number that might be true is called wrong."""
 NEAR_K, FAR_K = 4.0, 8.0
-"""A coolant is as warm as its peers', or it is not."""
+"""A coolant within the first distance is as warm as its peers'; beyond the second it is not."""
 PEER_SPREAD_K = 12.0
 """How far a loop in trouble may be from its peers."""
 W_PER_KW = 1_000.0
 WATTS_FACTOR_MIN, WATTS_SPREAD = 100.0, 5.0
 NS_FROM_US = 1_000.0
 US_PER_S_MAX = 1.5e6
-"""A counter of microseconds cannot grow by more in a second, allowing for scrapes that come late."""
+"""A counter of microseconds cannot grow faster per second, allowing for late scrapes."""
 US_PER_S_MIN = 2e5
-"""One that never grows by this much either counts microseconds of a throttle of some percent or nanoseconds
-of one that is nothing; only at a fifth of the time and more is the first the likelier by far."""
+"""A slower counter may count microseconds of a throttle of some percent, or nanoseconds of a negligible one.
+Only from a fifth of the time on is the first far more likely.
+"""
 
 
 class Clocked(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """By series: whether it counts microseconds for sure, and whether that cannot be told."""
+    """By series: whether it certainly counts microseconds, and whether that cannot be decided."""
 
     in_us: Flags
     unclear: Flags
@@ -51,7 +52,7 @@ def in_fahrenheit(metric: Metric, levels: Floats) -> Flags:
 
 
 def in_watts(metric: Metric, levels: Floats) -> Flags:
-    """Which series, by their usual level, are in W where kW is said."""
+    """Which series, by their usual level, are in W although the name says kW."""
     _, high = _bounds(metric)
     plausible = levels <= high
     usual = np.median(levels[plausible]) if plausible.any() else np.nan
@@ -63,9 +64,9 @@ def in_watts(metric: Metric, levels: Floats) -> Flags:
 
 
 def clocked(hosts: tuple[str, ...], peaks: Floats) -> Clocked:
-    """Which series of a time in ns are in us after all. peaks: the fastest growth of each per second.
+    """Which series of a time in ns are really in us. peaks: the fastest growth of each per second.
 
-    An exporter has one unit for all of its GPUs, so the fastest of a host tells for all of them.
+    An exporter has one unit for all its GPUs, so the fastest GPU of a host decides for all of them.
     """
     _, host = np.unique(np.array(hosts, dtype=object).astype(str), return_inverse=True)
     fastest = np.zeros(host.max(initial=-1) + 1)

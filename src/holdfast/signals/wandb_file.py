@@ -1,8 +1,8 @@
-"""The file that Weights & Biases writes of a run (`run-*.wandb`): the time and the number of each step.
+"""The file that Weights & Biases writes for a run (`run-*.wandb`): the time and the number of each step.
 
-It is a log as LevelDB writes it: blocks of 32 KiB, in which a record is whole or in pieces, after a head of
-seven bytes of its own. Each record is a protobuf message, of which only a history is read: its items have a
-key, in one of two ways, and a value as JSON. Checksums are not: what does not make sense tells no step.
+It is a log in LevelDB's format: blocks of 32 KiB, in which a record is whole or in pieces, after a W&B header
+of seven bytes. Each record is a protobuf message, of which only a history is read: its items have a key, in
+one of two ways, and a value as JSON. Checksums are ignored: records that make no sense give no step.
 """
 
 import struct
@@ -19,16 +19,16 @@ WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 RECORD_BYTES_MAX = 16 << 20
 HISTORY, ITEM, STEP, STEP_NUMBER = 2, 1, 2, 1
 KEY, NESTED_KEY, VALUE_JSON = 1, 2, 16
-"""Numbers of fields, as wandb_internal.proto has them."""
+"""Numbers of fields, from wandb_internal.proto."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 VARINT_BYTES_MAX = 10
 _HEAD = struct.Struct("<IHB")
 
 
 def told(data: bytes, offset: int) -> tuple[list[tuple[object, object]], int]:
-    """The time and the step of each history in these bytes, and how many of them were used.
+    """The time and the step of each history in these bytes, and how many bytes were used.
 
-    offset: where in the file they begin. A record that is not all there is left for the next time.
+    offset: where in the file they begin. An incomplete record is left for the next time.
     """
     found: list[tuple[object, object]] = []
     if not offset and not data.startswith(MAGIC):
@@ -47,7 +47,7 @@ def _records(data: bytes, offset: int) -> Iterator[tuple[bytes, int]]:
     pieces: list[bytes] = []
     while True:
         left = BLOCK_BYTES - (offset + place) % BLOCK_BYTES
-        if left < _HEAD.size:  # too little for a head: it begins with the next block
+        if left < _HEAD.size:  # too little for a header: it begins with the next block
             place += left
             continue
         if place + _HEAD.size > len(data):
@@ -56,7 +56,7 @@ def _records(data: bytes, offset: int) -> Iterator[tuple[bytes, int]]:
         if kind not in (WHOLE, FIRST, MIDDLE, LAST) or _HEAD.size + length > left:
             if place + left > len(data):
                 return
-            pieces, place = [], place + left  # not a record: what follows begins with the next block
+            pieces, place = [], place + left  # not a record: continue with the next block
             continue
         end = place + _HEAD.size + length
         if end > len(data):
@@ -72,7 +72,7 @@ def _records(data: bytes, offset: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _history(record: bytes) -> tuple[object, object] | None:
-    """When and which step; None for a record of another kind."""
+    """The time and the step; None for a record of another kind."""
     said: dict[str, object] = {}
     for number, value in fields(record):
         if number != HISTORY or not isinstance(value, bytes):
@@ -104,7 +104,7 @@ def _item(data: bytes) -> dict[str, object]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message, until something is none."""
+    """The fields of a protobuf message, up to the first malformed one."""
     place = 0
     while place < len(data):
         tag, place = _varint(data, place)
@@ -127,7 +127,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """A number and where it ends; beyond the data where it has no end."""
+    """A number and where it ends; a place beyond the data if it is incomplete."""
     number = shift = 0
     for at in range(place, min(place + VARINT_BYTES_MAX, len(data))):
         number |= (data[at] & 0x7F) << shift

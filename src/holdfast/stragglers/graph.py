@@ -1,8 +1,8 @@
 """What waits for what: the operations of some steps as a graph, in an order in which it can be computed.
 
-A node is an operation, or a meeting: the moment at which the last participant of a communication is there. An
-operation that communicates waits for its meeting, and the meeting for all that its participants wait for, so
-there is one rule for the whole graph: a node ends its own duration after the last of those it waits for. The
+A node is an operation, or a meeting: the moment at which the last participant of a communication arrives. A
+communication waits for its meeting, and the meeting for everything that its participants wait for, so one
+rule holds for the whole graph: a node ends its own duration after the last node that it waits for. The
 duration of a communication is that of its transfer alone, from the meeting on.
 """
 
@@ -20,12 +20,12 @@ from holdfast.stragglers.trace import Floats, Ints, Trace
 PLACES_MAX = 4
 """Most operations wait for no more than these; a meeting may wait for all workers."""
 CONTRADICTION_S = 0.01
-"""What began so much before the end of another operation did not wait for that, and what ended so much before
-the last participant came was not there: rows are missing or numbered wrongly. The published analysis allows
-as much.
+"""An operation that began this long before another ended did not wait for it, and one that ended this long
+before the last participant came did not take part: rows are missing or misnumbered. The published analysis
+allows as much.
 """
 CLOCK_ERROR_S = 5e-5
-"""By how much times of one worker may be off; the published analysis allows as much."""
+"""Times of one worker may be off by this much; the published analysis allows as much."""
 
 Edges = list[tuple[Ints, Ints]]
 Mask = NDArray[np.bool_]
@@ -34,9 +34,9 @@ Mask = NDArray[np.bool_]
 class GraphLevel(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that wait only for earlier levels: those from `first` to `last`, in the graph's order.
 
-    Those that wait for most come first. The n-th of `places` has the n-th node before each of as many nodes
-    as have so many. Nodes with more than fit there are the first; all of theirs are in `crowd`, and those of
-    each begin at its offset.
+    Nodes that wait for the most come first. The n-th of `places` holds the n-th predecessor of each node that
+    has so many. Nodes with more predecessors than fit there come first; all their predecessors are in
+    `crowd`, those of each node from its offset on.
     """
 
     first: int
@@ -49,7 +49,7 @@ class GraphLevel(msgspec.Struct, frozen=True, kw_only=True):
 class Graph(msgspec.Struct, frozen=True, kw_only=True):
     """row: the operation of each node, -1 for a meeting; duration_s: of each operation, or of its transfer.
 
-    ends: the nodes nothing waits for, step by step; `end_offsets`: where those of a step begin.
+    ends: the nodes that nothing waits for, step by step; `end_offsets`: where those of a step begin.
     """
 
     rows: slice
@@ -69,7 +69,7 @@ def build(trace: Trace, rows: slice) -> Graph:
     waits = part.end_s[source] <= part.start_s[target] + CONTRADICTION_S
     source, target = source[waits], target[waits]
     meeting, durations_s = _met(part)
-    # What a participant waits for, its meeting waits for.
+    # A meeting waits for everything that its participants wait for.
     target = np.where(meeting[target] >= 0, meeting[target] + part.count, target)
     participants = np.flatnonzero(meeting >= 0)
     source = np.concatenate([source, meeting[participants] + part.count])
@@ -79,7 +79,7 @@ def build(trace: Trace, rows: slice) -> Graph:
 
 def _met(part: "_Part") -> tuple[Ints, Floats]:
     """The number of each row's meeting, -1 for none, and its duration, which for a communication begins when
-    the last participant does.
+    the last participant arrives.
     """
     meeting, count = part.meetings()
     durations_s = part.end_s - part.start_s
@@ -94,16 +94,16 @@ def _met(part: "_Part") -> tuple[Ints, Floats]:
 
 
 def _numbered_anew(meeting: Ints) -> Ints:
-    """Without gaps: a meeting that nobody came to would be a node that nothing leads to."""
+    """Number meetings without gaps: an empty meeting would be a node that nothing leads to."""
     found, number = np.unique(meeting, return_inverse=True)
     renumbered: Ints = number - (1 if len(found) and found[0] < 0 else 0)
     return renumbered
 
 
 class _Part:
-    """The columns of some rows, and the edges between them by what they come from.
+    """The columns of some rows, and the edges between them by origin.
 
-    track: the number of a row's step and worker; rows are in the order of tracks and, within one, of starts.
+    track: the number of a row's step and worker; rows are ordered by track and, within one, by start.
     """
 
     def __init__(self, trace: Trace, rows: slice) -> None:
@@ -123,7 +123,7 @@ class _Part:
             {*map(op.type_of, trace.kinds)}
             - {*op.TRANSFERS, *op.TAIL, *op.AMONG_REPLICAS, *op.IN_PROGRAM_ORDER}
         )
-        # Ends of transfers with direction, border and microbatch, which `transferring` finds out.
+        # Ends of transfers with direction, border and microbatch, which `transferring` collects.
         self._pairs: list[tuple[Ints, Ints, Ints, Ints]] = []
 
     def _of(self, kinds: set[str] | frozenset[str]) -> Ints:
@@ -144,8 +144,8 @@ class _Part:
     # -- transfers between stages ----------------------------------------------------------------------
 
     def transferring(self) -> Edges:
-        """Each end of a transfer in order with its like, after the computation that made the data or before
-        the one that needs them.
+        """Each end of a transfer in order with others of its type, after the computation that made the data
+        or before the one that needs them.
         """
         edges: Edges = []
         for direction in op.DIRECTIONS:
@@ -155,7 +155,7 @@ class _Part:
         return [*edges, *self._first_backward()]
 
     def _bound(self, rows: Ints, direction: str, end: str) -> Edges:
-        """Ends of transfers with their computations; what has a peer is noted for the meetings."""
+        """Ends of transfers with their computations; those with a peer are noted for the meetings."""
         computed = self._of({f"{direction}-compute"})
         if not len(rows) or not len(computed):
             return []
@@ -180,7 +180,7 @@ class _Part:
         return (chunk, chunk < last) if leaves else (chunk - 1, chunk > 0)
 
     def _chunks(self, computed: Ints) -> tuple[Ints, int]:
-        """The chunk of the whole model that each computation belongs to, and the last one there is."""
+        """The chunk of the whole model that each computation belongs to, and the last chunk."""
         stages = {stage: number for number, stage in enumerate(self.trace.stages)}
         stage = np.array([stages[worker.stage] for worker in self.trace.workers])[self.worker[computed]]
         derived = np.maximum(0, self.chunk[computed]) * len(stages) + stage
@@ -189,17 +189,17 @@ class _Part:
         return chunk, int(chunk.max())
 
     def _microbatches(self, computed: Ints) -> Ints:
-        """Their numbers; where these are not told, their order within the track and chunk."""
+        """Their numbers; without numbers, their order within the track and chunk."""
         told = self.microbatch[computed]
         if len(told) and told.min() >= 0:
             return told
         return _occurrence(np.stack([self.track[computed], self._chunks(computed)[0]]))
 
     def _matched(self, rows: Ints, computed: Ints, has_peer: Mask, end: str) -> tuple[Ints, Ints]:
-        """Rows that belong to a computation, and the position of that in `computed`.
+        """Rows that belong to a computation, and its position in `computed`.
 
-        They are as many as the computations of the track, or as those of them that have a peer, in order; or
-        the one without a peer is missing at the very beginning or end. Else times decide.
+        In order, there are as many rows as computations of the track, or as those with a peer; or the one
+        without a peer is missing at the very beginning or end. Otherwise times decide.
         """
         rows = self._launched(rows, computed, end)
         track = self.track[computed]
@@ -216,8 +216,8 @@ class _Part:
         return rows[known], position[known]
 
     def _launched(self, rows: Ints, computed: Ints, end: str) -> Ints:
-        """Without those that a profiler wrote although they were never launched: receives after the last
-        computation of their track has begun, sends before the first has ended.
+        """Leave out transfers that a profiler wrote although they were never launched: receives after the
+        last computation of their track has begun, sends before the first has ended.
         """
         tracks, count = self.track[computed], np.bincount(self.track[computed], minlength=self.tracks)
         rows = rows[count[self.track[rows]] > 0]
@@ -229,7 +229,7 @@ class _Part:
         return rows[launched]
 
     def _in_turn(self, rows: Ints, computed: Ints, expected: Mask) -> Ints:
-        """Where a track has as many rows as expected computations, the n-th belongs to the n-th; else -1."""
+        """If a track has as many rows as expected computations, the n-th belongs to the n-th; else -1."""
         wanted = np.flatnonzero(expected)
         tracks = self.track[computed[wanted]]
         track = self.track[rows]
@@ -241,7 +241,7 @@ class _Part:
         return turn
 
     def _lanes_fit(self, rows: Ints, computed: Ints, has_peer: Mask, end: str) -> Mask:
-        """Rows of tracks in which no data arrive after they were used, or leave before they were there."""
+        """Rows of tracks in which no data arrive after their use, or leave before they exist."""
         if end == "recv":
             contradicts = self.end_s[rows] > self.start_s[computed] + CONTRADICTION_S
         else:
@@ -264,7 +264,7 @@ class _Part:
         return moment
 
     def _ended(self, rows: Ints) -> Floats:
-        """When each of these has ended, and all before it."""
+        """When each of these and all before it have ended."""
         ended: Floats = np.maximum.accumulate(self._moment(rows, self.end_s))
         return ended
 
@@ -300,7 +300,7 @@ class _Part:
             ),
             self._joined(_last(self._chunk_key(backward), backward), _first(self._chunk_key(early), early)),
         ]
-        # One that does not say its chunk is for whatever the worker does first.
+        # A gather that does not name its chunk serves the worker's first computation.
         unsaid = gathered[self.chunk[gathered] < 0]
         edges.append(self._joined(_last(self.track[unsaid], unsaid), _first(self.track[forward], forward)))
         return edges
@@ -324,7 +324,7 @@ class _Part:
     # -- the end of the step ---------------------------------------------------------------------------
 
     def finishing(self) -> Edges:
-        """What follows the last computation, in the order of `TAIL`."""
+        """The operations after the last computation, in the order of `TAIL`."""
         early = self._is_early()
         rows = self._of(frozenset(op.TAIL))
         order = np.array([op.TAIL.index(kind) if kind in op.TAIL else -1 for kind in self.trace.kinds])
@@ -345,18 +345,18 @@ class _Part:
     # -- program order ---------------------------------------------------------------------------------
 
     def observed(self) -> Edges:
-        """Communication of a profiler's trace: it waited for the computation that had ended when it began,
+        """Communication in a profiler's trace: it waited for the computation that had ended when it began,
         and a worker that had nothing else to do when it ended was waiting for it.
         """
         rows, computed = self._of(op.IN_PROGRAM_ORDER), self.in_order
         edges: Edges = [self._streams(rows)]
         if len(rows) and len(computed):
             edges += [self._before_launch(rows, computed), self._after_wait(rows, computed)]
-        # Rows of a track are in the order of starts: what came first cannot have waited for what came later.
+        # Rows of a track are ordered by start: an earlier row cannot have waited for a later one.
         return [(before[before < after], after[before < after]) for before, after in edges]
 
     def _streams(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Each after the one before it of its type and communicator, which is the same one everywhere."""
+        """Each row after the one before it of its type and communicator: all ranks have that order."""
         types = [op.type_of(kind) for kind in self.trace.kinds]
         number = np.array([types.index(kind) for kind in types])[self.kind[rows]]
         keys = np.stack([self.track[rows], number, self.chunk[rows]])
@@ -382,11 +382,11 @@ class _Part:
     # -- meetings --------------------------------------------------------------------------------------
 
     def meetings(self) -> tuple[Ints, int]:
-        """The number of each row's meeting, -1 for none, and how many meetings there are."""
+        """The number of each row's meeting, -1 for none, and the number of meetings."""
         meeting, count = np.full(self.count, -1), 0
         for rows, keys in self._gatherings():
             if len(rows):
-                # Nobody takes part twice: what looks like it is another occasion.
+                # No worker takes part twice: a second row belongs to another meeting.
                 keys = np.vstack([keys, _occurrence(np.vstack([self.track[rows], keys]))])
                 number = _numbered(keys)
                 meeting[rows] = number + count
@@ -394,7 +394,7 @@ class _Part:
         return meeting, count
 
     def _gatherings(self) -> Iterator[tuple[Ints, Ints]]:
-        """Rows that may meet, with what those that do have in common."""
+        """Rows that may meet, with the key that rows of one meeting share."""
         places = np.array([(one.dp_rank, one.stage, one.slot) for one in self.trace.workers]).T
         for kinds, shared in (
             (op.AMONG_REPLICAS, (1, 2)),
@@ -472,7 +472,7 @@ def _ordered(part: _Part, source: Ints, target: Ints, durations_s: Floats) -> Gr
 
 
 def _levels(part: _Part, source: Ints, target: Ints, nodes: int) -> Ints:
-    """The length of the longest way to each node."""
+    """The length of the longest path to each node."""
     source_order = np.argsort(source, kind="stable")
     target = target[source_order]
     begins = np.searchsorted(source[source_order], np.arange(nodes + 1))
@@ -501,7 +501,7 @@ def _circle(part: _Part, row: int) -> InputError:
 
 
 def _sliced(bounds: Ints, before: Ints, waits: Ints) -> Iterator[GraphLevel]:
-    """Levels from the second on; nothing is waited for in the first. before: of one node after another."""
+    """Levels from the second on; nodes of the first wait for nothing. before: of one node after another."""
     begins = np.concatenate([[0], np.cumsum(waits)])
     for first, last in pairwise(bounds[1:].tolist()):
         counts, offsets = waits[first:last], begins[first:last]
@@ -519,7 +519,7 @@ def _sliced(bounds: Ints, before: Ints, waits: Ints) -> Iterator[GraphLevel]:
 def _endings(part: _Part, row: Ints, before: Ints) -> dict[str, Ints]:
     is_end = np.ones(len(row), dtype=bool)
     is_end[before] = False
-    ends = np.flatnonzero(is_end)  # operations all: a meeting has its participants after it
+    ends = np.flatnonzero(is_end)  # all are operations: a meeting has its participants after it
     step = part.step[row[ends]] - part.step[0]
     order = np.argsort(step, kind="stable")
     steps = int(part.step[-1] - part.step[0]) + 1

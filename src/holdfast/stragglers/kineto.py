@@ -1,10 +1,10 @@
 """Traces of the PyTorch profiler (Kineto): one JSON file a rank, together a trace of a data-parallel run.
 
-A step is what the profiler marks `ProfilerStep#N`. Communication is what NCCL's kernels do, or without a GPU
-what gloo does. The computation of a rank is what its GPU computes; without one it is all that its marked
-phases (`record_function("forward")` and the like) and operators take, but for the time in which communication
-is on its way and no operator runs: then the rank waits. Computation is cut where a communication is launched,
-so that the graph knows what that had to wait for.
+The profiler marks a step as `ProfilerStep#N`. Communication is the work of NCCL's kernels, or without a GPU
+that of gloo. The computation of a rank is the work of its GPU; without one it is the time of its marked
+phases (`record_function("forward")` and the like) and operators, except while communication is on its way and
+no operator runs: then the rank waits. Computation is cut at each launch of a communication, so that the graph
+knows what the communication had to wait for.
 """
 
 import re
@@ -24,7 +24,7 @@ from holdfast.stragglers.trace import NUMBER_MAX, Floats, Trace, from_columns
 FILES_MAX = 100_000
 BYTES_MAX = 4 * 2**30
 ALIGNED_MIN = 3
-"""Clocks are compared over at least so many common collectives."""
+"""Clocks are compared over at least this many common collectives."""
 
 _HINT = (
     "Write one with torch.profiler's export_chrome_trace for each rank; name a file or the directory of all."
@@ -46,7 +46,7 @@ _COLLECTIVES = {
     "gather": "gather",
     "scatter": "scatter",
 }
-"""What a name may contain, the longer words first, and what that is here."""
+"""Words that a name may contain, the longer ones first, and the type here."""
 _PHASES = {"backward": "backward", "forward": "forward", "optim": "optimizer-step", "data": "data"}
 UNMARKED = "compute"
 
@@ -148,7 +148,7 @@ def _operations(events: Sequence[_Event]) -> Iterable[_Operation]:
 
 
 def _activity(spans: Sequence[_Event]) -> tuple[list[_Event], list[_Event]]:
-    """Communication in the order of starts, and computation: what a GPU did, or without one what ran here."""
+    """Communication in order of starts, and computation: the GPU's, or without one this machine's."""
     device = [event for event in spans if event.cat in {"kernel", "gpu_memcpy", "gpu_memset"}]
     if device:
         communication = [event for event in device if event.name.lower().startswith("nccl")]
@@ -157,13 +157,13 @@ def _activity(spans: Sequence[_Event]) -> tuple[list[_Event], list[_Event]]:
         work += [event for event in spans if event.cat == "user_annotation" and _phase(event.name) == "data"]
     else:
         communication = [event for event in spans if _BACKEND.match(event.name)]
-        # Older profilers call communication and the marks of steps operations as well: neither is work.
+        # Older profilers also list communication and step marks as operations: neither is work.
         work = [event for event in spans if event.cat == "cpu_op" and not _NO_WORK.match(event.name)]
     return sorted(communication, key=lambda event: event.ts), work
 
 
 def _steps(spans: Sequence[_Event]) -> dict[int, tuple[float, float]]:
-    """When each step began and ended; all there is, where none is marked."""
+    """When each step began and ended; the whole trace if no step is marked."""
     steps: dict[int, tuple[float, float]] = {}
     for event in spans:
         if (found := _STEP.match(event.name)) and (
@@ -186,7 +186,7 @@ def _collective(name: str) -> str:
 
 
 def _numbered(communication: Sequence[_Event]) -> list[tuple[str, int]]:
-    """Each with its type and number among those of its type and communicator, as all ranks count them."""
+    """The type of each, with its number among those of its type and communicator, which all ranks share."""
     counts: dict[tuple[str, int], int] = {}
     numbered = []
     for event in communication:
@@ -204,7 +204,7 @@ def _computation(
     work: Sequence[_Event],
     phases: Sequence[_Event],
 ) -> Iterable[_Operation]:
-    """What the rank computed in a step: an operation for each phase between launches of communication."""
+    """The rank's computation in a step: one operation for each phase between launches of communication."""
     on_device = any(event.cat == "kernel" for event in work)
     edges = _edges(bounds, [*communication, *work, *phases])
     running = _covered(edges, work)
@@ -233,7 +233,7 @@ def _edges(bounds: tuple[float, float], events: Sequence[_Event]) -> Floats:
 
 
 def _covered(edges: Floats, events: Sequence[_Event]) -> NDArray[np.bool_]:
-    """Between which edges some of these events was under way."""
+    """The intervals between edges in which any of these events was under way."""
     depth = np.zeros(len(edges) + 1, np.int64)
     np.add.at(depth, np.searchsorted(edges, [event.ts for event in events]), 1)
     np.add.at(depth, np.searchsorted(edges, [event.end for event in events]), -1)
@@ -242,7 +242,7 @@ def _covered(edges: Floats, events: Sequence[_Event]) -> NDArray[np.bool_]:
 
 
 def _phase_of(edges: Floats, phases: Sequence[_Event]) -> NDArray[np.int64]:
-    """The number of the phase between each two edges: the innermost one, and one more for none."""
+    """The number of the phase between each two edges: the innermost one; the last number for none."""
     names = list(dict.fromkeys(_PHASES.values()))
     number = np.full(len(edges) - 1, len(names))
     for event in sorted(phases, key=lambda event: -event.dur):
@@ -279,7 +279,7 @@ def _joined(ranks: dict[int, list[_Operation]]) -> Trace:
 
 
 def _offsets(ranks: dict[int, list[_Operation]]) -> dict[int, float]:
-    """By how much the clock of each rank is ahead: a collective ends everywhere at about the same time."""
+    """How far the clock of each rank is ahead: a collective ends everywhere at about the same time."""
     ends: dict[tuple[int, str, int], dict[int, float]] = {}
     for rank, operations in ranks.items():
         for one in operations:

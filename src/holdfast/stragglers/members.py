@@ -1,6 +1,6 @@
-"""The parts of a run's steps, as its members measure them: data, computation, exchange with the others.
+"""The parts of a run's steps, as measured by its members: data, computation, exchange with the others.
 
-A step of the run ends for all members with the exchange, so the next one begins for all of them together.
+A step ends for all members with the exchange, so the next one begins for all of them together.
 """
 
 from pathlib import Path

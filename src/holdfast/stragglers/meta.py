@@ -1,4 +1,4 @@
-"""What a trace does not say of its job: its name, and how many of everything there should be."""
+"""What a trace does not say about its job: its name, and the sizes of its groups."""
 
 from pathlib import Path
 
@@ -10,16 +10,11 @@ from holdfast.stragglers.trace import Trace
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of a job's groups: data parallel, data-sequence parallel, pipeline, tensor, virtual pipeline."""
+    """A job's name, and the sizes of its data-parallel and pipeline groups; other keys are ignored."""
 
     trial_name: str = ""
-    run_id: int = 0
     dp_size: int | None = None
-    dsp_size: int = 1
     pp_size: int | None = None
-    tp_size: int = 1
-    vpp_size: int = 1
-    world_size: int | None = None
 
 
 def read_meta(path: Path) -> Meta:
@@ -32,13 +27,13 @@ def _meta(text: str) -> Meta:
     try:
         if said := document.read(text).data:
             return msgspec.convert(said, Meta)
-        raise InputError("It says nothing.")
+        raise InputError("It is empty.")
     except (InputError, msgspec.ValidationError) as error:
         raise InputError(f"It does not describe a job: {str(error).rstrip('.')}.", hint=_HINT) from None
 
 
 def gaps(meta: Meta, trace: Trace) -> list[str]:
-    """Sentences on what the trace lacks of the job, so that nobody takes a part for the whole."""
+    """Sentences on what the trace lacks of the job, so that a part is not taken for the whole."""
     found = []
     for there, wanted, noun in (
         (len(trace.dp_ranks), meta.dp_size, "data-parallel ranks"),

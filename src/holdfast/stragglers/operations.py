@@ -1,8 +1,8 @@
-"""The types of operations a trace may have, and what each waits for.
+"""The types of operations that a trace may have, and what each waits for.
 
 A type that is not named here is a computation that runs in order with the others of its worker, so a trace
-may have parts of its own. A name may go on after a slash, as `backward/3` does: such parts have an ideal of
-their own each, because they are not the same work, and are one operation for whoever reads about them.
+may have parts of its own. A name may continue after a slash, as in `backward/3`: each such part has its own
+ideal, because it is different work, but reports show all parts as one operation.
 """
 
 FORWARD = "forward-compute"
@@ -10,7 +10,7 @@ BACKWARD = "backward-compute"
 GATHER_PARAMS = "params-all-gather"
 SCATTER_GRADS = "grads-reduce-scatter"
 SEPARATE_GRADS = "separate-grads-all-reduce"
-"""Where a worker has these, its gradients are scattered while the backward pass still runs."""
+"""A worker with these scatters its gradients while the backward pass still runs."""
 LAYERNORM = "layernorm-grads-all-reduce"
 EMBEDDING = "embedding-grads-all-reduce"
 COLLECTOR = "gc"
@@ -38,9 +38,9 @@ IN_PROGRAM_ORDER = frozenset(
         *("gather", "scatter", "exchange", "send-recv"),
     }
 )
-"""Communication of profilers' traces: what it waited for, and what waited for it, is read from the times."""
+"""Communication in profilers' traces: its dependencies are derived from the times."""
 UNPAIRED = frozenset({"send-recv"})
-"""Of these, what does not say who its peer was: it waits for nobody else."""
+"""Those of them that do not name their peer: they wait for no other worker."""
 
 COMMUNICATION = frozenset(
     {*TRANSFERS, *AMONG_REPLICAS, *AMONG_STAGES, *AMONG_ALL, LAYERNORM, *IN_PROGRAM_ORDER}
@@ -48,7 +48,7 @@ COMMUNICATION = frozenset(
 
 
 def type_of(kind: str) -> str:
-    """The type, without what tells its parts apart."""
+    """The type, without the part."""
     return kind.partition("/")[0]
 
 

@@ -1,4 +1,4 @@
-"""How the durations of computations vary, which tells what kind of thing makes them vary.
+"""How the durations of computations vary, which tells the kind of cause.
 
 A slow machine is slow all the time. Long sequences make the forward and the backward pass of a microbatch
 long together, wherever it lands. A pause, as of a garbage collector, lengthens one operation by much more
@@ -13,15 +13,15 @@ from holdfast.stragglers import operations as op
 from holdfast.stragglers.trace import Floats, Ints, Trace
 
 PAUSE_RATIO_MIN = 1.5
-"""An operation this many times as long as is usual for its worker and type was interrupted."""
+"""An operation this many times as long as usual for its worker and type was interrupted."""
 PAIRS_MIN = 8
 """A correlation of fewer pairs says nothing."""
 
 
 class Pattern(msgspec.Struct, frozen=True, kw_only=True):
-    """forward_backward: the correlation of both passes of a microbatch, apart from what their worker usually
-    takes; None where there are too few. pauses: how many operations were interrupted, on how many workers,
-    and the largest part of their time that one worker has.
+    """forward_backward: the correlation of both passes of a microbatch, relative to the usual times of their
+    worker; None if there are too few. pauses: how many operations were interrupted, on how many workers, and
+    the largest share of their time on one worker.
     """
 
     forward_backward: float | None
@@ -43,7 +43,7 @@ def pattern_of(trace: Trace) -> Pattern:
 
 
 def evened_s(trace: Trace, durations_s: Floats) -> Floats:
-    """Every computation takes the mean of its type on its worker; communication is left as it is."""
+    """Set every computation to the mean of its type on its worker; leave communication as it is."""
     cell = _cell(trace)
     sums = np.bincount(cell, weights=durations_s)
     means = sums / np.maximum(1, np.bincount(cell))
@@ -51,7 +51,7 @@ def evened_s(trace: Trace, durations_s: Floats) -> Floats:
 
 
 def without_pauses_s(trace: Trace, durations_s: Floats) -> Floats:
-    """What was interrupted takes as long as usual."""
+    """Set interrupted operations to their usual duration."""
     return np.where(_is_pause(trace, durations_s), _usual_s(trace, durations_s), durations_s)
 
 
@@ -83,7 +83,7 @@ def _usual_s(trace: Trace, durations_s: Floats) -> Floats:
 
 
 def _correlation(trace: Trace) -> float | None:
-    """Of both passes of the same microbatch, each relative to the mean of its worker."""
+    """The correlation of both passes of a microbatch, each relative to the mean of its worker."""
     relative = trace.duration_s / np.maximum(evened_s(trace, trace.duration_s), 1e-12)
     sides = [_passes(trace, kind) for kind in (op.FORWARD, op.BACKWARD)]
     if any(side is None for side in sides):

@@ -1,4 +1,4 @@
-"""Traces in whatever form they come, told apart by their names and columns."""
+"""Read traces of any form; names and columns tell the forms apart."""
 
 from pathlib import Path
 from typing import Literal, get_args
@@ -12,7 +12,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 def read_trace(path: Path, form: Format | None = None) -> Trace:
-    """The trace in this file or directory; without a form it is told by its name."""
+    """The trace in this file or directory; without a form, its name decides."""
     match form or _form(path):
         case "table":
             return read_table(path)

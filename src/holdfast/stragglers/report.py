@@ -1,4 +1,4 @@
-"""All that is told of a trace: its figures, the verdict, and where its workers stand."""
+"""The report on a trace: its figures, the verdict, and the scores of its workers by place."""
 
 from collections.abc import Iterator
 
@@ -11,13 +11,13 @@ from holdfast.stragglers.whatif import Analysis, analyse
 
 FIDELITY_MIN = 0.9
 FIDELITY_MAX = 1.05
-"""Of the published traces, simulated and recorded steps differ by 1 to 2 %."""
+"""In the published traces, simulated and recorded steps differ by 1 to 2 %."""
 
 
 class StragglerReport(msgspec.Struct, frozen=True, kw_only=True):
     """heat: the score of each place, a row for each data-parallel rank and a column for each stage; None
-    where no worker is. Of several workers in one place it is the highest. gaps: what the trace lacks of its
-    job, and what speaks against the simulation.
+    without a worker. If several workers share a place, it is the highest. gaps: what the trace lacks of its
+    job, and doubts about the simulation.
     """
 
     title: str
@@ -43,11 +43,11 @@ def report_on(trace: Trace, meta: Meta, *, title: str) -> StragglerReport:
 
 
 def _doubts(analysis: Analysis) -> Iterator[str]:
-    """What speaks against the simulation: it should take about as long as the step did."""
+    """Doubts about the simulation: it should take about as long as the step did."""
     if analysis.step_s < FIDELITY_MIN * analysis.recorded_s:
         yield (
             f"The operations account for only {analysis.step_s / analysis.recorded_s:.0%} of the recorded "
-            "step: workers were idle without waiting for each other, or the trace lacks what they did."
+            "step: workers were idle without waiting for each other, or the trace lacks some of their work."
         )
     if analysis.step_s > FIDELITY_MAX * analysis.recorded_s:
         yield (
@@ -57,7 +57,7 @@ def _doubts(analysis: Analysis) -> Iterator[str]:
 
 
 def _row_names(trace: Trace) -> tuple[str, ...]:
-    """A worker that has a name is alone in its row."""
+    """The names of the rows. A worker with a name is alone in its row."""
     names = {worker.dp_rank: worker.name or f"dp {worker.dp_rank}" for worker in trace.workers}
     return tuple(names[dp_rank] for dp_rank in trace.dp_ranks)
 

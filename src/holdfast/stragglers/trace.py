@@ -1,7 +1,7 @@
-"""A trace of operations in columns, and how a table of them is read: Parquet or CSV, through DuckDB.
+"""A trace of operations in columns, and how to read it from a table: Parquet or CSV, through DuckDB.
 
-A row is one operation of one worker in one step. Rows are in the order of step, worker and start, on which
-`graph` relies.
+A row is one operation of one worker in one step. Rows are ordered by step, worker and start; `graph` relies
+on this order.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ ROWS_MAX = 200_000_000
 WORKERS_MAX = 1_000_000
 TYPES_MAX = 1_000
 NUMBER_MAX = 2**40
-"""No rank, step or microbatch has a greater number; times are compared with their products."""
+"""No rank, step or microbatch has a greater number; products of these numbers serve as keys."""
 SECONDS_MAX = 1e7
 
 _REQUIRED = ("step", "optype", "start_ts", "duration")
@@ -46,11 +46,11 @@ class WorkerPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """Operations in columns. `kind`, `step` and `worker` count in `kinds`, `steps` and `workers`.
+    """Operations in columns. `kind`, `step` and `worker` are indices into `kinds`, `steps` and `workers`.
 
     seq          the number of the operation among those of its type, step and worker
-    chunk        the part of the model on its worker; global_chunk: in the whole model; -1: not said
-    microbatch   -1: not said
+    chunk        the part of the model on its worker; global_chunk: in the whole model; -1: unknown
+    microbatch   -1: unknown
     start_s      from the beginning of the step
     """
 
@@ -151,20 +151,20 @@ def _columns(path: Path) -> dict[str, Any]:
 
 
 def unreadable(path: Path, error: Exception, *, what: str, hint: str) -> InputError:
-    """DuckDB's own words are about a query that the user has not written."""
+    """An error in our own words: DuckDB's are about a query that the user has not written."""
     import duckdb
 
     of_columns = isinstance(error, (duckdb.BinderException, duckdb.ConversionException))
     why = (
         "a column is missing, or has a value that is not a number"
         if of_columns
-        else "it is damaged, or no such table"
+        else "it is damaged, or not a table"
     )
     return InputError(f"{path} cannot be read as {what}: {why}.", hint=hint)
 
 
 def literal_glob(path: Path) -> str:
-    """A path whose letters all stand for themselves: DuckDB would read it as a pattern."""
+    """The path with its special characters escaped: DuckDB would read it as a pattern."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in str(path))
 
 
@@ -175,13 +175,13 @@ def _kinds(found: list[tuple[Any, ...]]) -> list[str]:
     if len(kinds) > TYPES_MAX:
         raise InputError(
             f"The trace has {len(kinds):,} types of operations.",
-            hint="A type is what is done, as forward-compute; which one it is belongs into seq_id.",
+            hint="A type says what is done, as forward-compute; which one it is belongs in seq_id.",
         )
     return kinds
 
 
 def _selected(known: Mapping[str, str]) -> list[str]:
-    """What is asked of the file: a column that it does not have is filled in."""
+    """The columns of the query: missing ones are filled in."""
     seq = "row_number() OVER (PARTITION BY {} optype ORDER BY start_ts) - 1"
     places = "".join(f"{name}, " for name in ("step", "dp_rank", "stage", "rank") if name in known)
     rank = "rank" if "rank" in known else _derived_rank(known)
@@ -217,7 +217,7 @@ def _numbers(name: str, values: Any) -> Ints:
 def _seconds(name: str, values: Any) -> Floats:
     seconds = np.asarray(np.ma.filled(values, np.nan), dtype=np.float64)
     if not np.isfinite(seconds).all():
-        raise InputError(f"Some operation has no {name}.", hint="Leave out what did not end.")
+        raise InputError(f"Some operation has no {name}.", hint="Leave out operations that did not end.")
     if name == "duration" and len(seconds) and (seconds.min() < 0 or seconds.max() > SECONDS_MAX):
         raise InputError(
             "Some operation has an impossible duration.", hint="Durations are seconds from 0 on."
@@ -229,7 +229,7 @@ def _workers(columns: Mapping[str, Ints], names: Mapping[int, str]) -> tuple[tup
     places = np.stack([columns[name] for name in ("dp_rank", "stage", "rank")])
     if places.min() < 0:
         raise InputError("Some operation has a dp_rank, stage or rank below 0.", hint="They count from 0.")
-    # One number for a place, so that a single sort finds them all.
+    # One number per place, so that a single sort finds them all.
     shape = tuple(int(most) + 1 for most in places.max(axis=1))
     if shape[0] * shape[1] * shape[2] > 2**62:
         raise InputError("The ranks of the trace are out of all proportion.", hint="They count from 0.")

@@ -1,8 +1,8 @@
-"""The figures of a trace as one judgement: who or what holds the step back, and whether that is hardware.
+"""The figures of a trace as one judgement: what holds the step back, and whether that is hardware.
 
-The most particular explanation that accounts for half of the slowdown wins: a few workers before a stage, a
-stage before a replica, all of them before a type of operation. What varies from one microbatch to the next
-comes before a stage: it is found in all workers, and in the busiest stage most.
+The most specific explanation that accounts for half of the slowdown wins: a few workers before a stage, a
+stage before a replica, all of these before a type of operation. Variation from one microbatch to the next
+comes before a stage: it shows in all workers, and most in the busiest stage.
 """
 
 from typing import Literal
@@ -13,18 +13,18 @@ from holdfast.stragglers.whatif import HALF, Analysis
 
 Kind = Literal["none", "worker", "data", "pauses", "stage", "replica", "communication", "operation", "spread"]
 Judgement = Literal["cause", "not-hardware", "unknown"]
-"""As of an incident: something in some system; software or data; or nothing that explains it."""
+"""As for an incident: a cause in some system; software or data; or no explanation."""
 
 SLOWDOWN_MIN = 1.03
 """Below this there is nothing to explain: the published analysis looks no further either."""
 CORRELATION_MIN = 0.9
-"""Above this, forward and backward passes vary together because their sequences do. Of the published traces
-the one with unequal sequences has 0.99, the two others 0.85 and 0.89.
+"""Above this, forward and backward passes vary together because their sequences do. Among the published
+traces the one with unequal sequences has 0.99, the two others 0.85 and 0.89.
 """
 PAUSES_SHARE_MAX = 0.05
-"""Pauses are rare among the operations; what is frequent is how the work is."""
+"""Pauses are rare among the operations; frequent long operations are how the work is."""
 ONE_WORKERS_PAUSES_MAX = 0.5
-"""Pauses of which one worker has more than this are that worker's."""
+"""If one worker has more than this share of the pauses, they are that worker's."""
 
 NAMED_MAX = 8
 """How many workers a sentence names."""
@@ -34,9 +34,9 @@ _RARE = f"rare: 1.7 % of 3,079 jobs had more than half explained by 3 % of their
 
 
 class StragglerVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """sentence: with the numbers; basis: the threshold and where it comes from; advice: what to do next.
+    """sentence: with the numbers; basis: the threshold and its source; advice: what to do next.
 
-    workers, stage, operation: what it is about, by name; empty or None where it is about no such thing
+    workers, stage, operation: what it is about, by name; empty or None if it is about something else
     """
 
     kind: Kind
@@ -75,7 +75,7 @@ def _none(analysis: Analysis) -> StragglerVerdict:
 
 
 def _worker(analysis: Analysis) -> StragglerVerdict:
-    """The fewest that explain half are named, of the slowest 3 % that may be many."""
+    """Name the fewest workers that explain half; the slowest 3 % may be many."""
     named = analysis.suspects if _explains(analysis.suspects.share) else analysis.slowest
     one = len(named.names) == 1
     kind = analysis.operations[0].type
@@ -99,7 +99,7 @@ def _worker(analysis: Analysis) -> StragglerVerdict:
 
 
 def _worker_advice(operation: str) -> str:
-    """Where a worker is slow to get its data, the machine may be well."""
+    """If a worker is slow to get its data, the machine may be healthy."""
     if operation == "data":
         return "Look at what feeds it: its loader, the storage beneath, the share of the data it reads."
     return "Look at that machine: clocks, temperature and cooling, ECC, its links, who else runs there."
@@ -238,7 +238,7 @@ def _operation(analysis: Analysis) -> StragglerVerdict | None:
         f"slowdown would be {_percent(worst.share)} smaller.",
         basis=f"Its share is over {HALF:g}; the slowest 3 % of the workers explain {_percent(analysis.m_w)} "
         f"({SOURCE}).",
-        advice="See why this work takes so differently long: its input, its kernels, what runs beside it.",
+        advice="See why the time for this work varies so much: its input, its kernels, what runs beside it.",
         share=worst.share,
         operation=worst.type,
     )
@@ -252,7 +252,7 @@ def _spread(analysis: Analysis) -> StragglerVerdict:
         f"slowest 3 % of the workers explain {_percent(analysis.m_w)}, and "
         f"{analysis.operations[0].type} most of all operations.",
         basis=f"The threshold is {HALF:g} of the slowdown ({SOURCE}).",
-        advice="Take a longer trace; if it stays so, look for noise that all machines have.",
+        advice="Take a longer trace; if the result is the same, look for noise on all machines.",
     )
 
 

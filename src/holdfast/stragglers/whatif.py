@@ -2,12 +2,12 @@
 
 ideal        every computation takes the mean of its type over all workers, stages and steps, and every
              communication the median of its type's transfers: one slow worker does not move a median, and a
-             mean leaves the amount of work as it is
-slowdown     of a part: the step with everything ideal but this part, over the ideal step
-share        of a part: how much of the slowdown is gone when it alone gets its ideal durations. Parts that
+             mean preserves the amount of work
+slowdown     of a part: the step with everything ideal except this part, over the ideal step
+share        of a part: how much of the slowdown disappears when it alone gets its ideal durations. Parts that
              wait for each other share an explanation, so shares need not add up to one
-score        of a worker: the smaller of the slowdowns of its replica and of its stage, which takes no what-if
-             a worker; the few with the highest are then looked at one by one
+score        of a worker: the smaller of the slowdowns of its replica and of its stage, which needs no what-if
+             per worker; the few with the highest are then examined one by one
 """
 
 import math
@@ -23,28 +23,28 @@ from holdfast.stragglers.pattern import Pattern, evened_s, pattern_of, without_p
 from holdfast.stragglers.trace import Floats, Ints, Trace
 
 SLOWEST_SHARE = 0.03
-"""M_W is about this share of the workers, rounded up (the paper, equation 5)."""
+"""M_W covers this share of the workers, rounded up (the paper, equation 5)."""
 WORKERS_RANKED_MAX = 64
 """How many workers get what-ifs of their own."""
 REPLICAS_FIXED_MAX = 16
 """How many data-parallel ranks are tried with ideal durations, the slowest first."""
 SUSPECTS_MAX = 8
-"""Up to so many workers are tried together, the slowest first,"""
+"""Up to this many workers are tried together, the slowest first,"""
 HALF = 0.5
-"""until they explain this much of the slowdown: the paper's threshold for M_W and M_S."""
+"""until they explain this share of the slowdown: the paper's threshold for M_W and M_S."""
 ROWS_AT_ONCE = 2**17
-"""Steps are computed together up to about so many operations, which the caches still hold,"""
+"""Steps are computed together up to about this many operations, which fit into the caches,"""
 COLUMNS_AT_ONCE = 64
-"""and so many what-ifs."""
+"""and this many what-ifs."""
 
 ROUNDING = 1e-9
-"""A slowdown that is no more than that of numbers."""
+"""A slowdown below this is rounding error."""
 
 Table = NDArray[np.bool_]
 
 
 class RankedWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """share: None where there is no slowdown to explain."""
+    """share: None if there is no slowdown to explain."""
 
     name: str
     rank: int
@@ -62,7 +62,7 @@ class RankedStage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankedReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """All workers of one data-parallel rank. share: also None where its slowdown is not among the highest."""
+    """All workers of one data-parallel rank. share: also None if its slowdown is not among the highest."""
 
     dp_rank: int
     slowdown: float
@@ -78,7 +78,7 @@ class Suspects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankedOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """count: how many of this type there are; both ends of a transfer count."""
+    """count: the number of operations of this type; both ends of a transfer count."""
 
     type: str
     is_communication: bool
@@ -91,12 +91,12 @@ class RankedOperation(msgspec.Struct, frozen=True, kw_only=True):
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of a trace, in seconds a step, the mean over its steps.
 
-    recorded_s   what the steps took; `step_s`: simulated with their own durations, but without the gaps in
+    recorded_s   the recorded step time; `step_s`: simulated with its own durations, but without the gaps in
                  which a worker did nothing although it could; `ideal_s`: with everything at its ideal
-    m_w, m_s     shares that the slowest 3 % of the workers and the last stage explain; with one stage there
-                 is no m_s, and where the step is at its ideal there is neither
-    slowest      the workers m_w is about, and the step without what makes them slow
-    variation_share       the same of what varies from one microbatch to the next on the same worker,
+    m_w, m_s     the shares that the slowest 3 % of the workers and the last stage explain; None for m_s with
+                 one stage, and for both if the step is at its ideal
+    slowest      the workers behind m_w, and the step with their durations at the ideal
+    variation_share       the share of variation between microbatches on the same worker,
     pauses_share          of operations that took far longer than usual there,
     communication_share   and of all communication
     workers      those with the highest scores, ranked by the slowdown each makes alone
@@ -189,7 +189,7 @@ def _suspects(
 
 
 def _fixed(simulated: "_Simulated", broad: "_Broad", sets: Sequence[Sequence[int]]) -> list[Suspects]:
-    """What each set of workers explains, when all of it is ideal and nothing else."""
+    """What each set of workers explains, if only that set is ideal."""
     count = len(simulated.trace.workers)
     fixed_s = simulated.means_s(simulated.worker, [_others(count, one) for one in sets])
     return [
@@ -217,8 +217,8 @@ def _recorded_s(trace: Trace) -> float:
 class _Simulated:
     """The graphs of a trace, and what-ifs on all of them.
 
-    duration_s: of each operation, or of its transfer; ideal_s: what it would ideally be. The other columns
-    say what each operation belongs to.
+    duration_s: of each operation, or of its transfer; ideal_s: its ideal duration. The other columns say what
+    each operation belongs to.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -236,7 +236,7 @@ class _Simulated:
         self.dp_of = np.array([dp_ranks.index(worker.dp_rank) for worker in trace.workers])
 
     def means_s(self, belongs: Ints, what_ifs: Sequence[Sequence[int]]) -> list[float]:
-        """The mean step time of each what-if: only what belongs to one of these keeps its own durations."""
+        """The mean step time of each what-if: only what belongs to it keeps its own durations."""
         table: Table = np.zeros((int(belongs.max()) + 1, len(what_ifs)), dtype=bool)
         for column, kept in enumerate(what_ifs):
             table[list(kept), column] = True
@@ -267,7 +267,7 @@ def _on_nodes(graph: Graph, of_rows_s: Floats) -> Floats:
 
 
 def _batches(trace: Trace) -> Iterator[slice]:
-    """Whole steps, together until there are enough rows."""
+    """Whole steps, grouped until there are enough rows."""
     begins = np.searchsorted(trace.step, np.arange(len(trace.steps) + 1)).tolist()
     first = begins[0]
     for end, after in zip(begins[1:], [*begins[2:], None], strict=True):
@@ -319,7 +319,7 @@ class _Broad:
         return self.step_s / self.ideal_s if self.ideal_s else 1.0
 
     def share(self, fixed_s: float) -> float | None:
-        """How much of the slowdown is gone where the step takes this long; None where there is none."""
+        """The share of the slowdown that is gone if the step takes this long; None without a slowdown."""
         is_slower = self.step_s > self.ideal_s * (1 + ROUNDING)
         return (self.step_s - fixed_s) / (self.step_s - self.ideal_s) if is_slower else None
 
@@ -329,7 +329,7 @@ class _Broad:
         return tuple((of_worker / (self.ideal_s or 1.0)).tolist())
 
     def stages(self) -> tuple[RankedStage, ...]:
-        """In their order."""
+        """In order."""
         return tuple(
             RankedStage(stage=stage, slowdown=self._relative(added_s), share=self.share(removed_s))
             for stage, added_s, removed_s in zip(
@@ -338,7 +338,7 @@ class _Broad:
         )
 
     def replicas(self) -> tuple[RankedReplica, ...]:
-        """In their order."""
+        """In order."""
         shares = {number: self.share(fixed_s) for number, fixed_s in self._without_dp.items()}
         return tuple(
             RankedReplica(dp_rank=dp_rank, slowdown=self._relative(added_s), share=shares.get(number))
@@ -366,7 +366,7 @@ class _Broad:
 
 
 def _both(simulated: _Simulated, of_worker: Ints, count: int) -> Floats:
-    """The mean step time with one of so many kept and the rest ideal; and with it alone ideal."""
+    """The mean step time with one of `count` kept and the rest ideal; and with it alone ideal."""
     what_ifs = [[number] for number in range(count)] + [_others(count, [number]) for number in range(count)]
     return np.array(simulated.means_s(of_worker[simulated.worker], what_ifs)).reshape(2, count)
 
@@ -374,7 +374,8 @@ def _both(simulated: _Simulated, of_worker: Ints, count: int) -> Floats:
 def step_times_s(graph: Graph, durations_s: Floats) -> Floats:
     """How long each step takes (rows) in each what-if (columns).
 
-    durations_s: of the graph's nodes in their order, a column a what-if; it is used up, as there may be much.
+    durations_s: of the graph's nodes in their order, a column a what-if; it is overwritten, because it may be
+    large.
     """
     ended_s = durations_s
     for level in graph.levels:

@@ -1,7 +1,7 @@
-"""Flat arrays in which a graph keeps its edges, and the ways to walk along many of them at once.
+"""Flat arrays for the edges of a graph, and walks along many of them at once.
 
-Subjects are numbers here; `graph` knows their names. Every walk takes a whole front of subjects a step
-further, so that its cost is one of numpy's loops and not of Python's.
+Subjects are numbers here; `graph` knows their names. Every walk moves a whole front of subjects in one step,
+so that the loop runs in numpy and not in Python.
 """
 
 from typing import Any, NamedTuple, TypeVar
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
         return self.targets[self.starts[number] : self.starts[number + 1]]
 
     def gather(self, numbers: NDArray[np.integer[Any]]) -> tuple[Counts, Indices]:
-        """The lists of all these, one after the other, and how long each is."""
+        """The length of each list, and the lists one after the other."""
         begins = self.starts[numbers]
         lengths = self.starts[numbers + 1] - begins
         ends = np.cumsum(lengths)
@@ -41,9 +41,9 @@ def rows_of(sources: Indices, targets: Indices, size: int) -> Rows:
 
 
 def depths_of(dependencies: Rows, dependents: Rows) -> Indices:
-    """The longest way from each subject to one that depends on nothing.
+    """The longest path from each subject to one that depends on nothing.
 
-    CYCLIC for those that are on a cycle, or depend on one that is.
+    CYCLIC for subjects on a cycle, or that depend on one.
     """
     waiting = np.diff(dependencies.starts)
     depths = np.full(len(waiting), CYCLIC, np.int32)
@@ -62,7 +62,7 @@ _Numbers = TypeVar("_Numbers", Indices, Counts)
 
 
 def unique(numbers: _Numbers) -> _Numbers:
-    """Ascending, each once: as np.unique does it, in a fraction of the time where there are many."""
+    """Sorted numbers without duplicates, like np.unique, but much faster for many."""
     ascending = np.sort(numbers)
     first = np.ones(len(ascending), np.bool_)
     np.not_equal(ascending[1:], ascending[:-1], out=first[1:])
@@ -70,7 +70,7 @@ def unique(numbers: _Numbers) -> _Numbers:
 
 
 def reachable(rows: Rows, start: int) -> Indices:
-    """All that can be reached, ascending, without the start."""
+    """All reachable subjects, ascending, without the start."""
     seen = np.zeros(len(rows.starts) - 1, np.bool_)
     front = np.array([start], np.int32)
     while len(front):
@@ -82,10 +82,10 @@ def reachable(rows: Rows, start: int) -> Indices:
 
 
 class Search:
-    """A search for the shortest way from a start to a goal, level by level; `found` once it is there.
+    """A search for the shortest path from a start to a goal, level by level; `found` once it gets there.
 
-    Of several ways as short it takes one with the fewest changes of owner, then the one whose last subject
-    but one comes first in order.
+    Among several shortest paths it takes one with the fewest changes of owner, then the one whose last
+    subject but one comes first in order.
     """
 
     def __init__(self, rows: Rows, start: int, goal: int, owners: Indices) -> None:
@@ -107,7 +107,7 @@ class Search:
         fresh = self._came_from[targets] == NOT_SEEN
         comers, targets = np.repeat(self.front, lengths)[fresh], targets[fresh]
         changes = self._changes[comers] + (self._owners[comers] != self._owners[targets])
-        # Written from the worst to the best, so that the best stays. Comers are ascending already.
+        # Written from the worst to the best, so that the best remains. Comers are ascending already.
         worst_first = np.argsort(changes, kind="stable")[::-1]
         self._came_from[targets[worst_first]] = comers[worst_first]
         self._changes[targets[worst_first]] = changes[worst_first]

@@ -1,4 +1,4 @@
-"""The graph that a survey amounts to: which of its facts makes whom suffer from what."""
+"""Builds the graph of a survey: turns its facts into dependencies."""
 
 import fnmatch
 import re
@@ -13,7 +13,7 @@ from holdfast.topology.survey import Survey
 
 _SLOT = re.compile(r"[.:/-](\d+)(?:\+\d+)?")
 LINKS_MAX = 500_000
-"""Between the engines of two pools, a link for every pair: more would take minutes and all memory."""
+"""Links between the engines of two pools, one for every pair: more would take minutes and all memory."""
 
 
 def assemble(
@@ -22,7 +22,7 @@ def assemble(
     kind_owners: Mapping[Kind, str] | None = None,
     owners: Mapping[str, str] | None = None,
 ) -> Topology:
-    """owners: by name, host list or pattern, in place of those of the kinds."""
+    """Build the graph. owners: by name, host list or pattern, in place of the owners of kinds."""
     builder = Builder(kind_owners)
     for name, kind in survey.kinds.items():
         builder.add(name, kind)
@@ -45,7 +45,7 @@ def assemble(
 
 
 def matching(pattern: str, names: Collection[str]) -> list[str]:
-    """The names that a pattern means: one with `*` or `?` any that fit, a host list exactly those in it."""
+    """The names that match: a pattern with `*` or `?` any that fit, a host list exactly its names."""
     if "*" in pattern or "?" in pattern:
         found = fnmatch.filter(names, pattern)
         missing = [] if found else [pattern]
@@ -72,7 +72,7 @@ def _add_hardware(builder: Builder, survey: Survey) -> None:
 
 
 def _add_places(builder: Builder, survey: Survey) -> None:
-    """A node on a leaf is there with all its ports. Its mounts make nobody suffer but who works on it."""
+    """A node on a leaf is there with all its ports. Only runs and pools on a node depend on its mounts."""
     for name, places in survey.on.items():
         ports = survey.ports.get(name, ())
         for kind, found in places.items():
@@ -99,7 +99,7 @@ def _add_run(builder: Builder, survey: Survey, run: str) -> None:
 
 
 def _add_pool(builder: Builder, survey: Survey, pool: str) -> None:
-    """An engine is its node. What moves between two pools goes over the ports of both ends."""
+    """An engine is its node. Transfers between two pools go over the ports of both ends."""
     for node in survey.engines[pool]:
         builder.depends(pool, node)
         _work_on(builder, survey, pool, node, survey.gpus.get(node, ()))
@@ -125,9 +125,9 @@ def _add_link(builder: Builder, survey: Survey, pool: str, source: str, target: 
 
 
 def _gpus_of(survey: Survey, member: str, node: str) -> Sequence[str]:
-    """A member that is called as its node is, with a GPU's number behind, works on that one: `n17.3`.
+    """The GPUs of a member: one if its name is its node's with a GPU's number, such as `n17.3`, else all.
 
-    The number may be followed by how often the process was started: `n17.3+1`.
+    The number may be followed by the count of restarts: `n17.3+1`.
     """
     gpus = survey.gpus.get(node, ())
     for own in (node, node.partition(".")[0]):
@@ -138,7 +138,7 @@ def _gpus_of(survey: Survey, member: str, node: str) -> Sequence[str]:
 
 
 def _work_on(builder: Builder, survey: Survey, name: str, node: str, gpus: Sequence[str]) -> None:
-    """A run on a node needs these GPUs, its ports and its mounts; or the node, if that is all there is."""
+    """A run on a node needs these GPUs, its ports and its mounts; or the node, if it has no known GPUs."""
     ports = survey.ports.get(node, ())
     for gpu in gpus:
         builder.depends(name, gpu_name(node, gpu))

@@ -1,4 +1,4 @@
-"""What is suspicious about a topology: what it was not told, and what it was told twice and differently."""
+"""Checks a topology for doubtful points: missing facts, and contradictory ones."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,11 +14,11 @@ _NEEDED: tuple[tuple[Kind, str, str], ...] = (
     ("leaf", "is on no leaf switch", "are on no leaf switch"),
     ("mount", "has no mount", "have no mount"),
 )
-"""What a node stands on, and what to say of one or several of which that is not known."""
+"""The places that a node needs, and the texts for one or several nodes without them."""
 
 
 def doubts(described: Described) -> tuple[Doubt, ...]:
-    """Everything, with what was noticed while reading first."""
+    """All doubts; those from reading come first."""
     survey = described.survey
     nodes = in_order(name for name, kind in survey.kinds.items() if kind == "node")
     return (
@@ -36,7 +36,7 @@ def _without_owner(topology: Topology) -> Iterator[Doubt]:
 
 
 def _without_hardware(survey: Survey, nodes: Sequence[str]) -> Iterator[Doubt]:
-    """Nodes without what others have: a cluster of which no ports are known at all is told by `_unplaced`."""
+    """Nodes without GPUs or ports that others have. If no ports are known at all, `_unplaced` reports it."""
     if not nodes:
         yield Doubt(kind="missing-hardware", subjects=(), text="There are no nodes.")
     for has, what in ((survey.gpus, "GPUs"), (survey.ports, "ports")):
@@ -46,7 +46,7 @@ def _without_hardware(survey: Survey, nodes: Sequence[str]) -> Iterator[Doubt]:
 
 
 def _unplaced(survey: Survey, nodes: Sequence[str]) -> Iterator[Doubt]:
-    """Nodes of which it is not known what they stand on; kinds of which nothing is known are one doubt."""
+    """Nodes without a known rack, loop, leaf or mount; kinds without any known subject are one doubt."""
     known = {*survey.kinds.values()}
     for kind, one, several in _NEEDED:
         bare = [node for node in nodes if kind in known and not _stands_on(survey, node, kind)]
@@ -59,7 +59,7 @@ def _unplaced(survey: Survey, nodes: Sequence[str]) -> Iterator[Doubt]:
 
 
 def _stands_on(survey: Survey, node: str, kind: Kind) -> bool:
-    """Itself, or by its rack, or by its ports."""
+    """Whether the node, its rack or one of its ports is on a subject of this kind."""
     places = survey.on.get(node, {})
     others = [*places.get("rack", ()), *(port_name(node, port) for port in survey.ports.get(node, ()))]
     return kind in places or any(kind in survey.on.get(other, {}) for other in others)
@@ -67,7 +67,7 @@ def _stands_on(survey: Survey, node: str, kind: Kind) -> bool:
 
 def _unused(survey: Survey, nodes: Sequence[str]) -> Iterator[Doubt]:
     if not survey.members:
-        yield Doubt(kind="unused", subjects=(), text="There are no runs: nobody can be late.")
+        yield Doubt(kind="unused", subjects=(), text="There are no runs, so no member can be late.")
         return
     at_work = {node for members in survey.members.values() for node in members.values()}
     at_work.update(node for engines in survey.engines.values() for node in engines)

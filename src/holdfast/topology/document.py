@@ -1,7 +1,7 @@
-"""A YAML text as plain data that remember where in the text they stand.
+"""A YAML text as plain data with line numbers, so that mistakes can be reported with their line.
 
-So that a mistake can be told with its line. Numbers and truth values are read as such; dates stay text, as
-does everything else. A key that occurs twice is refused: YAML would silently take the last.
+Numbers and truth values are read as such; dates stay text, as does everything else. A key that occurs twice
+is refused: YAML would silently take the last.
 """
 
 from typing import Any
@@ -19,17 +19,17 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _AS_TYPED = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool", "null"))
 DEPTH_MAX = 16
 VALUES_MAX = 1_000_000
-"""Also of what anchors repeat, which a short text can have do so without end."""
+"""Including values that anchors repeat, which a short text can do without end."""
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """lines: of each value that is not a plain one in a list, the line of its key, from 1."""
+    """lines: the line of each value's key, or of each list entry, from 1."""
 
     data: dict[str, Any]
     lines: dict[Place, int]
 
     def line(self, place: Place) -> int:
-        """Of the value there, or of the nearest one around it."""
+        """The line of the value there, or of the nearest one around it."""
         while place and place not in self.lines:
             place = place[:-1]
         return self.lines.get(place, 1)
@@ -57,9 +57,8 @@ def read(text: str) -> Document:
 
 
 def _check_depth(text: str) -> None:
-    """Before anything is made of it: the parser goes down into nested values by recursion, in C, and would
-    overflow the stack. Its events come one after the other.
-    """
+    """Check the depth before values are built: the parser recurses into nested values in C, and would
+    overflow the stack. Its events come one after the other."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -111,7 +110,7 @@ def _table(loader: Any, node: yaml.MappingNode, place: Place, lines: dict[Place,
 
 
 def _scalar(loader: Any, node: yaml.Node) -> Plain:
-    """A number or truth value. What is tagged as one and is none makes the parser fail in ways of its own."""
+    """A number or truth value. The parser raises various errors for a wrong value with such a tag."""
     try:
         value: Plain = loader.construct_object(node)
     except (ValueError, LookupError):

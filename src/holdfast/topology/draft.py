@@ -1,4 +1,4 @@
-"""A topology file to start from: what live systems tell, written as people would."""
+"""A topology file to start from, written from live systems the way people would write it."""
 
 from collections.abc import Iterator
 
@@ -15,11 +15,11 @@ SECTIONS: tuple[tuple[str, Kind, str, str], ...] = (
     ("spines", "spine", "which leaves are on a spine", '"spine-[0-3]": all'),
     ("mounts", "mount", "which nodes mount a filer", "fs-0: all"),
 )
-"""In the order of the file; what an entry says, and an example."""
+"""The sections in the order of the file, with the meaning of an entry, and an example."""
 
 
 def draft(survey: Survey) -> str:
-    """YAML that `file.read` takes. What is not known is there as a comment, with an example."""
+    """YAML for `file.read`. Unknown parts are comments with an example."""
     return "".join(f"{line}\n" for line in _lines(survey))
 
 
@@ -51,7 +51,7 @@ def _lines(survey: Survey) -> Iterator[str]:
 
 
 def _placed(survey: Survey, kind: Kind) -> list[tuple[str, list[str]]]:
-    """By what they stand on, those that stand on it."""
+    """Each subject of this kind, with the names placed on it."""
     found: dict[str, list[str]] = {}
     for name, places in survey.on.items():
         for on in places.get(kind, ()):

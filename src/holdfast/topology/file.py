@@ -1,7 +1,7 @@
 """The topology file: a cluster in a page of YAML, made into facts and a graph.
 
-`read` takes text and gives a page of facts, so that what systems say can be merged with them before the graph
-is made. `file_format` has what may be written.
+`read` takes text and returns a page of facts, so that surveys of live systems can be merged with them before
+the graph is made. `file_format` has the format.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -24,7 +24,7 @@ from holdfast.topology.survey import Doubt, Survey
 
 TEXT_CHARS_MAX = 64 * 2**20
 NAMES_COMPARED_MAX = 10_000
-"""How many names a mistyped one is held against."""
+"""How many names a mistyped one is compared with."""
 
 
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
-    """A cluster as it was described: facts, their graph, planned work, and what seemed wrong on the way."""
+    """A described cluster: facts, their graph, planned work, and doubts."""
 
     topology: Topology
     survey: Survey
@@ -53,7 +53,7 @@ class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return Hosts(nodes, self.survey.spellings)
 
     def with_members(self, members: Mapping[str, Mapping[str, str]]) -> Topology:
-        """The graph with these members in these runs, whatever was known of them. members: their nodes."""
+        """The graph with these members in these runs instead of the known ones. members: their nodes."""
         seated = {
             run: {member: self.hosts.node(node) or node for member, node in of_run.items()}
             for run, of_run in members.items()
@@ -63,7 +63,8 @@ class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
 
 class TopologyPage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What a file says: facts, to be merged with those of others, and what only a file can say."""
+    """The content of a file: facts, to be merged with those of other sources, and parts that only a file
+    has."""
 
     survey: Survey
     kind_owners: dict[Kind, str]
@@ -72,7 +73,7 @@ class TopologyPage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     doubts: tuple[Doubt, ...]
 
     def described(self, survey: Survey, doubts: tuple[Doubt, ...] = ()) -> Described:
-        """The graph of a survey that these facts have gone into. doubts: those of the merging."""
+        """The graph of a survey that includes these facts. doubts: those from merging."""
         topology = assemble(survey, kind_owners=self.kind_owners, owners=self.owners)
         return Described(
             topology=topology,
@@ -90,12 +91,12 @@ def example() -> str:
 
 
 def schema() -> str:
-    """What a file may say, as JSON Schema, for editors."""
+    """The format of a file as JSON Schema, for editors."""
     return resources.files("holdfast.topology").joinpath("schema.json").read_text("utf-8")
 
 
 def read(text: str, *, source: str = "the file") -> TopologyPage:
-    """What the text says. source: what to call it where others contradict it."""
+    """Parse the text. source: its name in contradictions with other sources."""
     if len(text) > TEXT_CHARS_MAX:
         raise InputError(f"The file is longer than {TEXT_CHARS_MAX:,} characters.", hint="Use host lists.")
     written = document.read(text)
@@ -118,7 +119,7 @@ def _texts(said: object) -> Iterator[str]:
 
 
 class _Reader:
-    """Turns what a file says into facts, section by section; each needs those before it."""
+    """Turns a file into facts, section by section; each needs those before it."""
 
     def __init__(self, written: Document, said: file_format.TopologyFile, source: str) -> None:
         self._written = written
@@ -179,7 +180,7 @@ class _Reader:
                     self._survey.ports[node] = ports
 
     def _group(self, section: str, kind: Kind, below: list[str]) -> list[str]:
-        """Place what is below on the subjects of a section. Return those subjects."""
+        """Place the names in `below` on the subjects of a section. Return those subjects."""
         groups = []
         for names, who in getattr(self._said, section).items():
             place = (section, names)

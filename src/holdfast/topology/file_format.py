@@ -1,7 +1,7 @@
-"""What a topology file may say, as types; and what is wrong with one that says something else.
+"""The format of a topology file as types, and error messages for files that break it.
 
-docs/topology.md tells people what each field means, and schema.json tells editors; a test holds the latter
-against these types.
+docs/topology.md explains each field to people, and schema.json to editors; a test compares the latter with
+these types.
 """
 
 import re
@@ -45,7 +45,7 @@ class RunEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SubjectEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Anything else, with what it depends on, and why."""
+    """Any other subject, with its dependencies, and why."""
 
     kind: Kind = "other"
     depends_on: Names = ""
@@ -62,7 +62,7 @@ class WindowEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class TopologyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cluster. The groups say who is on each of theirs: nodes, or racks, loops and leaves; see `groups`."""
+    """A cluster. Each group names its nodes, or its racks, loops and leaves; see `groups`."""
 
     version: Annotated[int, msgspec.Meta(ge=1, le=1)] = 1
     nodes: dict[str, Nodes | None] = {}
@@ -105,7 +105,7 @@ _TYPES = {
 
 
 def converted(written: Document) -> TopologyFile:
-    """What the document says; what it says wrongly is told with its line and key."""
+    """Convert the document; mistakes are reported with their line and key."""
     try:
         return msgspec.convert(written.data, TopologyFile)
     except msgspec.ValidationError as error:
@@ -118,7 +118,7 @@ def converted(written: Document) -> TopologyFile:
 
 
 def _parts(data: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """The entries one by one, each in a file that says nothing else: msgspec does not tell which it was."""
+    """The entries one by one, each as a file of its own, to find the wrong one: msgspec does not name it."""
     for section, value in data.items():
         if section in TopologyFile.__struct_fields__ and isinstance(value, dict):
             for key, entry in value.items():
@@ -141,7 +141,7 @@ def _misfit(written: Document, place: Place, message: str) -> InputError:
 
 
 def _worded(message: str, key: str, place: Place) -> tuple[str, str]:
-    """msgspec's message as a sentence, and what to do."""
+    """msgspec's message as a sentence, and a hint."""
     if unknown := _UNKNOWN.fullmatch(message):
         known = _known_keys(place)
         where, others = (

@@ -1,9 +1,9 @@
-"""The cluster as one graph: what depends on what, whose it is, and what follows from that.
+"""The cluster as one graph: dependencies, owners, and queries over them.
 
-A `Builder` collects subjects and dependencies by name; `build` makes a `Topology` of them, which never
-changes and keeps everything in flat arrays, so that 100,000 GPUs (about 250,000 subjects) answer in
-milliseconds. Wherever several subjects are returned, they are in one order that does not depend on how the
-graph was built: by kind as in `KINDS`, and within a kind by name, numbers by their value.
+A `Builder` collects subjects and dependencies by name; `build` makes an immutable `Topology` of them, which
+keeps everything in flat arrays, so that queries over 100,000 GPUs (about 250,000 subjects) take milliseconds.
+All results with several subjects have one order that does not depend on how the graph was built: by kind as
+in `KINDS`, and within a kind by name, numbers by their value.
 
 Nothing here reads a file or asks a system; `file` and `discovery` do, and fill a Builder.
 """
@@ -46,9 +46,9 @@ UNKNOWN_SHOWN_MAX = 3
 LIKENESS_MIN = 0.6
 LIKENESS_LENGTHS_MAX = 2
 LIKENESS_NAMES_MAX = 20_000
-"""A mistyped name is held against those of about its length, and no more of them than take a moment."""
+"""A mistyped name is compared with those of about its length, and at most this many."""
 REACHES_KEPT_MAX = 8
-"""How many sets of peers keep what they depend on; a diagnosis asks about the same few again and again."""
+"""How many sets of peers keep their dependencies; a diagnosis asks about the same few again and again."""
 
 _KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
 _DIGITS = re.compile(r"[0-9]+")
@@ -58,12 +58,12 @@ _DIGITS_PADDED = 20
 class Shared(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A subject that several symptoms depend on.
 
-    reached   how many of the subjects that were looked at depend on it
+    reached   how many of the examined subjects depend on it
     hit       how many of the symptoms do
-    symptoms  how many there are
-    bans      how much better it says who is ill and who is not than chance does, as a power of ten: two
-              shares of ill, beneath it and elsewhere, against one share for all. Below 0: fewer are ill
-              beneath it than elsewhere
+    symptoms  how many symptoms there are
+    bans      how much better it separates symptoms from healthy subjects than chance, as a power of ten:
+              two shares of symptoms, beneath it and elsewhere, against one share for all. Below 0: fewer
+              symptoms are beneath it than elsewhere
     """
 
     subject: str
@@ -76,7 +76,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def likeness(self) -> float:
-        """Of what it reaches to the symptoms: those both have, over those either has. 1: exactly the same."""
+        """The overlap of the reached subjects and the symptoms: intersection over union. 1: the same."""
         return self.hit / (self.reached + self.symptoms - self.hit)
 
 
@@ -91,9 +91,9 @@ class SeamCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Builder:
-    """Collects subjects and dependencies in any order. Saying the same again changes nothing.
+    """Collects subjects and dependencies in any order.
 
-    owners: who answers for a kind, in place of `DEFAULT_OWNERS` where it says so.
+    Adding the same again changes nothing. owners: by kind, in place of `DEFAULT_OWNERS`.
     """
 
     def __init__(self, owners: Mapping[Kind, str] | None = None) -> None:
@@ -106,11 +106,11 @@ class Builder:
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
-        """The subjects so far, and what they are."""
+        """The subjects so far, and their kinds."""
         return self._kinds
 
     def add(self, name: str, kind: Kind, *, owner: str = "") -> None:
-        """A subject. owner: who answers for this one; of several that are given, the last."""
+        """Add a subject. owner: of this subject; if given several times, the last counts."""
         known = self._kinds.setdefault(name, kind)
         if known != kind:
             raise InputError(
@@ -121,7 +121,7 @@ class Builder:
             self._owners[name] = owner
 
     def depends(self, name: str, on: str, *, why: str = "") -> None:
-        """Say that `name` suffers when `on` does; either may be added later. why: a clause for people."""
+        """Add a dependency of `name` on `on`; either may be added later. why: a clause for people."""
         self._dependents.append(name)
         self._dependencies.append(on)
         if why:
@@ -176,7 +176,7 @@ class Builder:
 
 
 class _Graph(NamedTuple):
-    """What each depends on, what depends on each, and the longest way from each to the bottom."""
+    """Dependencies and dependents of each subject, and the longest path from each to the bottom."""
 
     dependencies: arrays.Rows
     dependents: arrays.Rows
@@ -184,14 +184,15 @@ class _Graph(NamedTuple):
 
 
 class _Reach(NamedTuple):
-    """Of some peers: for each, by its place among them, all it depends on; and by subject, how many do."""
+    """For some peers: all dependencies of each, by its place among them; and by subject, how many depend on
+    it."""
 
     rows: arrays.Rows
     reached: arrays.Counts
 
 
 class Topology:
-    """Made by `Builder.build`; questions about names it does not have are an InputError, but for `in`."""
+    """Made by `Builder.build`. Queries about unknown names raise InputError, except `in`."""
 
     def __init__(
         self,
@@ -206,7 +207,7 @@ class Topology:
         self._names = names
         self._index = index
         self._kinds = kinds
-        # Asked for hundreds of thousands of times in one look: numpy would take five times as long.
+        # Read hundreds of thousands of times in one look: numpy would take five times as long.
         self._kind_of: list[Kind] = [KINDS[number] for number in kinds.tolist()]
         self._owners = owners
         numbers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
@@ -232,7 +233,7 @@ class Topology:
         return self._owners[self._number(name)]
 
     def why(self, name: str, on: str) -> str:
-        """The clause that was given for a dependency; empty where none was."""
+        """The clause given for a dependency; empty if there is none."""
         return self._reasons.get((name, on), "")
 
     def names(self, kind: Kind | None = None) -> tuple[str, ...]:
@@ -242,23 +243,23 @@ class Topology:
         return self._names[begin:end]
 
     def dependencies(self, name: str) -> tuple[str, ...]:
-        """What it depends on directly."""
+        """The direct dependencies."""
         return self._named(self._graph.dependencies.of(self._number(name)))
 
     def dependents(self, name: str) -> tuple[str, ...]:
-        """What depends on it directly."""
+        """The direct dependents."""
         return self._named(self._graph.dependents.of(self._number(name)))
 
     def blast_radius(self, cause: str, kind: Kind | None = None) -> tuple[str, ...]:
-        """All that depend on it, through others too."""
+        """All subjects that depend on it, directly or through others."""
         return self._named(arrays.reachable(self._graph.dependents, self._number(cause)), kind)
 
     def causes(self, symptom: str, kind: Kind | None = None) -> tuple[str, ...]:
-        """All that it depends on, through others too."""
+        """All subjects that it depends on, directly or through others."""
         return self._named(arrays.reachable(self._graph.dependencies, self._number(symptom)), kind)
 
     def causes_of_each(self, symptoms: Collection[str], kind: Kind) -> dict[str, tuple[str, ...]]:
-        """Of each of these, all of one kind that it depends on: as `causes` has it, for many at once."""
+        """For each of these, all causes of one kind: like `causes`, for many at once."""
         peers = self._numbers(symptoms)
         rows = self._reach(peers).rows
         wanted = self._kinds[rows.targets] == _KIND_NUMBER[kind]
@@ -270,7 +271,7 @@ class Topology:
         }
 
     def by_kind(self, names: Iterable[str]) -> dict[Kind | None, list[str]]:
-        """These names by their kind; None: what the graph does not know."""
+        """These names by their kind; None for unknown names."""
         found: dict[Kind | None, list[str]] = {}
         for name in names:
             number = self._index.get(name)
@@ -280,13 +281,13 @@ class Topology:
     def common_causes(
         self, symptoms: Collection[str], among: Collection[str] | None = None
     ) -> tuple[Shared, ...]:
-        """What the symptoms have in common and the rest of `among` has not, the best explanation first.
+        """The subjects that the symptoms have in common and the rest of `among` does not, the best first.
         Without `among`: the rest of their kinds.
 
-        Each is a subject that at least two of the symptoms depend on (or one, where there is but one). They
-        are ranked by `Shared.bans`, so that healthy subjects in a cause's blast radius count against it as
-        symptoms outside of it do; where all are ill and that tells nothing, by `Shared.likeness`; of equals,
-        the nearest to the symptoms comes first.
+        Each is a subject that at least two of the symptoms depend on (or one, if there is only one). They are
+        ranked by `Shared.bans`, so that healthy subjects in a cause's blast radius count against it as
+        symptoms outside of it do; if all are symptoms and bans decide nothing, by `Shared.likeness`; among
+        equals, the nearest to the symptoms comes first.
         """
         ill = self._numbers(symptoms)
         if among is None:
@@ -317,14 +318,14 @@ class Topology:
         )
 
     def path(self, cause: str, symptom: str) -> tuple[str, ...]:
-        """The shortest way along which the cause reaches the symptom, both included; () where there is none.
+        """The shortest path from the cause to the symptom, both included; () if there is none.
 
-        Of several as short, one with the fewest seams, and always the same.
+        Among several of the same length, one with the fewest seams, and always the same.
         """
         begin, end = self._number(cause), self._number(symptom)
         down = arrays.Search(self._graph.dependents, begin, end, self._owner_numbers)
         up = arrays.Search(self._graph.dependencies, end, begin, self._owner_numbers)
-        # From one end there may be much to look at and from the other little: whoever has less goes on.
+        # One end may have a much larger front than the other: the smaller front advances.
         while len(down.front) and len(up.front) and not (down.found or up.found):
             min(down, up, key=lambda search: len(search.front)).advance()
         way = down.way() if down.found else up.way()[::-1]
@@ -335,7 +336,7 @@ class Topology:
         return tuple((one, other) for one, other in pairwise(path) if self.owner(one) != self.owner(other))
 
     def seam_counts(self) -> tuple[SeamCount, ...]:
-        """All seams, by what is on either side of them, in the order of the causes' kinds."""
+        """All seams, by the kinds and owners on both sides, in the order of the causes' kinds."""
         causes = self._graph.dependencies.targets
         symptoms = np.repeat(np.arange(len(self)), np.diff(self._graph.dependencies.starts))
         crossing = self._owner_numbers[causes] != self._owner_numbers[symptoms]
@@ -380,7 +381,7 @@ class Topology:
         return tuple(map(self._names.__getitem__, numbers.tolist()))
 
     def _reach(self, peers: arrays.Counts) -> _Reach:
-        """What these depend on; kept for the next question."""
+        """The dependencies of these peers; kept for the next query."""
         key = peers.tobytes()
         if key not in self._reaches:
             if len(self._reaches) >= REACHES_KEPT_MAX:
@@ -399,7 +400,7 @@ def _ordered(kinds: Mapping[str, Kind]) -> tuple[str, ...]:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """As people would order them: n2 before n10."""
+    """The names in natural order: n2 before n10."""
 
     def natural(name: str) -> tuple[str, str]:
         return _DIGITS.sub(lambda digits: digits[0].zfill(_DIGITS_PADDED), name), name
@@ -408,7 +409,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def _cyclic(names: Sequence[str], dependencies: arrays.Rows, depths: arrays.Indices) -> InputError:
-    """A walk among those that are CYCLIC comes around some time."""
+    """The error that names a cycle: a walk among CYCLIC subjects returns at some point."""
     number, met = int(np.flatnonzero(depths == arrays.CYCLIC)[0]), dict[int, int]()
     while number not in met:
         met[number] = len(met)
@@ -423,10 +424,10 @@ def _cyclic(names: Sequence[str], dependencies: arrays.Rows, depths: arrays.Indi
 
 
 def _bans(hit: arrays.Counts, reached: arrays.Counts, ill: int, peers: int) -> NDArray[np.float64]:
-    """How much likelier who is ill becomes by letting the share of ill beneath a cause be its own.
+    """How much likelier the symptoms are if the share beneath a cause differs from the rest.
 
     A likelihood ratio of two binomials against one, each at its likeliest share, in powers of ten; negative
-    where the share beneath is the smaller one.
+    if the share beneath is the smaller one.
     """
     missed, elsewhere = ill - hit, peers - reached
     apart = _likelihood(hit, reached) + _likelihood(missed, elsewhere)
@@ -436,7 +437,7 @@ def _bans(hit: arrays.Counts, reached: arrays.Counts, ill: int, peers: int) -> N
 
 
 def _likelihood(ill: arrays.Counts, all_of_them: arrays.Counts) -> NDArray[np.float64]:
-    """The logarithm to base 10 of that of so many ill among so many, at the likeliest share."""
+    """The log10 likelihood of `ill` symptoms among all, at the likeliest share."""
     well = all_of_them - ill
     return _times_log(ill, ill / np.maximum(all_of_them, 1)) + _times_log(
         well, well / np.maximum(all_of_them, 1)
@@ -449,7 +450,7 @@ def _times_log(times: arrays.Counts, share: NDArray[np.float64]) -> NDArray[np.f
 
 
 def _likely(name: str, known: Collection[str]) -> str:
-    """A hint where a known name looks like this one; empty where none does."""
+    """A hint with a similar known name; empty if there is none."""
     alike = (other for other in known if abs(len(other) - len(name)) <= LIKENESS_LENGTHS_MAX)
     candidates = list(islice(alike, LIKENESS_NAMES_MAX))
     return nearest(name, candidates, "", likeness=LIKENESS_MIN, quote="'")

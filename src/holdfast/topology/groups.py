@@ -1,8 +1,8 @@
-"""Groups in the topology file: who is on which rack, loop, leaf or mount.
+"""Groups in the topology file: the nodes of each rack, loop, leaf or mount.
 
-An entry is `4 each` (so many each, in order, of those that no other entry has), `16 each by rail` (the same
-of nodes, with a leaf for each port), `all`, or a host list that says exactly who. The first three may be
-followed by `of LIST` to choose from those alone.
+An entry is `4 each` (this many each, in order, of those that no other entry has), `16 each by rail` (the same
+for nodes, with a leaf for each port), `all`, or a host list of exactly these. The first three may be followed
+by `of LIST` to choose from that list alone.
 """
 
 import re
@@ -22,7 +22,7 @@ _DEALING = re.compile(
 
 
 class HostGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry: `heads` (the racks, say) and who is on them, as it is written."""
+    """One entry: `heads` (racks, for example) and the text that says what is on them."""
 
     heads: list[str]
     who: str | list[str]
@@ -40,10 +40,10 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 def deal(
     groups: Sequence[HostGroup], below: Sequence[str], ports: Mapping[str, Sequence[str]], doubts: list[Doubt]
 ) -> Iterator[Placed]:
-    """Who is on whom. below: all that may be dealt out, in order; ports: those of each node.
+    """Place the names on the heads.
 
-    Whoever an entry names is not dealt out by another that says how many. What does not come out even is
-    told in `doubts`.
+    below: all names that may be dealt out, in order; ports: of each node. A name in a host list is not dealt
+    out by an entry such as `4 each`. Groups that do not come out even are added to `doubts`.
     """
     named = {name for group in groups if not _dealing(group.who) for name in _named(group)}
     left = [name for name in below if name not in named]
@@ -108,7 +108,7 @@ def _expanded(group: HostGroup, text: str) -> list[str]:
 
 
 def _rails(group: HostGroup, nodes: Sequence[str], ports: Mapping[str, Sequence[str]]) -> int:
-    """How many ports each node has: it must be the same for all."""
+    """The number of ports of each node, which must be the same for all."""
     counts = {len(ports.get(node, ())) for node in nodes}
     if len(counts) != 1 or counts == {0}:
         raise InputError(

@@ -7,21 +7,21 @@ from itertools import product
 from holdfast.record.errors import InputError
 
 NAMES_MAX = 2_000_000
-"""More than any cluster has of anything: a list that stands for more is a slip of the keyboard."""
+"""More names than any cluster has: a list that stands for more is a typing mistake."""
 
 _HINT = (
     "Host lists are written as Slurm writes them: `n[00-15,20]` for n00 to n15 and n20, with commas between."
 )
 _ITEM = re.compile(r"(?:[^\[\],\s]|\[[^\[\]]*\])+")
 DIGITS_MAX = 18
-"""Of a number in a name; longer ones are text, of which the last digits count."""
+"""The most digits of a number in a name; of longer ones only the last digits count as a number."""
 _RANGE = re.compile(rf"([0-9]{{1,{DIGITS_MAX}}})(?:-([0-9]{{1,{DIGITS_MAX}}}))?")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _LAST_NUMBER = re.compile(rf"(.*?)([0-9]{{1,{DIGITS_MAX}}})([^0-9]*)", re.DOTALL)
 
 
 def expand(text: str) -> list[str]:
-    """The names in order, as they are written; the same one may be there twice."""
+    """The names in the order of the text; a name may occur twice."""
     names: list[str] = []
     end = 0
     for item in _ITEM.finditer(text):
@@ -37,7 +37,7 @@ def expand(text: str) -> list[str]:
 
 
 def count(text: str) -> int:
-    """How many names the lists in a text stand for, without making them; what is no list counts as one."""
+    """How many names the lists in a text stand for, without making them; other text counts as one."""
     return sum(_item_count(item[0]) for item in _ITEM.finditer(text))
 
 
@@ -47,7 +47,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def _folded(names: Iterable[str]) -> list[str]:
-    """Names with the same last numbers are put together, and then, by the same means, what precedes those."""
+    """Fold names with the same last numbers together, and then the parts before them in the same way."""
     alike: dict[tuple[str, str], list[str]] = {}
     for before, inner, after in _ranges(names):
         alike.setdefault((inner, after), []).append(before)
@@ -59,9 +59,9 @@ def _folded(names: Iterable[str]) -> list[str]:
 
 
 def _ranges(names: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """What precedes the last number in names, the numbers that follow it there, and what follows those."""
+    """Split names at their last number: the part before, the folded numbers, and the part after."""
     split = {name: _LAST_NUMBER.fullmatch(name) for name in names}
-    # 10 goes with the zero-padded 08 and 09 where those are there, else with 8 and 9.
+    # 10 goes with the zero-padded 08 and 09 if those occur, else with 8 and 9.
     padded = {(found[1], len(found[2]), found[3]) for found in split.values() if found and found[2][0] == "0"}
     groups: dict[tuple[str, int, str], list[int]] = {}
     for name, found in split.items():

@@ -1,8 +1,8 @@
-"""One machine, several spellings: which node of the topology a name in telemetry or in the record means.
+"""One machine, several spellings: maps names in telemetry and the record to nodes of the topology.
 
 A machine is `n17` in the topology file, `n17.cluster.example` to itself, `10.0.0.17:9100` to Prometheus and
-`train-3` to the pod on it. The rule is the one in docs/signals.md, and short: the name itself, then its short
-form, then what one series says of two names. Whatever would mean two nodes means none.
+`train-3` to the pod on it. The rule is the one in docs/signals.md: the name itself, then its short form, then
+another name from the same series. An ambiguous name matches no node.
 """
 
 import ipaddress
@@ -14,14 +14,14 @@ from holdfast.topology.names import host_names_of
 _CONTROLLER = re.compile(
     r"(?P<before>.+)-(?:bmc|ipmi|ilo|idrac|oob|mgmt)|(?:bmc|ipmi|ilo|idrac|oob|mgmt)-(?P<behind>.+)"
 )
-"""What people call the management controller of a node: `n17-bmc`, `ipmi-n17`."""
+"""Common names of a node's management controller: `n17-bmc`, `ipmi-n17`."""
 
 Alias = tuple[str, str]
 """Two spellings of one machine, as one series has them."""
 
 
 class Hosts:
-    """The nodes that are known, and what else they are called."""
+    """The known nodes, and their other names."""
 
     def __init__(self, nodes: Iterable[str] = (), aliases: Iterable[Alias] = ()) -> None:
         self._nodes: dict[str, None] = {}
@@ -34,16 +34,16 @@ class Hosts:
             self._add(node)
 
     def grow(self, names: Iterable[str]) -> None:
-        """Know one node more, called by the first of these names, unless one of them is known.
+        """Add a node under the first of these names, unless one of them is known.
 
-        That it is `localhost` to somebody does not make it another one that is.
+        The name `localhost` does not make two machines the same.
         """
         called = tuple(names)
         if called and not any(self.node(name) for name in called if not _is_everybodys(name)):
             self._add(called[0])
 
     def node(self, spelling: str) -> str | None:
-        """The node that is meant; None where it is none, or might be two."""
+        """The node that is meant; None if it is unknown or ambiguous."""
         if spelling in self._nodes:
             return spelling
         if found := self._by_name(spelling):
@@ -54,7 +54,7 @@ class Hosts:
         return told.pop() if len(told) == 1 else None
 
     def of(self, labels: Mapping[str, str]) -> str:
-        """The host that a series is about: the first of its names that is a node's, else the first."""
+        """The host of a series: the first of its names that is a node's, else the first."""
         names = host_names_of(labels)
         return next((node for name in names if (node := self.node(name))), names[0] if names else "")
 
@@ -63,7 +63,7 @@ class Hosts:
         self._short.setdefault(_short(node), []).append(node)
 
     def _by_name(self, spelling: str) -> str | None:
-        """Without regard to capitals; one may be the other without its domain, or without a part of it."""
+        """The node of this name, ignoring case; either may lack its domain or a part of it."""
         spelled = _folded(spelling)
         alike = [node for node in self._short.get(_short(spelling), ()) if _is_same(_folded(node), spelled)]
         same = [node for node in alike if _folded(node) == spelled] or alike
@@ -79,7 +79,7 @@ def is_address(name: str) -> bool:
 
 
 def _is_everybodys(name: str) -> bool:
-    """Whether every machine calls itself so."""
+    """Whether every machine has this name for itself."""
     return _short(name) == "localhost" or (is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
@@ -88,7 +88,7 @@ def _folded(name: str) -> str:
 
 
 def _short(name: str) -> str:
-    """What stands before the first dot; of an address, all of it."""
+    """The part before the first dot; an address stays whole."""
     folded = _folded(name)
     return folded if is_address(folded) else folded.partition(".")[0]
 

@@ -1,4 +1,4 @@
-"""A topology as data: what there is, or what one subject has to do with."""
+"""A topology as data: a summary, or one subject with its dependencies and blast radius."""
 
 from collections import Counter
 

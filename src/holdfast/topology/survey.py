@@ -1,8 +1,8 @@
-"""What one source says about a cluster, and what comes of several that speak about the same one.
+"""Facts about a cluster from one source, and the merge of several sources.
 
-A survey holds facts about nodes and what they stand on, not yet a graph: a hundred thousand GPUs are a few
-thousand facts. `merged` lays surveys over each other; the first one wins, and what others say differently is
-told as a doubt. `assemble` makes the graph.
+A survey holds facts about nodes and their places, not yet a graph: a hundred thousand GPUs are a few thousand
+facts. `merged` combines surveys; the first one wins, and differences become doubts. `assemble` makes the
+graph.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ DoubtKind = Literal[
     "contradiction", "unmatched", "grouping", "ownerless", "missing-hardware", "unplaced", "unused"
 ]
 WHOLE: frozenset[Kind] = frozenset({"rack", "loop", "shelf", "circuit", "leaf", "spine"})
-"""A source that says on which of these a subject is says all of it; there may always be another mount."""
+"""Kinds for which a source gives all places of a subject; there may always be another mount."""
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
-    """Something about a topology that is probably not as it should be. text: one sentence."""
+    """A probable mistake in a topology. text: one sentence."""
 
     kind: DoubtKind
     subjects: tuple[str, ...]
@@ -32,18 +32,18 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Survey:
-    """What one source says. source: its name in sentences.
+    """The facts of one source. source: its name in messages.
 
-    kinds    subjects and what they are
-    on       of a subject, by kind, what it stands on: {"n1": {"rack": ["rack-0"], "mount": ["fs-0"]}}.
+    kinds    subjects and their kinds
+    on       of a subject, by kind, its places: {"n1": {"rack": ["rack-0"], "mount": ["fs-0"]}}.
              A node on a leaf has all its ports there
     gpus     of a node, the numbers of its GPUs; ports: the names of its ports
     members  of a run, the node of each member
     uses     of a run its pools, of a milestone its runs, of a pool the pools that it receives from
     engines  of a pool, its nodes
     aliases  other names of runs, as a job's number is one of its name
-    spellings  names of which one series says that they are one machine's
-    further  dependencies of any kind, first whose and then on whom, with the reason
+    spellings  pairs of names that one series gives to one machine
+    further  dependencies of any kind: (dependent, dependency), with the reason
     """
 
     def __init__(self, source: str) -> None:
@@ -61,7 +61,7 @@ class Survey:
         self._sources: dict[tuple[str, str], str] = {}
 
     def place(self, name: str, kind: Kind, on: str) -> None:
-        """Say that the subject stands on another, which is of this kind; nothing stands on itself."""
+        """Place the subject on another one of this kind; a subject is never placed on itself."""
         if name == on:
             return
         self.kinds[on] = kind
@@ -70,7 +70,7 @@ class Survey:
             places.append(on)
 
     def credit(self, name: str, fact: str, source: str) -> None:
-        """Remember that another source said this about the subject."""
+        """Remember which other source gave this fact about the subject."""
         self._sources[name, fact] = source
 
     def source_of(self, name: str, fact: str) -> str:
@@ -85,12 +85,12 @@ class Survey:
         self.gpus[node] = tuple(in_order({*self.gpus.get(node, ()), *gpus}))
 
     def add_member(self, run: str, node: str) -> None:
-        """A member that is called as its node is."""
+        """Add a member that has its node's name."""
         self.kinds[run], self.kinds[node] = "run", "node"
         self.members.setdefault(run, {})[node] = node
 
     def renamed(self, hosts: Hosts) -> "Survey":
-        """The same facts, with nodes called as they are there."""
+        """The same facts, with the nodes' names from `hosts`."""
         names = {node: hosts.node(node) or node for node, kind in self.kinds.items() if kind == "node"}
         if all(node == called for node, called in names.items()):
             return self
@@ -121,7 +121,7 @@ class Survey:
         return changed
 
     def with_members(self, members: Mapping[str, Mapping[str, str]]) -> "Survey":
-        """The same facts, but of these runs other members, with their nodes."""
+        """The same facts, but with these members for these runs. members: their nodes."""
         changed = copy(self)
         nodes = {node for of_run in members.values() for node in of_run.values()}
         changed.kinds = {**dict.fromkeys(nodes, "node"), **self.kinds, **dict.fromkeys(members, "run")}
@@ -130,7 +130,7 @@ class Survey:
 
 
 def merged(surveys: Sequence[Survey]) -> tuple[Survey, tuple[Doubt, ...]]:
-    """One survey that says what the first one says, and of what it is silent about what the others say."""
+    """One survey with the facts of the first, completed by those of the others."""
     first = surveys[0]
     known = _Nodes(first.source, _nodes(first))
     doubts: list[Doubt] = []
@@ -162,7 +162,7 @@ def _taken_in(first: Survey, other: Survey) -> Iterator[Doubt]:
 
 
 class _Nodes(NamedTuple):
-    """Those that a source knew before it was told of others."""
+    """The nodes that a source knew before the merge."""
 
     source: str
     names: set[str]
@@ -202,7 +202,7 @@ def _places_taken_in(first: Survey, other: Survey, wrong: set[str]) -> Iterator[
 
 
 def _known_places(survey: Survey, name: str, kind: Kind) -> list[str]:
-    """Where the subject is; of a port also where all of its node are, and of a node where its ports are."""
+    """The places of the subject; for a port also those of its node, and for a node those of its ports."""
     if known := survey.on.get(name, {}).get(kind):
         return known
     if kind != "leaf":
@@ -230,7 +230,7 @@ def _hardware_taken_in(first: Survey, other: Survey, wrong: set[str]) -> Iterato
         if node not in first.ports:
             first.ports[node] = ports
             first.credit(node, "ports", other.source)
-        # More ports than the first has are usual: those for storage and for people have no part in a run.
+        # More ports than the first has are usual: ports for storage and management take no part in a run.
         elif gone := {*first.ports[node]} - {*ports}:
             here = f"the ports {fold(in_order(gone))} ({first.source_of(node, 'ports')})"
             text = _differing(node, here, f"has not ({other.source})", verb="has")
@@ -253,7 +253,7 @@ def _members_taken_in(first: Survey, other: Survey) -> Iterator[Doubt]:
             text = _differing(f"run {run}", f"{here} ({says})", f"{there} ({other.source})")
             yield Doubt(kind="contradiction", subjects=(run,), text=text)
         elif known == {node: node for node in known}:
-            # Who says only on which nodes a run is leaves it to the run what its members are called.
+            # A source that has only the nodes of a run leaves the members' names to the run.
             first.members[run] = dict(members)
             first.credit(run, "members", other.source)
 

@@ -12,7 +12,7 @@ with hf.join() as run:
         step.commit()
 ```
 
-What is named here is imported when it is used: who only moves checkpoints need not load torch.
+Names are imported on first use, so that a program that only moves checkpoints does not load torch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""A member's part in audits: what it computes a second time, what it tells, and how all of them judge.
+"""A member's part in audits: which lanes it computes a second time, what it reports, how members judge.
 
-Prints ride with the gradients, so an audit costs no message; all members see the same ones before anything is
-committed, and decide the same. Only if two prints differ do members compute again and tell each other what
-they found, through the coordinator.
+Prints travel with the gradients, so an audit costs no extra message. All members see the same prints before
+anything is committed, and reach the same decision. Only if two prints differ do members compute the lane
+again and exchange their results through the coordinator.
 """
 
 import math
@@ -29,18 +29,20 @@ from holdfast.train.seat import Seat
 OWNER, AUDITOR, STATE = (slice(first, first + PARTS) for first in (0, PARTS, 2 * PARTS))
 EVERY = slice(3 * PARTS, 3 * PARTS + 1)
 STATE_SHARE = 0.008
-"""Of a step: states are compared as often as that takes no more of the time."""
+"""Comparing states takes at most this share of the time of steps; it sets how often they are compared."""
 EVERY_MAX = 64
-"""Steps between two comparisons of states, however quick steps are."""
+"""The most steps between two comparisons of states, however short steps are."""
 TIMED_MIN, TIMED_MAX = 4, 8
-"""Steps by whose times that is decided. The first time takes longer than all others."""
+"""How many comparisons must be timed before the interval is chosen, and how many times are kept. The minimum
+counts, because the first comparison takes longer than all others.
+"""
 SPIKE_TIMES = 30.0
-"""A loss is odd that is so many times as large as any other lane's, and as the last step's."""
+"""A loss is odd if it is this many times as large as every other lane's and as the previous step's."""
 
 
 class Dispute(NamedTuple):
-    """A lane that all members compute again. first: what is in dispute, by the rank that found it. loss: of
-    the lane, where it is that which is odd.
+    """A lane that all members compute again. first: the disputed value by the rank that found it. loss: the
+    lane's loss, if the loss is odd; else empty.
     """
 
     step: int
@@ -63,7 +65,7 @@ class Auditor:
         self._cadence = _Cadence(watch)
 
     def restart(self) -> None:
-        """A generation was formed."""
+        """Begin again with a generation that was just formed."""
         self._rate = self._seat.audit_rate
         self._plan, self._found = (), []
         self._cadence.restart()
@@ -71,8 +73,8 @@ class Auditor:
     # ---- a step ------------------------------------------------------------------------------------------
 
     def begin(self, step: int) -> tuple[int, ...]:
-        """The lanes of others that this member computes in this step, before its own: then it has memory for
-        them that its own need later.
+        """The lanes of other members that this member computes in this step. It computes them before its own
+        lanes, because the memory they take is needed by its own lanes later.
         """
         seat = self._seat
         self._plan, self._found = (), []
@@ -84,15 +86,15 @@ class Auditor:
         return tuple(audit.lane for audit in self._plan if audit.auditor == seat.rank)
 
     def is_audited(self, lane: int) -> bool:
-        """Whether another member computes this lane of ours, too."""
+        """Whether another member also computes this lane."""
         return any(audit.lane == lane for audit in self._plan)
 
     def computed(self, lane: int, found: Computed) -> None:
-        """Of another member."""
+        """Keep the print of another member's lane."""
         self._found.append((lane, found.print))
 
     def told(self, step: int, lane: int) -> list[Telling]:
-        """What the last lane of this member carries to the others."""
+        """The prints and figures that this member's last lane carries to the others."""
         if self._rate is None:
             return []
         told: list[Telling] = [(AUDITOR, audited, found) for audited, found in self._found]
@@ -103,7 +105,7 @@ class Auditor:
         return [*told, (EVERY, lane, wanted)]
 
     def examine(self, step: int, total: Sum) -> AuditFinding | Dispute | None:
-        """What is wrong with a step that all members have the sum of: they find the same."""
+        """The problem found in a step whose sum all members have, or None. All members find the same."""
         seat = self._seat
         self._cadence.note_step()
         if self._rate is None or seat.size < 2:
@@ -128,7 +130,7 @@ class Auditor:
         return None
 
     def _odd(self, step: int, total: Sum) -> Dispute | None:
-        """A lane whose loss is not finite, or out of proportion; not where the step before was like that."""
+        """A lane whose loss is not finite or out of proportion; None if the previous loss was not finite."""
         before = self._seat.loss
         if self._seat.is_patched or (before is not None and not math.isfinite(before)):
             return None
@@ -142,7 +144,7 @@ class Auditor:
     # ---- a dispute -----------------------------------------------------------------------------------------
 
     def settle(self, dispute: Dispute, found: Sequence[Computed]) -> AuditFinding:
-        """Hear what all have found. Raises `Superseded`."""
+        """Exchange results with all members and judge them. Raises `Superseded`."""
         seat, key = self._seat, f"again/{dispute.step}/{dispute.lane}"
         mine = [(_number(one), bits_of(float(one.loss))) for one in found]
         self._control.publish(seat.number, f"{key}/{seat.rank}", msgspec.msgpack.encode(mine))
@@ -160,14 +162,14 @@ class Auditor:
         )
 
     def conclude(self, finding: AuditFinding) -> bool:
-        """Whether the step is kept. If not, all wait for a generation without those who are wrong."""
+        """Whether the step is kept. If not, all members wait for a generation without the culprits."""
         self._tell(finding)
         if finding.kind == "unsteady":
             self._rate = 0.0
         return finding.kind not in ("lane", "state", "apart")
 
     def _tell(self, finding: AuditFinding) -> None:
-        """The first that is not to blame says so, for all."""
+        """Report the finding; only the first member that is not to blame does, on behalf of all."""
         seat = self._seat
         to_blame = finding.culprits if finding.kind in ("lane", "state") else ()
         if seat.rank == next((rank for rank in range(seat.size) if rank not in to_blame), 0):
@@ -190,7 +192,7 @@ def odd_lane(losses: Sequence[float], before: float | None) -> int | None:
 
 
 def bits_of(loss: float) -> int:
-    """Any two losses that are not numbers are the same."""
+    """The bits of a loss. All losses that are NaN have the same bits."""
     (bits,) = struct.unpack("<Q", struct.pack("<d", math.nan if math.isnan(loss) else loss))
     return int(bits)
 
@@ -202,8 +204,8 @@ def _number(found: Computed) -> int:
 
 
 class _Cadence:
-    """How often states are compared: in every step, or as often as that takes a small share of the time. Each
-    member tells what it would like, and the most patient one decides.
+    """How often states are compared: in every step, or so rarely that it takes only a small share of the
+    time. Each member proposes an interval, and the longest one applies.
     """
 
     def __init__(self, watch: DeviceWatch) -> None:
@@ -222,7 +224,7 @@ class _Cadence:
         return step % self._every == 0
 
     def __enter__(self) -> None:
-        if self._marks is not None:  # of a step that is long over
+        if self._marks is not None:  # of an earlier step
             self._took_s.append(self._watch.seconds(*self._marks))
         self._marks = (self._watch.mark(), None)
 
@@ -238,14 +240,14 @@ class _Cadence:
 
     @property
     def wanted(self) -> int:
-        """Every how many steps; a power of two, so that what one member wants fits what another does."""
+        """The proposed interval in steps; a power of two, so that the members' proposals fit each other."""
         if len(self._took_s) < TIMED_MIN or not self._steps_s:
             return 1
         every = min(self._took_s) / (STATE_SHARE * median(self._steps_s))
         return min(EVERY_MAX, 1 << max(0, math.ceil(math.log2(max(every, 1e-9)))))
 
     def compared(self, step: int) -> int:
-        """How many steps were committed since the last time."""
+        """How many steps were committed since the previous comparison."""
         before, self._compared = self._compared, step
         return 0 if before is None else step - before - 1
 

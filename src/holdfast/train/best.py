@@ -1,8 +1,8 @@
-"""The best weights so far, in the run's care like the present ones.
+"""The best weights so far, protected by the run like the current ones.
 
-A script that writes its best weights to a file on one member loses them with that member, or writes a file
-that does not fit the value it remembers. So the copy is protected: every member has it, a replacement is
-given it, and each checkpoint holds it.
+A script that writes its best weights to a file on one member loses them with that member, or leaves a file
+that does not match the value it remembers. Holdfast therefore protects the copy: every member has it, a
+replacement receives it, and each checkpoint holds it.
 """
 
 import math
@@ -19,10 +19,11 @@ WEIGHTS = "weights"
 
 
 class Best:
-    """A copy of a model as it was when some measure of it was best: given to protect(), offered in on_commit.
+    """A copy of a model as it was when some measure of it was best: pass it to protect(), offer to it in
+    on_commit.
 
-    higher: the larger value is the better one; else the lower, as of a loss. value, step: of the best so far;
-    None where nothing was offered yet.
+    higher: whether a larger value is better; by default a lower one is, as for a loss. value, step: of the
+    best weights so far; None before the first offer.
     """
 
     def __init__(self, model: nn.Module, *, higher: bool = False) -> None:
@@ -30,11 +31,11 @@ class Best:
         self._higher = higher
         self.value: float | None = None
         self.step: int | None = None
-        # There from the beginning, so that a run that has no room for it does not begin.
+        # Allocated at once, so that a run without enough memory for it fails at the start.
         self._weights = _copied(model.state_dict())
 
     def offer(self, value: float, *, step: int) -> bool:
-        """Keep the model's present weights if this value of theirs is the best so far; whether it is."""
+        """Keep the model's current weights if this value is the best so far. Returns whether it is."""
         value = float(value)
         sign = 1 if self._higher else -1
         if math.isnan(value) or (self.value is not None and sign * value <= sign * self.value):
@@ -45,11 +46,11 @@ class Best:
 
     @property
     def weights(self) -> dict[str, Any]:
-        """For `model.load_state_dict()`."""
+        """The best weights, for `model.load_state_dict()`."""
         return self._weights
 
     def save(self, path: Path | str) -> None:
-        """Write a file for `torch.load(path, weights_only=True)`, whole or not at all; one member does."""
+        """Write a file for `torch.load(path, weights_only=True)`, atomically. Call it on one member."""
         with whole_file(Path(path)) as file:
             torch.save({"model": self._weights, "step": self.step, "value": self.value}, file)
 
@@ -62,7 +63,7 @@ class Best:
 
 
 def _copied(state: Mapping[str, Any], into: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """into: where it goes; a tied tensor stays tied, for what is written there is the same."""
+    """A copy of a state. into: the tensors to overwrite. Tied tensors stay tied: both get the same values."""
     known: dict[tuple[object, ...], torch.Tensor] = {}
 
     def copied(name: str, value: Any) -> Any:

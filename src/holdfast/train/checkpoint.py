@@ -1,8 +1,8 @@
 """Checkpoints: durable copies of a run's state, for when no peer is left to copy it from.
 
-`Checkpoints` is what a store of them can do; `DirectoryCheckpoints` keeps them in a directory: a manifest per
-step, whole or not there at all, and the chunks that it names. `Writer` keeps the writing out of training's
-way. Which member writes, and what the state is made of, is decided elsewhere.
+`Checkpoints` is the protocol of a store of them. `DirectoryCheckpoints` keeps them in a directory: one
+manifest per step, which appears atomically, and the chunks that it names. `Writer` writes them without
+holding training up. Other modules decide which member writes and what the state consists of.
 """
 
 import contextlib
@@ -63,39 +63,41 @@ from holdfast.train.storage_budget import JITTER_SHARE_MAX, StorageBudget, jitte
 from holdfast.train.whole_file import is_left_behind, part_of
 
 COST_SHARE_MAX = 1 / 50
-"""Of the time from one checkpoint to the next, no more than this goes into making one."""
+"""Making a checkpoint takes at most this share of the time between two checkpoints."""
 INTERVAL_S_MIN = 10.0
-"""Where checkpoints cost next to nothing, they are still no closer together. The first is made so soon, too:
-what one costs is not known before.
+"""Checkpoints are never closer together than this, even if they cost next to nothing. The first one is made
+this soon, too, because the cost of one is unknown before.
 """
 EXPOSURE_S_MAX = 600.0
-"""However unlikely a failure is, no more work than this is left at stake, unless checkpoints cost too much:
-there are ends that no failure rate tells of, such as a power cut, or a user's `kill -9`.
+"""At most this much work is at risk, however unlikely failures are, unless checkpoints cost too much: some
+ends are in no failure rate, such as a power cut or a user's `kill -9`.
 """
 CLOSE_S_MAX = 60.0
-"""How long a writer that is closed waits for what it has begun: storage that hangs holds up no end."""
+"""How long closing a writer waits for its unfinished work, so that hanging storage cannot block the end."""
 READ_PAUSES_S = (0.25, 0.5, 1.0, 2.0)
-"""Between attempts to read what is there and cannot be read: storage that stumbles is given this long."""
+"""Pauses between attempts to read a file that exists but is unreadable, so that storage can recover."""
 LOST_ERRORS = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
-"""What the kernel answers where the storage has lost what was written, or the filesystem is damaged there."""
+"""The kernel's errors when storage has lost data or the filesystem is damaged."""
 AHEAD_MAX = 8
-"""So many checkpoints are kept at most of a rank that is ahead of the others, whose parts are missing yet."""
+"""The most checkpoints kept of a rank that is ahead, while the other ranks' parts are missing."""
 USED_SHARE_MIN = 0.5
-"""Of a pack: where less of it is in use, that is written anew, so that the pack can go."""
+"""If less of a pack is in use than this share, its chunks are written again so that it can be removed."""
 SHARES_S_MIN, SHARES_X = 10.0, 2.0
-"""How long the first member waits for the shares of others: so long, and so many times what its own took."""
+"""How long the first member waits for the others' shares: this many seconds plus this many times its own
+time.
+"""
 SHARE_LOOK_S = 0.02
 LOOKS_MAX = 8
-"""How often a directory is looked at again because what it showed was gone: a writer removes what is old."""
+"""How often a directory is listed again because a listed checkpoint was gone: writers remove old ones."""
 
 State = Mapping[str, object]
-"""A tree of dicts, lists and tuples, with tensors, numbers, strings and None at its ends."""
+"""A tree of dicts, lists and tuples whose leaves are tensors, numbers, strings and None."""
 Happened = Literal["begun", "saved", "failed"]
-"""What the record calls it; `failed`: could not be written, or was found unfit to be read."""
+"""As in the record. `failed`: the checkpoint could not be written, or was unfit to be read."""
 
 
 class CheckpointListener(Protocol):
-    """Who hears what happened to checkpoints, from whichever thread it happened in. Must not raise."""
+    """Called with every event of a checkpoint, in the thread where it happened. Must not raise."""
 
     def __call__(
         self,
@@ -113,8 +115,8 @@ class CheckpointListener(Protocol):
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that is durable and was read back. size_bytes: of all its tensors; written_bytes: of what
-    was not there yet. digest: of the state. paused_ns: for how long a budget of storage held it up.
+    """A durable checkpoint that was read back. size_bytes: of all its tensors. written_bytes: of the chunks
+    that had to be written. digest: of the state. paused_ns: how long the storage budget delayed it.
     """
 
     step: int
@@ -126,11 +128,11 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Mark = tuple[int, int]
-"""A step, and which of its checkpoints is to be taken first if it has several. The highest is the newest."""
+"""A step, and a preference among the checkpoints of that step. The highest mark is the newest."""
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint of which every hash agreed. digest: of the state. history, whole: of a part, see
+    """A checkpoint whose hashes all matched. digest: of the state. history, whole: for a part, see
     `PartNote`.
     """
 
@@ -148,84 +150,87 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoints(Protocol):
-    """Where a run's checkpoints are kept. Any complete one of a run is as good as when it was written."""
+    """A store of a run's checkpoints. Every complete one can be used, however old it is."""
 
     @property
     def place(self) -> str:
-        """Where they are, for people."""
+        """Where the checkpoints are, for messages."""
 
     def save(self, step: int, state: State, share: Share = ALL) -> Saved:
-        """Keep the state for good, or raise. The tensors are the caller's again when this returns. share: of
-        the state, which others keep the rest of; the first waits for them, and makes a checkpoint of it all.
+        """Make the state durable, or raise. The caller may change the tensors once this returns. share: the
+        share of the state to write here; other members write the rest. The member of the first share waits
+        for the others and publishes the checkpoint of the whole.
         """
 
     def newest(self, until: Mark | None = None) -> Loaded | None:
-        """The newest one that is sound, up to this one if one is given; damaged ones are passed over,
-        and told of. None: nothing was ever saved here. Raises `StoreError` where something is there that
-        cannot be read, or nothing sound.
+        """The newest sound checkpoint, up to `until` if given. Damaged ones are skipped and reported. None if
+        nothing was ever saved here. Raises `StoreError` if something here cannot be read, or if no checkpoint
+        is sound.
         """
 
     def steps(self) -> list[int]:
-        """Which there seem to be, oldest first."""
+        """The steps of the checkpoints listed here, oldest first; they are not verified."""
 
     def hurry(self, within_s: float) -> None:
-        """What is being saved is waited for so long; where there is a second place, leave it time."""
+        """The process ends: the save in progress has this long. A store with a second place must leave it
+        time.
+        """
 
     @property
     def is_read(self) -> bool:
-        """Whether a state that was to be saved may still be read, so that its memory must be left alone."""
+        """Whether a state passed to `save` may still be read, so that its memory must not be reused."""
 
 
-# ---- one of them -----------------------------------------------------------------------------------------
+# ---- one checkpoint --------------------------------------------------------------------------------------
 
 _SHARE = re.compile(r"step-([0-9]{12,})\.[0-9a-f]+\.[0-9]+-of-[0-9]+\.share")
 _PART = re.compile(r"\.step-([0-9]{12,})\.[0-9a-f]{16}\.part")
 
 
 class AllDamaged(StoreError):
-    """There are checkpoints, and none is sound."""
+    """Checkpoints exist, but none is sound."""
 
 
 class _Gone(Exception):
-    """A checkpoint was removed while it was looked for."""
+    """A checkpoint was removed while it was being read."""
 
 
 def verify(path: Path, step: int | None = None) -> None:
-    """Raises `Unsound` or `OSError` unless all of it is what was written, for this step if one is given."""
+    """Raise `Unsound` or `OSError` unless the checkpoint is intact, and of this step if one is given."""
     check_chunks(path, read_manifest(path, step))
 
 
 def read(path: Path, step: int | None = None, map_location: str | torch.device = "cpu") -> Loaded:
-    """The checkpoint whose manifest this is, of this step if one is given. Raises `Unsound` or `OSError`."""
+    """Read the checkpoint of this manifest, of this step if one is given. Raises `Unsound` or `OSError`."""
     manifest = read_manifest(path, step)
     state = load_state(path, manifest, map_location)
     return Loaded(step=manifest.step, state=state, place=str(path), digest=manifest.digest)
 
 
 def _why(error: Exception) -> str:
-    """In the system's words, without its number."""
+    """The reason in the system's words, without the error number."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _sentence(error: BaseException) -> str:
-    """The first line: torch's go on for pages."""
+    """The first line of the message: torch's messages can be pages long."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-# ---- a directory of them ---------------------------------------------------------------------------------
+# ---- a directory of checkpoints --------------------------------------------------------------------------
 
 
 class DirectoryCheckpoints:
-    """A manifest per step in a directory that successive members of a run share, and chunks in a folder of
-    it.
+    """A directory that successive members of a run share, with a manifest per step and the chunks in a
+    subfolder.
 
-    Packs of chunks are on the disk before a manifest names them, and a manifest is written under a name of
-    its own, synced and only then renamed. So neither a kill nor a second writer, a paused member that wakes
-    up, can leave anything but whole checkpoints under a checkpoint's name. What a killed writer leaves is
-    known by its lock, which the kernel took back. Files of other names are not looked at.
+    Packs of chunks are on the disk before a manifest names them. A manifest is written under a temporary
+    name, synced, and only then renamed. So neither a kill nor a second writer (a paused member that wakes up)
+    can leave anything but whole checkpoints under a checkpoint's name. The leftovers of a killed writer are
+    recognised by their lock, which the kernel has released. Files with other names are ignored.
 
-    What has not changed is not written again, unless the newest checkpoint is the only one that has it: the
-    two newest have no file in common, so no damage to a file takes both.
+    Unchanged chunks are not written again, unless only the newest checkpoint has them: the two newest have no
+    file in common, so that damage to one file cannot destroy both.
     """
 
     def __init__(
@@ -249,7 +254,7 @@ class DirectoryCheckpoints:
 
     @property
     def paused_s(self) -> float:
-        """How long a budget of storage has held saves up in all."""
+        """How long the storage budget has delayed saves in total."""
         return 0.0 if self._budget is None else self._budget.paused_s
 
     @property
@@ -265,7 +270,7 @@ class DirectoryCheckpoints:
         return self._directory / FOLDER
 
     def hurry(self, within_s: float) -> None:
-        """There is no other place, and no time to spare storage."""
+        """Lift the storage budget: the process ends, and there is no second place to write to."""
         if self._budget is not None:
             self._budget.lift()
 
@@ -273,11 +278,11 @@ class DirectoryCheckpoints:
         return sorted(self._found(WHOLE).values())
 
     def marks(self) -> list[Mark]:
-        """All that there seem to be to go on from. Raises `OSError`."""
+        """The marks of all checkpoints listed here, unverified. Raises `OSError`."""
         return [each.mark for each in self._candidates()]
 
     def path(self, step: int) -> Path:
-        """Where the manifest of a step is, if there is one."""
+        """The path of a step's manifest, whether or not it exists."""
         return manifest_path(self._directory, step)
 
     def save(self, step: int, state: State, share: Share = ALL) -> Saved:
@@ -287,7 +292,7 @@ class DirectoryCheckpoints:
             saved = self._save(step, state, share)
         except (OSError, Unsound, InputError) as error:
             with contextlib.suppress(OSError):
-                self.collect()  # what others have left may be what takes the room
+                self.collect()  # leftovers of other writers may take the space
             raise StoreError(
                 f"The checkpoint of step {step} could not be written to {self._directory}: {_why(error)}.",
                 hint="Look at the directory's free space, permissions and disk.",
@@ -325,7 +330,7 @@ class DirectoryCheckpoints:
     def _publish(
         self, step: int, target: Path, write: Callable[[PackWriter], Manifest | ShareNote], writers: int = 1
     ) -> tuple[Manifest | ShareNote, int]:
-        """What was made of chunks that are durable, once it has its name, and how many bytes were new."""
+        """Publish what `write` makes, once its chunks are durable. Returns it and the number of new bytes."""
 
         def wait(count: int) -> None:
             if self._budget is not None:
@@ -348,11 +353,11 @@ class DirectoryCheckpoints:
         return made, packs.written_bytes
 
     def _share_path(self, step: int, share: Share) -> Path:
-        """Where a member says what it has written of a step, until that is in the manifest."""
+        """The file that lists what a member has written of a step, until the manifest does."""
         return self._directory / f"step-{step:012d}.{share.history or 0}.{share.number}-of-{share.of}.share"
 
     def _others(self, step: int, first: Share, within_s: float) -> list[ShareNote]:
-        """What the other members have written, once they have. Raises `Unsound` where one does not come."""
+        """The notes of the other members' shares. Raises `Unsound` if one does not arrive in time."""
         until_s = time.monotonic() + within_s
         found = []
         for number in range(1, first.of):
@@ -369,15 +374,15 @@ class DirectoryCheckpoints:
         return found
 
     def _check_there(self, packs: Sequence[tuple[str, int]]) -> None:
-        """While the folder is locked: what is there now will be there when the manifest is."""
+        """Raise `Unsound` if a pack is missing. The folder is locked, so no pack disappears afterwards."""
         there = packs_in(self._folder)
         missing = [pack for pack, size in packs if there.get(pack, -1) < size]
         if missing:
             raise Unsound(f"its chunks in {missing[0]} were removed meanwhile")
 
     def _manifests(self, *, passes_over: bool = False) -> dict[int, Manifest]:
-        """Those that are sound, by step. Raises `OSError` for one that is there and cannot be read.
-        passes_over: unless storage has lost it.
+        """The sound manifests, by step. Raises `OSError` for one that exists but cannot be read. passes_over:
+        skip those that storage has lost.
         """
         found = {}
         for path, step in self._found(WHOLE).items():
@@ -387,17 +392,17 @@ class DirectoryCheckpoints:
                 raise OSError(None, str(error), str(path)) from error
             except FileNotFoundError:
                 if path.is_symlink():
-                    raise  # leads nowhere now, and may lead somewhere again
+                    raise  # a broken link, whose target may come back
             except OSError as error:
                 if not passes_over or error.errno not in LOST_ERRORS:
                     raise
             except Unsound:
-                continue  # needs nothing: it will never be used
+                continue  # needs no chunks, as it will never be used
         return found
 
     def _reusable(self, step: int) -> dict[bytes, ChunkPlace]:
-        """Chunks that a new checkpoint of this step may name: of packs that the newest of the others does not
-        need, that are as long as they should be, and mostly in use.
+        """Chunks that a new checkpoint of this step may refer to: their packs are not needed by the newest
+        other checkpoint, have their full length and are mostly in use.
         """
         readable = self._manifests(passes_over=True)
         manifests = {of: found for of, found in readable.items() if of not in self._refused}
@@ -438,14 +443,14 @@ class DirectoryCheckpoints:
     def _newest_settled(self, until: Mark | None, *, is_last: bool) -> Loaded | None:
         self._tell_leftovers()
         for _ in range(LOOKS_MAX - 1):
-            with contextlib.suppress(_Gone):  # removed as old since we looked: look again
+            with contextlib.suppress(_Gone):  # removed as old meanwhile: list again
                 return self._newest_now(until, is_last=is_last)
         return self._newest_now(until, is_last=is_last)
 
     def _newest_now(self, until: Mark | None, *, is_last: bool) -> Loaded | None:
-        """Only what is damaged is passed over: what cannot be read may be sound, and newer than the rest, and
-        so may what another version wrote. is_last: there is no further attempt, so what storage has lost is
-        damaged, if one before it can be read.
+        """Skip only damaged checkpoints: one that cannot be read, or that another version wrote, may be sound
+        and newer than the rest. is_last: no further attempt follows, so data that storage has lost count as
+        damaged, if an older checkpoint can be read.
         """
         found = [each for each in self._candidates() if until is None or each.mark <= until]
         lost: OSError | None = None
@@ -455,7 +460,7 @@ class DirectoryCheckpoints:
             except FileNotFoundError as error:
                 if each not in self._candidates():
                     raise _Gone from error
-                raise  # a link that leads nowhere, such as into a filesystem that is not mounted
+                raise  # a broken link, such as into a filesystem that is not mounted
             except (NewerFormat, OlderFormat) as error:
                 raise _foreign(each.place, error) from error
             except OSError as error:
@@ -466,7 +471,7 @@ class DirectoryCheckpoints:
                 self._refuse(each, f"{file} cannot be read: {_why(error)}")
             except Unsound as error:
                 if each not in self._candidates():
-                    raise _Gone from error  # with its chunks, while they were read
+                    raise _Gone from error  # removed together with its chunks, while they were read
                 self._refuse(each, _sentence(error))
         if lost is not None:
             raise lost
@@ -485,7 +490,7 @@ class DirectoryCheckpoints:
         self._told("failed", candidate.step, candidate.place, reason)
 
     def _candidates(self) -> list["Candidate"]:
-        """What there seems to be to go on from, the newest first."""
+        """The checkpoints listed here, newest first; they are not verified."""
         return [Candidate((step, 0), str(self.path(step))) for step in reversed(self.steps())]
 
     def _open(self, candidate: "Candidate") -> Loaded:
@@ -493,7 +498,7 @@ class DirectoryCheckpoints:
         return read(Path(candidate.place), candidate.step)
 
     def _found(self, name: re.Pattern[str]) -> dict[Path, int]:
-        """The files of such a name, and their steps."""
+        """The files whose names match, with their steps."""
         return {path: int(match[1]) for path, match in found_in(self._directory, name).items()}
 
     def _tell_leftovers(self) -> None:
@@ -502,44 +507,46 @@ class DirectoryCheckpoints:
                 self._told("failed", step, str(path), "its writer died before it was complete")
 
     def _remove_old(self, step: int) -> None:
-        """Of the checkpoints up to this one, leave the newest that are sound; what is ahead is another's."""
+        """Remove old checkpoints up to this step; later ones belong to another writer. The newest sound ones
+        stay.
+        """
         found = [of for of in self.steps() if of <= step]
         sound = set(found) - self._refused
         kept = sorted(self._usable(sound))[-self._keep :]
         oldest = kept[0] if len(kept) == self._keep else 0
-        newest = sorted(sound)[-max(AHEAD_MAX, self._keep) :]  # should the usable ones never come
+        newest = sorted(sound)[-max(AHEAD_MAX, self._keep) :]  # in case none becomes usable
         self.forget_shares(step)
         doomed = [of for of in found if of not in newest or of < oldest]
         if doomed:
             self.remove(set(doomed) - held_steps(self._directory))
 
     def forget_shares(self, until: int) -> None:
-        """Remove what members noted of shares up to this step: a manifest has it, or it was given up."""
+        """Remove the notes of shares up to this step: they are in a manifest, or the save was given up."""
         for path, of in self._found(_SHARE).items():
             if of <= until:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
     def remove(self, steps: Collection[int], *, unnamed_s: float = math.inf) -> int:
-        """Remove checkpoints, and what nothing needs any more; how many bytes of chunks that frees. First
-        goes what names others: a kill in between leaves chunks that the next removal finds. unnamed_s: see
-        `collect`.
+        """Remove checkpoints and all chunks that nothing needs any more. Returns how many bytes of chunks
+        that frees. Manifests go first: a kill in between leaves only chunks, which the next removal finds.
+        unnamed_s: see `collect`.
         """
         named: set[str] = set()
         for step in steps:
             with contextlib.suppress(OSError, Unsound):
                 named |= set(dict(read_manifest(self.path(step), step).packs))
-            with contextlib.suppress(OSError):  # somebody else was quicker, or it stays: no harm
+            with contextlib.suppress(OSError):  # already removed, or it stays; both are harmless
                 self.path(step).unlink()
         with contextlib.suppress(OSError):
             return self.collect(named, unnamed_s=unnamed_s)
         return 0
 
     def collect(self, named: Collection[str] = (), *, unnamed_s: float = math.inf) -> int:
-        """Remove packs that no manifest names, unless somebody is writing; how many bytes that frees. named:
-        those that were in use before. Without locks, nobody ever uses those of others, so they can go; what
-        was never named goes if it is this old. Raises `OSError` where a manifest cannot be read, and with it
-        what it needs.
+        """Remove packs that no manifest names, unless a process is writing. Returns how many bytes that
+        frees. named: packs that were in use until now. Without file locks no writer ever reuses the packs of
+        others, so these can go; packs that were never named go if they are older than `unnamed_s`. Raises
+        `OSError` if a manifest cannot be read, as the packs it needs are then unknown.
         """
         for part in self._found(_PART):
             if is_left_behind(part):
@@ -559,12 +566,12 @@ class DirectoryCheckpoints:
             return remove_packs(self._folder, there - needed)
 
     def _usable(self, steps: set[int]) -> set[int]:
-        """Of these, the steps that can be gone on from, as far as can be seen from here."""
+        """The given steps that a run can resume from, as far as this store can tell."""
         return steps
 
 
 def _foreign(place: str, error: NewerFormat | OlderFormat) -> StoreError:
-    """It is newer than all that can be read, and was made by another version."""
+    """Another version of Holdfast wrote the newest checkpoint, in a format that this one cannot read."""
     again = (
         "Go on with the version that wrote it"
         if isinstance(error, NewerFormat)
@@ -578,13 +585,13 @@ def _foreign(place: str, error: NewerFormat | OlderFormat) -> StoreError:
 
 
 def _told_of(state: State) -> tuple[str, int]:
-    """The history of a part, and what is known to be whole: see `PartNote`."""
+    """The history of a part, and the newest step known to be complete: see `PartNote`."""
     note = state.get("shards")
     return (note.get("history", ""), note.get("whole", 0)) if isinstance(note, dict) else ("", 0)
 
 
 class Candidate(NamedTuple):
-    """What seems to be a checkpoint. place: its file, or a pattern of several."""
+    """A possible checkpoint, not verified. place: its file, or a pattern that matches several."""
 
     mark: Mark
     place: str
@@ -598,7 +605,7 @@ class Candidate(NamedTuple):
 
 
 class _Like(NamedTuple):
-    """Tensors alike in these can take each other's place in memory."""
+    """Tensors that agree in these fields can reuse each other's memory."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -609,9 +616,9 @@ class _Like(NamedTuple):
 class Snapshot:
     """A copy of a state in CPU memory that nothing else writes to.
 
-    spare: one that is no longer needed, whose memory is used again. To touch fresh memory for the first time
-    takes several times as long as the copying does, and training waits for it. share: what of it is copied;
-    the rest is laid out alike, and has whatever contents.
+    spare: a snapshot that is no longer needed, whose memory is reused. Touching fresh memory for the first
+    time takes several times as long as the copying itself, and training waits for it. share: the share that
+    is copied; the rest has the same layout and arbitrary contents.
     """
 
     def __init__(self, state: State, spare: "Snapshot | None" = None, share: Share = ALL) -> None:
@@ -634,17 +641,17 @@ class Snapshot:
         self._stretches.clear()
 
     def _copy(self, value: object, path: str) -> object:
-        """`path` names the value where it cannot be kept."""
+        """Copy a value. `path` names it in the error if it cannot be kept."""
         kind = type(value)
         if isinstance(value, torch.Tensor):
             return self._copy_tensor(value, path)
         if kind in _PLAIN:
             return value
-        if isinstance(value, float):  # numpy's is one, and the same bits
+        if isinstance(value, float):  # numpy's float64 is one, with the same bits
             return float(value)
         if kind in (dict, OrderedDict, Counter):
             assert isinstance(value, dict)
-            twin = copy.copy(value)  # with what state_dict() notes on it beside its items
+            twin = copy.copy(value)  # with the attributes that state_dict() sets on it
             for key, item in value.items():
                 if type(key) not in _PLAIN:
                     raise _unkept(key, f"a key of {path}")
@@ -659,13 +666,13 @@ class Snapshot:
         if tensor.layout is not torch.strided or tensor.is_meta:
             raise _unkept(tensor, path)
         tensor = tensor.detach()
-        # What is tied is copied once, and is tied again when it is loaded.
+        # A tied tensor is copied once, and is tied again when it is loaded.
         identity = identity_of(tensor)
         if (known := self._copies.get(identity)) is not None:
             return known
         begin, end = self._stretches.get(identity, (0, tensor.nbytes))
         if begin == end != tensor.nbytes:
-            copied = torch.empty_like(tensor, device="cpu")  # memory that is never touched costs nothing
+            copied = torch.empty_like(tensor, device="cpu")  # untouched memory costs nothing
         else:
             copied = self._filled(tensor, begin, end)
         self._copies[identity] = copied
@@ -704,10 +711,11 @@ class _Offer(NamedTuple):
 
 
 class Writer:
-    """Writes checkpoints from a thread of its own; training waits only while its state is copied.
+    """Writes checkpoints in a thread of its own; training waits only while its state is copied.
 
-    One is written at a time and at most one waits, which a newer one replaces; so up to two copies of the
-    state are in memory, and one between checkpoints. One that fails is told of, and training goes on.
+    One is written at a time and at most one waits; a newer offer replaces the waiting one. So up to two
+    copies of the state are in memory, and one between checkpoints. A failed save is reported, and training
+    continues.
     """
 
     def __init__(
@@ -720,7 +728,7 @@ class Writer:
         every_steps: int | None = None,
         run: str = "",
     ) -> None:
-        """run: its name, by which its saves move away from those of other runs; empty: they do not."""
+        """run: the run's name, which shifts its saves away from those of other runs; empty: no shift."""
         if interval_s < 0:
             raise InputError(f"interval_s={interval_s:g} is not a time to wait.", hint="Give 0 or more.")
         if every_steps is not None and every_steps < 1:
@@ -739,9 +747,9 @@ class Writer:
         self._spare: Snapshot | None = None
         self._opened_ns = self._began_ns = self._clock.now_ns()
         self._cost_ns: int | None = None
-        self._safe_ns = self._opened_ns  # when the state was copied that is durable
-        self.saved = 0  # the last step that is durable
-        self.is_troubled = False  # the last one failed
+        self._safe_ns = self._opened_ns  # when the newest durable state was copied
+        self.saved = 0  # the newest durable step
+        self.is_troubled = False  # the last save failed
         self._thread = threading.Thread(target=self._run, name="holdfast checkpoints", daemon=True)
 
     def __enter__(self) -> Self:
@@ -751,10 +759,11 @@ class Writer:
         self.close()
 
     def due(self, step: int, *, nodes: int = 1, failures: int = 0) -> bool:
-        """Whether to offer this step: a multiple of `every_steps`, where given, or else by what is at stake.
+        """Whether to offer this step: if `every_steps` is given, every such step; else as the work at risk
+        demands.
 
-        Then the last checkpoint is done and began the best interval ago. nodes: how many the run has.
-        failures: how many this member has seen.
+        In the second case the last checkpoint must be finished, and the best interval must have passed since
+        it began. nodes: how many the run has. failures: how many this member has seen.
         """
         if self._every_steps is not None:
             return step % self._every_steps == 0
@@ -765,13 +774,14 @@ class Writer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something that was offered is not durable yet."""
+        """Whether an offered state is not durable yet."""
         with self._changed:
             return self._writing or self._waiting is not None
 
     def _best_interval_ns(self, nodes: int, failures: int) -> int:
-        """Daly's for what the last checkpoint cost and how often such a run fails, within bounds; and within
-        those, another for each run, so that many that began together do not save together.
+        """Daly's interval for the cost of the last checkpoint and the failure rate of such a run, within
+        bounds. Within these it differs from run to run, so that runs that began together do not save
+        together.
         """
         away = JITTER_SHARE_MAX * jitter(self._run_name, self._offers)
         least_ns = round(self._interval_ns * (1 + away))
@@ -784,8 +794,8 @@ class Writer:
         return max(tolerated_ns, least_ns, round(self._cost_ns / COST_SHARE_MAX * (1 + away)))
 
     def offer(self, step: int, state: State, share: Share = ALL) -> int:
-        """Have this step written, or a share of it; how long the copying took, in nanoseconds. InputError for
-        a state that cannot be kept, at which nothing else would help.
+        """Have this step, or a share of it, written. Returns how long the copying took, in nanoseconds.
+        Raises `InputError` for a state that cannot be kept, because a retry would not help.
         """
         began_ns = self._clock.now_ns()
         with self._changed:
@@ -806,7 +816,7 @@ class Writer:
         return stall_ns
 
     def close(self, timeout_s: float = CLOSE_S_MAX) -> bool:
-        """Finish what was offered; False where that took too long and is left to its fate."""
+        """Finish the offered saves. False if that took too long; the thread is then left running."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -817,7 +827,7 @@ class Writer:
 
     def _run(self) -> None:
         while offer := self._next():
-            # What the first member tells is told of the whole.
+            # The member of the first share reports for the whole checkpoint.
             if offer.share.number == 0:
                 self._told("begun", offer.step, self._checkpoints.place)
             saved, reason = self._save(offer)
@@ -828,8 +838,8 @@ class Writer:
                 self._safe_ns = offer.began_ns
             with self._changed:
                 self._spare = None if self._checkpoints.is_read else offer.snapshot
-                # Where a GPU trains, this thread takes no time from it; else it takes training's own cores,
-                # but not while it waits for its budget of storage.
+                # If a GPU trains, this thread takes no time from it. Otherwise it uses training's own cores,
+                # except while it waits for its storage budget.
                 paused_ns = 0 if saved is None else saved.paused_ns
                 busy_ns = max(offer.stall_ns, took_ns - paused_ns)
                 self._cost_ns = offer.stall_ns if offer.snapshot.is_of_gpu else busy_ns
@@ -857,8 +867,8 @@ class Writer:
             return offer
 
     def _save(self, offer: _Offer) -> tuple[Saved | None, str]:
-        """What was saved, or why nothing was."""
+        """The saved checkpoint, or the reason for the failure."""
         try:
             return self._checkpoints.save(offer.step, offer.snapshot.state, offer.share), ""
-        except Exception as error:  # whatever it is, training goes on
+        except Exception as error:  # training continues after any failure
             return None, _sentence(error)

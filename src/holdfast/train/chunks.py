@@ -1,8 +1,8 @@
-"""Chunks: the bytes of checkpoints, cut into stretches of a fixed size, each known by the hash of its bytes.
+"""Chunks: the bytes of checkpoints, cut into pieces of a fixed size, each named by the hash of its bytes.
 
-They lie in packs, files that are written once, from beginning to end, and never changed. A pack is durable
-and was read back before anything refers to it; one that nothing refers to any more is removed whole. Which
-chunks make up a checkpoint is said by its manifest, not here.
+They are stored in packs, files that are written once from beginning to end and never changed. A pack is
+durable and was read back before anything refers to it. A pack that nothing refers to any more is removed as a
+whole. The manifest of a checkpoint lists its chunks.
 """
 
 import contextlib
@@ -28,21 +28,23 @@ from holdfast.record.files import sync
 from holdfast.train.pack_file import PackFile, ReadBack
 
 CHUNK_BYTES = 1 << 20
-"""Small enough for sparse changes to leave most chunks alone; 16 GB have 16,000 names of them."""
+"""Small enough that sparse changes leave most chunks unchanged; 16 GB make 16,000 chunks."""
 PACK_BYTES = 64 << 20
-"""A pack has so many, and a chunk at most: while one is written, the one before is synced and read back."""
+"""A pack has this size plus at most one chunk: while one is written, the previous one is synced and read
+back.
+"""
 NAME_BYTES = 32
 FOLDER = "chunks"
 PACKERS, PACKS_BEHIND_MAX = 4, 5
-"""Threads that write packs, sync them and read them back, so that one writes while another reads; and how
-many packs at most are with them, or wait for them.
+"""Threads that write packs, sync them and read them back, so that one writes while another reads; and the
+most packs that they write or have in their queue.
 """
 HASHERS_MAX, HASHES_AHEAD = 4, 4
-"""Threads that hash, where there are twice as many cores; and chunks that each is given ahead of writing."""
+"""The most threads that hash (one per two cores), and how many chunks each is given ahead of writing."""
 LOCK_S_MAX, LOCK_LOOK_S = 60.0, 0.01
-"""How long a writer waits for somebody who removes packs."""
+"""How long a writer waits for a process that removes packs, and how often it looks."""
 READERS_MAX, READERS_OF_CORE = 16, 4
-"""Threads that read and compare chunks: some wait for the disk while others compare. Nobody trains then."""
+"""Threads that read and compare chunks: some wait for the disk while others compare. Training is idle."""
 READ_TOGETHER = 8
 """Chunks that one thread reads in a row."""
 _PACK = re.compile(r"[0-9a-f]{16}-[0-9]{6}\.pack")
@@ -53,25 +55,25 @@ Task = TypeVar("Task")
 
 
 class Unsound(Exception):
-    """What is there is no checkpoint, or not all of one, or not as it was written."""
+    """The file is not a checkpoint, is incomplete, or is not as it was written."""
 
 
 class DamagedCheckpoints(InputError):
-    """No checkpoint that was asked for is sound. That is a finding, and not a mistake of who asked."""
+    """No requested checkpoint is sound. That is a result, not a mistake of the caller."""
 
     exit_code = 1
 
 
 class NewerFormat(Unsound):
-    """A newer Holdfast wrote it."""
+    """A newer version of Holdfast wrote it."""
 
 
 class OlderFormat(Unsound):
-    """An older Holdfast wrote it."""
+    """An older version of Holdfast wrote it."""
 
 
 class ChunkPlace(NamedTuple):
-    """Where a chunk is: so many bytes of a pack."""
+    """Where a chunk is: this many bytes of a pack, from this offset."""
 
     pack: str
     offset: int
@@ -79,8 +81,8 @@ class ChunkPlace(NamedTuple):
 
 
 class _Crew:
-    """Threads that work through what they are given. Unlike an executor's, they hold up no process that wants
-    to end while storage hangs.
+    """Threads that work through a queue of tasks. Unlike the threads of an executor, they do not keep the
+    process from ending while storage hangs.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -95,7 +97,7 @@ class _Crew:
         return future
 
     def dismiss(self) -> None:
-        """Nothing more is given to them."""
+        """Let the threads end after the tasks submitted so far."""
         for _ in range(self._count):
             self._tasks.put(None)
 
@@ -106,7 +108,7 @@ class _Crew:
                 continue
             try:
                 future.set_result(work())
-            except BaseException as error:  # is raised where it is waited for
+            except BaseException as error:  # raised again by future.result()
                 future.set_exception(error)
             del task, future, work  # they may hold a state
 
@@ -115,12 +117,12 @@ class _Crew:
 
 
 def name_of(data: Memory) -> bytes:
-    """The hash that a chunk is known by. Other threads run meanwhile."""
+    """The hash that names a chunk. Other threads can run meanwhile."""
     return blake3(data).digest()
 
 
 def pieces_of(begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Beginning and end of the chunks that such a stretch is cut into."""
+    """Beginning and end of each chunk of this byte range."""
     return ((at, min(at + CHUNK_BYTES, end)) for at in range(begin, end, CHUNK_BYTES))
 
 
@@ -130,8 +132,8 @@ def pieces_of(begin: int, end: int) -> Iterator[tuple[int, int]]:
 class PackWriter:
     """Writes chunks into new packs of a folder. Nothing refers to them until `close` has returned.
 
-    Some threads hash chunks ahead, others write full packs, sync them and read them back. Chunks are not
-    copied, so they must stay as they are until then.
+    Some threads hash chunks ahead; others write full packs, sync them and read them back. Chunks are not
+    copied, so the caller must not change them until `close` has returned.
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class PackWriter:
         known: Mapping[bytes, ChunkPlace],
         wait: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """known: chunks that are there and may be referred to. wait: until so many bytes may be written."""
+        """known: stored chunks that may be referred to. wait: blocks until this many bytes may be written."""
         self._folder = folder
         self._wait = wait
         self._token = secrets.token_hex(8)
@@ -157,7 +159,7 @@ class PackWriter:
         self.written_bytes = 0
 
     def add_all(self, chunks: Iterable[memoryview]) -> Iterator[tuple[bytes, ChunkPlace]]:
-        """Name and place of each, in their order. What is there already is not written again."""
+        """Name and place of each chunk, in order. Known chunks are not written again."""
         ahead: list[tuple[memoryview, Future[bytes]]] = []
         for chunk in chunks:
             ahead.append((chunk, self._hashers.submit(name_of, chunk)))
@@ -182,8 +184,8 @@ class PackWriter:
         return place
 
     def _pack(self, name: str) -> None:
-        """Have what was gathered written."""
-        self.packs[name] = self._filled_bytes  # before it is there: to remove it is on `abandon`
+        """Hand the gathered chunks to the packers."""
+        self.packs[name] = self._filled_bytes  # before it exists, so that `abandon` removes it
         file = PackFile(self._folder / name, self._wait)
         self._behind.append((self._packers.submit(_write, file, self._filling), file))
         self._filling, self._filled_bytes = [], 0
@@ -191,7 +193,7 @@ class PackWriter:
             self._behind.pop(0)[0].result()
 
     def close(self) -> None:
-        """See all of it onto the disk; once more does nothing. Raises `OSError` or `Unsound`."""
+        """Make all packs durable; a second call does nothing. Raises `OSError` or `Unsound`."""
         if self._filling:
             self._pack(f"{self._token}-{len(self.packs):06d}.pack")
         while self._behind:
@@ -201,7 +203,7 @@ class PackWriter:
         self._dismiss()
 
     def abandon(self) -> None:
-        """It failed: remove what was written."""
+        """Remove all packs written so far, after a failure."""
         unwritten = [file for writing, file in self._behind if writing.cancel()]
         self._dismiss()
         for file in unwritten:
@@ -229,7 +231,7 @@ def _write(file: PackFile, chunks: list[memoryview]) -> None:
 
 
 class WantedChunk(NamedTuple):
-    """A chunk by its name, and where its bytes are to go; None: nowhere, it is only looked at."""
+    """A chunk by its name, and the memory for its bytes; None if it is only to be verified."""
 
     name: bytes
     place: ChunkPlace
@@ -237,9 +239,9 @@ class WantedChunk(NamedTuple):
 
 
 def read_chunks(folder: Path, wanted: Iterable[WantedChunk]) -> None:
-    """Read and compare them. Raises `Unsound`, or `OSError` for what is there and cannot be read."""
+    """Read and compare chunks. Raises `Unsound`, or `OSError` for a file that exists but cannot be read."""
     rows = list(_rows(wanted))
-    if len(rows) <= 1:  # also where chunks are wanted one by one
+    if len(rows) <= 1:  # including callers that read chunk by chunk
         for pack, chunks in rows:
             _read_row(folder / pack, chunks)
         return
@@ -257,7 +259,7 @@ def read_chunks(folder: Path, wanted: Iterable[WantedChunk]) -> None:
 
 
 def _rows(wanted: Iterable[WantedChunk]) -> Iterator[tuple[str, list[WantedChunk]]]:
-    """Chunks that follow each other in a pack, as many as one thread reads in a row."""
+    """Groups of consecutive chunks of a pack, each for one thread to read in a row."""
     by_pack: dict[str, list[WantedChunk]] = {}
     for one in wanted:
         by_pack.setdefault(one.place.pack, []).append(one)
@@ -280,10 +282,10 @@ def _read_row(path: Path, wanted: list[WantedChunk]) -> None:
                     raise Unsound(f"the hash of its chunk at byte {place.offset} does not agree")
     except FileNotFoundError:
         if path.is_symlink():
-            raise  # leads nowhere, such as into a filesystem that is not mounted
+            raise  # a broken link, such as into a filesystem that is not mounted
         raise Unsound(f"its chunks in {path.name} are missing") from None
     except Unsound as error:
-        raise Unsound(f"of its chunks, {path.name} is damaged: {error}") from None
+        raise Unsound(f"its pack {path.name} is damaged: {error}") from None
 
 
 def _read_into(descriptor: int, target: memoryview, offset: int) -> None:
@@ -297,8 +299,8 @@ def _read_into(descriptor: int, target: memoryview, offset: int) -> None:
 
 @contextlib.contextmanager
 def plain_file(path: Path) -> Iterator[int]:
-    """A descriptor to read it with. Nothing that somebody put here, such as a pipe, may block. An error names
-    the file, also one of a read, which by itself knows the descriptor alone.
+    """A descriptor to read the file with. Opening never blocks, not even on a pipe that another user put
+    here. Every `OSError` names the file, including that of a read, which itself knows only the descriptor.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -320,7 +322,7 @@ def is_pack(name: str) -> bool:
 
 
 def age_s(pack: Path) -> float:
-    """Since it was last written to; 0 if it is gone."""
+    """Seconds since the pack was last written to; 0 if it is gone."""
     try:
         return time.time() - pack.stat().st_mtime
     except FileNotFoundError:
@@ -328,37 +330,37 @@ def age_s(pack: Path) -> float:
 
 
 def packs_in(folder: Path) -> dict[str, int]:
-    """The packs that there are, and their sizes."""
+    """The packs in the folder, with their sizes."""
     found = {}
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if is_pack(entry.name):
-                with contextlib.suppress(FileNotFoundError):  # that one was removed since, or leads nowhere
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile, or a broken link
                     found[entry.name] = entry.stat().st_size
     return found
 
 
 Lock = Literal["held", "busy", "none"]
-"""busy: somebody else has it. none: the filesystem has no locks."""
+"""busy: another process holds it. none: the filesystem has no locks."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path, *, exclusively: bool = False) -> Iterator[Lock]:
-    """While somebody is in here, nobody gets in exclusively, and only who did removes packs. Who wants that
-    does not wait; the others wait for a bounded time. Raises `TimeoutError` after that.
+    """Hold the folder's lock, shared to write packs or exclusively to remove them. An exclusive request never
+    waits ("busy"). A shared one waits for a bounded time and then raises `TimeoutError`.
     """
     descriptor = _lock_file(folder)
     try:
         yield _flock(descriptor, fcntl.LOCK_EX) if exclusively else _flock_soon(descriptor)
     finally:
-        # A child that was forked meanwhile has the descriptor, too, but no right to the lock.
+        # A child that was forked meanwhile has the descriptor, too, but must not keep the lock.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
 def _lock_file(folder: Path) -> int:
-    """Whoever may write to the folder may lock it, whatever the umask of who came first."""
+    """Open the lock file. Whatever the creator's umask, all who may write to the folder may lock it."""
     how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
         descriptor = os.open(folder / ".lock", how | os.O_EXCL, 0o666)
@@ -370,7 +372,7 @@ def _lock_file(folder: Path) -> int:
 
 
 def _flock_soon(descriptor: int) -> Lock:
-    """Who removes packs takes a moment, unless it was paused in it."""
+    """Wait for the shared lock. A removal takes only a moment, unless its process was paused."""
     until_s = time.monotonic() + LOCK_S_MAX
     while (found := _flock(descriptor, fcntl.LOCK_SH)) == "busy":
         if time.monotonic() > until_s:
@@ -392,7 +394,7 @@ def _flock(descriptor: int, how: int) -> Lock:
 
 
 def remove_packs(folder: Path, doomed: Collection[str]) -> int:
-    """How many bytes that frees. What somebody else has removed, or what stays, does no harm."""
+    """Remove packs; returns how many bytes that frees. Packs already gone, or that cannot go, are skipped."""
     freed = 0
     for pack in doomed:
         with contextlib.suppress(OSError):

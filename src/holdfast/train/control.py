@@ -1,8 +1,8 @@
-"""A member's side of the control plane: what the coordinator has told it, and what it tells the coordinator.
+"""A member's side of the control plane: the messages it receives from the coordinator and sends to it.
 
 `Coordinated` is a member of a run under `holdfast run`; `Alone` is a script started by itself, a run with one
-member. The link's thread writes what it hears here; the training thread reads and waits here and nowhere
-else, so every wait ends when the run goes on differently.
+member. The link's thread stores received messages here. The training thread reads and waits only here, so
+every wait ends when the run changes course.
 """
 
 import os
@@ -24,82 +24,82 @@ from holdfast.train.group import Superseded
 
 FLUSH_S = 2.0
 ADMISSION_S = 0.2
-"""A member that is not admitted within this time is a warm one."""
+"""A process that is not admitted within this time is a warm one."""
 
 
 class Dismissal(HoldfastError):
-    """The coordinator does not let this member take part, or is gone."""
+    """The coordinator excludes this member, or is gone."""
 
 
 class Control(Protocol):
-    """What a member needs to know, and to say, to go on."""
+    """The exchange that a member needs with the rest of the run."""
 
     @property
     def member(self) -> str: ...
 
     @property
     def is_asked(self) -> bool:
-        """Whether anybody will want this member's reports."""
+        """Whether this member's reports are collected."""
 
     def admitted(self) -> wire.Admitted:
         """Wait until this process has a place in the run."""
 
     def ready(self, setup: wire.Setup) -> None:
-        """The model is built."""
+        """Say that the model is built."""
 
     def newest(self, after: int) -> wire.Announced | None:
-        """Wait for a generation of a higher number than `after` with this member. None: the run is over."""
+        """Wait for a generation with this member whose number exceeds `after`. None: the run is over."""
 
     def pending(self, present: int) -> int:
-        """The number of a generation that waits for the next step boundary; 0 if there is none."""
+        """The number of a generation that waits for the next step boundary; 0 if none does."""
 
     def superseded(self, number: int, *, forming: bool = False) -> bool:
-        """Whether this generation is to be abandoned now. While it is being formed, any newer one counts."""
+        """Whether to abandon this generation now. While it is being formed, any newer one counts."""
 
     def on_superseded(self, call: Callable[[], None] | None) -> None:
-        """What to do, in another thread, the moment the present generation is to be abandoned."""
+        """Set the function to call, in another thread, once the current generation is to be abandoned."""
 
     def publish(self, generation: int, key: str, value: bytes) -> None:
-        """Tell the other members of a generation."""
+        """Send a value to the other members of a generation."""
 
     def lookup(self, generation: int, key: str, *, forming: bool = True) -> bytes:
-        """Wait for what a member published. Raises `Superseded`; forming: as there."""
+        """Wait for a value that a member published. Raises `Superseded`; forming: as in `superseded`."""
 
     def forget(self, generation: int, keys: Sequence[str]) -> None:
-        """Nobody looks for these any more."""
+        """Drop these keys: no member will look them up again."""
 
     def say(self, message: wire.FromWorker) -> None:
-        """Tell the coordinator; never waits."""
+        """Send to the coordinator, without waiting."""
 
     def at(self, step: int, stage: wire.Stage) -> None:
-        """What this member is doing now, for its heartbeats."""
+        """Set the step and stage that heartbeats report."""
 
     def refine(self, call: Callable[[wire.Stage], wire.Stage]) -> None:
-        """What says more about a stage: is asked for each heartbeat, in another thread."""
+        """Set a function that refines the stage; each heartbeat calls it, in another thread."""
 
     def working(self, work: str, *, is_over: bool = False) -> None:
-        """The script has declared work that begins now, or is over. It is known when this returns. What is
-        declared within other work is a part of it.
+        """The script declared work that begins now, or is over. The coordinator is informed before this
+        returns. Work declared inside other work counts as part of it.
         """
 
     def reports(self, report: Callable[[], wire.Spent | None]) -> None:
-        """Where this member's time went: is asked for now and then, in another thread."""
+        """Set the function that reports where the time went; another thread calls it now and then."""
 
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> wire.PlannedFault | None:
-        """Here a planned fault may strike member `rank` of `size`. Returns one that is for the caller to do:
-        bits to flip.
+        """A planned fault may strike member `rank` of `size` here. Returns the fault if the caller must carry
+        it out: bits to flip.
         """
 
     def finished(self, message: wire.Finished, present: int) -> wire.Announced | None:
-        """The script is through. Waits until the run is over (None), or goes on with other members."""
+        """The script is through. Wait until the run is over (None) or continues with other members."""
 
     def close(self, failure: str = "") -> None:
-        """The last thing that is called. failure: why the script did not get through, where it did not."""
+        """Close the connection; the last call. failure: why the script failed, if it did."""
 
 
 @contextmanager
 def declared(control: Control, work: str) -> Iterator[None]:
-    """The script computes while others may wait for it, for as long as it likes."""
+    """Declare that the script computes, for however long, while others may wait for it."""
     control.working(work)
     try:
         yield
@@ -114,7 +114,7 @@ class Coordinated:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.member = environment["HOLDFAST_MEMBER"]
-        self._lock = threading.RLock()  # held by itself, as in link.py
+        self._lock = threading.RLock()  # acquired directly, as in link.py
         self._changed = threading.Condition(self._lock)
         self._admitted: wire.Admitted | None = None
         self._begun_s = time.monotonic()
@@ -142,7 +142,7 @@ class Coordinated:
                 self._published[message.generation, message.key] = message.value
             elif isinstance(message, wire.PublishedTogether):
                 for sender, key, value in wire.unpack(message.packed):
-                    if sender != self.member:  # which may have forgotten its own already
+                    if sender != self.member:  # this member may have forgotten its own already
                         self._published[message.generation, key] = value
             elif isinstance(message, wire.Struck):
                 self._struck.add(message.fault)
@@ -165,7 +165,7 @@ class Coordinated:
     def _take(self, generation: wire.Announced) -> Callable[[], None] | None:
         if self._newest is not None and generation.number <= self._newest.number:
             return None
-        # Until the boundary comes, members still tell each other things in the generation before.
+        # Until the boundary comes, members still exchange values in the previous generation.
         first = self._newest.number if generation.at_boundary and self._newest else generation.number
         self._published = {place: value for place, value in self._published.items() if place[0] >= first}
         self._newest = generation
@@ -182,7 +182,7 @@ class Coordinated:
                 raise self._dismissal
 
     def admitted_soon(self) -> bool:
-        """Whether this process has its place within a moment, and is no warm one."""
+        """Whether this process is admitted within a moment, so that it is not a warm one."""
         with self._lock:
             return self._changed.wait_for(lambda: self._admitted is not None, ADMISSION_S)
 
@@ -214,7 +214,7 @@ class Coordinated:
     def superseded(self, number: int, *, forming: bool = False) -> bool:
         if self._dismissal is not None:
             raise self._dismissal
-        if self._released is not None:  # the others may have left already, and are not waited for
+        if self._released is not None:  # the others may have left already: do not wait for them
             return True
         return self._has_newer(number) if forming else self._abandon_below > number
 
@@ -252,7 +252,7 @@ class Coordinated:
     def working(self, work: str, *, is_over: bool = False) -> None:
         self._works += -1 if is_over else 1
         if self._works == (0 if is_over else 1):
-            # Not by the link's thread: what follows may keep every other thread from running.
+            # Not in the link's thread: the work that follows may keep every other thread from running.
             self._link.send_now(wire.Working(member=self.member, work=work, is_over=is_over))
 
     def reports(self, report: Callable[[], wire.Spent | None]) -> None:
@@ -279,7 +279,7 @@ class Coordinated:
             case "pause":
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "corrupt":
-                pass  # by whoever has the tensors
+                pass  # the caller, which has the tensors, flips the bits
             case _:
                 assert_never(fault.fault)
 
@@ -290,13 +290,13 @@ class Coordinated:
 
     def close(self, failure: str = "") -> None:
         if failure:
-            self._link.beat_now()  # where it failed decides what it means
+            self._link.beat_now()  # the coordinator judges the failure by its stage
         self._link.flush(FLUSH_S)
         self._link.close()
 
 
 class Alone:
-    """The only member of a run that nobody coordinates. It writes its own record."""
+    """The only member of a run without a coordinator. It writes its own record."""
 
     member = "alone"
     is_asked = False
@@ -359,19 +359,19 @@ class Alone:
             write_down(self._recorder, witness_event(message, self._clock.now_ns()))
 
     def at(self, step: int, stage: wire.Stage) -> None:
-        """Nobody watches."""
+        """Ignore it: there are no heartbeats."""
 
     def refine(self, call: Callable[[wire.Stage], wire.Stage]) -> None:
-        """Nobody watches."""
+        """Ignore it: there are no heartbeats."""
 
     def working(self, work: str, *, is_over: bool = False) -> None:
-        """Nobody waits."""
+        """Ignore it: no other member waits."""
 
     def reports(self, report: Callable[[], wire.Spent | None]) -> None:
-        """Nobody asks."""
+        """Ignore it: no coordinator collects reports."""
 
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> wire.PlannedFault | None:
-        """Nobody plans faults."""
+        """Return None: a run without a coordinator has no planned faults."""
         return None
 
     def finished(self, message: wire.Finished, present: int) -> wire.Announced | None:

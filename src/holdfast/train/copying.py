@@ -1,10 +1,10 @@
-"""Checkpoints from one place to another, and what becomes of old ones there. Needs no torch.
+"""Copies checkpoints from one place to another and removes old ones there. Needs no torch.
 
-Packs are put first, under names that were never used, and the manifest last, so a kill at any moment leaves
-whole checkpoints, and packs that a later collection removes. Object storage has neither rename nor locks, so
-who writes leaves a note first: which packs it may refer to beside its own. Who collects reads the listing,
-manifests, notes, and manifests again, and removes what none of them needs: docs/decisions/0026 says why that
-is enough.
+Packs are written first, under names that were never used, and the manifest last. A kill at any moment
+therefore leaves whole checkpoints, plus packs that a later collection removes. Object storage has neither
+rename nor locks. So a writer first leaves a note that lists the packs it may refer to besides its own. A
+collector reads the listing, the manifests, the notes and the manifests again, and removes the packs that none
+of them needs. docs/decisions/0026 says why that is enough.
 """
 
 import contextlib
@@ -36,11 +36,11 @@ from holdfast.train.manifest_file import Manifest, encoded, manifest_of, relocat
 from holdfast.train.place import PART, WRITING, DirectoryStorage, Storage, StorageTrouble, StoredObject
 
 NOTE_S_MAX, SESSION_S_MAX = 86_400.0, 43_200.0
-"""A note this old was left by a writer that died; a writer gives up long before."""
+"""A note this old was left by a writer that died; a live writer gives up long before."""
 REQUESTS_MAX = 3
-"""Packs that are read ahead, and as many that are being written: each takes 64 MiB of memory."""
+"""Packs that are read ahead, and as many that are being written. Each takes 64 MiB of memory."""
 USED_SHARE_MIN = 0.5
-"""Of a pack: where less of it is in use, that is written anew, so that the pack can go."""
+"""If less of a pack is in use than this share, its chunks are written again so that it can be removed."""
 _MANIFEST = re.compile(rf"{PART}step-(?P<step>[0-9]{{12,}})\.checkpoint")
 _PACK = re.compile(rf"{PART}{FOLDER}/(?P<name>[0-9a-f]{{16}}-[0-9]{{6}}\.pack)")
 _RANKS = re.compile(r"shard-([0-9]+)-of-([0-9]+)/")
@@ -49,7 +49,7 @@ Listing = Mapping[str, StoredObject]
 
 
 class CopiedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """size_bytes: of its tensors. written_bytes: what was not there yet."""
+    """A step that was copied. size_bytes: of its tensors. written_bytes: what the target lacked."""
 
     step: int
     size_bytes: int
@@ -57,7 +57,7 @@ class CopiedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step in a place. keys: of the manifests of its parts. there: which are."""
+    """A step in a place. keys: of the manifests of its parts. there: for each key, whether it exists."""
 
     step: int
     keys: tuple[str, ...]
@@ -69,7 +69,7 @@ class PlacedStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pattern(self) -> str:
-        """Its keys, for people."""
+        """Its keys as one pattern, for messages."""
         return re.sub(r"^shard-0-", "shard-*-", self.keys[0])
 
     @property
@@ -78,24 +78,24 @@ class PlacedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What somebody who is writing may refer to, beside packs whose names begin with its token."""
+    """The packs that a writer may refer to, besides those whose names begin with its token."""
 
     packs: tuple[str, ...] = ()
 
 
 def noted_packs(data: bytes) -> set[str]:
-    """What a note says that its writer may refer to. Raises `StorageTrouble`: it may be anything."""
+    """The packs that a note lists. Raises `StorageTrouble`: the file may contain anything."""
     try:
         return set(msgspec.json.decode(data, type=_Note).packs)
     except UNDECODABLE as error:
-        raise StorageTrouble(f"a note of who is writing cannot be read: {error}") from None
+        raise StorageTrouble(f"the note of a writer cannot be read: {error}") from None
 
 
-# ---- what is there ---------------------------------------------------------------------------------------
+# ---- what a place contains -------------------------------------------------------------------------------
 
 
 def steps_in(listing: Listing) -> list[PlacedStep]:
-    """The oldest first; of several layouts of a step, that with more ranks last."""
+    """The steps, oldest first; of several layouts of a step, the one with more ranks last."""
     steps: dict[tuple[int, int], set[str]] = {}
     for key in listing:
         if told := _MANIFEST.fullmatch(key):
@@ -104,7 +104,7 @@ def steps_in(listing: Listing) -> list[PlacedStep]:
     for (step, ranks), keys in sorted(steps.items()):
         name = f"step-{step:012d}.checkpoint"
         every = [name] if ranks == 1 else [f"shard-{rail}-of-{ranks}/{name}" for rail in range(ranks)]
-        if keys & set(every):  # not the part of a rank that cannot be
+        if keys & set(every):  # skips a rank number that the layout does not have
             found.append(PlacedStep(step=step, keys=tuple(every), there=tuple(key in keys for key in every)))
     return found
 
@@ -130,21 +130,21 @@ def manifest_at(place: Storage, key: str) -> Manifest:
 
 
 def size_at(place: Storage, kept: PlacedStep) -> int:
-    """The bytes of its tensors, as far as its manifests can be read. Raises `OSError`."""
+    """The size of its tensors in bytes, as far as its manifests can be read. Raises `OSError`."""
     size_bytes = 0
     for key in kept.present:
-        with contextlib.suppress(Unsound, FileNotFoundError):  # told as its fault
+        with contextlib.suppress(Unsound, FileNotFoundError):  # reported by fault_at
             size_bytes += manifest_at(place, key).size_bytes
     return size_bytes
 
 
 def fault_at(place: Storage, kept: PlacedStep, listing: Listing, *, is_thorough: bool = False) -> str:
-    """Why it cannot be gone on from; empty: it can, as far as its manifests and the sizes of its packs tell.
-    is_thorough: every chunk is read and compared. Raises `OSError` where that cannot be seen.
+    """Why a run cannot resume from it. Empty if it can, judging by its manifests and the sizes of its packs.
+    is_thorough: read and compare every chunk. Raises `OSError` if the place cannot be read.
     """
     if not kept.is_complete:
         missing = sum(not one for one in kept.there)
-        return f"of its {len(kept.keys)} parts {missing} are missing"
+        return f"{missing} of its {len(kept.keys)} parts are missing"
     histories = set()
     for key in kept.keys:
         try:
@@ -159,7 +159,7 @@ def fault_at(place: Storage, kept: PlacedStep, listing: Listing, *, is_thorough:
             return str(error) if len(kept.keys) == 1 else f"in {_part_of(key).rstrip('/')} {error}"
         histories.add(manifest.history)
     if len(histories) > 1:
-        return f"its parts are of {len(histories)} attempts to come to this step"
+        return f"its parts come from {len(histories)} attempts at this step"
     return ""
 
 
@@ -173,7 +173,7 @@ def _check_there(part: str, manifest: Manifest, listing: Listing) -> None:
 def _chunks_at(
     place: Storage, part: str, wanted: Mapping[bytes, ChunkPlace]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Name and bytes of each, compared, pack by pack; the next packs are read meanwhile."""
+    """Name and bytes of each chunk, verified, pack by pack; the next packs are read meanwhile."""
     by_pack: dict[str, list[tuple[bytes, ChunkPlace]]] = {}
     for name, at in wanted.items():
         by_pack.setdefault(at.pack, []).append((name, at))
@@ -199,7 +199,7 @@ def _chunks_at(
                 for name, at in by_pack[pack]:
                     chunk = data[at.offset : at.offset + at.size_bytes]
                     if len(chunk) < at.size_bytes or name_of(chunk) != name:
-                        raise Unsound(f"of its chunks, {pack} is damaged at byte {at.offset}")
+                        raise Unsound(f"its pack {pack} is damaged at byte {at.offset}")
                     yield name, chunk
         finally:
             for _, reading in ahead:
@@ -210,8 +210,8 @@ def _chunks_at(
 
 
 def copy_step(source: Storage, kept: PlacedStep, target: Storage, *, reuses: bool = True) -> CopiedStep:
-    """Keep a step in another place as well: those of its parts that are there. Every chunk is compared on the
-    way. reuses: what the target has already is not written again. Raises `Unsound` or `OSError`.
+    """Copy the parts of a step that exist to another place. Every chunk is verified on the way. reuses: do
+    not write chunks again that the target has. Raises `Unsound` or `OSError`.
     """
     copied = [_copy_part(source, key, target, reuses=reuses) for key in kept.present]
     return CopiedStep(
@@ -224,8 +224,9 @@ def copy_step(source: Storage, kept: PlacedStep, target: Storage, *, reuses: boo
 def copy_newest(
     source: Storage, step: int | None, target: Storage, say: Callable[[str], None]
 ) -> tuple[PlacedStep, CopiedStep]:
-    """Keep the newest sound checkpoint in another place, or that of a step. What is not sound is passed over,
-    and said. Raises `InputError` or `OSError`; `DamagedCheckpoints` if there are some, and none is sound.
+    """Copy the newest sound checkpoint, or that of a step, to another place. Damaged ones are skipped, and
+    `say` reports it. Raises `InputError` or `OSError`; `DamagedCheckpoints` if checkpoints exist but none is
+    sound.
     """
     listing = source.listed()
     wanted = [kept for kept in reversed(steps_in(listing)) if step in (None, kept.step)]
@@ -278,7 +279,7 @@ def _is_there_already(place: Storage, key: str, manifest: Manifest, listing: Lis
 
 
 class _Session:
-    """One writing of a part, from its note to its manifest."""
+    """One write of a part, from its note to its manifest."""
 
     def __init__(self, place: Storage, part: str) -> None:
         self._place = place
@@ -296,15 +297,16 @@ class _Session:
 
     def __exit__(self, *_: object) -> None:
         own = [] if self._may_be_named else [self._key(number) for number in range(self._packs)]
-        with contextlib.suppress(OSError):  # a later collection takes it for left behind
+        with contextlib.suppress(OSError):  # a later collection removes it as a leftover
             self._place.remove([self._note, *own])
 
     def _leave_note(self, packs: Collection[str]) -> None:
         self._place.write(self._note, msgspec.json.encode(_Note(tuple(sorted(packs)))))
 
     def reserve(self, listing: Listing, step: int) -> dict[bytes, ChunkPlace]:
-        """Chunks that are there and may be referred to: named by manifests that are still there after our
-        note was. Not those in packs of the newest other checkpoint: the two newest share no pack.
+        """Stored chunks that this session may refer to: those of manifests that still exist after its note
+        was written. Packs of the newest other checkpoint are excluded, because the two newest must share no
+        pack.
         """
         manifests = {
             key: found
@@ -339,7 +341,7 @@ class _Session:
         return {name: place for name, place in chunks.items() if place.pack in usable}
 
     def others(self) -> tuple[set[str], set[str]]:
-        """The packs that others who are writing may refer to, and their tokens. What those left who died is
+        """The packs that other writers may refer to, and the writers' tokens. Notes of dead writers are
         removed. Raises `OSError`.
         """
         notes = self._place.listed(WRITING)
@@ -353,14 +355,14 @@ class _Session:
                 self._place.remove([key])
                 continue
             tokens.add(key.rpartition("/")[2])
-            with contextlib.suppress(FileNotFoundError):  # it is done: its manifest is seen from now on
+            with contextlib.suppress(FileNotFoundError):  # that writer is done: its manifest is visible now
                 packs |= noted_packs(self._place.read(key))
         return packs, tokens
 
     def put(
         self, chunks: Iterator[tuple[bytes, bytes]], known: Mapping[bytes, ChunkPlace]
     ) -> dict[bytes, ChunkPlace]:
-        """Where they are, with those that were known, once all of them are durable."""
+        """Write the chunks. Returns the places of these and of the known ones, once all are durable."""
         places = dict(known)
         filling = bytearray()
         begun: list[Future[None]] = []
@@ -387,15 +389,15 @@ class _Session:
         return places
 
     def _key(self, number: int) -> str:
-        """Of a pack of its own."""
+        """The key of one of this session's own packs."""
         return f"{self._part}{FOLDER}/{self._token}-{number:06d}.pack"
 
     def publish(self, key: str, manifest: Manifest) -> None:
-        """The manifest, if all that it needs is there, before and after. Raises `OSError`."""
+        """Write the manifest, if all its packs exist before and after. Raises `OSError`."""
         self._check(manifest)
         if time.monotonic() - self._begun_s > SESSION_S_MAX:
-            raise StorageTrouble("it took so long that others may count its writer as dead")
-        self._may_be_named = True  # also if the write fails: the manifest may be there all the same
+            raise StorageTrouble("the copy took so long that other writers may count this one as dead")
+        self._may_be_named = True  # even if the write fails: the manifest may exist all the same
         self._place.write(key, encoded(manifest))
         try:
             self._check(manifest)
@@ -411,7 +413,9 @@ class _Session:
 
 
 def _sound_at(place: Storage, key: str) -> Manifest | None:
-    """None: it is not one, is gone, or needs nothing, because it will never be used."""
+    """The manifest of a key. None: the key is not a manifest, is gone, or is unsound and will
+    never be used.
+    """
     if _MANIFEST.fullmatch(key) is None:
         return None
     try:
@@ -422,13 +426,13 @@ def _sound_at(place: Storage, key: str) -> Manifest | None:
         return None
 
 
-# ---- old ones --------------------------------------------------------------------------------------------
+# ---- old checkpoints -------------------------------------------------------------------------------------
 
 
 def retain(place: Storage, keep: int, *, is_thorough: bool = False) -> tuple[list[int], int]:
-    """Remove all checkpoints that are older than the newest `keep` that can be gone on from, and packs that
-    none needs: the steps, and how many bytes of packs that frees. First goes what names others. Raises
-    `OSError`.
+    """Remove all checkpoints older than the newest `keep` that a run can resume from, and packs that none
+    needs. Returns the removed steps and how many bytes of packs that frees. Manifests are removed before
+    packs. Raises `OSError`.
     """
     listing = place.listed()
     every = steps_in(listing)
@@ -458,8 +462,8 @@ def retain(place: Storage, keep: int, *, is_thorough: bool = False) -> tuple[lis
 
 
 def collect(place: Storage, part: str = "", named: Collection[str] = ()) -> int:
-    """Remove packs of a part that neither a manifest nor somebody who is writing needs; how many bytes that
-    frees. named: those that were in use before; without locks nobody can tell of others. Raises `OSError`.
+    """Remove packs of a part that no manifest and no writer needs. Returns how many bytes that frees. named:
+    packs that were in use until now; without locks only these can be removed safely. Raises `OSError`.
     """
     with place.collecting(part) as lock, _Session(place, part) as session:
         if lock == "busy":
@@ -478,7 +482,7 @@ def collect(place: Storage, part: str = "", named: Collection[str] = ()) -> int:
 
 
 def _named(place: Storage, part: str, listing: Listing, seen: Listing) -> set[str]:
-    """Packs that manifests of the part name; of another listing than `seen`, those that are new in it."""
+    """Packs that the part's manifests name. If `listing` is not `seen`, only those of its new manifests."""
     found: set[str] = set()
     for key, told in listing.items():
         if _part_of(key) != part or (listing is not seen and seen.get(key) == told):

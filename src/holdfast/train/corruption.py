@@ -1,6 +1,6 @@
-"""Silent corruption on purpose: bits that are flipped inside a member, which notices nothing.
+"""Silent corruption on purpose: flips bits inside a member, which does not notice.
 
-What a faulty chip or memory does, for drills and for the proof that audits find it.
+It imitates a faulty chip or faulty memory, for drills and to prove that audits find it.
 """
 
 import random
@@ -18,13 +18,13 @@ BYTE_BITS = 8
 
 
 class Corruption:
-    """What can be flipped: the things that this member protects."""
+    """Flips bits in the state that this member protects."""
 
     def __init__(self, state: Protected) -> None:
         self._state = state
 
     def strike(self, fault: PlannedFault) -> None:
-        """A lane begins. The same fault flips the same bits, wherever it strikes."""
+        """Strike as a lane begins. The same fault flips the same bits on every member."""
         generator = random.Random(f"holdfast corruption:{fault.id}")
         match fault.what:
             case "gradient":
@@ -45,7 +45,7 @@ class Corruption:
                 assert_never(fault.what)
 
     def _hook(self, fault: PlannedFault, register: Callable[..., Any], do: Callable[..., Any]) -> None:
-        """Once, or for ever."""
+        """Register the fault as a hook that strikes once, or for ever if the fault is lasting."""
 
         def strike(*told: Any) -> Any:
             if not fault.lasting:
@@ -55,7 +55,9 @@ class Corruption:
         handle = register(strike)
 
     def _kept(self) -> list[torch.Tensor]:
-        """What optimizers keep beside counters; before the first step, or where it is nothing, weights."""
+        """The optimizers' tensors, without counters; the weights if there are none, as before
+        the first step.
+        """
         kept = [
             value
             for optimizer in self._state.optimizers
@@ -77,7 +79,7 @@ def _flipped(tensor: torch.Tensor, fault: PlannedFault) -> torch.Tensor:
 
 
 def flip(tensor: torch.Tensor, fault: PlannedFault) -> None:
-    """As many different bits as the fault says, in place, where no version counter sees it."""
+    """Flip as many different bits as the fault says, in place, without touching the version counter."""
     raw = memory_as_it_lies(shards.local_of(tensor))
     places = random.Random(f"holdfast bits:{fault.id}").sample(range(raw.numel() * BYTE_BITS), fault.bits)
     for place in places:

@@ -1,9 +1,9 @@
-"""Data by (step, lane): what a lane of a step is fed depends on nothing but the two, and on a seed.
+"""Data by (step, lane): the samples of a lane in a step depend only on these two and on a seed.
 
-Whoever computes a lane gets the same samples, with the same random augmentation: a member that was there from
-the beginning, one that joined a moment ago, with or without processes that work ahead. So nothing is lost or
-repeated when members come and go, and there is no position to save. `MapData` is for datasets with a length,
-`StreamData` for those that can only be read from their beginning.
+Every member that computes a lane gets the same samples with the same random augmentation, whether it has been
+there from the beginning or joined a moment ago, with or without processes that fetch ahead. So nothing is
+lost or repeated when members come and go, and there is no position to save. `MapData` is for datasets with a
+length, `StreamData` for those that can only be read from their beginning.
 """
 
 import contextlib
@@ -30,19 +30,20 @@ from holdfast.train.measures import FETCHING
 from holdfast.train.sockets import network_sockets
 
 EPOCHS_KEPT = 2
-"""Orders kept in memory, 8 bytes a sample: a batch may straddle two epochs."""
+"""How many permutations are kept in memory, at 8 bytes a sample: a batch may straddle two epochs."""
 _ORDER, _DRAWS = -2, -3
-"""Lane numbers that no lane has: the seeds of what is drawn for data share nothing with the lanes' own."""
+"""Lane numbers that no lane has, so that the seeds for data differ from those of all lanes."""
 
 ONWARD_ONLY = False
-"""Whether this process reads streams that cannot be sought in: another member's would have to be read from
-their beginning."""
+"""Whether this process reads streams without seek(). Another member's lane would then have to be read from
+its beginning.
+"""
 
 Collate = Callable[[list[Any]], Any]
 
 
 class LaneOfStep(Protocol):
-    """What data are asked for by: lane number `index` of `of`, in step `step`, the first of which is 1."""
+    """The key of a batch: lane number `index` of `of`, in step `step`; steps count from 1."""
 
     @property
     def step(self) -> int: ...
@@ -55,7 +56,7 @@ class LaneOfStep(Protocol):
 
 
 class _Key(NamedTuple):
-    """The same as a value, which can be compared and sent to another process."""
+    """The key of a batch as a value that can be compared and sent to another process."""
 
     step: int
     lane: int
@@ -70,14 +71,14 @@ class _Key(NamedTuple):
 
 
 class MapData:
-    """The batches of a dataset that has a length and can be read anywhere.
+    """The batches of a dataset that has a length and random access.
 
-    All lanes of all steps take their samples from one endless row of epochs, each a permutation of the whole
-    dataset: every sample is seen exactly once an epoch, whatever the members do, and a batch may straddle two
-    epochs. workers: processes that fetch what this member is likely to need next. They are forked, because a
-    process started otherwise would run the training script again; each lets go of the sockets it inherits,
-    as a peer would otherwise take a dead member for alive, and dies with its parent. Close it, or use it as a
-    context, to be rid of them early.
+    All lanes of all steps take their samples from one endless row of epochs. Each epoch is a permutation of
+    the whole dataset: every sample is seen exactly once an epoch, whatever the members do, and a batch may
+    straddle two epochs. workers: processes that fetch what this member is likely to need next. They are
+    forked, because a process started otherwise would run the training script again. Each closes the sockets
+    it inherits, because a peer would otherwise take a dead member for alive, and dies with its parent. Close
+    the object, or use it as a context manager, to end them early.
     """
 
     def __init__(
@@ -105,11 +106,11 @@ class MapData:
             return self._ahead.take(key) if self._ahead and is_expected else self._batches[key]
 
     def indices(self, lane: LaneOfStep) -> list[int]:
-        """Which samples these are."""
+        """The indices of this lane's samples in this step."""
         return self._batches.indices(_Key.of(lane))
 
     def close(self) -> None:
-        """End the processes that work ahead. Data can be asked for still, and are fetched when they are."""
+        """End the processes that fetch ahead. Batches are still available, and are fetched on request."""
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
@@ -122,7 +123,7 @@ class MapData:
 
 
 class _Order:
-    """Which sample stands where in the endless row of epochs."""
+    """The order of samples in the endless row of epochs."""
 
     def __init__(self, length: int, seed: int, shuffle: bool) -> None:
         self._length = length
@@ -131,7 +132,7 @@ class _Order:
         self._epochs: dict[int, torch.Tensor] = {}
 
     def samples(self, start: int, count: int) -> list[int]:
-        """The samples at `count` places from `start` on."""
+        """The samples at `count` positions from `start` on."""
         found: list[int] = []
         while len(found) < count:
             epoch, first = divmod(start + len(found), self._length)
@@ -149,7 +150,7 @@ class _Order:
 
 
 class _Batches(Dataset[Any]):
-    """The batch of each key. Is all that a process that works ahead has of a `MapData`."""
+    """The batch of each key. A process that fetches ahead has only this part of a `MapData`."""
 
     def __init__(self, dataset: Any, batch_size: int, order: _Order, seed: int, collate: Collate) -> None:
         self._dataset = dataset
@@ -171,7 +172,7 @@ class _Batches(Dataset[Any]):
 
 
 class _Sequence:
-    """What is expected to be asked for: the same lanes, step after step. Begins where it was last told to."""
+    """The keys expected next: the same lanes, step after step, beginning at `first`."""
 
     def __init__(self) -> None:
         self.first: _Key | None = None
@@ -189,7 +190,7 @@ class _Sequence:
 class _Ahead:
     """Fetches ahead, in other processes, the lanes that this member had in the last step.
 
-    A guess costs nothing when it is wrong: what was not expected is fetched here and now.
+    A wrong guess costs nothing: a batch that was not expected is fetched here and now.
     """
 
     def __init__(self, batches: _Batches, workers: int) -> None:
@@ -208,7 +209,7 @@ class _Ahead:
             collate_fn=_as_it_is,
             worker_init_fn=_start,
             multiprocessing_context="fork",
-            generator=torch.Generator(),  # else every beginning would draw from the training script's own
+            generator=torch.Generator(),  # else every iterator would draw from the script's generator
             persistent_workers=True,
         )
 
@@ -217,7 +218,7 @@ class _Ahead:
             self._begin(key)
         is_repeated = self._note(key)
         if key == self._expected:
-            self._expected = None  # and so it stays where the dataset raises
+            self._expected = None  # stays None if the dataset raises
             item = next(self._items)
             self._expected = next(self._keys)
             return item
@@ -226,21 +227,21 @@ class _Ahead:
         return self._batches[key]
 
     def _begin(self, key: _Key) -> None:
-        """Let the processes begin at this step, with the lanes of the one before."""
+        """Let the processes begin at this step, with the lanes of the previous one."""
         self._sequence.first, self._sequence.lanes = key, tuple(self._lanes)
         self._keys = iter(self._sequence)
         self._items = iter(self._loader)
         self._expected = next(self._keys)
 
     def close(self) -> None:
-        # torch ends the processes when their iterator is collected, which the traceback of anything that the
-        # dataset has raised may put off for long; there is no public way to have it done now.
+        # torch ends the processes when their iterator is collected. The traceback of an exception from the
+        # dataset may delay that for long, and there is no public way to end them now.
         if isinstance(self._items, _MultiProcessingDataLoaderIter):
             self._items._shutdown_workers()
 
     def _note(self, key: _Key) -> bool:
-        """Learn the lanes of the step; whether this one was asked for before, as when a step is begun again
-        after a loss: then what was fetched ahead is still good for what comes after.
+        """Learn the lanes of the step. Returns whether this lane was requested before, as when a step is
+        begun again after a loss: the batches fetched ahead are then still valid for the steps that follow.
         """
         if key.step != self._step:
             self._step, self._lanes = key.step, [key.lane]
@@ -258,7 +259,7 @@ def _as_it_is(item: Any) -> Any:
 
 
 def _start(_: int) -> None:
-    """What a process that works ahead does first: it must not be taken for the member it was forked from."""
+    """Set up a process that fetches ahead: it must not be taken for the member it was forked from."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     assert parent.pid is not None
@@ -267,10 +268,10 @@ def _start(_: int) -> None:
 
 
 def _let_go_of_connections() -> None:
-    """Turn every inherited connection into nothing.
+    """Replace every inherited connection by /dev/null.
 
-    A connection ends for the other side when its last holder is gone; peers see by that that a member is dead
-    or has left a group, and must not wait for its data processes. The numbers stay taken, because objects
+    A connection ends for the other side when its last holder is gone. Peers thereby see that a member is dead
+    or has left a group, and must not wait for its data processes. The descriptors stay open, because objects
     that this process inherited still close them.
     """
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -285,15 +286,15 @@ def _let_go_of_connections() -> None:
 class StreamData:
     """The batches of data that can only be read one after the other.
 
-    open_stream(lane, lanes, epoch) gives the samples of one lane from their beginning; what it gives in epoch
-    0, 1, ... follow one another, so one that is endless is never asked for epoch 1. batch_size: so many
-    samples are collated; without it a sample is a batch already. Streams stay open. A lane that comes here in
-    the middle of a run is read from its beginning up to where it is, at the cost of reading it all; a stream
-    with a method `seek(position)`, which makes sample number `position` the next one, is spared that, and has
-    to be endless.
+    open_stream(lane, lanes, epoch) returns the samples of one lane from their beginning. The samples of
+    epochs 0, 1, ... follow one another, so an endless stream is never asked for epoch 1. batch_size: how many
+    samples are collated; without it each sample is a batch already. Streams stay open. A lane that comes here
+    in the middle of a run is read from its beginning to its position, at the cost of reading it all. A stream
+    with a method `seek(position)`, which makes sample number `position` the next one, avoids that, and must
+    be endless.
 
-    A torch `IterableDataset` is accepted too: sample number i is lane i % lanes's. Every member then reads
-    every sample, and throws away those of other members' lanes.
+    A torch `IterableDataset` is accepted too: sample number i belongs to lane i % lanes. Every member then
+    reads every sample, and discards those of other members' lanes.
     """
 
     def __init__(
@@ -307,7 +308,7 @@ class StreamData:
         if batch_size is not None:
             _check_batch_size(batch_size)
         elif collate is not None:
-            raise InputError("StreamData has a collate, and no batch_size.", hint="Give it a batch_size.")
+            raise InputError("StreamData has a collate but no batch_size.", hint="Give it a batch_size.")
         if not callable(source) and not isinstance(source, IterableDataset):
             raise InputError(
                 f"StreamData was given a {type(source).__name__}, which it cannot open.",
@@ -328,7 +329,8 @@ class StreamData:
     def _fetched(self, lane: LaneOfStep) -> Any:
         source, size = self._source, self._batch_size or 1
         if isinstance(source, IterableDataset):
-            # All lanes read alike, so that a dataset that shuffles by itself is shuffled alike for all.
+            # All lanes read the same stream, so that a dataset that shuffles by itself is shuffled alike for
+            # all.
             stream = self._stream(_EVERY_LANE, lambda _: source, size * lane.of)
             return self._batch(stream.samples(lane.step)[lane.index :: lane.of])
         open_epoch = functools.partial(source, lane.index, lane.of)
@@ -342,7 +344,7 @@ class StreamData:
     def _batch(self, samples: list[Any]) -> Any:
         if self._batch_size is not None and self._collate is None:
             return default_collate(samples)  # which copies
-        # What is handed out may be changed in place, and the step be asked for again after a loss.
+        # The script may change a batch in place, and the step may be requested again after a loss.
         samples = copy.deepcopy(samples)
         return samples[0] if self._collate is None else self._collate(samples)
 
@@ -368,11 +370,13 @@ class _Stream:
         self._iterator: Iterator[Any] = iter(())
 
     def samples(self, step: int) -> list[Any]:
-        """The samples of this step: the last ones once more, or further ones, or from the beginning again."""
+        """The samples of this step: the last ones again, the next ones, or after a rewind those of an earlier
+        step.
+        """
         if step < self._step:
             self._rewind()
         while self._step < step:
-            # What is only passed over is drawn for as well: what a stream does later may depend on it.
+            # Skipped samples draw random numbers as well: what a stream does later may depend on them.
             with _drawing(self._seed, self._step + 1, self._lane):
                 if not self._seek(step):
                     self._samples = [self._next() for _ in range(self._size)]
@@ -380,7 +384,7 @@ class _Stream:
         return self._samples
 
     def _seek(self, step: int) -> bool:
-        """Skip to this step; False where it comes next, or the stream can only be read."""
+        """Skip to this step. False if it comes next anyway, or if the stream cannot seek."""
         if step == self._step + 1:
             return False
         if self._epoch < 0:
@@ -406,10 +410,10 @@ class _Stream:
     def _open(self) -> None:
         if _can_seek(self._opened):
             raise InputError(
-                f"The stream of {self._name} has seek(), and ended.",
-                hint="A stream that can be sought in has to be endless: let it begin again by itself.",
+                f"The stream of {self._name} has seek(), but ended.",
+                hint="A stream with seek() must be endless: let it begin again by itself.",
             )
-        global ONWARD_ONLY  # as FETCHING: a process is one member
+        global ONWARD_ONLY  # a global like FETCHING, because a process is one member
         self._epoch += 1
         self._opened = self._open_epoch(self._epoch)
         ONWARD_ONLY |= self._lane != _EVERY_LANE and not _can_seek(self._opened)
@@ -417,8 +421,8 @@ class _Stream:
             self._iterator = iter(self._opened)
         except TypeError:
             raise InputError(
-                f"The stream of {self._name} is a {type(self._opened).__name__}, which cannot be read.",
-                hint="The function given to StreamData returns an iterable of samples.",
+                f"The stream of {self._name} is a {type(self._opened).__name__}, which is not iterable.",
+                hint="The function given to StreamData must return an iterable of samples.",
             ) from None
 
     @property
@@ -427,18 +431,19 @@ class _Stream:
 
 
 def _can_seek(opened: object) -> bool:
-    """A file has a seek() too, which counts bytes and not samples."""
+    """Whether it can seek by samples. A file has a seek() too, which counts bytes."""
     return callable(getattr(opened, "seek", None)) and not isinstance(opened, io.IOBase)
 
 
-# ---- what both need --------------------------------------------------------------------------------------
+# ---- shared by both --------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _drawing(seed: int, step: int, lane: int) -> Iterator[None]:
-    """Random numbers for the samples of this lane and step; afterwards the generators are as they were.
+    """Seed the random numbers for the samples of this lane and step; restore the generators afterwards.
 
-    On the CPU: where samples are made is not where the model runs, and its generators are left alone.
+    Only the CPU's generators: samples are made on the host, and the generators of the model's device are left
+    alone.
     """
     numpy = sys.modules.get("numpy")
     before = random.getstate(), torch.default_generator.get_state(), numpy and numpy.random.get_state()
@@ -453,12 +458,12 @@ def _drawing(seed: int, step: int, lane: int) -> Iterator[None]:
 
 
 def whole(name: str, value: int) -> int:
-    """The number that a script gave under this name."""
+    """The whole number that a script gave under this name, or `InputError`."""
     try:
         return operator.index(value)
     except TypeError:
         raise InputError(
-            f"{name}={value!r} is a {type(value).__name__}.", hint="Give it a whole number."
+            f"{name}={value!r} is a {type(value).__name__}.", hint="Give a whole number."
         ) from None
 
 
@@ -471,7 +476,7 @@ def _length(dataset: Any) -> int:
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise InputError(
             f"MapData was given a {type(dataset).__name__}, which has no length or cannot be indexed.",
-            hint="StreamData takes data that can only be read from their beginning.",
+            hint="For data that can only be read from the beginning, use StreamData.",
         )
     length = len(dataset)
     if not length:

@@ -1,4 +1,4 @@
-"""Kernels that give the same bits every time: asked of torch, and told of where there are none."""
+"""Asks torch for kernels that give the same bits every time, and reports operations that lack one."""
 
 import os
 import sys
@@ -15,11 +15,13 @@ NO_KERNEL = (
     " does not have a deterministic implementation",
     " defaults to a non-deterministic algorithm",
 )
-"""What torch says behind an operation's name."""
+"""What torch says after the name of an operation."""
 
 
 def require(wanted: bool, device: torch.device) -> None:
-    """Strictly, or not at all: with torch's `warn_only`, attention's backward pass is not deterministic."""
+    """Require it strictly or not at all: with torch's `warn_only`, attention's backward pass is not
+    deterministic.
+    """
     torch.use_deterministic_algorithms(True, warn_only=not wanted)
     _deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time
     if device.type == "cuda":
@@ -27,12 +29,12 @@ def require(wanted: bool, device: torch.device) -> None:
     if wanted:
         _fix_compiler()
     else:
-        _tell("deterministic=False: the same bits after a failure, or with other members, are not promised.")
+        _tell("deterministic=False: after a failure, or with other members, the bits may differ.")
         warnings.showwarning = _naming_operations(warnings.showwarning)
 
 
 def mistake_in(error: BaseException) -> InputError | None:
-    """What torch raised for want of a deterministic kernel, as a sentence; None: it is something else."""
+    """torch's error for a missing deterministic kernel, as a sentence; None for any other error."""
     operation = _operation(str(error)) if isinstance(error, RuntimeError) else ""
     if not operation:
         return None
@@ -43,8 +45,10 @@ def mistake_in(error: BaseException) -> InputError | None:
 
 
 def _fix_compiler() -> None:
-    """Have torch.compile choose kernels by rule: it would time them, and choose others in each process."""
-    os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")  # is read when the compiler is loaded
+    """Let torch.compile choose kernels by rule. By default it times them and may choose others in each
+    process.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")  # read when the compiler is loaded
     settings = sys.modules.get("torch._inductor.config")
     if settings is not None and hasattr(settings, "deterministic"):
         settings.deterministic = True  # type: ignore[attr-defined]
@@ -54,7 +58,7 @@ def _naming_operations(show: Callable[..., Any]) -> Callable[..., Any]:
     def showing(message: Any, *rest: Any, **named: Any) -> None:
         operation = _operation(str(message))
         if operation:
-            _tell(f"{operation} has no deterministic kernel here: it may give other bits each time.")
+            _tell(f"{operation} has no deterministic kernel here: it may give different bits each time.")
         else:
             show(message, *rest, **named)
 
@@ -62,7 +66,7 @@ def _naming_operations(show: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _operation(text: str) -> str:
-    """Which one torch says is not deterministic; empty where it says something else."""
+    """The operation that torch says is not deterministic; empty for any other text."""
     for phrase in NO_KERNEL:
         operation, found, _ = text.partition(phrase)
         if found:

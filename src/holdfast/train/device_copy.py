@@ -1,8 +1,8 @@
-"""Copies of a state into main memory: from a GPU beside the next step, or from main memory at once.
+"""Copies a state into main memory: from a GPU during the next step, or from main memory at once.
 
 A GPU reaches memory directly once it is registered. A stream takes about a thousand copies before the host
 has to wait for the first of them, and a state may have more tensors. So small ones are gathered on the device
-and copied as one. The others are asked of the driver itself, because torch takes longer to ask.
+and copied as one. The others go straight to the driver, because a copy takes longer to start through torch.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ MADV_POPULATE_READ = 22
 
 
 class CopyTask(NamedTuple):
-    """Bytes of a tensor, from `begin` on, and where they go in a buffer."""
+    """Bytes of a tensor, from `begin` on, and their offset in a buffer."""
 
     source: torch.Tensor
     begin: int
@@ -31,25 +31,27 @@ class CopyTask(NamedTuple):
 
 
 class StateCopy(Protocol):
-    """Copies a state into a buffer. took_s: on the device; None where there is no other than the host."""
+    """Copies a state into a buffer. took_s: the time on the device; None if there is no device
+    but the host.
+    """
 
     @property
     def took_s(self) -> float | None: ...
 
     def copy(self, buffer: torch.Tensor, tasks: Sequence[CopyTask], at_once: Collection[int]) -> None:
-        """tasks: those that are gathered come last, one behind the other in the buffer. at_once: where the
-        storages begin of tensors that forward passes change: those are copied before the next one.
+        """tasks: gathered ones come last, one after the other in the buffer. at_once: storage addresses of
+        tensors that forward passes change; these are copied before the next pass.
         """
 
     def hold_back(self) -> None:
-        """The state is about to be changed: not before it is copied."""
+        """The state is about to change: make that wait for the copy."""
 
     def wait(self) -> None:
-        """Until it is copied."""
+        """Wait until the state is copied."""
 
 
 class HostCopy:
-    """Within main memory: it is done when it returns."""
+    """A copy within main memory, complete when `copy` returns."""
 
     took_s: float | None = None
 
@@ -58,14 +60,14 @@ class HostCopy:
             _copy_now(buffer, task)
 
     def hold_back(self) -> None:
-        """Nothing reads the state any more."""
+        """Do nothing: the copy is complete."""
 
     def wait(self) -> None:
-        """It is done."""
+        """Do nothing: the copy is complete."""
 
 
 class SideStreamCopy:
-    """From a GPU on a stream of their own, beside the next step, into memory that is registered."""
+    """Copies from a GPU on a stream of its own, during the next step, into registered memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -77,7 +79,7 @@ class SideStreamCopy:
     def copy(self, buffer: torch.Tensor, tasks: Sequence[CopyTask], at_once: Collection[int]) -> None:
         try:
             self._begin(buffer, tasks, at_once)
-        except BaseException:  # what was asked for until then is under way, and is waited for
+        except BaseException:  # copies begun until then are under way: wait for them
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
             self._done.record(self._stream)
             raise
@@ -101,10 +103,10 @@ class SideStreamCopy:
                 self._stream.cuda_stream,
             )
             self._done.record(self._stream)
-        self._sources = [task.source for task in later]  # nobody else gets their memory meanwhile
+        self._sources = [task.source for task in later]  # keeps their memory from being reused meanwhile
 
     def hold_back(self) -> None:
-        """What the present stream does from here on waits for the copy; the host does not."""
+        """Make later work on the current stream wait for the copy; the host does not wait."""
         if self._sources:
             torch.cuda.current_stream(self._device).wait_event(self._done)
 
@@ -118,12 +120,12 @@ class SideStreamCopy:
 
 
 def is_gathered(tensor: torch.Tensor, size_bytes: int) -> bool:
-    """Whether so many bytes of it are too few for a copy of their own."""
+    """Whether this many bytes are too few for a copy of their own."""
     return tensor.is_cuda and size_bytes <= GATHERED_BYTES_MAX
 
 
 def _gather(tasks: Sequence[CopyTask]) -> list[CopyTask]:
-    """One in place of all, of what they are now."""
+    """One task in place of all, with their current contents."""
     if not tasks:
         return []
     together = torch.cat([_memory(task) for task in tasks])
@@ -141,7 +143,7 @@ def _copy_now(buffer: torch.Tensor, task: CopyTask) -> None:
 
 
 def _copy_out(copies: Sequence[tuple[int, int, int]], stream: int) -> None:
-    """target, source, bytes of each. Raises `RuntimeError`."""
+    """Start copies, each given as (target, source, bytes). Raises `RuntimeError`."""
     ask = _driver().cuMemcpyDtoHAsync_v2
     handle = ctypes.c_void_p(stream)
     for target, source, size_bytes in copies:
@@ -151,7 +153,7 @@ def _copy_out(copies: Sequence[tuple[int, int, int]], stream: int) -> None:
 
 @cache
 def _driver() -> Any:
-    """Torch has it loaded wherever it uses a GPU. Raises `OSError` where it has not."""
+    """The CUDA driver, which torch has loaded if it uses a GPU. Raises `OSError` if it is missing."""
     driver = ctypes.CDLL("libcuda.so.1")
     driver.cuMemcpyDtoHAsync_v2.argtypes = (
         *(ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t),
@@ -165,38 +167,38 @@ def _driver() -> Any:
 
 
 def map_in(memory: torch.Tensor) -> None:
-    """Have the kernel map all of its pages. CUDA registers them twice as fast then, and several threads can
-    map, each a stretch, where CUDA uses one. A kernel before 5.14 refuses; that costs time and nothing else.
+    """Have the kernel map all pages. CUDA then registers them twice as fast, and several threads can map a
+    stretch each, while CUDA uses one. A kernel before 5.14 refuses; that only costs time.
     """
     _libc().madvise(memory.data_ptr(), memory.numel(), MADV_POPULATE_READ)
 
 
 def map_out(memory: torch.Tensor) -> None:
-    """The contrary, of shared memory that is not used any more. When its mapping goes, all threads would wait
-    for this.
+    """Unmap shared memory that is no longer used. Otherwise all threads would wait for this when the mapping
+    goes.
     """
     _libc().madvise(memory.data_ptr(), memory.numel(), mmap.MADV_DONTNEED)
 
 
 @cache
 def _libc() -> Any:
-    """For a call that lets other threads run, as `mmap.madvise` does not."""
+    """The C library, for a call that lets other threads run; `mmap.madvise` does not."""
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return libc
 
 
 def register(memory: torch.Tensor, device: torch.device) -> None:
-    """Raises `RuntimeError`."""
+    """Let the GPU reach this memory directly. Raises `RuntimeError`."""
     with torch.cuda.device(device):
         code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0))  # type: ignore[no-untyped-call]
         if code:
-            # It stays this thread's last error, and the next kernel would fail with it: so this one does.
+            # The error stays this thread's last error and would fail the next kernel, so this one takes it.
             with suppress(RuntimeError):
                 torch.ones(1, device=device)
         torch.cuda.check_error(code)
 
 
 def unregister(memory: torch.Tensor) -> None:
-    """Whatever the device has to say of it: nobody uses this memory any more."""
+    """Undo `register`. Errors are ignored, because the memory is no longer used."""
     torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""Which exceptions mean that a member's GPU, or its way to the others, has failed, and in what words.
+"""Recognises exceptions that mean that a member's GPU, or its way to the others, has failed, and words them.
 
-After such an error nothing more can be done with the process: CUDA gives the same error to whatever is asked
-next, and memory that ran out is held by tensors of a step that cannot be finished. So it is replaced. Whether
-the script is to blame, only the coordinator can tell (run/devices.py).
+After such an error the process is of no further use: CUDA answers every later call with the same error, and
+memory that ran out is held by tensors of a step that cannot be finished. So the process is replaced. Only the
+coordinator can tell whether the script is to blame (run/devices.py).
 """
 
 import re
@@ -14,7 +14,7 @@ import torch
 from holdfast.record.errors import HoldfastError
 
 CHAIN_MAX = 16
-"""Exceptions that led to one another, of which the first that tells is believed."""
+"""How far a chain of exceptions is followed; the first one that is recognised counts."""
 WORDS_CHARS_MAX = 100
 OUT_OF_MEMORY = "CUDA out of memory"
 
@@ -32,8 +32,8 @@ _NCCL_LAST = re.compile(r"Last error:\s*([^\n]+)")
 
 
 class ObservedFailure(NamedTuple):
-    """failure: what happened, in words that are the same wherever the same happens. detail: what else is
-    known about it, in one line; empty where nothing is.
+    """failure: what happened, in the same words every time the same happens. detail: what else is known, in
+    one line, or empty.
     """
 
     failure: str
@@ -41,7 +41,7 @@ class ObservedFailure(NamedTuple):
 
 
 class DeviceMemory(NamedTuple):
-    """Of a GPU, in words: what this process has used at most, and what is free now; empty where unknown."""
+    """The memory of a GPU, in words: the peak use of this process, and what is free now; empty if unknown."""
 
     used: str = ""
     free: str = ""
@@ -50,12 +50,12 @@ class DeviceMemory(NamedTuple):
 def device_failure(
     error: BaseException | None, memory: Callable[[], DeviceMemory] | None = None
 ) -> ObservedFailure | None:
-    """What failed, by the exception or one that led to it; None where no device did.
+    """What failed, by the exception or one that led to it; None if it was no device failure.
 
-    memory: is asked when that ran out.
+    memory: called if memory ran out.
     """
     if isinstance(error, HoldfastError):
-        return None  # somebody has found out already what is wrong
+        return None  # the cause is already known
     for link in _chain(error):
         if failure := _of_type(link) or _of_words(link):
             return ObservedFailure(failure, _detail(failure, str(link), memory or gpu_memory))
@@ -63,14 +63,14 @@ def device_failure(
 
 
 def gpu_memory() -> DeviceMemory:
-    """Of this process's GPU, as far as it can be asked."""
+    """The memory of this process's GPU, as far as it can be queried."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return DeviceMemory()
     peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     used = f"at most {_gib(peak)} was allocated and {_gib(reserved)} reserved"
     try:
         free, total = torch.cuda.mem_get_info()
-    except RuntimeError:  # the context is of no use any more
+    except RuntimeError:  # the context is unusable
         return DeviceMemory(used)
     return DeviceMemory(used, f"{_gib(free)} of {_gib(total)} is free now")
 
@@ -96,7 +96,7 @@ def _of_type(error: BaseException) -> str:
 
 
 def _of_words(error: BaseException) -> str:
-    """torch raises what its libraries say as a plain RuntimeError; users mostly raise something else."""
+    """torch raises its libraries' errors as plain RuntimeErrors; user code mostly raises other types."""
     if type(error) is not RuntimeError:
         return ""
     text = str(error)
@@ -109,7 +109,7 @@ def _of_words(error: BaseException) -> str:
 
 
 def _normalised(text: str) -> str:
-    """The first line, without what differs from one time to the next."""
+    """The first line, without the parts that vary from one time to the next."""
     found = _CUDA.search(text)
     line = (found[0] if found else text.partition("\n")[0]).partition(" when calling ")[0]
     return OUT_OF_MEMORY if line.endswith("error: out of memory") else line.strip()[:WORDS_CHARS_MAX]

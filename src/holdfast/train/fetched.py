@@ -1,4 +1,4 @@
-"""Checkpoints of a place, on this machine for as long as somebody opens them. Needs no torch."""
+"""Checkpoints fetched from a place, kept on this machine only while they are open. Needs no torch."""
 
 import contextlib
 import fcntl
@@ -19,16 +19,16 @@ from holdfast.train.copying import PlacedStep, copy_step
 from holdfast.train.kept import ACCESS_HINT
 from holdfast.train.place import DirectoryStorage, Storage
 
-REMOTE_HINT = "Look at the bucket, the credentials (AWS_ACCESS_KEY_ID, ...) and AWS_ENDPOINT_URL."
+REMOTE_HINT = "Check the bucket, the credentials (AWS_ACCESS_KEY_ID, ...) and AWS_ENDPOINT_URL."
 NEW_S_MAX = 60.0
-"""How long a directory may stand before it is locked: after that its maker counts as dead."""
+"""How long a new directory may lack its lock; after that its creator counts as dead."""
 _NAME = re.compile(r"\.fetched-[0-9a-f]{16}")
 
 
 @contextlib.contextmanager
 def passing_directory(parent: Path) -> Iterator[Path]:
-    """A new directory beneath another, which is gone when the block ends. Those that killed processes have
-    left there go first. Raises `OSError`.
+    """A new directory beneath another, removed when the block ends. Directories left by killed processes are
+    removed first. Raises `OSError`.
     """
     _remove_left_behind(parent)
     path = parent / f".fetched-{secrets.token_hex(8)}"
@@ -44,8 +44,8 @@ def passing_directory(parent: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def passing(parent: Path) -> Iterator[Path]:
-    """A directory beneath this one for what is fetched. It is gone when the block ends, also by SIGTERM, as
-    far as the process has no handler of its own.
+    """A directory beneath this one for fetched checkpoints. It is removed when the block ends, also by
+    SIGTERM, unless the process has a handler of its own.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_leaving_by_sigterm())
@@ -64,7 +64,7 @@ def _leaving_by_sigterm() -> Iterator[None]:
     def leave(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    is_main = threading.current_thread() is threading.main_thread()  # no other may set handlers
+    is_main = threading.current_thread() is threading.main_thread()  # only this thread may set handlers
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
@@ -92,7 +92,7 @@ def _remove_left_behind(parent: Path) -> None:
 
 
 def _is_left_behind(path: Path) -> bool:
-    """Its lock went with the process that made it."""
+    """Whether its creator died, which released its lock."""
     try:
         with _opened(path) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +102,7 @@ def _is_left_behind(path: Path) -> bool:
 
 
 def fetch_steps(source: Storage, steps: Collection[PlacedStep], directory: Path) -> None:
-    """Raises `Unsound` or `OSError`."""
+    """Copy these steps to the directory. Raises `Unsound` or `OSError`."""
     for kept in steps:
         try:
             copy_step(source, kept, DirectoryStorage(directory), reuses=False)
@@ -112,7 +112,7 @@ def fetch_steps(source: Storage, steps: Collection[PlacedStep], directory: Path)
 
 @contextlib.contextmanager
 def troubles_told(*places: Storage) -> Iterator[None]:
-    """As one sentence and a hint."""
+    """Turn an `OSError` into one sentence and a hint."""
     try:
         yield
     except OSError as error:

@@ -1,5 +1,5 @@
-"""Before a run starts: the newest whole checkpoint of its further places, where its own directory has none
-that is as new. Needs no torch.
+"""Before a run starts: fetches the newest whole checkpoint from its further places, unless its own directory
+has one as new. Needs no torch.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from holdfast.train.place import DirectoryStorage, Storage, StorageTrouble
 
 
 class CopyNews(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be recorded of a copy, see `CheckpointCopied`."""
+    """A copy to be recorded, see `CheckpointCopied`."""
 
     step: int
     place: str
@@ -28,7 +28,7 @@ class CopyNews(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Offer(NamedTuple):
-    """A checkpoint that seems to be whole, and where."""
+    """A complete checkpoint, not yet verified, and its place."""
 
     kept: PlacedStep
     place: Storage
@@ -42,32 +42,32 @@ def fetch_newest(
     run: str,
     say: Callable[[str], None],
 ) -> list[CopyNews]:
-    """Have the newest sound checkpoint in one of the run's own directories, the first of which takes what is
-    fetched. All bytes are compared. Only what is damaged is passed over, and a place that cannot be used or
-    read to the end, if there is something else to go on from. Raises `InputError` if there is not, because
-    the run would begin anew; where another version wrote the newest; where a place is not there at all; and
-    where it belongs to another run.
-    places: of each one that answers soon or not at all, and one with more patience.
+    """Have the newest sound checkpoint in one of the run's own directories; the first of them takes what is
+    fetched. All bytes are compared. Damaged checkpoints are skipped, and so is a place that cannot be used or
+    read to the end, if the run can resume from something else.
+    Raises `InputError` if it cannot, because the run would begin anew; also if another version wrote the
+    newest checkpoint, if a place does not exist, or if it belongs to another run. places: for each place, one
+    client that answers soon or fails, and one with more patience.
     """
     own = [DirectoryStorage(directory) for directory in directories]
     offers = [offer for place in own for offer in _offers(place, is_own=True)]
     trouble: InputError | None = None
     for hasty, patient in places:
         try:
-            check_owner(hasty, run)  # first: what cannot be told to be this run's is not gone on from
+            check_owner(hasty, run)  # first: never resume from a place that may belong to another run
             offers += [offer._replace(place=patient) for offer in _offers(hasty, is_own=False)]
         except OSError as error:
             trouble = _unusable(hasty, error)
             if isinstance(error, StorageTrouble) and error.is_mistake:
                 raise trouble from None
             say(f"{trouble.sentence} It may have a newer checkpoint than this machine has.")
-    # The run's own first: nothing has to be moved for that.
+    # The run's own first: they need no transfer.
     offers.sort(key=lambda offer: (offer.kept.step, len(offer.kept.keys), offer.is_own), reverse=True)
     news: list[CopyNews] = []
     unreadable: set[str] = set()
     for offer in offers:
         if offer.place.name in unreadable:
-            continue  # an older one of it would hide the newer one
+            continue  # an older one from here would hide the newer one
         try:
             found, is_done = _taken(offer, own[0], say)
         except OSError as error:
@@ -83,7 +83,7 @@ def fetch_newest(
         trouble = _all_damaged(offers)
     if trouble is not None:
         raise trouble
-    return news  # if the run's own are all damaged, its members say so
+    return news  # if the run's own are all damaged, its members report it
 
 
 def _offers(place: Storage, *, is_own: bool) -> list[_Offer]:
@@ -91,14 +91,14 @@ def _offers(place: Storage, *, is_own: bool) -> list[_Offer]:
         listing = place.listed()
     except OSError:
         if is_own:
-            return []  # its members say what is wrong with it
+            return []  # the members report what is wrong with it
         raise
     return [_Offer(kept, place, listing, is_own) for kept in steps_in(listing) if kept.is_complete]
 
 
 def _taken(offer: _Offer, target: Storage, say: Callable[[str], None]) -> tuple[list[CopyNews], bool]:
-    """What is to be recorded of it, and whether it is in one of the run's own directories now, and sound.
-    Raises `OSError` where that cannot be seen, unless it is the run's own: its members say what is wrong.
+    """The news to record, and whether the checkpoint is now in one of the run's own directories, and sound.
+    Raises `OSError` if the place cannot be read, unless it is the run's own: its members report that.
     """
     step, source = offer.kept.step, offer.place.name
     try:
@@ -109,11 +109,11 @@ def _taken(offer: _Offer, target: Storage, say: Callable[[str], None]) -> tuple[
             return [], True
         done = copy_step(offer.place, offer.kept, target, reuses=False)
     except (OSError, Unsound) as error:
-        is_gone = isinstance(error, FileNotFoundError)  # as old, since it was listed
+        is_gone = isinstance(error, FileNotFoundError)  # removed as old since it was listed
         if isinstance(error, OSError) and not (offer.is_own or is_gone):
             raise
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        say(f"the checkpoint of step {step} in {source} cannot be used: {why}; the next is tried")
+        say(f"the checkpoint of step {step} in {source} cannot be used: {why}; trying the next")
         return [_refusal(offer, target, why)], False
     say(f"fetched the checkpoint of step {step} from {source}: {done.size_bytes / 1e6:,.1f} MB")
     return [
@@ -128,7 +128,7 @@ def _taken(offer: _Offer, target: Storage, say: Callable[[str], None]) -> tuple[
 
 
 def _check_version(offer: _Offer) -> None:
-    """What another version wrote is not damaged, and newer than all that is left. Raises `InputError`."""
+    """Raise `InputError` if another version wrote it: it is not damaged, and newer than all the rest."""
     for key in offer.kept.keys:
         try:
             manifest_at(offer.place, key)
@@ -139,7 +139,7 @@ def _check_version(offer: _Offer) -> None:
                 "to begin anew.",
             ) from None
         except Unsound:
-            return  # told as its fault
+            return  # reported by fault_at
 
 
 def _refusal(offer: _Offer, target: Storage, why: str) -> CopyNews:

@@ -1,10 +1,10 @@
 """Keeps a further place filled with a run's checkpoints: object storage, or a second directory.
 
-A process of its own, beside the run, which it neither slows nor stops: `python -m holdfast.train.filling` is
-private to `holdfast run`, which writes a `FillingOrder` to its stdin. It copies the newest checkpoint of the
-run's own directories whenever there is one that the place does not have, and removes old ones there. If
-that fails, it says so, and tries again. When the run is over it has a bounded time for the last one.
-Needs no torch.
+This is a process of its own beside the run, which it neither slows nor stops. `python -m
+holdfast.train.filling` is private to `holdfast run`, which writes a `FillingOrder` to its stdin. It copies
+the newest checkpoint of the run's own directories whenever the place lacks it, and removes old ones there. If
+a copy fails, it says so and tries again. When the run is over, it has a bounded time for the last copy. Needs
+no torch.
 """
 
 import contextlib
@@ -39,25 +39,29 @@ from holdfast.train.place import DirectoryStorage, Storage, StorageTrouble
 from holdfast.train.places import opened_place
 
 LOOK_S = 0.5
-"""How often the run's directories are looked at."""
+"""How often the run's directories are listed."""
 LOST_LOOK_S = 2.0
-"""How often it is looked whether a run goes on that outlives the command. For a moment its file is locked."""
+"""How often to check whether a run that outlives the command still goes on. That locks its file
+for a moment.
+"""
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Between attempts that fail; the last one from then on."""
+"""Pauses between failed attempts; the last one repeats."""
 END_S_MIN, END_X = 60.0, 4.0
-"""How long the last copy may take when the run is over: so long, and so many times what the longest took."""
+"""The time for the last copy when the run is over: at least this long, and this many times the
+longest copy.
+"""
 QUIET_S = 3.0
-"""When the run is over, and it takes longer than this, a line says what is waited for."""
+"""If the last copy takes longer than this after the run, a line says that it is awaited."""
 NICENESS = 10
 FINISH, LEAVE = b"finish\n", b"leave\n"
-"""What the launcher tells it: the run is over; the launcher stops waiting for the last copy."""
+"""Words from the launcher: the run is over; the launcher stops waiting for the last copy."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
 
 
 class FillingOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """directories: the run's own. place: what to fill; keep: how many checkpoints stay there. end_s: how
-    long the last one may take at least. is_detached: the run outlives whoever holds the other end of stdin.
-    news: to be recorded, once the run is going.
+    """directories: the run's own. place: the place to fill. keep: how many checkpoints stay there. end_s: the
+    least time for the last copy. is_detached: the run outlives the process that holds the other end of stdin.
+    news: to be recorded once the run is under way.
     """
 
     directories: tuple[str, ...]
@@ -71,11 +75,11 @@ class FillingOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Attempt = Literal["done", "again", "never"]
-"""Of a copy. done: there is nothing to be tried again soon. never: the place will not take it."""
+"""Result of a copy. done: nothing to retry soon. never: the place refuses it."""
 
 
 class _Wanted(msgspec.Struct, frozen=True):
-    """A manifest in one of the run's directories. version: of what is under this name now."""
+    """A manifest in one of the run's directories. version: of the file that has this name now."""
 
     directory: Path
     kept: PlacedStep
@@ -84,7 +88,7 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 
 class Filler:
-    """Of one place."""
+    """Fills one place."""
 
     def __init__(self, order: FillingOrder, place: Storage, recorder: Recorder) -> None:
         self._order = order
@@ -101,14 +105,16 @@ class Filler:
         self.ending = threading.Event()
         self._telling = threading.Lock()
 
-    # -- what is to be done ----------------------------------------------------------------------------------
+    # -- what to copy ----------------------------------------------------------------------------------------
 
     def fill(self) -> bool:
-        """Until the run is over and its last checkpoint is there; False: it will never be."""
+        """Fill the place until the run is over and its last checkpoint is there. False if the place refuses
+        it.
+        """
         with self._alone() as self._is_ours:
             failures = 0
             while self._is_ours:
-                is_last = self.ending.is_set()  # what is found after that was written before
+                is_last = self.ending.is_set()  # a listing after this includes the run's last checkpoint
                 self._going = self._wanted()
                 if self._going is None:
                     if is_last:
@@ -122,7 +128,7 @@ class Filler:
                     case "never" if is_last:
                         self.give_up()
                         return False
-                    case "again" | "never":  # who runs the place may let us in yet
+                    case "again" | "never":  # its operator may still grant access
                         pause_s = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
                         failures += 1
                         (time.sleep if is_last else self.ending.wait)(pause_s)
@@ -136,25 +142,27 @@ class Filler:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Of all who fill this place from this directory: agents of one machine, machines that share it."""
+        """Be the only process that fills this place from this directory, among the machine's agents and
+        machines that share the directory.
+        """
         directory = Path(self._order.directories[0])
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / f"{self._mark}.lock").open("ab") as file:
             while not (is_ours := _is_locked(file)) and not self.ending.is_set():
                 self.ending.wait(LOOK_S)
-            yield is_ours  # else another one does what is left
+            yield is_ours  # else another process does the rest
 
     @property
     def _mark(self) -> str:
         return copying_mark(self._place.name)
 
     def _wanted(self) -> _Wanted | None:
-        """The newest of each part that is not there yet. Of a sharded model rather a step of which other
-        parts are there, so that machines that are differently fast do not all bring different steps.
+        """The newest checkpoint of a part that the place lacks. For a sharded model, prefer a step whose
+        other parts are there, so that machines of different speed do not all bring different steps.
         """
         by_part: dict[str, list[_Wanted]] = {}
         for directory in map(Path, self._order.directories):
-            with contextlib.suppress(OSError):  # the run says what is wrong with it
+            with contextlib.suppress(OSError):  # the run reports what is wrong with it
                 listing = DirectoryStorage(directory).listed()
                 for kept in steps_in(listing):
                     for key in kept.present:
@@ -180,7 +188,7 @@ class Filler:
                     return wanted
         return found[-1]
 
-    # -- doing it --------------------------------------------------------------------------------------------
+    # -- copying ---------------------------------------------------------------------------------------------
 
     def _copy(self, wanted: _Wanted, *, is_last: bool) -> Attempt:
         begun_s = time.monotonic()
@@ -192,7 +200,7 @@ class Filler:
             copied = copy_step(source, only, self._place)
         except Unsound as error:
             if not (wanted.directory / wanted.key).exists():
-                return "done"  # the run has removed it while it was read, for want of links
+                return "done"  # no hard links, and the run removed it during the copy
             self._refused.add((wanted.key, wanted.version))
             self._tell_failure(wanted.kept.step, f"in {wanted.directory}, {error}")
             return "done"
@@ -202,7 +210,7 @@ class Filler:
             is_hopeless = isinstance(error, StorageTrouble) and (error.is_mistake or error.is_denied)
             why = error.strerror or str(error)
             if is_hopeless and is_last:
-                self._reason = why  # is told once it is given up
+                self._reason = why  # reported by give_up
                 return "never"
             self._tell_failure(wanted.kept.step, why)
             return "never" if is_hopeless else "again"
@@ -218,10 +226,10 @@ class Filler:
         except OSError as error:
             self._tell_failure(wanted.kept.step, f"old checkpoints stay there: {error.strerror or error}")
         except InputError:
-            pass  # of a sharded model no step is whole yet
+            pass  # no step of a sharded model is complete yet
         return "done"
 
-    # -- saying it -------------------------------------------------------------------------------------------
+    # -- reporting -------------------------------------------------------------------------------------------
 
     def _tell_copy(self, copied: CopiedStep, took_s: float) -> None:
         with self._telling:
@@ -239,12 +247,12 @@ class Filler:
             )
 
     def _tell_failure(self, step: int, why: str) -> None:
-        """Once, as long as nothing else is wrong."""
+        """Report a failure, but not the same one twice in a row."""
         with self._telling:
             if why != self._reason:
                 _say(
-                    f"step {step} could not be copied to {self._place.name}: {why}; training goes on, and so "
-                    "do attempts"
+                    f"step {step} could not be copied to {self._place.name}: {why}; training continues, "
+                    "and the copy is retried"
                 )
                 self._record(CopyNews(step=step, place=self._place.name, reason=why))
             self._reason = why
@@ -255,7 +263,9 @@ class Filler:
             _say(f"waiting up to {self.end_s:.0f} s for step {step} to be in {self._place.name}")
 
     def give_up(self, why: str = "") -> None:
-        """The time is up that the last copy has, or it cannot be made. why: if nothing is known yet."""
+        """Give the last copy up: its time is over, or it cannot be made. why: the reason if no other is
+        known.
+        """
         with self._telling:
             if (going := self._going) is not None:
                 newest = "" if self._newest is None else f"; step {self._newest} is there"
@@ -263,14 +273,14 @@ class Filler:
                 copy = by_hand(str(going.directory), self._order)
                 _say(f"step {going.kept.step} is NOT in {self._place.name}: {why}{newest}; {copy}")
                 self._record(CopyNews(step=going.kept.step, place=self._place.name, reason=why))
-            elif self._newest is not None:  # only what is old may still be there
+            elif self._newest is not None:  # all is copied; only old checkpoints may remain
                 _say(f"step {self._newest} is in {self._place.name}")
 
     def leave(self) -> None:
-        """The launcher has stopped waiting."""
+        """The launcher has stopped waiting: report what is missing."""
         if self._is_ours and self._going is None:
             with contextlib.suppress(OSError):
-                self._going = self._wanted()  # the run's last may not have been looked at yet
+                self._going = self._wanted()  # the run's last checkpoint may not be listed yet
         self.give_up("the waiting was interrupted")
 
     @property
@@ -282,13 +292,13 @@ class Filler:
         self._recorder.record(CheckpointCopied, **msgspec.structs.asdict(news))
 
     def _record_news(self) -> None:
-        """What happened before the run had begun."""
+        """Record the copies that were made before the run began."""
         while self._news:
             self._recorder.record(CheckpointCopied, **msgspec.structs.asdict(self._news.pop(0)))
 
 
 def _is_locked(file: BinaryIO) -> bool:
-    """Where there are no locks, two may do the same, which does no harm."""
+    """Whether this process has the lock. Without locks several may copy the same, which is harmless."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -299,8 +309,8 @@ def _is_locked(file: BinaryIO) -> bool:
 
 
 def _frozen(wanted: _Wanted, into: Path) -> Storage:
-    """The checkpoint under names that the run will not remove while it is copied; where the filesystem cannot
-    do that, the run's own. Raises `OSError` or `Unsound`.
+    """The checkpoint under hard links that the run will not remove during the copy. If the filesystem has no
+    hard links, the run's own directory. Raises `OSError` or `Unsound`.
     """
     shutil.rmtree(into, ignore_errors=True)
     own = wanted.directory / wanted.key
@@ -320,18 +330,18 @@ def _frozen(wanted: _Wanted, into: Path) -> Storage:
 
 
 def by_hand(directory: str, order: FillingOrder) -> str:
-    """How somebody copies it later."""
+    """The command with which a person copies the checkpoint later."""
     words = shlex.join(("holdfast", "checkpoint", "copy", directory, "--to", order.place, "--run", order.run))
     return f"to copy it later: {words}"
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it any more
+    with contextlib.suppress(OSError):  # stderr is closed
         os.write(2, f"holdfast: {text}\n".encode("utf-8", "replace"))
 
 
 def _await_end(order: FillingOrder, told: io.FileIO) -> bytes:
-    """Until the launcher says that the run is over, or is gone with it. Returns what the launcher said."""
+    """Wait until the launcher says that the run is over, or both are gone. Returns the launcher's word."""
     if (word := told.readline()) in (FINISH, LEAVE) or not order.is_detached:
         return word
     home = Path(order.home)
@@ -341,7 +351,7 @@ def _await_end(order: FillingOrder, told: io.FileIO) -> bytes:
 
 
 def _watch(order: FillingOrder, filler: Filler, told: io.FileIO) -> None:
-    """Storage may hang for good: the process ends with this thread at the latest."""
+    """Bound the time after the run. Storage may hang for ever, but the process ends with this thread."""
     word = _await_end(order, told)
     filler.ending.set()
     if word == LEAVE:
@@ -357,7 +367,7 @@ def _watch(order: FillingOrder, filler: Filler, told: io.FileIO) -> None:
 
 
 def _await_leave(filler: Filler, told: io.FileIO) -> None:
-    """If who waits is gone instead, the last copy is still made."""
+    """Leave when told to. If the launcher dies instead, the last copy is still made."""
     if told.readline() == LEAVE:
         _leave(filler)
 
@@ -368,8 +378,8 @@ def _leave(filler: Filler) -> NoReturn:
 
 
 def main() -> None:
-    """What `holdfast run` starts."""
-    # Without a buffer, which a thread that waits for a line would keep locked when the process ends.
+    """The program that `holdfast run` starts."""
+    # Unbuffered: a thread waiting for a line would hold the buffer's lock when the process ends.
     told = io.FileIO(0, closefd=False)
     order = msgspec.json.decode(told.readline(), type=FillingOrder)
     os.nice(NICENESS)
@@ -381,7 +391,7 @@ def main() -> None:
             is_filled = filler.fill()
         except OSError as error:  # of the run's own directory
             _say(f"checkpoints are not copied to {order.place}: {error}")
-            os._exit(1)  # the other thread may be reading still
+            os._exit(1)  # the other thread may still be reading
     sys.exit(0 if is_filled else 1)
 
 

@@ -1,4 +1,4 @@
-"""Further places for a run's checkpoints: checked and read before it starts, and filled while it goes."""
+"""Further places for a run's checkpoints: checked and read before the run starts, filled while it goes on."""
 
 import asyncio
 import contextlib
@@ -25,25 +25,25 @@ from holdfast.train.places import is_url, opened_place
 
 KEEP = 2
 REQUEST_S_MAX = 20.0
-"""How long an answer may take before the run starts."""
+"""How long an answer may take while the run has not started."""
 LEAVE_S_MAX = 10.0
-"""How long filling processes have, once they are told to leave, to say which checkpoint they did not copy."""
+"""How long filling processes that were told to leave have to name the checkpoint they did not copy."""
 LOOK_S, LIVES_MAX = 5.0, 20
-"""How often it is looked whether the process that fills a place is still there, and how many it may have."""
+"""How often to check whether the filling process is alive, and how often it may be started."""
 
 _KEEP = re.compile(r"(?P<place>.+),keep=(?P<keep>[1-9][0-9]{0,5})")
 _SETTING = re.compile(r",\w+=[^/]*$")
 
 
 class FurtherPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """place: a directory or a URL, as the user has named it."""
+    """place: a directory or a URL, as the user gave it."""
 
     place: str
     keep: int = KEEP
 
 
 def further_place(text: str) -> FurtherPlace:
-    """Of `PLACE[,keep=N]`. Raises `InputError`."""
+    """Parse `PLACE[,keep=N]`. Raises `InputError`."""
     told = _KEEP.fullmatch(text)
     found = FurtherPlace(place=told["place"], keep=int(told["keep"])) if told else FurtherPlace(place=text)
     opened_place(found.place)
@@ -59,8 +59,8 @@ def further_place(text: str) -> FurtherPlace:
 
 @contextlib.contextmanager
 def filled(order: Order, further: Sequence[FurtherPlace], say: Callable[[str], None]) -> Iterator[None]:
-    """The run has what these places have to begin with, and they have what it keeps, while the block lasts.
-    Raises `InputError`.
+    """Fetch the newest checkpoint from these places, then fill them with the run's checkpoints while the
+    block lasts. Raises `InputError`.
     """
     if not further:
         yield
@@ -102,7 +102,7 @@ def filled(order: Order, further: Sequence[FurtherPlace], say: Callable[[str], N
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM is heard as Ctrl-C is."""
+    """Treat SIGTERM like Ctrl-C."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
@@ -113,7 +113,9 @@ def _interruptible() -> Iterator[None]:
 
 
 def _await(fillers: Sequence["_Filler"]) -> None:
-    """The last copies, for a bounded time. An interrupt ends the waiting, and another one ends it at once."""
+    """Wait for the last copies, for a bounded time. One interrupt ends the wait, a second one ends it at
+    once.
+    """
     try:
         for filler in fillers:
             filler.finish()
@@ -132,8 +134,8 @@ def _await(fillers: Sequence["_Filler"]) -> None:
 
 
 def _check_apart(own: Sequence[Path], further: Sequence[FurtherPlace]) -> None:
-    """What is kept in a further place, and for how long, must not decide over the run's own. Raises
-    `InputError`.
+    """A further place must not be one of the run's own directories, where its `keep` would remove the run's
+    checkpoints. Raises `InputError`.
     """
     taken = {directory.resolve() for directory in own}
     for one in further:
@@ -145,7 +147,7 @@ def _check_apart(own: Sequence[Path], further: Sequence[FurtherPlace]) -> None:
 
 
 def _is_going(order: Order) -> bool:
-    """Whether the run has a state already, which members that join get from a peer."""
+    """Whether the run has a state already, which joining members get from a peer."""
     if order.coordinator is None or order.policy.mesh.sizes:
         return False
     try:
@@ -157,7 +159,7 @@ def _is_going(order: Order) -> bool:
 
 
 class _Filler:
-    """The process that fills a place, or rather one after the other."""
+    """The process that fills a place, started again if it ends."""
 
     def __init__(self, order: FillingOrder, say: Callable[[str], None]) -> None:
         self._order = order
@@ -168,7 +170,7 @@ class _Filler:
         self._watching.start()
 
     def _started(self) -> "subprocess.Popen[bytes]":
-        # -P: a file of the user's that is called like one of ours must not be taken for it.
+        # -P: a user's file with the name of one of our modules must not be imported in its place.
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "holdfast.train.filling"],
             stdin=subprocess.PIPE,
@@ -188,15 +190,17 @@ class _Filler:
                 continue
             if lives == LIVES_MAX:
                 self._say(
-                    f"nothing is copied to {self._order.place} until the run is over: the process that does "
-                    f"it has ended {LIVES_MAX} times"
+                    f"nothing is copied to {self._order.place} until the run is over: the copying process "
+                    f"has ended {LIVES_MAX} times"
                 )
                 return
             self._process = self._started()
             lives += 1
 
     def finish(self) -> None:
-        """The run is over. One that was started while it went on was ended with what the run left behind."""
+        """Tell the process that the run is over. If it was ended with the run's leftover processes, start it
+        again.
+        """
         self._is_over.set()
         self._watching.join()
         if self._process.poll() is not None:
@@ -210,17 +214,17 @@ class _Filler:
             self._process.stdin.flush()
 
     def wait(self) -> None:
-        """It takes a bounded time."""
+        """Wait for the process, which ends within a bounded time."""
         self._process.wait()
         self._close()
 
     def leave(self) -> None:
-        """It is to say what is not there, and to end."""
+        """Tell the process to report what is missing and to end."""
         self._is_over.set()
         self._tell(LEAVE)
 
     def await_left(self, until_s: float) -> None:
-        """Until this moment; if it could not say what is not there, that is said here."""
+        """Wait until this moment. If the process has not reported what is missing by then, report it here."""
         try:
             self._process.wait(max(0.0, until_s - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -231,7 +235,7 @@ class _Filler:
         self._close()
 
     def _newest(self) -> tuple[str, int]:
-        """The run's last checkpoint: its directory, and its step."""
+        """The directory and the step of the run's last checkpoint."""
         found = [(0, self._order.directories[0])]
         for directory in self._order.directories:
             with contextlib.suppress(OSError):

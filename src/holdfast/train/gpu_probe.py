@@ -1,8 +1,9 @@
-"""What this machine's GPUs can do, tried with kernels: `python -m holdfast.train.gpu_probe [--sustain S |
---patterns S]`, for those that products or patterns are to be tried so long.
+"""Tries this machine's GPUs with kernels: `python -m holdfast.train.gpu_probe [--sustain S | --patterns S]`.
+The options repeat products or memory patterns for S seconds.
 
-A program of its own, which `holdfast check` starts and ends: a GPU that hangs hangs this one. Each GPU has a
-thread, so that all work at once, as in a run; each figure is a line of JSON as soon as it is known.
+This is a program of its own, which `holdfast check` starts and ends, because a GPU that hangs also hangs the
+process that uses it. Each GPU has a thread, so that all work at once, as in a run. Each figure is printed as
+a line of JSON as soon as it is known.
 """
 
 import json
@@ -21,15 +22,15 @@ PRODUCT_SIZE, PRODUCT_BLOCK, PRODUCT_S = 8_192, 10, 2.0
 BUSY_PRODUCTS = 200
 """A third of a second on an H200."""
 SUSTAIN_ENDS_S = 2.0
-"""The first and the last seconds of a long product, which are held against each other."""
+"""The first and the last seconds of a long product, which are compared with each other."""
 COPY_BYTES, COPY_ROUNDS = 1 << 30, 20
 PATTERN_BYTES, PATTERN_S, FREE_SHARE = 1 << 30, 8.0, 0.9
 HOST_BYTES, HOST_S = 256 << 20, 1.0
-"""Each way for so long: an idle link takes a while to be as fast as it can."""
+"""Each direction takes this long: an idle link needs a while to reach its full speed."""
 REDUCE_NUMBERS, REDUCE_ROUNDS = 1 << 28, 10
-"""A gigabyte of each GPU: smaller ones do not show what the links can do."""
+"""A gigabyte per GPU: smaller sums do not show what the links can do."""
 PATTERNS = (0x55555555, -0x55555556, 0, -1)
-"""As numbers of 32 bits with a sign: each bit once 0 and once 1, beside both."""
+"""As signed 32-bit numbers: each bit is 0 once and 1 once, next to neighbours of both kinds."""
 
 Told = Iterator[tuple[str, float]]
 
@@ -37,7 +38,7 @@ _printing = threading.Lock()
 
 
 def main(words: Sequence[str] = ()) -> int:
-    """Exits with 0 also where there is no GPU: who asked counts them."""
+    """Return 0 even without a GPU: the caller counts the GPUs."""
     longer = {flag: float(seconds) for flag, seconds in zip(words[::2], words[1::2], strict=True)}
     if not torch.cuda.is_available():
         return 0
@@ -70,12 +71,12 @@ def _probe(number: int, longer: dict[str, float]) -> None:
                 for name, value in part(device):
                     _tell(gpu=number, name=name, value=value)
                 torch.cuda.empty_cache()
-    except RuntimeError as error:  # what CUDA raises, and what torch does
+    except RuntimeError as error:  # errors of CUDA and of torch
         _tell(gpu=number, error=str(error).partition("\n")[0])
 
 
 def _products(device: torch.device) -> Told:
-    """How fast matrices are multiplied, and how many elements differ when it is done again."""
+    """How fast matrices are multiplied, and how many elements differ when the product is repeated."""
     left, right = _factors(device)
     result = left @ right
     first = result.clone()
@@ -94,7 +95,7 @@ def _factors(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _rates(left: torch.Tensor, right: torch.Tensor, result: torch.Tensor, seconds: float) -> list[float]:
-    """TFLOP/s, of one block of products after the other."""
+    """TFLOP/s of each block of products."""
     rates = []
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
@@ -104,7 +105,7 @@ def _rates(left: torch.Tensor, right: torch.Tensor, result: torch.Tensor, second
 
 
 def _sustained(device: torch.device, seconds: float) -> Told:
-    """Products for so long: which share of its first pace the GPU has at the end, and its clock then."""
+    """Products for this long: the final pace as a share of the first pace, and the final clock."""
     if not seconds:
         return
     left, right = _factors(device)
@@ -121,12 +122,12 @@ def _sustained(device: torch.device, seconds: float) -> Told:
 
 
 def _busy_clock(device: torch.device, load: Callable[[], object]) -> float | None:
-    """Of a GPU that is at work; None where nobody tells: it is asked by pynvml."""
+    """The clock of a busy GPU; None if pynvml cannot tell."""
     try:
-        torch.cuda.clock_rate(device)  # the first time takes long
+        torch.cuda.clock_rate(device)  # the first call takes long
         load()
         return float(torch.cuda.clock_rate(device))
-    except Exception:  # pynvml is not there, or raises what only it knows
+    except Exception:  # pynvml is missing, or raises errors of its own types
         return None
     finally:
         torch.cuda.synchronize(device)
@@ -141,8 +142,8 @@ def _memory(device: torch.device) -> Told:
 
 
 def _patterns(device: torch.device, seconds: float) -> Told:
-    """Written to memory and read again: how many numbers came back wrong, and of how many gigabytes. seconds:
-    so long again and again.
+    """Write patterns to memory and read them back: how many numbers came back wrong, and of how many
+    gigabytes. seconds: repeat for this long.
     """
     free, _ = torch.cuda.mem_get_info(device)
     blocks = [
@@ -189,8 +190,8 @@ def _reduce_all(numbers: Sequence[int]) -> None:
 
 
 def _reduced(numbers: Sequence[int]) -> Told:
-    """All GPUs add up what each of them has, by NCCL: the bus bandwidth, as nccl-tests counts it, and how
-    many sums are wrong.
+    """All GPUs sum their tensors with NCCL: the bus bandwidth as nccl-tests counts it, and how many sums are
+    wrong.
     """
     tensors = [
         torch.full((REDUCE_NUMBERS,), float(number + 1), device=torch.device("cuda", number))
@@ -201,7 +202,7 @@ def _reduced(numbers: Sequence[int]) -> Told:
     total = float(sum(number + 1 for number in numbers))
     wrong = sum(int((tensor != total).sum()) for tensor in tensors)
     for tensor in tensors:
-        tensor.zero_()  # what is added up again and again stays what it is
+        tensor.zero_()  # zeros stay zeros, however often they are summed
     _settle(numbers)
     begun_s = time.monotonic()
     for _ in range(REDUCE_ROUNDS):
@@ -218,7 +219,7 @@ def _settle(numbers: Sequence[int]) -> None:
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Seconds of the device."""
+    """Seconds on the device."""
     begun, ended = torch.Event("cuda", enable_timing=True), torch.Event("cuda", enable_timing=True)
     begun.record()
     work()

@@ -22,9 +22,9 @@ from holdfast.train.sheets import BucketLayout, LaneFold, Sheet, Tail
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """What the whole run computed in a step, beside the gradients: each lane's loss, the generations that
-    members knew of, and what they tell of their times, each in its last lane; by figure. prints: what audits
-    compare. skipped: lanes that nobody computed.
+    """The results of a step over all lanes, besides the gradients: each lane's loss, the generations that
+    members knew of, and, by figure, the times that each member sent in its last lane. prints: what audits
+    compare. skipped: lanes that no member computed.
     """
 
     losses: tuple[float, ...]
@@ -35,12 +35,12 @@ class Sum:
 
     @property
     def latest(self) -> tuple[float, float]:
-        """The largest of what members tell of when they were through, and of their sending."""
+        """The largest of the members' times of completion, and the largest of their sending times."""
         return max(self.told[0]), max(self.told[1])
 
     @property
     def loss(self) -> float:
-        """The mean, added along the tree: the same on every member."""
+        """The mean loss, summed along the tree: the same on every member."""
         losses = self.losses
         while len(losses) > 1:
             losses = tuple(left + right for left, right in zip(losses[0::2], losses[1::2], strict=True))
@@ -48,18 +48,20 @@ class Sum:
 
 
 class Computed(NamedTuple):
-    """A lane that was computed for comparison. Both are on the device, which may not be through yet."""
+    """A lane that was computed for comparison. Both tensors are on the device, which may still
+    be computing.
+    """
 
     print: torch.Tensor
     loss: torch.Tensor
 
 
 Telling = tuple[slice, int, torch.Tensor]
-"""Rows of the prints, a lane, and what is written there."""
+"""Rows of the prints, a lane, and the values to write there."""
 
 
 class Gradients:
-    """What one member holds of a step. `lanes` and `accumulate` as `protect` was told."""
+    """The gradients that one member holds of a step. `lanes` and `accumulate` are those of `protect`."""
 
     def __init__(
         self, state: Protected, lanes: int, accumulate: int, sharding: Sharding | None = None
@@ -90,7 +92,7 @@ class Gradients:
         self._failure: GroupBroken | None = None
         self._last = False
         self.in_backward = False
-        """For whoever asks what this member does: a plain store, twice a lane."""
+        """Read by other threads to report what this member does: a plain store, twice a lane."""
         self._still = [tensor.detach().clone() for _, tensor in self._moving]
         self._still_versions: list[int] = []
         self._keep_buffers()
@@ -105,7 +107,7 @@ class Gradients:
 
     @property
     def held(self) -> frozenset[int]:
-        """The lanes that need not be computed again, whoever dies."""
+        """The lanes held here, which need not be computed again if another member dies."""
         return self._fold.lanes
 
     # ---- a lane --------------------------------------------------------------------------------------
@@ -113,8 +115,8 @@ class Gradients:
     def begin(
         self, index: int, leaf: int, reduction: Reduction | None, *, last: bool, is_audited: bool = False
     ) -> None:
-        """A lane begins. leaf: which slice of the step this rank computes of it. last: the reduction can
-        follow it. is_audited: somebody else computes it, too.
+        """Begin a lane. leaf: the slice of the step that this rank computes of it. last: the reduction may
+        follow it. is_audited: another member computes it, too.
         """
         if self._sharding is not None:
             self._sharding.line.begin()
@@ -124,7 +126,7 @@ class Gradients:
             parameter.grad = gradient
         self._note_buffers()
         self._lane = _OpenLane(index, leaf, sheet, self.layout.waits_for)
-        self.in_backward = False  # if the last one raised
+        self.in_backward = False  # in case the last lane raised
         self._lane.prints = [] if is_audited else None
         self._reduction = reduction if last else None
         self._last = last
@@ -142,7 +144,8 @@ class Gradients:
                 hint="Give it the mean loss of the lane's samples.",
             )
         lane.sheet.losses[lane.leaf] += loss.detach().reshape(())
-        # What is added cannot be taken away again: a lane that may have to be thrown away is through first.
+        # An addition cannot be undone. In a sharded model a lane may still be discarded, so it is completed
+        # first.
         if self._last and lane.backwards == self._accumulate and self._sharding is None:
             self._arm(lane)
         scaled = self._state.scaler.scale(loss) if self._state.scaler is not None else loss
@@ -152,7 +155,9 @@ class Gradients:
         self.in_backward = False
 
     def pipeline(self, run: Callable[[float], Sequence[torch.Tensor]]) -> None:
-        """run: what calls backward itself, given what to multiply gradients by. Returns losses to add up."""
+        """run: calls backward itself; its argument scales the gradients, and it returns the
+        losses to add up.
+        """
         lane = self._count_backward("pipeline")
         for loss in run(1 / self._lanes):
             lane.sheet.losses[lane.leaf] += loss.reshape(())
@@ -162,14 +167,14 @@ class Gradients:
         calls = 1 if lane is None else lane.backwards + 1
         if lane is None or calls > self._accumulate:
             raise InputError(
-                f"lane.{called}() was called for the {calls}. time in a lane, or after it.",
+                f"lane.{called}() was called too often in a lane ({calls} times), or after it.",
                 hint="Tell protect(accumulate=N) how often every lane calls it.",
             )
         lane.backwards = calls
         return lane
 
     def _arm(self, lane: "_OpenLane") -> None:
-        """From here on buckets are added up and sent as backward completes them."""
+        """From here on, add up and send buckets as backward completes them."""
         target = self._fold.open(lane.index, lane.sheet)
         lane.armed = True
         if self._reduction is not None:
@@ -181,7 +186,7 @@ class Gradients:
         def accumulated(parameter: torch.Tensor) -> None:
             lane = self._lane
             if lane is None:
-                return  # a backward outside the lanes is the script's own business
+                return  # backward passes outside lanes are the script's own
             if parameter.grad is not lane.sheet.gradients[index]:  # zero_grad() was called
                 assert parameter.grad is not None
                 lane.sheet.gradients[index].add_(parameter.grad)
@@ -196,7 +201,7 @@ class Gradients:
                 lane.arrived.add(index)
                 lane.waits_for[bucket] -= 1
                 while lane.bucket in self.layout.early and lane.waits_for[lane.bucket] == 0:
-                    if lane.prints is not None:  # once it is complete its memory may be used
+                    if lane.prints is not None:  # once the bucket is complete, its memory may be reused
                         lane.prints.append(self._print(lane.sheet, lane.bucket))
                     self._complete(lane.bucket)
                     lane.bucket += 1
@@ -208,18 +213,18 @@ class Gradients:
         if self._reduction is not None and self._failure is None:
             try:
                 self._reduction.launch(bucket)
-            except GroupBroken as broken:  # the fold goes on: what is held stays good
+            except GroupBroken as broken:  # the fold continues: the held lanes stay valid
                 self._failure = broken.with_traceback(None)
 
     def end(
         self, pending: int, told: Sequence[float], prints: Callable[[], Sequence[Telling]] = tuple
     ) -> GroupBroken | None:
-        """The lane is through. pending: the generation this member knows to be waiting, or 0. told, prints:
-        its times, and what it has to tell for audits, which its last lane carries to the others. Returns why
-        it is thrown away, if it has to be.
+        """End the lane. pending: the generation that this member knows to be waiting, or 0. told, prints: its
+        times and its values for audits, which its last lane carries to the others. Returns the reason if the
+        lane has to be discarded.
         """
         lane = self._finished()
-        # Filled, because what is assigned is copied from the host, which then waits for the device.
+        # fill_, because an assignment copies from the host, which then waits for the device.
         lane.sheet.pending[lane.leaf : lane.leaf + 1].fill_(pending + 1)
         if self._last:
             for place, value in zip(lane.sheet.told, told, strict=True):
@@ -244,7 +249,9 @@ class Gradients:
         return None
 
     def _finished(self) -> "_OpenLane":
-        """The lane is through backward, and its sheet has all that does not depend on who computed it."""
+        """Finish the lane after backward: its sheet then has everything that does not depend on who computed
+        it.
+        """
         lane = self._lane
         assert lane is not None
         if lane.backwards != self._accumulate:
@@ -259,7 +266,7 @@ class Gradients:
         return lane
 
     def end_apart(self) -> Computed:
-        """The lane was computed for comparison alone, and adds to nothing."""
+        """End a lane that was computed only for comparison. It is not added to the sum."""
         lane = self._finished()
         lane.prints = []
         found = Computed(self._print_of(lane), lane.sheet.losses[lane.leaf].clone())
@@ -268,7 +275,7 @@ class Gradients:
         return found
 
     def _print_of(self, lane: "_OpenLane") -> torch.Tensor:
-        """Of the gradients, buffers and loss that the lane came to, as it travels."""
+        """The print of the lane's gradients, buffers and loss, in the form that is sent."""
         assert lane.prints is not None
         sheet = lane.sheet
         found = [
@@ -282,45 +289,47 @@ class Gradients:
         return print_of(sheet.contents(bucket), self.layout.device)
 
     def _share(self, sheet: Sheet, sharding: Sharding) -> GroupBroken | None:
-        """Add up over the slices of the lane what torch has not: whatever is whole on every rank."""
+        """Sum over the lane's slices what torch does not: the gradients of parameters that every rank has
+        whole.
+        """
         if self._slices > 1:
             for flat in sheet.flats[self.layout.shared :]:
                 sharding.share(flat)
         return sharding.line.end()
 
     def keep_only(self, lanes: Collection[int]) -> None:
-        """What is held of any other lane is not needed, because not all ranks of the replica hold it."""
+        """Drop all other lanes: not all ranks of the replica hold them, so they are not needed."""
         self._fold.keep_only(lanes)
 
     def shed(self) -> None:
-        """This member has other lanes from here on, and may need less memory for them."""
+        """Release memory: this member has other lanes from here on, and may need less."""
         self._fold.shed()
 
     @property
     def total(self) -> list[torch.Tensor]:
-        """The sum over all lanes, as memory."""
+        """The sum over all lanes, as flat tensors."""
         assert self._total is not None
         return self._total.flats
 
     def adopt(self, flats: Sequence[torch.Tensor]) -> None:
-        """Another rank kept this sum: have it as if it had been made here."""
+        """Use a sum that another rank kept, as if it had been made here."""
         self._total = self._fold.take()
         for own, kept in zip(self._total.flats, flats, strict=True):
             own.copy_(kept)
         self._hand_out(self._total)
 
     def hand_out(self) -> None:
-        """Other lanes were computed since the sum was made: parameters have its gradients again."""
+        """Give the parameters the gradients of the sum again, after other lanes were computed."""
         assert self._total is not None
         self._hand_out(self._total)
 
     def unsettle(self) -> None:
-        """The sum was made, and is to be made again: not all ranks of the replica had theirs."""
+        """Drop the sum, which must be made again: not all ranks of the replica had theirs."""
         self._drop_total()
 
     @property
     def counted(self) -> list[torch.Tensor]:
-        """What this rank counts of the sum's gradients where those of all ranks are added up."""
+        """The parts of the summed gradients that this rank counts when those of all ranks are added up."""
         assert self._total is not None
         return [self._total.flats[bucket][stretch] for bucket, stretch in self._counted]
 
@@ -340,9 +349,9 @@ class Gradients:
     # ---- buffers ---------------------------------------------------------------------------------------
 
     def _note_buffers(self) -> None:
-        """Before a lane: what its forward passes must leave alone."""
+        """Before a lane, note the buffers that its forward passes must not change."""
         self._constant_seen = [_Seen.of(buffer) for buffer in self._constant]
-        if not self._contents_checked:  # once in a run; what is written through `.data` shows in no version
+        if not self._contents_checked:  # once in a run: writes through `.data` change no version counter
             self._contents = [_content(seen.tensor) for seen in self._constant_seen]
 
     def _check_buffers(self) -> None:
@@ -356,7 +365,9 @@ class Gradients:
             self._contents, self._contents_checked = None, True
 
     def _write_buffers(self, sheet: Sheet, index: int) -> None:
-        """Moving buffers go into the sheet, and back to what they were when the step began."""
+        """Write moving buffers into the sheet, and reset them to their values at the beginning
+        of the step.
+        """
         for (buffer, tensor), still, contribution in zip(
             self._moving, self._still, sheet.moving, strict=True
         ):
@@ -371,7 +382,9 @@ class Gradients:
         self._still_versions = [tensor._version for _, tensor in self._moving]
 
     def check_buffers_still(self) -> None:
-        """Outside lanes nothing moves them: a member that does not do the same would go its own way."""
+        """Raise if a moving buffer was changed outside lanes: other members might not do the same, and
+        diverge.
+        """
         for (buffer, tensor), version in zip(self._moving, self._still_versions, strict=True):
             if buffer.tensor is not tensor or tensor._version != version:
                 raise InputError(
@@ -380,7 +393,7 @@ class Gradients:
                 )
 
     def move_buffers(self) -> None:
-        """The step is kept: the mean over lanes is what the buffers are now."""
+        """The step is kept: set the buffers to their means over lanes."""
         assert self._total is not None
         for (_, tensor), value in zip(self._moving, self._total.moving, strict=True):
             tensor.copy_(value)
@@ -395,7 +408,7 @@ class Gradients:
     def reduce(self, reduction: Reduction | None, confirm: Callable[[], None] | None = None) -> Sum:
         """Sum over all members; parameters then have the mean gradient. Raises `GroupBroken`.
 
-        confirm: hears from all that they have it, before anything is believed of it.
+        confirm: waits until all members have the sum, before any of it is used.
         """
         try:
             total = self._reduce(reduction)
@@ -418,8 +431,8 @@ class Gradients:
         )
 
     def _mean_over(self, total: Sheet, computed: int) -> None:
-        """Every lane was taken for one of all. The share that was computed is exact in binary, so that this
-        rounds once.
+        """Divide by the share of lanes that were computed, because each lane was scaled as one of all. That
+        share is exact in binary, so this rounds once.
         """
         share = computed / self._lanes
         tensors = [shards.local_of(gradient) for gradient in total.gradients]
@@ -428,7 +441,7 @@ class Gradients:
             tensor.div_(share)
 
     def _hand_out(self, total: Sheet) -> Tail:
-        """Parameters have their mean gradients; those that no lane used have none."""
+        """Give the parameters their mean gradients; None to those that no lane used."""
         tail = total.tail()
         for parameter, gradient, count in zip(
             self._state.parameters, total.gradients, tail.used, strict=True
@@ -442,7 +455,7 @@ class Gradients:
             raise failure
         if reduction is None:
             return self._held_sum()
-        if self._total is None:  # nothing was computed here in this generation: what is held was before
+        if self._total is None:  # all lanes held here are from earlier generations
             self._total = self._fold.take()
             reduction.begin(self._fold.held, self._total)
             for bucket in range(self.layout.buckets):
@@ -451,7 +464,9 @@ class Gradients:
         return self._total
 
     def _held_sum(self) -> Sheet:
-        """Nobody else has anything. If lanes are skipped, what is held are several sums, and they stay."""
+        """The sum of the held lanes, if no other member holds any. If lanes are skipped there are several
+        sums; they stay held.
+        """
         held = self._fold.held
         order, top = tree.additions(self.layout.lanes, held)
         if top == tree.root(self.layout.lanes) and not order:
@@ -466,15 +481,15 @@ class Gradients:
 
     def _drop_total(self) -> None:
         total, self._total = self._total, None
-        # Of a lone replica the sum is what it holds itself, and stays held.
+        # A lone replica holds the sum itself, so it stays held.
         if total is not None and all(total is not held for held in self._fold.held.values()):
             self._fold.give(total)
 
     def forget(self) -> None:
-        """The step is over, by commit or because another state was put in place."""
+        """The step is over: it was committed, or another state was loaded."""
         total, self._total = self._total, None
         self._failure = None
-        self._contents_checked = True  # by whoever made the first step
+        self._contents_checked = True  # by the member that made the first step
         self._fold.clear(keep=total)
         if total is not None:
             self._fold.give(total)
@@ -482,7 +497,7 @@ class Gradients:
 
 
 class _OpenLane:
-    """What is known of the lane that is being computed."""
+    """The lane that is being computed."""
 
     def __init__(self, index: int, leaf: int, sheet: Sheet, waits_for: list[int]) -> None:
         self.index = index
@@ -511,7 +526,9 @@ class _Seen:
         return cls(buffer, tensor, tensor._version if tensor is not None else 0)
 
     def has_changed(self) -> bool:
-        """Another tensor in the place of a cache is none of our business: it is no part of the state."""
+        """Whether the buffer changed. A replaced tensor counts only if the buffer is persistent; a cache is
+        not part of the state.
+        """
         if self.buffer.tensor is not self.tensor:
             return self.buffer.is_persistent
         return self.tensor is not None and self.tensor._version != self.version

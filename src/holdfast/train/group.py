@@ -1,7 +1,7 @@
-"""A generation's group: tensors between members' memories, and a way out of it from another thread.
+"""A generation's group: moves tensors between members' memories, and can be aborted from another thread.
 
 Groups are made directly, beside torch's global ones, so that a script may still have its own default group.
-Here is what all of them have in common. In main memory they are tcp.py's, on GPUs NCCL's (nccl.py).
+This module has what all groups share. tcp.py implements them for main memory, nccl.py for GPUs.
 """
 
 import threading
@@ -17,7 +17,7 @@ ABANDON_POLL_S = 0.002
 ABORTED = "the group was aborted"
 
 Transfer = tuple[torch.Tensor, int]
-"""A tensor and the rank it goes to or comes from."""
+"""A tensor and the rank that it is sent to or received from."""
 
 
 class GroupBroken(Exception):
@@ -29,14 +29,14 @@ class Superseded(Exception):
 
 
 _ATTEMPT_BROKEN = (GroupBroken, Superseded, RuntimeError, OSError)
-"""What the making of a group fails with where somebody is gone; anything else is a mistake."""
+"""Errors that forming a group raises if a member is gone; any other error is a mistake."""
 
 
 class Sending(NamedTuple):
-    """How a connection has fared since it was made.
+    """The state of a connection since it was made.
 
-    busy_s: how long it has had data on the way, without the time in which the other end took none.
-    resent: segments that were lost and sent again.
+    busy_s: how long it has had data in flight, without the time in which the other end accepted none. resent:
+    segments that were lost and sent again.
     """
 
     busy_s: float
@@ -47,7 +47,7 @@ class Work(Protocol):
     """An operation under way."""
 
     def wait(self) -> None:
-        """Return when what it receives may be used. Raises `GroupBroken`."""
+        """Return when the received tensors may be used. Raises `GroupBroken`."""
 
 
 class Group(Protocol):
@@ -61,10 +61,10 @@ class Group(Protocol):
 
     @property
     def is_ordered(self) -> bool:
-        """Whether a wait only orders the device, and never holds up the host."""
+        """Whether a wait only orders work on the device and never blocks the host."""
 
     def along(self) -> AbstractContextManager[None]:
-        """What is computed in this block is ordered with the exchanges, behind what was computed so far."""
+        """Order the computations of this block with the exchanges, after everything computed so far."""
 
     def exchange(
         self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int, *, is_kept: bool = True
@@ -72,37 +72,37 @@ class Group(Protocol):
         """Begin sending and receiving. Both ends of a transfer call it with the same tags in the same order;
         between two members, tensors arrive in the order in which they are listed.
 
-        is_kept: the tensors are kept in memory until this is settled. Otherwise whoever waits for the work
-        does so before it lets go of them.
+        is_kept: the group keeps the tensors in memory until this is settled. Otherwise the caller must keep
+        them until it has waited for the work.
         """
 
     def settle(self) -> None:
-        """Wait until everything that was exchanged is through: what was waited for is in memory, and what was
-        sent may be changed. Raises `GroupBroken`.
+        """Wait until all exchanges are complete: received tensors are in memory, and sent ones may be
+        changed. Raises `GroupBroken`.
         """
 
     def confirm(self, peers: Sequence[int] | None = None) -> None:
-        """Wait until these members, or all, have settled what came before: only then is it certain that none
-        of them left in the middle of it. All of them call this. Raises `GroupBroken`.
+        """Wait until these members, or all, have settled everything before: only then is it certain that none
+        of them left in the middle. All of them call this. Raises `GroupBroken`.
         """
 
     def sending(self) -> tuple[Sending, ...]:
-        """How each of some connections fares, always the same ones; empty where they cannot be asked."""
+        """The state of some connections, always the same ones; empty if it cannot be queried."""
 
     def abort(self) -> None:
         """Make every operation fail now. Any thread may call this, more than once."""
 
     def close(self) -> None:
-        """Give everything back. Nothing writes into anybody's tensors afterwards. A peer that has not settled
-        its exchanges with this member may find the group broken.
+        """Release everything. Nothing writes into any tensor afterwards. A peer that has not settled its
+        exchanges with this member may find the group broken.
         """
 
 
 class Rendezvous:
     """How a group's members find each other: keys go through the coordinator, which knows its members.
 
-    publish: tells all other members. lookup: waits for a key, raises `Superseded` if it will never come.
-    generation: what this group of the run is called.
+    publish: sends a key to all other members. lookup: waits for a key; raises `Superseded` if it will never
+    come. generation: the name of this group within the run.
     """
 
     def __init__(
@@ -116,8 +116,8 @@ class Rendezvous:
 def form(make: Callable[[], Group], superseded: Callable[[], bool]) -> Group:
     """Make a group, or raise `Superseded` as soon as it is no longer wanted.
 
-    A member that dies meanwhile would hold everybody up until the timeout: the attempt is then left to its
-    thread, which gives back what comes of it. No tensor of ours is in it yet.
+    A member that dies meanwhile would delay all others until the timeout. The attempt is then left to its
+    thread, which closes the group if it is formed after all. It holds no tensor of ours yet.
     """
     attempt = _Attempt(make)
     threading.Thread(target=attempt.run, name="holdfast-form", daemon=True).start()
@@ -135,7 +135,7 @@ def form(make: Callable[[], Group], superseded: Callable[[], bool]) -> Group:
 
 
 class _Attempt:
-    """A group that is being made in a thread of its own, and may be abandoned meanwhile."""
+    """A group that is made in a thread of its own, and may be abandoned meanwhile."""
 
     def __init__(self, make: Callable[[], Group]) -> None:
         self._make = make

@@ -1,9 +1,9 @@
-"""Attempts of a run to come further: which one a member's state is of, and which one the others go on with.
+"""Attempts of a run: which one a member's state belongs to, and which one the members continue.
 
 A run that loses the only copy of its state begins anew from a checkpoint. A member that was cut off meanwhile
-may come back with steps of the attempt before. They have the same numbers as the new ones, and need not have
-the same bits. Another attempt begins, too, where none of a generation's members was in the one before it:
-that one may have made steps of which nobody has heard, and have kept parts of them in a checkpoint.
+may come back with steps of the previous attempt. They have the same numbers as the new ones, but need not
+have the same bits. A new attempt also begins if no member of a generation was in the previous one: that one
+may have made steps that no member knows of, and have kept parts of them in a checkpoint.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from holdfast.train.shortage import AgreedSkips
 
 
 class StateHistory(msgspec.Struct, frozen=True, array_like=True):
-    """One attempt to come further, from where the run began or went back to. token: of all that was made in
-    it. begun: the step it began from. before: of which attempt that is; empty: there was no other. opened:
-    the generation that began it.
+    """One attempt, from where the run began or went back to. token: names everything that was made in it.
+    begun: the step it began from. before: the attempt that made that step; empty if there was no other.
+    opened: the generation that began it.
     """
 
     token: str = ""
@@ -26,14 +26,14 @@ class StateHistory(msgspec.Struct, frozen=True, array_like=True):
     opened: int = 0
 
     def of(self, version: int) -> str:
-        """Which attempt this version is of."""
+        """The attempt that made this version."""
         return self.before if self.before and version == self.begun else self.token
 
 
 class Historied(Protocol):
-    """What a member says of its state. fresh: it has committed nothing. settled: it has its part of the sum
-    of the next step. bound: what that sum skips; None: what the run always skips. skipped: the lanes that its
-    last step skipped.
+    """What a member reports of its state. fresh: it has committed nothing. settled: it has its part of the
+    sum of the next step. bound: the lanes that this sum skips; None: those that the run always skips.
+    skipped: the lanes that its last step skipped.
     """
 
     @property
@@ -54,12 +54,12 @@ StandingT = TypeVar("StandingT", bound=Historied)
 
 
 def leading(standings: Sequence[StandingT]) -> StandingT:
-    """The one that all go on from: the furthest of the newest attempt that has come anywhere."""
+    """The state that all continue from: the furthest one of the newest attempt with progress."""
     return max((one for one in standings if not one.fresh), key=lambda one: (one.history.opened, one.version))
 
 
 def is_astray(standing: Historied, leader: Historied) -> bool:
-    """Whether it has steps that are not those of the attempt that all go on with."""
+    """Whether it has steps of another attempt than the one that all continue."""
     version = standing.version
     if standing.fresh or version < leader.history.begun:
         return False
@@ -67,8 +67,8 @@ def is_astray(standing: Historied, leader: Historied) -> bool:
 
 
 def can_follow(standing: Historied, leader: Historied) -> bool:
-    """Whether it has what the leader made its last step of, and lacks that step only. From the same state two
-    attempts make the same sum. Who loaded its last step cannot tell how it was made.
+    """Whether it lacks only the leader's last step and has what that step was made of. From the same state
+    two attempts make the same sum. A leader that loaded its last step does not know how it was made.
     """
     is_behind_by_one = standing.settled and standing.version == leader.version - 1
     if not is_behind_by_one or leader.version <= leader.history.begun:

@@ -1,6 +1,6 @@
 """Holds on checkpoints: a run does not remove a checkpoint while a proof computes with it. Needs no torch.
 
-What holds one is a lock on a file beside it, and the kernel takes that back if its process is killed.
+A hold is a lock on a file beside the checkpoint, which the kernel releases if its process is killed.
 """
 
 import contextlib
@@ -15,14 +15,14 @@ from holdfast.train.kept import found_in
 from holdfast.train.whole_file import EMPTY_S_MAX, part_of
 
 UNREADABLE_S_MAX = 86_400.0
-"""How long the hold of another user counts, if it cannot be opened."""
+"""How long another user's hold counts if it cannot be opened."""
 _HOLD = re.compile(r"\.step-([0-9]{12,})\.held\.[0-9a-f]{16}\.part")
 
 
 @contextlib.contextmanager
 def held(directory: Path, steps: Collection[int]) -> Iterator[None]:
-    """While the block lasts, a run leaves these checkpoints in its directory. If that cannot be written to,
-    or has no locks, they are not held.
+    """Keep a run from removing these checkpoints from its directory while the block lasts. They are not held
+    if the directory is not writable or has no locks.
     """
     with contextlib.ExitStack() as stack:
         for step in steps:
@@ -33,7 +33,7 @@ def held(directory: Path, steps: Collection[int]) -> Iterator[None]:
 
 
 def held_steps(directory: Path) -> set[int]:
-    """Those that somebody holds. What killed processes have left is removed."""
+    """The steps that are held. Holds left by killed processes are removed."""
     found = set()
     with contextlib.suppress(OSError):
         for path, match in found_in(directory, _HOLD).items():
@@ -45,15 +45,15 @@ def held_steps(directory: Path) -> set[int]:
 
 
 def _is_held(path: Path) -> bool:
-    """Also if it is about to be: until it is locked, it is empty."""
+    """Whether it is held, or about to be: a new hold is empty until it is locked."""
     try:
-        with path.open("rb") as file:  # of another user it can be read, and that is enough for a lock
+        with path.open("rb") as file:  # reading suffices for a lock, also of another user's file
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             status = os.fstat(file.fileno())
             return status.st_size == 0 and time.time() - status.st_mtime < EMPTY_S_MAX
     except BlockingIOError:
         return True
-    except PermissionError:  # nobody can tell whether it is locked
+    except PermissionError:  # unknown whether it is locked
         return time.time() - path.stat().st_mtime < UNREADABLE_S_MAX
     except OSError:
         return False

@@ -1,6 +1,6 @@
-"""Checkpoints made of what other programs wrote: safetensors, torch, and torch's distributed checkpoints.
+"""Makes checkpoints from files of other programs: safetensors, torch, and torch's distributed checkpoints.
 
-What a file does not have, such as the optimizer of a model's weights, comes from another checkpoint.
+What a file lacks, such as the optimizer's state beside a model's weights, comes from another checkpoint.
 """
 
 import copy
@@ -20,13 +20,13 @@ from holdfast.train.opening import DTYPES_OF_SAFETENSORS, KNOWN, Checkpoint
 
 KEEP_ALL = 1 << 62
 HEADER_BYTES_MAX = 100 << 20
-"""As the library of safetensors has it."""
+"""The limit of the safetensors library."""
 _WANTED = ("step", "lanes", "seed", "threads")
 _DTYPES = {name: dtype for dtype, name in DTYPES_OF_SAFETENSORS.items()}
 
 
 class ImportedStates(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file has: states by their names, and what it says of the step."""
+    """The contents of a file: states by name, and what it says of the step."""
 
     states: dict[str, dict[str, Any]]
     known: dict[str, Any]
@@ -38,7 +38,7 @@ def from_torch(path: Path) -> ImportedStates:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.", hint="Name a file that exists.") from None
-    except Exception as error:  # whatever torch makes of a file that is none of its own
+    except Exception as error:  # torch raises many types for files that are not its own
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"torch cannot load {path} safely: {first}",
@@ -56,7 +56,7 @@ def from_torch(path: Path) -> ImportedStates:
 
 
 def from_dcp(directory: Path, like: Checkpoint) -> ImportedStates:
-    """A directory of `torch.distributed.checkpoint` with the states of another checkpoint under their names.
+    """Read a directory of `torch.distributed.checkpoint` that has the states of another checkpoint, by name.
     Its metadata are a pickle, which torch loads.
     """
     from torch.distributed.checkpoint.api import CheckpointException
@@ -71,11 +71,11 @@ def from_dcp(directory: Path, like: Checkpoint) -> ImportedStates:
             there = reader.read_metadata().state_dict_metadata
             states |= {name: getattr(like, name) for name in KNOWN if name in there}
             load(states, storage_reader=reader, no_dist=True)
-        except (Exception, CheckpointException) as error:  # which is not an Exception
+        except (Exception, CheckpointException) as error:  # CheckpointException is not an Exception
             causes = [str(error), *map(str, getattr(error, "failures", {}).values())]
             raise InputError(
                 f"torch.distributed.checkpoint cannot load {directory}: {' '.join(causes).splitlines()[0]}",
-                hint="Name a directory of such states as the checkpoint of --like has.",
+                hint="Name a directory with the same states as the checkpoint of --like.",
             ) from None
     return ImportedStates(
         states={name: states[name] for name in like.states},
@@ -84,7 +84,7 @@ def from_dcp(directory: Path, like: Checkpoint) -> ImportedStates:
 
 
 def from_safetensors(path: Path, part: str, like: Checkpoint) -> ImportedStates:
-    """The tensors of one part; all else is that of another checkpoint."""
+    """The tensors of one part; everything else comes from another checkpoint."""
     if part not in like.states:
         raise InputError(
             f"The checkpoint {like.place} has no part named {part!r}.",
@@ -116,11 +116,11 @@ def from_safetensors(path: Path, part: str, like: Checkpoint) -> ImportedStates:
 
 
 class MalformedTensors(ValueError):
-    """Bytes that are no safetensors file."""
+    """Bytes that are not a valid safetensors file."""
 
 
 def read_safetensors(raw: bytes) -> dict[str, torch.Tensor]:
-    """The tensors by their names, tied ones under each of theirs. Raises `MalformedTensors`."""
+    """The tensors by name; a tied tensor appears under each of its names. Raises `MalformedTensors`."""
     try:
         return _tensors(raw)
     except (ValueError, LookupError, TypeError, RuntimeError, struct.error, msgspec.MsgspecError) as error:
@@ -150,14 +150,14 @@ def _tensors(raw: bytes) -> dict[str, torch.Tensor]:
 
 
 def keep_imported(found: ImportedStates, like: Checkpoint | None, directory: Path) -> Saved:
-    """Keep it in a directory, for a run to go on from."""
+    """Save the imported states in a directory, for a run to resume from."""
     known = {name: getattr(like, name) for name in KNOWN} if like is not None else {}
     known |= found.known
     missing = [name for name in _WANTED if type(known.get(name)) is not int]
     if missing:
         raise InputError(
-            f"What is imported does not say its {missing[0]}, without which no run can go on from it.",
-            hint="Name with --like a checkpoint of the run that is to go on, which has it.",
+            f"The import does not say its {missing[0]}, without which a run cannot resume from it.",
+            hint="Name with --like a checkpoint of the run that is to resume, which has it.",
         )
     states = {**(like.states if like is not None else {}), **found.states}
     kept = {

@@ -1,4 +1,4 @@
-"""`join()`: how a script becomes a member of a run, and what it then has in hand."""
+"""`join()` makes a script a member of a run; `Run` and `State` are what the script then works with."""
 
 import atexit
 import os
@@ -52,26 +52,27 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 JOIN_SEED = 0
-"""What every member's generators begin with, so that every one of them builds the same model."""
+"""The seed of every member's generators, so that all members build the same model."""
 
 UNSHARDED = (
     "holdfast: --shard asks for replicas of {ranks} ranks, but the script does not use run.mesh: every rank "
     "holds the whole model. Give run.mesh to fully_shard or parallelize_module, or leave out --shard."
 )
 SIGNAL_AGAIN_S = 0.005
-"""After this time a signal is sent again that came while it could not be obeyed."""
+"""A signal that cannot be obeyed at the moment is sent again after this time."""
 FINISH_S = 4.0
-"""What the script has, once it is to leave, for what it does behind a step: of the 10 s until SIGKILL, enough
-is left for a checkpoint."""
+"""How long a script that is told to leave may finish its work after a step. SIGKILL follows after 10 s, so
+there is enough time left for a checkpoint.
+"""
 
 
 def join(*, warm: Rehearsal | None = None) -> "Run":
-    """Become a member of the run that started this process, or a run with one member where nobody did.
+    """Become a member of the run that started this process; without such a run, a run with one member.
 
     A warm process waits here until it is needed. warm: what it does meanwhile, given its device: build a
     model as the script does, compile it, run it forward and backward on zeros, and drop it. Every generator
-    is seeded with the same number, so that the model is built the same on every member; the number of
-    intra-op threads is fixed: sums depend on it.
+    is seeded with the same number, so that all members build the same model. The number of intra-op threads
+    is fixed, because sums depend on it.
     """
     sys.excepthook = _complaining(sys.excepthook)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
@@ -95,7 +96,7 @@ def join(*, warm: Rehearsal | None = None) -> "Run":
 
 
 class Run:
-    """A member's place in the run. Use it as a context: what follows it is what follows the run."""
+    """A member's place in the run. Use it as a context manager: code after the block runs after the run."""
 
     def __init__(self, control: Control, admitted: wire.Admitted) -> None:
         self._control = control
@@ -116,7 +117,7 @@ class Run:
 
     @property
     def rank(self) -> int:
-        """This member's place among the present ones. It may change from step to step.
+        """This member's rank among the current members. It may change from step to step.
 
         Rank 0 is the oldest member: a process that has it keeps it as long as it lives. Before `protect()`
         this is the rank that the process was started with; after it, the first use waits for the others.
@@ -127,7 +128,7 @@ class Run:
     def is_main(self) -> bool:
         """Whether this is rank 0, the one that prints, logs and saves.
 
-        Not before its script is where the others are: a newcomer goes through earlier loops again.
+        False until its script has caught up with the others: a newcomer goes through earlier loops again.
         """
         return self.rank == 0 and not (self._seat is not None and self._seat.minutes.is_behind)
 
@@ -135,7 +136,7 @@ class Run:
     def mesh(self) -> "DeviceMesh":
         """The ranks that hold one replica of the model together, for `fully_shard` and `parallelize_module`.
 
-        Its dimensions are those of `holdfast run --shard`; a script that was started without has one rank.
+        Its dimensions are those of `holdfast run --shard`; a script started without `--shard` has one rank.
         """
         if self._mesh is None:
             from holdfast.train.mesh import make_mesh
@@ -168,19 +169,19 @@ class Run:
             print(UNSHARDED.format(ranks=self._sharding.shape.ranks), file=sys.stderr, flush=True)
 
     def alone(self, work: str) -> AbstractContextManager[None]:
-        """Declare what this member does by itself for longer than a step, such as an evaluation:
+        """Declare work that this member does by itself for longer than a step, such as an evaluation:
 
             if run.rank == 0:
                 with run.alone("evaluation"):
                     evaluate()
 
-        The others wait for it, and while the block lasts nobody is ended for want of progress.
+        The others wait for it. While the block lasts, no member is ended for lack of progress.
         """
         return declared(self._control, work)
 
     def together(self, work: str) -> AbstractContextManager[None]:
-        """Declare what all members do at the same time for longer than a step. Each of them declares it for
-        itself, and none waits for the others here.
+        """Declare work that all members do at the same time for longer than a step. Each of them declares it
+        for itself, and none waits for the others here.
         """
         return self.alone(work)
 
@@ -197,16 +198,16 @@ class Run:
         mirror_every: int = EVERY,
         on_shortage: OnShortage = "same bits",
     ) -> "State":
-        """Put a model, its optimizer, scheduler and whatever else has a state into the run's care.
+        """Have the run protect a model, its optimizer, scheduler and anything else that has a state.
 
         lanes: a power of two, the same for the run's whole life. clip_norm: the norm to which gradients are
-        clipped. accumulate: how often a lane calls `backward`. moving: buffers, beside BatchNorm's, that
-        forward changes, in lanes and nowhere else; they are averaged over lanes. on_commit: what is done to
-        protected things after the optimizer (an average of weights, say). deterministic: use
-        only kernels that always give the same bits; False goes on without that, and names the operations that
-        break the promise. mirror_every: of a sharded model that has one replica, every how many steps each
-        rank's whole state goes to another rank; 0: never, and a lost rank sends the run to its checkpoint.
-        on_shortage: while replicas are missing, the others compute their lanes, too ("same bits"), or those
+        clipped. accumulate: how often a lane calls `backward`. moving: buffers besides BatchNorm's that
+        forward changes, in lanes and nowhere else; they are averaged over lanes. on_commit: called after the
+        optimizer to change protected things, such as an average of weights. deterministic: use only kernels
+        that always give the same bits; False continues without that promise and names the operations that
+        break it. mirror_every: for a sharded model with one replica, how many steps apart each rank's whole
+        state is sent to another rank; 0: never, and a lost rank sends the run back to its checkpoint.
+        on_shortage: while replicas are missing, the others also compute their lanes ("same bits"), or those
         lanes are skipped and recorded ("smaller batch").
         """
         self._check_moment()
@@ -215,7 +216,7 @@ class Run:
         state = Protected(things, moving)
         self._check_sharding(state, lanes)
         if state.device.type == "cuda" and self._control.is_asked:
-            library()  # a mistake is told before anything depends on it
+            library()  # report a mistake before anything depends on it
         determinism.require(deterministic, state.device)
         parts = {
             **state.parts(),
@@ -267,7 +268,7 @@ class Run:
         return State(state, self._loop, self._seat)
 
     def _check_moment(self) -> None:
-        """`protect()` is called once, and inside the block."""
+        """Raise unless `protect()` is called for the first time and inside the block."""
         if self._loop is not None:
             raise InputError(
                 "protect() was called twice.", hint="Give it everything in one call: models, optimizers, all."
@@ -275,25 +276,25 @@ class Run:
         if not self._is_entered:
             raise InputError(
                 "protect() was called outside `with hf.join() as run:`.",
-                hint="The end of that block is how the others learn that this member is through.",
+                hint="The end of that block tells the others that this member is through.",
             )
 
-    # ---- between steps: what members tell each other -----------------------------------------------------
+    # ---- between steps: exchanges among members ----------------------------------------------------------
 
     def broadcast(self, value: object) -> Any:
         """The value of rank 0, on every member. A function is called there, and only there.
 
-        This and the other functions below are for after `protect()`, between steps and outside the loop, and
-        every member calls them in the same order. If a member dies the others go on without it.
+        Call this and the other functions below after `protect()`, between steps and outside the loop, on
+        every member in the same order. If a member dies, the others continue without it.
         """
         return self._meeting("broadcast").broadcast(value)
 
     def reduce(self, value: float | torch.Tensor, op: Op = "sum") -> Any:
-        """The sum, mean, min or max of what the members give, in rank order."""
+        """The sum, mean, min or max of the members' values, in rank order."""
         return self._meeting("reduce").reduce(value, op)
 
     def gather(self, value: object) -> list[Any]:
-        """What each member gives, in rank order."""
+        """The members' values, in rank order."""
         return self._meeting("gather").gather(value)
 
     def barrier(self) -> None:
@@ -301,11 +302,11 @@ class Run:
         self._meeting("barrier").barrier()
 
     def share(self, items: Iterable[Item], work: Callable[[Item], Result]) -> list[Result]:
-        """`work(item)` for all of them, in their order, on every member; each does a part of them.
+        """`work(item)` for all items, in order, on every member; each member does a part of them.
 
-        The result does not depend on who did which, nor on how many members there are, if `work` does not.
-        The ranks of a replica do the same items together, so a sharded model can be evaluated here. An item
-        is None only if a rank of the last whole replica was lost while it was computed.
+        The result does not depend on which member did which item, nor on the number of members, if `work`
+        does not. The ranks of a replica do the same items together, so a sharded model can be evaluated here.
+        A result is None only if a rank of the last whole replica was lost while the item was computed.
         """
         return self._meeting("share").share(items, work)
 
@@ -313,7 +314,7 @@ class Run:
         """A log of steps: a file of JSON lines, or a function of a step's number and values.
 
         Every member calls it once a step, `log(step, loss=step.loss)`; rank 0 writes. Each step is in the
-        file once and in order, whoever dies. A function is called at least once for every step.
+        file once and in order, whichever member dies. A function is called at least once for every step.
         """
         loop = self._begun("log")
         log = Log(sink if callable(sink) else LogFile(Path(sink)), loop.writes)
@@ -335,7 +336,7 @@ class Run:
         told = os.environ.get("HOLDFAST_CHECKPOINTS", "")
         if "://" in told:
             raise InputError(
-                f"HOLDFAST_CHECKPOINTS is {told}, and must be a directory.",
+                f"HOLDFAST_CHECKPOINTS is {told}, but must be a directory.",
                 hint="`holdfast run --checkpoints-also` copies checkpoints to object storage.",
             )
         places = [place for place in told.split(os.pathsep) if place]
@@ -365,7 +366,7 @@ class Run:
         )
 
     def _snapshots(self, device: torch.device) -> MemorySnapshots | None:
-        """In the memory that this node's agent holds, if one does."""
+        """Snapshots in the memory that this node's agent holds; None if it holds none."""
         slots = memory.given(os.environ)
         if not self._admitted.slot < len(slots):
             return None
@@ -382,10 +383,11 @@ class Run:
         )
 
     def _earlier(self, kept: Checkpoints | None, order: ReplayOrder) -> Checkpoints | None:
-        """What a replay may begin from."""
+        """The checkpoints that a replay may begin from."""
         if self._sharding is not None:
             raise InputError(
-                "A step of a sharded model cannot be replayed.", hint="Replay is for models that are whole."
+                "A step of a sharded model cannot be replayed.",
+                hint="Replay only works for models that are not sharded.",
             )
         return None if kept is None else Earlier(kept, order.step - 1)
 
@@ -406,7 +408,7 @@ class Run:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            # Through __exit__, which keeps what there is.
+            # A signal leaves through __exit__, which saves the state.
             self._before = signal.signal(signal.SIGTERM, self._leave)
         self._is_entered = True
         return self
@@ -417,7 +419,7 @@ class Run:
         over = kind is not None and issubclass(kind, RunOver)
         is_exit = isinstance(error, SystemExit) and error.code in (None, 0)
         if self._again is not None:
-            self._again.cancel()  # it leaves
+            self._again.cancel()  # it is leaving already
         failure = device_failure(error)
         try:
             if (kind is None or is_exit) and self._loop is not None:
@@ -431,7 +433,7 @@ class Run:
             if self._before is not None:
                 signal.signal(signal.SIGTERM, self._before)
             if failure is not None:
-                self._say_failed(failure)  # and leave alone whatever is on the device
+                self._say_failed(failure)  # do not touch the device again
             elif self._loop is not None:
                 self._loop.close()
             is_well = error is None or over or is_exit
@@ -439,10 +441,10 @@ class Run:
         return over
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
-        """What SIGTERM does. What follows a step that was committed is done first, so that whoever goes on
-        from here does not lack it.
+        """Handle SIGTERM. The work that follows a committed step is done first, so that the next process does
+        not miss it.
         """
-        if Collections.is_told(frame):  # what is raised here would be lost: once more, in a moment
+        if Collections.is_told(frame):  # an exception here would be lost: try again soon
             self._signal_again(SIGNAL_AGAIN_S, number)
         elif self._loop is not None and self._loop.leave_soon(128 + number):
             self._signal_again(FINISH_S, number)
@@ -455,7 +457,7 @@ class Run:
         self._again.start()
 
     def _say_failed(self, failure: ObservedFailure) -> None:
-        """The last words of this member."""
+        """Send this member's last message."""
         generation = self._seat.number if self._seat is not None else 0
         step = self._seat.version + 1 if self._seat is not None and generation else 0
         self._control.on_superseded(None)
@@ -471,7 +473,7 @@ class Run:
 
 
 class _SnapshotTeller:
-    """Tells the coordinator."""
+    """Reports snapshots to the coordinator."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -495,7 +497,7 @@ class _SnapshotTeller:
 
 
 class State:
-    """What the run protects, from the training loop's side."""
+    """The protected state, as the training loop sees it."""
 
     def __init__(self, state: Protected, loop: Loop, seat: Seat) -> None:
         self._state = state
@@ -508,7 +510,7 @@ class State:
         return self._seat.version
 
     def digest(self) -> str:
-        """Of every byte that is protected: equal where two states are and, but for chance, only there."""
+        """A hash of every protected byte: equal for equal states and, but for chance, only for these."""
         return self._state.digest()
 
     def steps(self, total: int) -> Iterator[Step]:
@@ -517,7 +519,7 @@ class State:
 
 
 def _check_choices(lanes: int, accumulate: int, mirror_every: int, on_shortage: OnShortage) -> None:
-    """What `protect()` was given beside the things themselves."""
+    """Check the settings of `protect()`."""
     if not tree.is_lane_count(lanes):
         raise InputError(
             f"lanes={lanes} is not a power of two between 1 and {tree.LANES_MAX}.",
@@ -527,7 +529,7 @@ def _check_choices(lanes: int, accumulate: int, mirror_every: int, on_shortage: 
         raise InputError(f"mirror_every={mirror_every} is not a number of steps.", hint="Take 0 or more.")
     if on_shortage not in get_args(OnShortage):
         raise InputError(
-            f"on_shortage={on_shortage!r} is not a choice.",
+            f"on_shortage={on_shortage!r} is not one of the choices.",
             hint='Take "same bits" or "smaller batch".',
         )
     if accumulate < 1:
@@ -535,7 +537,7 @@ def _check_choices(lanes: int, accumulate: int, mirror_every: int, on_shortage: 
 
 
 def _maker(device: torch.device) -> MakeGroup:
-    """Groups for tensors on this device."""
+    """A function that makes groups for tensors on this device."""
     address = os.environ.get("HOLDFAST_ADDRESS", LOOPBACK)
     credentials = Credentials(os.environ.get("HOLDFAST_RUN", ""), os.environ.get("HOLDFAST_TOKEN", ""))
 
@@ -550,7 +552,7 @@ def _maker(device: torch.device) -> MakeGroup:
 
 
 def _device(slot: int, slots: int) -> torch.device:
-    """This slot's GPU; one that several slots share where there are too few; the CPU where there is none."""
+    """This slot's GPU, shared by several slots if there are too few; the CPU if there is none."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     number, is_shared = 0, False
@@ -565,7 +567,7 @@ def _device(slot: int, slots: int) -> torch.device:
 
 
 def gpu_of(slot: int, slots: int, local_node: str, gpus: int) -> tuple[int, bool]:
-    """The number of a slot's GPU among those that the machine has, and whether members share GPUs there.
+    """The number of a slot's GPU on the machine, and whether members share GPUs there.
 
     local_node: `1/4` is the second of four nodes of this run that are on this machine.
     """
@@ -574,7 +576,7 @@ def gpu_of(slot: int, slots: int, local_node: str, gpus: int) -> tuple[int, bool
 
 
 def _kind(device: torch.device) -> str:
-    """What of a device its arithmetic depends on."""
+    """The property of a device that its arithmetic depends on."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
@@ -588,14 +590,14 @@ WARM_HEADS = 4
 
 
 def _warm_up() -> torch.device | None:
-    """Do once, on nothing, what the first step does, so that all of torch that it needs is loaded.
+    """Do once, with dummy data, what the first step does, so that everything it needs of torch is loaded.
 
-    Optimizers import the compiler's front end when first used, which alone takes longer than a recovery may.
-    On a GPU, where it is clear which one it will be, also its context, the usual kernels and NCCL.
-    Returns the device that this process will have; None where that is not clear.
+    Optimizers import the compiler's front end on first use, which alone takes longer than a recovery may. If
+    the GPU that this process will have is already known, also start its context, load the usual kernels, and
+    warm NCCL up. Returns the process's future device; None if it is not known yet.
     """
     slots = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    is_seated = os.environ.get(visible.VIRTUAL) != visible.UNSEATED  # CUDA must not start before it is
+    is_seated = os.environ.get(visible.VIRTUAL) != visible.UNSEATED  # else CUDA must not start yet
     is_clear = is_seated and torch.cuda.is_available() and (slots == 1 or torch.cuda.device_count() == 1)
     device = _device(0, slots) if is_clear else torch.device("cpu")
     layers = torch.nn.Sequential(
@@ -617,7 +619,7 @@ def _warm_up() -> torch.device | None:
 
 
 def _complaining(previous: Callable[..., Any]) -> Callable[..., Any]:
-    """A user's mistake ends the script with one sentence, not a traceback."""
+    """Make a user's mistake end the script with one sentence instead of a traceback."""
 
     def complain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         error = determinism.mistake_in(error) or error
@@ -627,12 +629,12 @@ def _complaining(previous: Callable[..., Any]) -> Callable[..., Any]:
             os._exit(2)
         previous(kind, error, trace)
         if device_failure(error) is not None and "HOLDFAST_COORDINATOR" in os.environ:
-            # What others have to do at the end may wait for the device for ever.
+            # Exit handlers of other libraries may wait for the device for ever.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(wire.CODE_DEVICE_FAILED)
         if isinstance(error, Exception):
-            # What is left is the interpreter's end, which takes seconds with torch: others wait for the exit.
+            # Skip the interpreter's shutdown, which takes seconds with torch: others wait for this exit.
             atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()

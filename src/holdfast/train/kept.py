@@ -1,8 +1,8 @@
-"""Which checkpoints a directory has, and what is wrong with them. Needs no torch, so that whoever only looks
-at checkpoints need not load it.
+"""Lists a directory's checkpoints and what is wrong with them. Needs no torch, so that programs that only
+look at checkpoints do not load it.
 
-Each rank of a replica keeps its part in a folder of its own, `shard-1-of-4`; one that has everything keeps it
-in the directory itself.
+Each rank of a replica keeps its part in a folder of its own, `shard-1-of-4`; a rank that has everything keeps
+it in the directory itself.
 """
 
 import re
@@ -15,14 +15,16 @@ from holdfast.run.mesh import RANKS_MAX
 from holdfast.train.chunks import Unsound
 from holdfast.train.manifest_file import check_chunks, check_packs, read_manifest
 
-WHOLE = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})\.checkpoint")  # one name for each step
+WHOLE = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})\.checkpoint")  # exactly one name per step
 _FOLDER = re.compile(r"shard-(0|[1-9][0-9]{0,3})-of-([1-9][0-9]{0,3})")
-ACCESS_HINT = "Grant this user read permission on the directory, and look whether its filesystem is mounted."
-VERIFY_HINT = "`holdfast checkpoint verify {}` reads all there are, and says which are sound."
+ACCESS_HINT = "Grant this user read permission on the directory, and check that its filesystem is mounted."
+VERIFY_HINT = "`holdfast checkpoint verify {}` reads all of them and says which are sound."
 
 
 class KeptStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step, as so many ranks kept it. paths: where their parts are to be. there: which are."""
+    """A step as this many ranks kept it. paths: where their parts belong. there: for each path, whether it
+    exists.
+    """
 
     step: int
     ranks: int
@@ -35,13 +37,13 @@ class KeptStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """Which parts are; empty: none."""
+        """The missing parts, in words; empty if there are none."""
         rails = [str(rail) for rail, there in enumerate(self.there) if not there]
-        return f"of its {self.ranks} parts those of ranks {', '.join(rails)} are missing" if rails else ""
+        return f"the parts of ranks {', '.join(rails)} of {self.ranks} are missing" if rails else ""
 
     @property
     def place(self) -> str:
-        """For people: the file, or a pattern of all."""
+        """For messages: the file, or a pattern that matches all parts."""
         first = self.paths[0]
         return str(
             first if self.ranks == 1 else first.parent.with_name(f"shard-*-of-{self.ranks}") / first.name
@@ -49,8 +51,8 @@ class KeptStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def root_of(path: Path) -> Path:
-    """Where the checkpoints are that a path leads to: a run's directory, that of its checkpoints, or a file
-    in it.
+    """The directory of checkpoints that a path leads to. The path may be a run's directory, that of its
+    checkpoints, or a file in it.
     """
     directory = path if path.is_dir() else path.parent
     inner = directory / "checkpoints"
@@ -58,7 +60,7 @@ def root_of(path: Path) -> Path:
 
 
 def folder_of(directory: Path, rail: int, ranks: int) -> Path:
-    """Where a rank keeps its parts."""
+    """The folder in which a rank keeps its parts."""
     return directory if ranks == 1 else directory / f"shard-{rail}-of-{ranks}"
 
 
@@ -67,7 +69,7 @@ def manifest_path(folder: Path, step: int) -> Path:
 
 
 def kept_steps(directory: Path) -> list[KeptStep]:
-    """All that there seem to be in a run's directory, the oldest first. Raises `OSError`."""
+    """All checkpoints listed in a run's directory, unverified, oldest first. Raises `OSError`."""
     counts = {1} | {int(match[2]) for match in found_in(directory, _FOLDER).values()}
     found = []
     for ranks in sorted(counts):
@@ -87,23 +89,23 @@ def kept_steps(directory: Path) -> list[KeptStep]:
 
 
 def steps_in_folder(folder: Path) -> set[int]:
-    """Of which there are manifests. Raises `OSError`."""
+    """The steps that have manifests. Raises `OSError`."""
     return {int(match[1]) for match in found_in(folder, WHOLE).values()}
 
 
 def found_in(directory: Path, name: re.Pattern[str]) -> dict[Path, re.Match[str]]:
-    """What is there under such a name."""
+    """The entries of a directory whose names match."""
     try:
         return {path: match for path in directory.iterdir() if (match := name.fullmatch(path.name))}
     except FileNotFoundError:
         if any(path.is_symlink() and not path.exists() for path in (directory, *directory.parents)):
-            raise  # a link that leads nowhere is no proof that there is nothing
+            raise  # behind a broken link there may still be checkpoints
         return {}  # nothing was saved yet
 
 
 def fault_of(kept: KeptStep, *, is_thorough: bool = False) -> str:
-    """Why it cannot be gone on from; empty: it can, as far as its manifests and the sizes of its packs tell.
-    is_thorough: every chunk is read and compared.
+    """Why a run cannot resume from it. Empty if it can, judging by its manifests and the sizes of its packs.
+    is_thorough: read and compare every chunk.
     """
     if kept.missing:
         return kept.missing
@@ -117,12 +119,14 @@ def fault_of(kept: KeptStep, *, is_thorough: bool = False) -> str:
             return why if kept.ranks == 1 else f"in {path.parent.name} {why}"
         histories.add(manifest.history)
     if len(histories) > 1:
-        return f"its parts are of {len(histories)} attempts to come to this step"
+        return f"its parts come from {len(histories)} attempts at this step"
     return ""
 
 
 def usable_steps(every: Sequence[KeptStep], keep: int) -> list[int]:
-    """The newest that a run can resume from, so many at most, oldest first; every chunk of them was read."""
+    """The newest steps that a run can resume from, at most `keep`, oldest first; all their
+    chunks were read.
+    """
     found: set[int] = set()
     for kept in reversed(every):
         if len(found) < keep and kept.step not in found and not fault_of(kept, is_thorough=True):

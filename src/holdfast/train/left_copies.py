@@ -1,4 +1,6 @@
-"""Second names of checkpoints, `.copying-MARK`, that whoever copied them left behind. Needs no torch."""
+"""Removes second names of checkpoints, `.copying-MARK`, that a copying process left behind.
+Needs no torch.
+"""
 
 import contextlib
 import fcntl
@@ -10,17 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 REMOVAL_S_MAX = 5.0
-"""So long a start waits for it at most: a directory may be on storage that hangs."""
+"""How long a start waits for the removal: a directory may be on storage that hangs."""
 _MARK = re.compile(r"\.copying-[0-9a-f]{8}")
 
 
 def copying_mark(place: str) -> str:
-    """The folder for what is being copied to this place; its lock has the same name, with `.lock`."""
+    """The folder for checkpoints that are being copied to this place; its lock is named the same, plus
+    `.lock`.
+    """
     return ".copying-" + hashlib.blake2b(place.encode(), digest_size=4).hexdigest()
 
 
 def remove_left_copies(directories: Sequence[Path]) -> None:
-    """What was left by a machine that crashed takes room, and nobody else may ever copy to that place."""
+    """Remove leftovers of a crashed machine: they take space, and no later copy may ever replace them."""
     removing = threading.Thread(target=_remove, args=(directories,), daemon=True)
     removing.start()
     removing.join(REMOVAL_S_MAX)

@@ -1,6 +1,6 @@
-"""Checkpoints in several places, the first choice first: where one cannot be written, the next is used.
+"""Checkpoints in several places, in order of preference: if one cannot be written, the next is used.
 
-A place may be full, read-only, gone, or hang. Training knows nothing of it; the record says what was tried.
+A place may be full, read-only, gone, or hang. Training does not notice; the record says what was tried.
 """
 
 import sys
@@ -22,9 +22,11 @@ from holdfast.train.checkpoint import (
 from holdfast.train.manifest_file import ALL, Share
 
 HANG_S_MIN, HANG_X = 300.0, 4.0
-"""A save that takes longer than this, and than so many times what the longest took, counts as hanging."""
+"""A save that takes longer than this, and than this many times the longest save so far, counts as hanging."""
 LIST_S_MAX, READ_S_MAX = 60.0, 3600.0
-"""So long a place may take to say what it has, and to give a checkpoint: a dead mount holds up no join."""
+"""How long a place may take to list its checkpoints and to read one, so that a dead mount cannot block a
+join.
+"""
 LOOK_S = 0.1
 
 Outcome = TypeVar("Outcome")
@@ -44,7 +46,7 @@ class _Attempt(Generic[Outcome]):
     def _run(self) -> None:
         try:
             self._done.append(self._work())
-        except BaseException as error:  # is raised where it is waited for
+        except BaseException as error:  # raised again by outcome()
             self._error = error
 
     @property
@@ -52,20 +54,20 @@ class _Attempt(Generic[Outcome]):
         return self._thread.is_alive()
 
     def wait(self, until_s: Callable[[], float]) -> bool:
-        """Whether it was done by then, which may change meanwhile."""
+        """Whether it was done by this moment, which may change meanwhile."""
         while self._thread.is_alive() and (left_s := until_s() - time.monotonic()) > 0:
             self._thread.join(min(left_s, LOOK_S))
         return not self._thread.is_alive()
 
     def outcome(self) -> Outcome:
-        """What came of it, once it is done. Raises what it raised."""
+        """The result, once it is done. Raises what the work raised."""
         if self._error is not None:
             raise self._error
         return self._done[0]
 
 
 class _Level:
-    """A place, and what is known of it."""
+    """A place and its state."""
 
     def __init__(self, checkpoints: DirectoryCheckpoints, hang_s: float) -> None:
         self.checkpoints = checkpoints
@@ -76,11 +78,11 @@ class _Level:
 
     @property
     def is_hanging(self) -> bool:
-        """Whether a save is still under way that nobody waits for any more."""
+        """Whether a save that was given up is still under way."""
         return self._hanging is not None and self._hanging.is_going_on
 
     def hurry(self, within_s: float) -> None:
-        """From now on, and for a save under way, no more time than this."""
+        """From now on allow every save, including one under way, only this much time."""
         self._hurry = time.monotonic(), within_s
 
     def save(self, step: int, state: State, share: Share) -> Saved:
@@ -103,7 +105,7 @@ class _Level:
         return saved
 
     def _until_s(self, begun_s: float, paused_s: float) -> float:
-        """paused_s: of that time, what it was held up by its budget."""
+        """When a save counts as hanging. paused_s: how long its budget delayed it so far."""
         until_s = begun_s + paused_s + max(self._hang_s, HANG_X * self._longest_s)
         if self._hurry is None:
             return until_s
@@ -111,7 +113,7 @@ class _Level:
         return min(until_s, max(begun_s, since_s) + within_s)
 
     def promised(self, until: Mark | None) -> Mark:
-        """The newest that there seems to be."""
+        """The mark of the newest checkpoint that is listed."""
         return self._listed(lambda: _promised(self.checkpoints, until))
 
     def steps(self) -> list[int]:
@@ -127,15 +129,15 @@ class _Level:
         attempt = _Attempt(work)
         if not attempt.wait(lambda: attempt.begun_s + within_s):
             raise StoreError(
-                f"{self.checkpoints.place} could not be read in {within_s:.0f} s: it hangs. What it holds "
-                "may be the state to go on from.",
-                hint="Nothing was changed there. Look at its filesystem, or leave it out to go on without.",
+                f"{self.checkpoints.place} could not be read in {within_s:.0f} s: it hangs. It may hold "
+                "the state to resume from.",
+                hint="Nothing was changed there. Check its filesystem, or leave it out of the run.",
             )
         return attempt.outcome()
 
 
 class LeveledCheckpoints:
-    """Checkpoints in several places. All are read, and the newest counts, wherever it is."""
+    """Checkpoints in several places. All are read, and the newest one counts, whichever place has it."""
 
     def __init__(
         self, levels: Sequence[DirectoryCheckpoints], *, told: CheckpointListener, hang_s: float = HANG_S_MIN
@@ -151,22 +153,22 @@ class LeveledCheckpoints:
 
     @property
     def is_read(self) -> bool:
-        """Whether a save that hangs may still read a state that it was given."""
+        """Whether a hanging save may still read the state it was given."""
         return any(level.is_hanging for level in self._levels)
 
     def hurry(self, within_s: float) -> None:
         for level in self._levels:
             level.checkpoints.hurry(within_s)
-        for level in self._levels[:-1]:  # behind the last there is none to try
+        for level in self._levels[:-1]:  # after the last there is no other to try
             level.hurry(within_s / (len(self._levels) + 1))
 
     def save(self, step: int, state: State, share: Share = ALL) -> Saved:
         *others, last = self._levels
-        for level in others if share.of == 1 else ():  # of a share, the rest is in one place
+        for level in others if share.of == 1 else ():  # all shares must be in one place
             try:
                 return level.save(step, state, share)
             except StoreError as error:
-                self._told("failed", step, level.checkpoints.place, f"{error.sentence} The next is tried.")
+                self._told("failed", step, level.checkpoints.place, f"{error.sentence} Trying the next.")
         return (last if share.of == 1 else self._levels[0]).save(step, state, share)
 
     def newest(self, until: Mark | None = None) -> Loaded | None:
@@ -179,7 +181,7 @@ class LeveledCheckpoints:
             try:
                 found = level.newest(until)
             except AllDamaged as error:
-                damaged = error  # each was told
+                damaged = error  # each was reported
                 continue
             if found is not None and (best is None or found.mark > best.mark):
                 best = found
@@ -192,8 +194,8 @@ class LeveledCheckpoints:
 
 
 def _promised(checkpoints: DirectoryCheckpoints, until: Mark | None) -> Mark:
-    """The newest that there seems to be."""
+    """The mark of the newest checkpoint that is listed."""
     try:
         return max((mark for mark in checkpoints.marks() if until is None or mark <= until), default=(0, 0))
     except OSError:
-        return sys.maxsize, 0  # is to be read, which says what is wrong
+        return sys.maxsize, 0  # to be read first, which reports what is wrong

@@ -1,8 +1,9 @@
-"""The few functions of NCCL that Holdfast calls, by ctypes: the library that torch itself has loaded.
+"""The few functions of NCCL that Holdfast calls, through ctypes, from the library that torch itself has
+loaded.
 
 torch's ProcessGroupNCCL has a watchdog, a monitor and destructors of its own, which end, delay or block a
-member when somebody else dies (docs/decisions/0012). Nothing here waits: communicators are non-blocking, so
-every call returns at once and `async_error` tells how it went.
+member when another one dies (docs/decisions/0012). Nothing here waits: communicators are non-blocking, so
+every call returns at once, and `async_error` tells how it went.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ UNIQUE_ID_BYTES = 128
 UNDEFINED_INT = -(1 << 31)
 CONFIG_MAGIC = 0xCAFEBEEF
 VERSION_MIN = CONFIG_VERSION = 2_17_00
-"""The layout of `_Config`, in NCCL's own numbers. Later versions take it, and fill in what came after it."""
+"""The layout of `_Config`, in NCCL's own numbers. Later versions accept it and fill in newer fields."""
 UINT8 = 1
 
 SUCCESS = 0
@@ -49,7 +50,7 @@ Communicator = ctypes.c_void_p
 
 
 class NcclError(Exception):
-    """What NCCL answered. result: its number; the text is NCCL's own."""
+    """An error of NCCL. result: its number; the text is NCCL's own."""
 
     def __init__(self, result: int, text: str) -> None:
         super().__init__(text)
@@ -84,13 +85,15 @@ class Library:
         functions.ncclGetLastError.restype = ctypes.c_char_p
 
     def unique_id(self) -> bytes:
-        """What the ranks of one communicator share. A thread of NCCL's waits here for all of them."""
+        """The id that the ranks of one communicator share. A thread of NCCL waits in this process for all of
+        them.
+        """
         unique = _UniqueId()
         self._check(self._functions.ncclGetUniqueId(ctypes.byref(unique)))
         return bytes(unique.internal)
 
     def begin(self, unique_id: bytes, *, rank: int, size: int) -> Communicator:
-        """Begin to make a communicator on the current device. `async_error` tells when it is there."""
+        """Begin to make a communicator on the current device. `async_error` tells when it is ready."""
         unique = _UniqueId((ctypes.c_ubyte * UNIQUE_ID_BYTES).from_buffer_copy(unique_id))
         config = _Config(
             size=ctypes.sizeof(_Config),
@@ -113,13 +116,13 @@ class Library:
         self._check(self._functions.ncclGroupStart())
 
     def group_end(self) -> None:
-        """Must follow every `group_start` in its thread, whatever happened between: an open group would
-        swallow what the thread exchanges later.
+        """Must follow every `group_start` in its thread, whatever happened in between: an open group would
+        swallow the thread's later exchanges.
         """
         self._check(self._functions.ncclGroupEnd())
 
     def send(self, communicator: Communicator, peer: int, place: tuple[int, int], stream: int) -> None:
-        """place: address and size in bytes of what is sent."""
+        """place: address and size in bytes of the data to send."""
         address, size = place
         self._check(self._functions.ncclSend(address, size, UINT8, peer, communicator, stream))
 
@@ -128,7 +131,7 @@ class Library:
         self._check(self._functions.ncclRecv(address, size, UINT8, peer, communicator, stream))
 
     def async_error(self, communicator: Communicator) -> int:
-        """How the communicator fares: `SUCCESS`, `IN_PROGRESS`, or what went wrong."""
+        """The state of the communicator: `SUCCESS`, `IN_PROGRESS`, or an error."""
         result = ctypes.c_int()
         self._check(self._functions.ncclCommGetAsyncError(communicator, ctypes.byref(result)))
         return result.value
@@ -138,7 +141,9 @@ class Library:
         self._functions.ncclCommAbort(communicator)
 
     def error(self, result: int) -> NcclError:
-        """In NCCL's own words. The longer ones may be of an earlier error: NCCL has one place for them."""
+        """The error in NCCL's own words. The longer text may belong to an earlier error: NCCL stores only
+        one.
+        """
         text = _decoded(self._functions.ncclGetErrorString(result))
         more = _decoded(self._functions.ncclGetLastError(None))
         return NcclError(result, f"{text}: {more}" if more and more not in text else text)
@@ -150,7 +155,7 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    """NCCL as torch has it."""
+    """The NCCL library that torch uses."""
     for name in (SONAME, *_installed()):
         try:
             functions = ctypes.CDLL(name)
@@ -161,7 +166,7 @@ def library() -> Library:
         if number.value < VERSION_MIN:
             raise InputError(
                 f"NCCL {_written(number.value)} is too old: {_written(VERSION_MIN)} or later is needed.",
-                hint="Install a torch with a newer one.",
+                hint="Install a torch with a newer NCCL.",
             )
         return Library(functions)
     raise InputError(
@@ -171,12 +176,12 @@ def library() -> Library:
 
 
 def _written(version: int) -> str:
-    """As people write it. Before 2.9 the number was made otherwise; that is too old in any case."""
+    """The version in the usual form. NCCL before 2.9 numbered differently, but is too old in any case."""
     return f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
 
 
 def _installed() -> list[str]:
-    """Where pip puts it."""
+    """Where pip installs NCCL."""
     found = importlib.util.find_spec("nvidia")
     places = found.submodule_search_locations if found is not None else None
     return [str(Path(place) / "nccl" / "lib" / SONAME) for place in places or ()]

@@ -1,10 +1,11 @@
-"""`run.log`: every step in a log once and in order, whoever writes it.
+"""`run.log`: a log that has every step once and in order, whichever member writes it.
 
-Every member calls the log with the same values; rank 0 writes them. The others keep what they gave until the
-next step they log: by then a later step has been reduced, so everybody has been past the earlier one, and its
-rank 0 has written it. A member that becomes rank 0 writes what it has kept, and first cuts off what its
-predecessor wrote of the same steps; after a return to a checkpoint, what was written beyond that goes in the
-same way. A rank 0 that joined after the last step has seen none: the first of the others writes the last.
+Every member calls the log with the same values, and rank 0 writes them. The others keep their values until
+the next step they log: by then a later step has been reduced, so all members are past the earlier one, and
+its rank 0 has written it. A member that becomes rank 0 writes what it has kept, after cutting off what its
+predecessor wrote of the same steps. After a return to a checkpoint, lines beyond it are cut off in the same
+way. A rank 0 that joined after the last step has no values for it, so the first of the other members writes
+that step.
 """
 
 import json
@@ -18,14 +19,14 @@ import torch
 from holdfast.record.errors import InputError, StoreError
 
 LOOK_BYTES = 1 << 16
-"""So much of a log's end is read to find where to go on; more if that is not enough."""
+"""How much of a log's end is read to find where to continue; more if that is not enough."""
 
 Sink = Callable[[int, Mapping[str, object]], None]
-"""Takes a step's number and its values."""
+"""Receives a step's number and its values."""
 
 
 class LoggedStep(Protocol):
-    """What a log needs of a step."""
+    """The part of a step that a log needs."""
 
     number: int
 
@@ -37,7 +38,7 @@ class Log:
     """Call it once for a step: `log(step, loss=step.loss)`."""
 
     def __init__(self, write: "Sink | LogFile", is_mine: Callable[[int], bool]) -> None:
-        """is_mine: whether this member writes that step."""
+        """is_mine: whether this member writes the given step."""
         self._write = write
         self._is_mine = is_mine
         self._kept: list[tuple[int, Mapping[str, object]]] = []
@@ -53,7 +54,7 @@ class Log:
         self.write_if_mine()
 
     def write_if_mine(self) -> None:
-        """Is called when this member may have become rank 0, too."""
+        """Write the kept steps if this member writes them. Also called when it may have become rank 0."""
         if self._kept and self._is_mine(self._kept[-1][0]):
             for number, values in self._kept:
                 self._write(number, values)
@@ -74,7 +75,7 @@ class LogFile:
         except OSError as error:
             raise StoreError(
                 f"Cannot write step {step} to {self._path}: {error.strerror}.",
-                hint="Make room, or make it writable, and start the run again: it goes on after this step.",
+                hint="Free space or make it writable, then start the run again: it resumes after this step.",
             ) from error
 
     def _append(self, step: int, data: bytes) -> None:
@@ -87,7 +88,7 @@ class LogFile:
 
 
 def cut_from(path: Path, step: int) -> None:
-    """Cut off this step and what follows it, and a last line that was never completed."""
+    """Cut off this step and all that follow it, and an incomplete last line."""
     try:
         file = path.open("r+b")
     except FileNotFoundError:
@@ -106,7 +107,7 @@ def cut_from(path: Path, step: int) -> None:
 
 
 def _kept_of(path: Path, data: bytes, step: int, *, is_whole: bool) -> int | None:
-    """How many bytes end with the last line of an earlier step; None: not in this part of the file."""
+    """How many bytes to keep, up to the last line of an earlier step; None: not in this part of the file."""
     *lines, _torn = data.split(b"\n")
     end = len(data) - len(_torn)
     for line in reversed(lines if is_whole else lines[1:]):

@@ -1,8 +1,8 @@
-"""Manifests: what a checkpoint consists of. A small file that is written last, and believed only when its
-hash agrees and every chunk that it names is there as it was written.
+"""Manifests: what a checkpoint consists of. A manifest is a small file that is written last. It is valid only
+if its hash matches and every chunk that it names is stored as it was written.
 
-A manifest has the skeleton of a state, typed data and never a pickle, the small tensors themselves, and of
-each other tensor the names and places of its chunks.
+A manifest has the skeleton of a state (typed data, never a pickle), the small tensors themselves, and the
+names and places of the chunks of every other tensor.
 """
 
 from collections import defaultdict
@@ -48,7 +48,7 @@ class Laid(NamedTuple):
 
 
 def lay_out(state: Mapping[str, object]) -> Laid:
-    """Tensors that share their memory are stored once."""
+    """Lay a state out for storage. Tensors that share their memory are stored once."""
     skeleton, tensors = take_apart(dict(state))
     numbers: defaultdict[int, list[int]] = defaultdict(list)
     unique: list[torch.Tensor] = []
@@ -64,17 +64,17 @@ def lay_out(state: Mapping[str, object]) -> Laid:
 
 
 def size_of(state: Mapping[str, object]) -> int:
-    """In bytes, of all its tensors."""
+    """The size of all its tensors in bytes."""
     return sum(tensor.nbytes for tensor in take_apart(dict(state))[1])
 
 
 def identity_of(tensor: torch.Tensor) -> tuple[object, ...]:
-    """The same for two that share their memory, and are laid out alike in it; so do all that are empty."""
+    """Equal for tensors that share memory with the same layout, and for empty tensors of the same layout."""
     return tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a dense tensor in CPU memory, in the order in which they lie there. Not of an empty."""
+    """The bytes of a dense, non-empty tensor in CPU memory, in memory order."""
     flat = tensor.as_strided((tensor.numel(),), (1,))
     memory: memoryview = flat.view(torch.uint8).numpy().data
     return memory
@@ -88,7 +88,7 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def stretches(sizes: Sequence[int], share: Share) -> list[tuple[int, int]]:
-    """Of each tensor the bytes that belong to a share. Small tensors belong to the first."""
+    """For each tensor, the byte range that belongs to a share. Small tensors belong to the first share."""
     total = sum(size for size in sizes if size > INLINE_BYTES)
     begin, end = (total * number // share.of for number in (share.number, share.number + 1))
     found = []
@@ -103,7 +103,7 @@ def stretches(sizes: Sequence[int], share: Share) -> list[tuple[int, int]]:
 
 
 def _rounded(at: int, size: int) -> int:
-    """To where a chunk begins, or the tensor ends."""
+    """Round up to the beginning of a chunk, or to the end of the tensor."""
     return max(0, min(size, -(-at // CHUNK_BYTES) * CHUNK_BYTES))
 
 
@@ -133,7 +133,7 @@ def write_share(step: int, laid: Laid, share: Share, packs: PackWriter) -> Share
 
 
 def layout_of(laid: Laid) -> bytes:
-    """The hash of all but what is in the tensors."""
+    """The hash of everything but the tensors' contents."""
     sizes = [tensor.nbytes for tensor in laid.tensors]
     return sealed_by(msgspec.msgpack.encode((laid.skeleton, laid.stored, sizes)))
 
@@ -141,7 +141,7 @@ def layout_of(laid: Laid) -> bytes:
 def assembled(
     step: int, laid: Laid, notes: Sequence[ShareNote], *, history: str = "", whole: int = 0
 ) -> Manifest:
-    """The manifest of what all of them have written. Raises `Unsound` where that is not everything."""
+    """The manifest of all written shares. Raises `Unsound` if they are not everything."""
     layout = layout_of(laid)
     stretches_of: list[list[tuple[int, bytes, list[tuple[int, int]]]]] = [[] for _ in laid.tensors]
     packs: dict[str, int] = {}
@@ -174,7 +174,7 @@ def assembled(
 
 
 def load_state(path: Path, manifest: Manifest, map_location: str | torch.device = "cpu") -> dict[str, Any]:
-    """The state, every byte of it compared. Raises `Unsound` or `OSError`."""
+    """Load the state and compare every byte. Raises `Unsound` or `OSError`."""
     try:
         places = places_of(manifest.skeleton)
         is_whole = len(places) == len(manifest.stored)

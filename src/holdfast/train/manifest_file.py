@@ -1,5 +1,5 @@
-"""A manifest as a file: its structure, its seal, and how it is read. Needs no torch, so that whoever only
-moves checkpoints need not load it. How a state becomes a manifest, and back, is in `manifest.py`.
+"""A manifest as a file: its structure, its seal, and how it is read. Needs no torch, so that programs that
+only move checkpoints do not load it. `manifest.py` turns a state into a manifest and back.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from holdfast.train.chunks import (
 SEAL_BYTES = 32
 INLINE_BYTES = 1 << 10
 """Tensors up to this size are in the manifest itself: counters and the like."""
-_MAGIC = b"holdfast.ckpt\r\n\x1a"  # a transfer that mends line ends breaks it, and shows
+_MAGIC = b"holdfast.ckpt\r\n\x1a"  # a transfer that converts line ends damages it visibly
 _VERSION = 4
 _HEADER = struct.Struct(
     ">16sIQQ32s"
@@ -38,8 +38,8 @@ _HEADER = struct.Struct(
 
 
 class StoredTensor(msgspec.Struct, frozen=True, array_like=True):
-    """inline: its bytes, if it is small. Else names: those of its chunks, one after the other. places: of
-    each the number of its pack, and where it begins there.
+    """inline: its bytes, if it is small. Otherwise names: the names of its chunks, concatenated; and places:
+    for each chunk, the number of its pack and its offset there.
     """
 
     size_bytes: int
@@ -49,9 +49,9 @@ class StoredTensor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """What a checkpoint consists of. stored: for each tensor of the skeleton which of `tensors` it is; those
-    that are tied are the same. packs: their names and sizes. digest: of the state, wherever its chunks are.
-    history, whole: of a part of a sharded state, see `PartNote`.
+    """What a checkpoint consists of. stored: for each tensor of the skeleton, its index in `tensors`; tied
+    tensors have the same index. packs: their names and sizes. digest: of the state, independent of where its
+    chunks are. history, whole: for a part of a sharded state, see `PartNote`.
     """
 
     step: int
@@ -65,11 +65,11 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size_bytes(self) -> int:
-        """Of all tensors."""
+        """The size of all tensors."""
         return sum(tensor.size_bytes for tensor in self.tensors)
 
     def chunks(self) -> Iterator[tuple[bytes, ChunkPlace]]:
-        """All of them, in the order of the tensors."""
+        """All chunks, in the order of the tensors."""
         for tensor in self.tensors:
             yield from self.chunks_of(tensor)
 
@@ -85,12 +85,12 @@ def cuts_of(tensor: StoredTensor) -> Iterable[tuple[int, int]]:
 
 
 def count_of(size_bytes: int) -> int:
-    """How many chunks so many bytes have."""
+    """How many chunks a tensor of this size has."""
     return 0 if size_bytes <= INLINE_BYTES else -(-size_bytes // CHUNK_BYTES)
 
 
 class Share(NamedTuple):
-    """Which part of a state one of several members keeps, who all have the same. history: of the state."""
+    """The part of a state that one of several members with the same state writes. history: of the state."""
 
     number: int
     of: int
@@ -101,7 +101,7 @@ ALL = Share(0, 1)
 
 
 class WrittenStretch(msgspec.Struct, frozen=True, array_like=True):
-    """Chunks of one tensor, from a byte on: see `StoredTensor`."""
+    """Chunks of one tensor, from byte `begin` on: see `StoredTensor`."""
 
     tensor: int
     begin: int
@@ -110,8 +110,8 @@ class WrittenStretch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShareNote(msgspec.Struct, frozen=True, array_like=True):
-    """What a member has written of a state. layout: the hash of what all of them must have alike.
-    written_bytes: what was not there yet.
+    """What a member has written of a state. layout: a hash that must be the same for all members.
+    written_bytes: of the chunks that had to be written.
     """
 
     step: int
@@ -150,14 +150,14 @@ def sealed_by(data: bytes) -> bytes:
 
 
 def encoded(note: Manifest | ShareNote) -> bytes:
-    """As a file."""
+    """The note as the contents of a file."""
     payload = msgspec.msgpack.encode(note)
     return _HEADER.pack(_MAGIC, _VERSION, note.step, len(payload), _seal(note.step, payload)) + payload
 
 
 def _seal(step: int, payload: bytes) -> bytes:
-    """Over the format as well: a file that agrees with this one but for its format number is damaged, and not
-    another version's.
+    """The seal covers the format number, too. So a file that is valid except for its format number is
+    recognised as damaged, not as another version's.
     """
     return sealed_by(_HEADER.pack(_MAGIC, _VERSION, step, len(payload), b"") + payload)
 
@@ -166,19 +166,19 @@ def _seal(step: int, payload: bytes) -> bytes:
 
 
 def read_manifest(path: Path, step: int | None = None) -> Manifest:
-    """What a manifest says, of this step if one is given. Raises `Unsound` or `OSError`."""
+    """Read a manifest, of this step if one is given. Raises `Unsound` or `OSError`."""
     return _checked(_decoded(path, step, Manifest))
 
 
 def manifest_of(data: bytes, step: int | None = None) -> Manifest:
-    """The same of the bytes of such a file. Raises `Unsound`."""
+    """Read a manifest from the bytes of its file. Raises `Unsound`."""
     header, payload = data[: _HEADER.size], data[_HEADER.size :]
     return _checked(_judged(_Raw(header, payload, len(data)), step, Manifest))
 
 
 def _checked(found: Manifest) -> Manifest:
     if any(not is_pack(pack) or size < 0 for pack, size in found.packs):
-        raise Unsound("it names what cannot be a pack")
+        raise Unsound("it has an invalid pack name")
     for tensor in found.tensors:
         count = count_of(tensor.size_bytes)
         is_there = len(tensor.inline) == (0 if count else tensor.size_bytes)
@@ -193,12 +193,12 @@ def _checked(found: Manifest) -> Manifest:
 
 
 def read_share(path: Path) -> ShareNote:
-    """Raises `Unsound` or `OSError`."""
+    """Read the note of a share. Raises `Unsound` or `OSError`."""
     found = _decoded(path, None, ShareNote)
     if not all(is_pack(pack) for pack, _ in found.packs) or any(
         not 0 <= pack < len(found.packs) for one in found.stretches for pack, _ in one.places
     ):
-        raise Unsound("it names what cannot be a pack")
+        raise Unsound("it has an invalid pack name")
     return found
 
 
@@ -206,7 +206,7 @@ Note = TypeVar("Note", Manifest, ShareNote)
 
 
 class _Raw(NamedTuple):
-    """Of a file: its header, what follows it, where that is worth reading, and how long all of it is."""
+    """A file: its header, its payload (empty if not worth reading), and the size of the whole."""
 
     header: bytes
     payload: bytes
@@ -236,7 +236,7 @@ def _judged(raw: _Raw, step: int | None, kind: type[Note]) -> Note:
     if version != _VERSION:
         raise _other_format(version, is_as_written)
     if step is not None and written_step != step:
-        raise Unsound(f"it says inside that it is of step {written_step}")
+        raise Unsound(f"its contents say that it is of step {written_step}")
     if not is_all_there:
         raise Unsound(f"it has {raw.size_bytes} bytes instead of {_HEADER.size + payload_bytes}")
     if not is_as_written:
@@ -246,19 +246,19 @@ def _judged(raw: _Raw, step: int | None, kind: type[Note]) -> Note:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Unsound(f"it cannot be read: {error}") from None
     if found.step != written_step:
-        raise Unsound(f"it says inside that it is of step {found.step}")
+        raise Unsound(f"its contents say that it is of step {found.step}")
     return found
 
 
 def _other_format(version: int, is_of_this: bool) -> Unsound:
-    """is_of_this: all but the number is as this version would have written it."""
+    """is_of_this: everything but the format number is as this version would have written it."""
     if is_of_this:
-        return Unsound(f"its format number is damaged: it says {version}, and all else is of {_VERSION}")
+        return Unsound(f"its format number is damaged: it says {version}, but the rest is of {_VERSION}")
     if version > _VERSION:
-        return NewerFormat(f"a newer Holdfast wrote it: format {version}, and this one reads {_VERSION}")
+        return NewerFormat(f"a newer Holdfast wrote it: format {version}, but this one reads {_VERSION}")
     if version > 0:
-        return OlderFormat(f"an older Holdfast wrote it: format {version}, and this one reads {_VERSION}")
-    return Unsound("it has no format that there ever was")
+        return OlderFormat(f"an older Holdfast wrote it: format {version}, but this one reads {_VERSION}")
+    return Unsound("its format number never existed")
 
 
 def _all_of(descriptor: int, size_bytes: int) -> bytes:
@@ -273,7 +273,7 @@ def _all_of(descriptor: int, size_bytes: int) -> bytes:
 
 
 def check_packs(path: Path, manifest: Manifest) -> None:
-    """Whether all that it names is there, as far as sizes tell. Raises `Unsound` or `OSError`."""
+    """Raise `Unsound` or `OSError` unless every pack it names exists and is large enough."""
     there = packs_in(path.parent / FOLDER)
     for pack, size in manifest.packs:
         if there.get(pack, -1) < size:
@@ -281,6 +281,6 @@ def check_packs(path: Path, manifest: Manifest) -> None:
 
 
 def check_chunks(path: Path, manifest: Manifest) -> None:
-    """Read everything that it names, and compare. Raises `Unsound` or `OSError`."""
+    """Read and compare every chunk it names. Raises `Unsound` or `OSError`."""
     seen: dict[tuple[bytes, ChunkPlace], None] = dict.fromkeys(manifest.chunks())
     read_chunks(path.parent / FOLDER, (WantedChunk(name, place, None) for name, place in seen))

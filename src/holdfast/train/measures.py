@@ -1,21 +1,24 @@
-"""Where a member's time goes, step by step: for whoever asks why a run is slow, and never in its way.
+"""Where a member's time goes, step by step: shows why a run is slow, without slowing it.
 
-A step is measured from the end of one reduction to the end of the next, and divided without a rest:
+A step is measured from the end of one reduction to the end of the next, and divided completely:
 
 - data: from the moment the script has the step until it asks for its first lane, and inside `MapData` and
-  `StreamData`. What a script fetches by itself in the middle of a lane cannot be told from computing.
+  `StreamData`. Data that a script fetches by itself in the middle of a lane count as computing.
 - checkpoint: while the state is copied for one.
-- compute: all else until its own lanes are through, the optimizer and the script's own doings with it.
-- wait: until the last member's lanes are through; and as much longer as the slowest member was sending.
-- exchange: what is left of the reduction.
+- compute: everything else until its own lanes are through, including the optimizer and the script's own work.
+- wait: until the last member's lanes are through; plus the time by which the slowest member was sending
+  longer.
+- exchange: the rest of the reduction.
 
-No clock is compared with another machine's. A reduction ends for all at once, but for the time that a message
-takes; so every member tells all others how long after that it was through with its lanes, and how long it has
-been sending. That rides along with the gradients of the next step and costs no message of its own.
+No clock is compared with another machine's. A reduction ends for all members at once, but for the time that a
+message takes. So every member tells all others how long after that it was through with its lanes, and how
+long it was sending. These figures travel with the gradients of the next step and need no message of their
+own.
 
-What all of them deal lanes by rides with gradients too: how long its lanes took and the quickest of them,
-what they cost, and what else it did. Where the processor computes, with those of the same step; a GPU has not
-come to the end of its lanes by then, so with those of the next.
+The figures by which members deal lanes travel with gradients, too: how long a member's lanes took and the
+quickest of them, what they cost, and what else the member did. If the CPU computes, they travel with the
+gradients of the same step. A GPU has not come to the end of its lanes by then, so its figures travel with
+those of the next step.
 """
 
 import gc
@@ -33,21 +36,23 @@ from holdfast.run.wire import Spent
 from holdfast.train.group import Sending
 
 SAMPLE_INTERVAL_S = 1.0
-"""How often connections are asked, at the end of a step: their own count has the grain of a kernel's tick."""
+"""How often connections are queried, at the end of a step: their counters have the grain of a
+kernel's tick.
+"""
 
 SENDING_SHARE = 0.5
-"""Of an exchange: a member whose sending takes more of it is what the others wait for."""
+"""If a member's sending takes more than this share of an exchange, the others wait for that member."""
 
 AskConnections = Callable[[], Sequence[Sending]]
 
 Told = tuple[float, float]
-"""What a member tells of the step before: seconds until its lanes were through, and seconds of sending."""
+"""A member's figures of the previous step: seconds until its lanes were through, and seconds of sending."""
 
 
 class OfLanes(NamedTuple):
-    """And: seconds from its first lane until they were through, what they cost, seconds of fetching data, and
-    of what it did before its first lane. quickest_s: what the quickest of its lanes took, by its cost. All
-    zeros: there is nothing to tell.
+    """A member's figures for dealing lanes. lanes_s: from its first lane until its lanes were through. cost:
+    of these lanes. data_s: spent fetching data. rest_s: spent before its first lane. quickest_s: the time of
+    its quickest lane, divided by the lane's cost. All zeros: nothing to report.
     """
 
     lanes_s: float = 0.0
@@ -81,11 +86,11 @@ class Stopwatch:
 
 
 FETCHING = Stopwatch()
-"""The time this process spends in data helpers, which know nothing of the run; a process is one member."""
+"""The time this process spends in data helpers, which know nothing of the run. A process is one member."""
 
 
 class DeviceWatch(Protocol):
-    """Marks moments of the device that computes. is_prompt: a moment is past as soon as it is marked."""
+    """Marks moments on the device that computes. is_prompt: a moment is past as soon as it is marked."""
 
     is_prompt: bool
 
@@ -95,7 +100,7 @@ class DeviceWatch(Protocol):
 
 
 class HostWatch:
-    """The CPU computes when it is told to."""
+    """For the CPU, which computes at once."""
 
     is_prompt = True
 
@@ -107,7 +112,7 @@ class HostWatch:
 
 
 class CudaWatch:
-    """A GPU computes later than it is told to: a moment is when it comes to it."""
+    """For a GPU, which computes later: a moment is when the GPU reaches it."""
 
     is_prompt = False
 
@@ -117,7 +122,7 @@ class CudaWatch:
         return event
 
     def seconds(self, since: torch.cuda.Event, until: torch.cuda.Event) -> float:
-        if not until.query():  # type: ignore[no-untyped-call] # is asked a step later, when both are long past
+        if not until.query():  # type: ignore[no-untyped-call] # asked a step later, when both are long past
             until.synchronize()
         return float(since.elapsed_time(until)) / 1e3
 
@@ -125,8 +130,8 @@ class CudaWatch:
 class Collections:
     """The time Python spends collecting garbage in this process, from here until `close`.
 
-    What is raised in a callback of the collector's is lost, and a signal that came during a collection is
-    handled first thing after it, which is there: a handler that raises must ask `is_told` first.
+    An exception raised in a collector's callback is lost. A signal that arrives during a collection is
+    handled right after it, which is inside that callback: a handler that raises must ask `is_told` first.
     """
 
     def __init__(self) -> None:
@@ -142,7 +147,7 @@ class Collections:
 
     @classmethod
     def is_told(cls, frame: FrameType | None) -> bool:
-        """Whether this is where the collector tells of itself."""
+        """Whether this frame is the collector's callback."""
         return frame is not None and frame.f_code is cls._heard.__code__
 
     def close(self) -> None:
@@ -162,27 +167,27 @@ class Measures:
         self._arrived: Any = None
         self._asked: Any = None
         self._lanes: list[tuple[Any, float]] = []
-        """Of each lane of the step so far: when it was through, and its cost."""
+        """For each lane of the step so far: when it was through, and its cost."""
         self._idle_s = _Idle()
         self._handed_s: float | None = None
         self._undivided: _Cycle | None = None
         self._unread: Callable[[], _Cycle] | None = None
 
     def report(self) -> Spent | None:
-        """All that was measured since the member began; None before the first step."""
+        """Everything measured since the member began; None before the first step."""
         return self._spent if self._spent.steps else None
 
     def restart(self, ask: AskConnections) -> None:
-        """A generation was formed: there is no reduction that all of its members saw end."""
+        """A generation was formed: its members have no earlier reduction in common to measure from."""
         self._connections = _Connections(ask)
         self._ended = self._undivided = self._unread = None
 
     def handed(self) -> None:
-        """The script has its step: what it does before its lanes is counted as fetching data."""
+        """The script has its step: the time until its lanes counts as fetching data."""
         self._handed_s = time.perf_counter() - FETCHING.total_s
 
     def asked(self) -> None:
-        """The script wants its first lane."""
+        """The script asks for its first lane."""
         self._asked, self._lanes = self._watch.mark(), []
         if self._handed_s is not None:
             self._idle_s.before_lanes += time.perf_counter() - FETCHING.total_s - self._handed_s
@@ -193,16 +198,18 @@ class Measures:
         self._lanes.append((self._watch.mark(), cost))
 
     def stalled(self, stall_ns: int) -> None:
-        """Training waited so long for a checkpoint."""
+        """Training waited this long for a checkpoint."""
         self._idle_s.checkpoint += stall_ns / 1e9
 
     def told(self) -> Told:
-        """What the others must know of the step before; zeros where there is nothing to tell."""
+        """What the others must know of the previous step; zeros if there is nothing to report."""
         last = self._last()
         return (0.0, 0.0) if last is None else (last.through_s, last.sending_s)
 
     def told_of_lanes(self) -> OfLanes:
-        """What they must know to deal lanes by: of the lanes of this step so far, or of the step before."""
+        """What the others must know to deal lanes: figures of this step's lanes so far, or of the previous
+        step.
+        """
         if self._watch.is_prompt:
             if self._ended is None or self._asked is None or not self._lanes:
                 return OfLanes()
@@ -212,7 +219,7 @@ class Measures:
 
     @property
     def _data_s(self) -> float:
-        """Of the cycle under way."""
+        """Seconds of fetching data in the current cycle."""
         return self._idle_s.before_lanes + FETCHING.total_s - self._idle_s.fetched_before
 
     def _of_lanes(
@@ -235,7 +242,7 @@ class Measures:
         self._arrived = self._watch.mark()
 
     def reduced(self, latest: Told) -> None:
-        """The reduction is over. latest: the largest of what members told of the step before."""
+        """The reduction is over. latest: the largest figures that members sent of the previous step."""
         begun, arrived, ended = self._ended, self._arrived, self._watch.mark()
         asked, lanes = self._asked, tuple(self._lanes)  # an audit may compute more of them after this
         self._ended = ended
@@ -261,7 +268,7 @@ class Measures:
         )
 
     def _last(self) -> "_Cycle | None":
-        """The last step that was measured. It is read late: by then a GPU has come to the end of it."""
+        """The last measured step. It is read late: by then a GPU has come to the end of it."""
         if self._unread is not None:
             self._undivided, self._unread = self._unread(), None
         return self._undivided
@@ -273,7 +280,7 @@ class Measures:
 
 @dataclass
 class _Idle:
-    """Seconds of the cycle under way in which nothing was computed."""
+    """Seconds of the current cycle in which nothing was computed."""
 
     fetched_before: float = 0.0
     before_lanes: float = 0.0
@@ -282,7 +289,7 @@ class _Idle:
 
 @dataclass(frozen=True, kw_only=True)
 class _Cycle:
-    """A step as one member sees it, until it knows what the others tell of it."""
+    """A step as one member sees it, before it has the others' figures."""
 
     through_s: float
     of_lanes: OfLanes
@@ -305,9 +312,10 @@ class _Cycle:
         )
 
     def _behind_slowest_s(self, exchange_s: float, sending_s: float) -> float:
-        """Of the exchange, what is a wait for the member that was sending longest, for so long.
+        """The part of the exchange that is a wait for the member that was sending longest.
 
-        Where that is most of the exchange it is all of it: what else there is comes with sending.
+        If sending takes most of the exchange, the rest of the exchange counts in proportion, because it comes
+        with sending.
         """
         longer_s = max(0.0, sending_s - self.sending_s)
         if sending_s > SENDING_SHARE * exchange_s:
@@ -320,10 +328,10 @@ def _sum(one: Spent, other: Spent) -> Spent:
 
 
 class _Connections:
-    """How long this member sends in a step, by what its group's connections say.
+    """How long this member sends in a step, according to its group's connections.
 
-    The median over the connections: it is the member's own link that is slow if they all are, and another's
-    if one of them is.
+    This is the median over the connections: if all are slow, the member's own link is slow; if one is,
+    another's.
     """
 
     def __init__(self, ask: AskConnections) -> None:
@@ -335,7 +343,7 @@ class _Connections:
         self.sending_s = 0.0
 
     def count_step(self) -> None:
-        """A step is over; ask, if that was long enough ago."""
+        """A step is over; query the connections if that was long enough ago."""
         self._steps += 1
         now_s = time.perf_counter()
         if now_s - self._asked_s < SAMPLE_INTERVAL_S:
@@ -351,6 +359,6 @@ class _Connections:
         self._asked_s, self._steps = now_s, 0
 
     def resent(self) -> int:
-        """Segments sent again since this was last asked."""
+        """Segments sent again since the last call."""
         resent, self._resent = self._resent, 0
         return resent

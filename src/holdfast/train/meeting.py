@@ -1,8 +1,8 @@
-"""Small collectives for scripts, between steps: broadcast, reduce, gather, barrier, and work that is shared.
+"""Small collectives for scripts, between steps: broadcast, reduce, gather, barrier, and shared work.
 
 They go through the coordinator, as a few bytes, and involve neither stream nor kernel. If a member dies while
-others wait for it, they regroup and meet again among those who are left; what somebody has already returned
-to its script stays the result (minutes.py).
+others wait for it, they regroup and meet again among the survivors. A result that a member has already
+returned to its script stays the result (minutes.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,16 +24,16 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 TOLD_BYTES_MAX = 4 << 20
-"""Of what all members tell in one collective."""
+"""Limit for the values of all members in one collective."""
 UNEVEN = 2
-"""Where all tell something, one tells no more than so many times its even part: what they tell is on its way
-to everybody before it can be added up.
+"""If all members contribute, each may send this many times its even part: the values are on their way to all
+members before their sizes can be added up.
 """
 _SAME_CALLS = "Every member calls the same functions of run in the same order, not inside `if run.is_main:`."
 
 
 class _Told(msgspec.Struct, frozen=True, array_like=True):
-    """What one member brings. called: which function, and what must be the same for all of it."""
+    """One member's contribution. called: the function and the arguments that must be the same for all."""
 
     called: str
     where: str
@@ -41,7 +41,7 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Meeting:
-    """One member's side of the collectives. regroup: goes on in the next generation."""
+    """One member's side of the collectives. regroup: continues in the next generation."""
 
     def __init__(
         self, control: Control, seat: Seat, device: torch.device, seed: int, regroup: Callable[[], None]
@@ -55,7 +55,7 @@ class Meeting:
         self._count = 0
         self._is_busy = False
 
-    # ---- what scripts call ---------------------------------------------------------------------------
+    # ---- called by scripts ---------------------------------------------------------------------------
 
     def broadcast(self, value: object) -> Any:
         made: list[bytes] = []
@@ -122,8 +122,8 @@ class Meeting:
         return [self._decoded(one) for one in msgspec.msgpack.decode(met, type=list[bytes])]
 
     def _dealt(self, items: int, claims: Sequence[frozenset[int]], ranks: Sequence[int]) -> Sequence[int]:
-        """The items that this member is to do. Those of a replica do the same ones together, and only where
-        all of them are here: whoever has taken a lost rank's place is not.
+        """The items that this member is to do. The ranks of a replica do the same items together, and only if
+        all of them are here; a rank that has just taken a lost rank's place is not.
         """
         seat = self._seat
         if seat.replica is None:
@@ -140,7 +140,9 @@ class Meeting:
         return missing[share.start : share.stop]
 
     def _worked(self, work: Callable[[Item], Result], item: Item) -> Result:
-        """With a sharded model the replica's ranks work on it together; if one is lost, it is done again."""
+        """Do one item. With a sharded model the replica's ranks do it together; if one is lost, it is done
+        again.
+        """
         sharding = self._seat.sharding
         if sharding is None:
             return work(item)
@@ -152,7 +154,7 @@ class Meeting:
             raise Superseded
         return result
 
-    # ---- how they are agreed on ----------------------------------------------------------------------
+    # ---- reaching agreement --------------------------------------------------------------------------
 
     def _agree(
         self,
@@ -161,8 +163,8 @@ class Meeting:
         combine: Callable[[Sequence[bytes]], bytes],
         tellers: int | None = None,
     ) -> bytes:
-        """tell: this member's part, given whether it is the first one in rank order. tellers: how many tell
-        anything at all; None: all.
+        """tell: returns this member's value, given whether the member is the first in rank order. tellers:
+        how many members contribute; None: all.
         """
 
         def attempt(key: str, ranks: Sequence[int], _number: int, called: str) -> bytes:
@@ -172,7 +174,7 @@ class Meeting:
         return self._settle(called, attempt)
 
     def _settle(self, called: str, attempt: Callable[[str, Sequence[int], int, str], bytes]) -> bytes:
-        """The result that is known, or else that of an attempt in this generation, or in a later one."""
+        """The known result, or that of an attempt in this generation or a later one."""
         seat = self._seat
         if seat.number == 0:
             self._go_on()
@@ -199,7 +201,7 @@ class Meeting:
         self._control.at(self._seat.version, "script")
 
     def _next(self, called: str) -> tuple[ScriptStretch, int]:
-        """Where in the script this call stands."""
+        """The place of this call in the script."""
         stretch = self._seat.minutes.stretch
         if stretch is None:
             raise InputError(
@@ -216,7 +218,9 @@ class Meeting:
         return stretch, self._count - 1
 
     def _participants(self, stretch: ScriptStretch, number: int, called: str) -> list[int]:
-        """The ranks of those who make this call too. Who is past it has its result, if it made it at all."""
+        """The ranks of the members that make this call, too. A member past it has its result, if it made the
+        call.
+        """
         ranks = []
         for rank, (place, between) in enumerate(self._seat.places):
             if rank == self._seat.rank or self._seat.version > self._seat.version_met:
@@ -234,7 +238,7 @@ class Meeting:
     def _exchange(
         self, key: str, ranks: Sequence[int], called: str, value: bytes, tellers: int | None = None
     ) -> list[bytes]:
-        """What all of them tell, in rank order."""
+        """The values of all these ranks, in rank order."""
         seat, control = self._seat, self._control
         if len(value) > own_bytes_max(len(ranks) if tellers is None else tellers):
             raise _too_much(called)
@@ -261,14 +265,14 @@ class Meeting:
         return values.decode(value, self._device)
 
     def _draw_from(self, number: int, index: int) -> None:
-        """Random numbers that depend on the call and the item, and not on the member."""
+        """Seed random numbers that depend on the call and the item, but not on the member."""
         assert self._stretch is not None
         place = randomness.SHARED[self._stretch.kind]
         randomness.begin(randomness.seed_of(self._seed, self._stretch.number, place), number, index)
 
 
 def own_bytes_max(tellers: int) -> int:
-    """What one of so many may tell."""
+    """How many bytes each of this many contributors may send."""
     return min(TOLD_BYTES_MAX, UNEVEN * TOLD_BYTES_MAX // tellers)
 
 
@@ -310,6 +314,6 @@ def _left(seat: Seat, called: str, rank: int, stretch: ScriptStretch) -> InputEr
 
 def _too_much(called: str) -> InputError:
     return InputError(
-        f"What members tell each other in run.{called} exceeds {TOLD_BYTES_MAX} bytes.",
-        hint="Tell numbers, not data: reduce it first.",
+        f"The values that members exchange in run.{called} exceed {TOLD_BYTES_MAX} bytes.",
+        hint="Exchange numbers, not data: reduce them first.",
     )

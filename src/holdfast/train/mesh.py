@@ -1,8 +1,8 @@
 """A replica's ranks as torch sees them: a DeviceMesh whose process groups outlive the generations.
 
 torch keeps process groups for the life of a model: FSDP2, DTensor and pipelines each remember theirs, and
-cannot be given others. So these groups last, and what carries their tensors is replaced underneath: a `Line`
-has the replica's part of the present generation's group, or nothing while there is none.
+cannot be given others. So these groups last, while the transport beneath them is replaced: a `Line` has the
+replica's part of the current generation's group, or nothing while there is none.
 """
 
 import importlib
@@ -27,7 +27,7 @@ NAME = "holdfast"
 
 
 _c10d: Any = torch._C._distributed_c10d
-"""What torch says of the types in there is not what they do."""
+"""Untyped, because torch's type stubs for this module do not match its behaviour."""
 
 
 class MeshGroup(_c10d.ProcessGroup):  # type: ignore[misc]
@@ -40,7 +40,7 @@ class MeshGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         self._rank = rank
         self._device = device
 
-    # ---- what torch asks -----------------------------------------------------------------------------------
+    # ---- asked by torch ------------------------------------------------------------------------------------
 
     def name(self) -> str:
         return NAME
@@ -134,14 +134,16 @@ class MeshGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         return _done(tokens)
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Any:
-        """A copy: torch may change them once it has waited, and nobody waits for what is sent."""
+        """Send a copy: torch may change the tensors once it has waited, and the sender does not wait for
+        delivery.
+        """
         rank = self._ranks[peer]
         self._check(tensors)
         copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
         return _MeshWork(self._line.post([(copy, rank) for copy in copies], []))
 
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Any:
-        """A pipeline may ask for what comes long before it needs it."""
+        """A pipeline may post a receive long before it needs the data."""
         self._check(tensors)
         places = [tensor.detach() for tensor in tensors]  # they may require gradients
         came = [
@@ -162,11 +164,11 @@ class MeshGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
 
-    # ---- what they are made of -----------------------------------------------------------------------------
+    # ---- building blocks -----------------------------------------------------------------------------------
 
     @property
     def _peers(self) -> list[int]:
-        """Everybody else, beginning with the next."""
+        """All other ranks, beginning with the next."""
         size = len(self._ranks)
         return [(self._rank + distance) % size for distance in range(1, size)]
 
@@ -174,7 +176,7 @@ class MeshGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         kind = self._device.type
         if (other := next((one.device for one in tensors if one.device.type != kind), None)) is not None:
             raise InputError(
-                f"A collective of run.mesh was given a tensor on {other}, and its ranks exchange on {kind}.",
+                f"A collective of run.mesh was given a tensor on {other}, but its ranks exchange on {kind}.",
                 hint="Move it there first, with tensor.to(run.device).",
             )
 
@@ -187,7 +189,7 @@ class MeshGroup(_c10d.ProcessGroup):  # type: ignore[misc]
             )
 
     def _gather(self, rows: Sequence[torch.Tensor], source: torch.Tensor) -> None:
-        """Everybody's `source`, each in its row."""
+        """Gather each rank's `source` in its row."""
         source = source.contiguous()
         self._exchange([(source, peer) for peer in self._peers], [(rows[peer], peer) for peer in self._peers])
         own = rows[self._rank]
@@ -197,7 +199,7 @@ class MeshGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     def _reduce_scatter(
         self, output: torch.Tensor, rows: Sequence[torch.Tensor], combine: "_Combine"
     ) -> None:
-        """Everybody's row for this rank, added up along a binary tree over the ranks: the order of lanes."""
+        """Add up all ranks' rows for this rank along a binary tree over the ranks, in the order of lanes."""
         came = {peer: torch.empty_like(rows[self._rank]) for peer in self._peers}
         self._exchange([(rows[peer], peer) for peer in self._peers], [(came[peer], peer) for peer in came])
         came[self._rank] = rows[self._rank]
@@ -213,7 +215,7 @@ class MeshGroup(_c10d.ProcessGroup):  # type: ignore[misc]
 
 
 _Combine = tuple[Join, bool]
-"""What is done with two of them, and whether the mean is wanted in the end."""
+"""The operation on two rows, and whether the result is divided by their number."""
 
 
 def _operation(opts: Any) -> _Combine:
@@ -249,14 +251,16 @@ def _even(tensor: torch.Tensor, count: int) -> list[int]:
 
 
 def _done(result: Any) -> Any:
-    """The work of an operation that is over. On a GPU the stream is behind it."""
+    """The work of a finished operation. On a GPU, the stream is ordered after it."""
     future: Future[Any] = Future()
     future.set_result(result)
     return _c10d._create_work_from_future(future)
 
 
 class _MeshWork(_c10d.Work):  # type: ignore[misc]
-    """What is under way between two ranks. came: where it is to be, and where it arrives."""
+    """A transfer between two ranks. came: pairs of the tensor to fill and the tensor that the
+    data arrive in.
+    """
 
     def __init__(self, posted: Posted, came: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()) -> None:
         super().__init__()
@@ -275,10 +279,10 @@ class _MeshWork(_c10d.Work):  # type: ignore[misc]
 
 
 def make_mesh(line: Line, shape: MeshShape, rail: int, device: torch.device) -> DeviceMesh:
-    """The replica's mesh, with the dimensions that were asked for. Ranks count within the replica."""
+    """The replica's mesh, with the requested dimensions. Ranks count within the replica."""
     if dist.is_initialized():
         raise InputError(
-            "The script has a default process group, and run.mesh needs one of its own.",
+            "The script has a default process group, but run.mesh needs one of its own.",
             hint="Leave out init_process_group: run.mesh is all that fully_shard and the like need.",
         )
     _init_default(rail, shape.ranks)
@@ -290,13 +294,13 @@ def make_mesh(line: Line, shape: MeshShape, rail: int, device: torch.device) -> 
     else:
         mesh = DeviceMesh.from_group(groups, device.type, mesh=ranks, mesh_dim_names=names)
     if device.type == "cuda":
-        # Left to itself it asks rank 0 of the default group for a seed; every lane sets one anyway.
+        # By default it would ask rank 0 of the default group for a seed; every lane sets one anyway.
         _random._rng_tracker = _random.OffsetBasedRNGTracker(mesh, run_state_sync=False)
     return mesh
 
 
 def _init_default(rank: int, size: int) -> None:
-    """torch wants a default group. This one has no connections, and refuses to carry anything."""
+    """Give torch the default group it requires. This one has no connections and refuses every collective."""
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # registers the backend
     excepthook = sys.excepthook
     dist.init_process_group(
@@ -306,7 +310,7 @@ def _init_default(rank: int, size: int) -> None:
         store=_c10d.HashStore(),
         pg_options=_refusing(),
     )
-    sys.excepthook = excepthook  # torch's own prints the rank of a group that carries nothing
+    sys.excepthook = excepthook  # torch's hook prints a rank of this dummy group
 
 
 def _refusing() -> Any:
@@ -316,10 +320,10 @@ def _refusing() -> Any:
 
 
 def _register(line: Line, ranks: Sequence[int], rail: int, name: str, device: torch.device) -> Any:
-    """What torch's own new_group notes of a group, so that its name and its ranks can be looked up."""
+    """Register a group like torch's own new_group, so that its name and its ranks can be looked up."""
     group: Any = MeshGroup(line, ranks, ranks.index(rail), device)
     world: Any = distributed_c10d._world
-    # What torch's C++ calls under a name that is not overridden here ends in this, and is refused.
+    # Calls of torch's C++ that are not overridden here end in this backend, which refuses them.
     unheard_of = _c10d.FakeProcessGroup._create_internal(ranks.index(rail), len(ranks), _refusing())
     for kind in ("cpu", "cuda"):
         group._register_backend(torch.device(kind), dist.ProcessGroup.BackendType.CUSTOM, unheard_of)
@@ -336,7 +340,7 @@ def _register(line: Line, ranks: Sequence[int], rail: int, name: str, device: to
 
 
 def add_up(models: Sequence[torch.nn.Module]) -> None:
-    """Have FSDP add gradients up, and not divide the sum: a lane's loss has its share of the mean already."""
+    """Have FSDP sum gradients without dividing: a lane's loss already has its share of the mean."""
     for model in models:
         for module in model.modules():
             if isinstance(module, FSDPModule):

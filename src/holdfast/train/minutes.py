@@ -1,12 +1,12 @@
-"""Where a member's script is, and what its collectives have come to so far.
+"""Where a member's script is, and the results of its collectives so far.
 
 A collective belongs to a stretch of the script: `outside` the loops over steps, after the loop that ended at
-`total` (0: before the first one), or `between` the commit of a step and the next step. In its stretch it has
-a number. Members that know a result give it to those that do not, whenever they regroup: so a result that one
-member has returned to its script is the result for all of them, whoever dies.
+`total` (0: before the first one), or `between` the commit of a step and the next step. Within its stretch it
+has a number. Whenever members regroup, those that know a result give it to those that do not: so a result
+that one member has returned to its script is the result for all of them, whichever member dies.
 
-What came outside the loops is kept for the whole run, because a newcomer's script goes through it again. What
-came between steps is kept until the next commit: by then every member has been past it.
+Results from outside the loops are kept for the whole run, because a newcomer's script goes through them
+again. Results from between steps are kept until the next commit: by then every member is past them.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ import msgspec
 from holdfast.record.errors import InputError
 
 KEPT_BYTES_MAX = 8 << 20
-"""Of all results outside the loops, or after one step. Who lacks both gets them at once, and may be too busy
-to read: together they are well below what the coordinator keeps for it.
+"""Limit for all results outside the loops, and for those after one step. A member that lacks both gets them
+at once, and may be too busy to read. Together they are well below what the coordinator buffers for it.
 """
 END = 1 << 62
-"""Behind every loop."""
+"""A number beyond that of every loop."""
 HANDED_BYTES = 2 << 20
-"""So much travels in one message, or one result."""
+"""The most that is sent in one message, or one result."""
 
 
 class ScriptStretch(msgspec.Struct, frozen=True):
@@ -41,8 +41,8 @@ class ScriptStretch(msgspec.Struct, frozen=True):
 class ScriptPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where a script is. total: of the last loop it began. left: of the last loop it left.
 
-    at: `outside` all loops, at the `head` of one, about to begin whatever step is next, in the `lanes` of a
-    step, or `between` two.
+    at: `outside` all loops, at the `head` of one (about to begin the next step), in the `lanes` of a step, or
+    `between` two.
     """
 
     total: int = 0
@@ -51,7 +51,7 @@ class ScriptPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Met(msgspec.Struct, frozen=True, array_like=True):
-    """What a collective came to. called: which one it was. where: the line of the script."""
+    """The result of a collective. called: which one it was. where: the line of the script."""
 
     called: str
     where: str
@@ -59,8 +59,8 @@ class Met(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """How many results a member has: after each loop, and after the last step; None there if its script
-    never was behind that step, because it began after it.
+    """How many results a member has: after each loop, and after the last step. The latter is None if its
+    script never reached the end of that step, because it joined later.
     """
 
     outside: dict[int, int] = {}
@@ -68,7 +68,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Minutes:
-    """One member's."""
+    """The minutes of one member."""
 
     def __init__(self) -> None:
         self.place = ScriptPlace()
@@ -87,12 +87,12 @@ class Minutes:
         self.place = msgspec.structs.replace(self.place, at="lanes")
 
     def leave(self, total: int) -> None:
-        """The script left this loop; where it has begun another one since, that is no news."""
+        """The script left this loop. Ignored if it has begun another one since."""
         if self.place.total == total:
             self.place = ScriptPlace(total=total, left=max(total, self.place.left), at="outside")
 
     def finish(self) -> None:
-        """The script is through: it calls nothing any more."""
+        """The script is through, and calls nothing any more."""
         self.place = ScriptPlace(total=END, left=END)
 
     def committed(self, version: int) -> None:
@@ -100,7 +100,9 @@ class Minutes:
         self.place = msgspec.structs.replace(self.place, at="between")
 
     def adopted(self, version: int) -> None:
-        """The version was taken over. Who was in its lanes goes on behind its commit; a newcomer does not."""
+        """The version was adopted from a peer. A member that was in its lanes continues after its commit; a
+        newcomer does not.
+        """
         if self.place.at == "lanes":
             self.committed(version)
         else:
@@ -113,12 +115,12 @@ class Minutes:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the script, a newcomer's, comes through a part that the others have left behind."""
+        """Whether this is a newcomer's script, in a part that the others have already left."""
         return self.place.at == "outside" and self.place.total < min(self.place.left, self._version)
 
     @property
     def stretch(self) -> ScriptStretch | None:
-        """None: the script is inside a step."""
+        """The current stretch; None if the script is inside a step."""
         if self.place.at == "between":
             return ScriptStretch("between", self._version)
         return ScriptStretch("outside", self.place.total) if self.place.at == "outside" else None
@@ -133,7 +135,7 @@ class Minutes:
         self._bytes[stretch.kind] += sum(len(one.value) for one in met)
         if self._bytes[stretch.kind] > KEPT_BYTES_MAX:
             raise InputError(
-                f"What functions of run came to exceeds {KEPT_BYTES_MAX} bytes, {stretch}.",
+                f"The results of functions of run exceed {KEPT_BYTES_MAX} bytes, {stretch}.",
                 hint="They are kept for members that join later: share numbers, not data.",
             )
 
@@ -147,14 +149,14 @@ class Minutes:
 
 
 class Handed(msgspec.Struct, frozen=True, array_like=True):
-    """Results on their way to those who lack them. more: another message follows."""
+    """Results sent to members that lack them. more: another message follows."""
 
     met: list[Met]
     more: bool
 
 
 def parcels(met: Sequence[Met]) -> list[Handed]:
-    """In messages of bounded size, at least one."""
+    """Split results into messages of bounded size; at least one message."""
     rows: list[list[Met]] = [[]]
     size = 0
     for one in met:

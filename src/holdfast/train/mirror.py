@@ -1,10 +1,10 @@
-"""What one rank keeps of another, where the model has no second replica: enough to make its part again.
+"""If the model has no second replica: what one rank keeps of another, enough to rebuild its part.
 
-Each rank's part has a mirror in the memory of another rank, of another node where there is one: its state of
-some step, and its share of the summed gradients of every step since. The gradients arrive before anybody
-commits their step, so whoever takes a lost rank's place gets the state, does the same optimizer steps and is
-where the others are: nobody goes back. What is kept lies in main memory and comes from there, over TCP:
-NCCL's kernels would take turns with the model's.
+Each rank's part has a mirror in the memory of another rank, on another node if there is one: its state at
+some step, and its share of the summed gradients of every step since. The gradients arrive before any rank
+commits their step. So a member that takes a lost rank's place receives the state, repeats the optimizer steps
+and is where the others are; no rank goes back. Mirrors are in main memory and are sent from there over TCP,
+because NCCL's kernels would take turns with the model's.
 """
 
 from collections import deque
@@ -22,19 +22,20 @@ from holdfast.train.protected import bytes_of, memory_of
 from holdfast.train.transfer import SKELETON_BYTES_MAX, Numbers
 
 EVERY = 8
-"""Steps from one state to the next, unless the script says otherwise. Gradients, which travel at every step,
-are a third of its size; so many steps are done again at most."""
+"""Steps from one state to the next, unless the script says otherwise; at most this many steps are repeated.
+Gradients, which are sent at every step, are a third of its size.
+"""
 TAG = 1 << 23
 FLATS_MAX = 1 << 16
 ROUND_BYTES = 16 << 20
-"""What travels in one exchange, and leaves a device in one copy."""
+"""How much one exchange sends, and one copy takes from a device."""
 ROUNDS_UNDER_WAY = 2
-"""While one travels, the next leaves the device."""
+"""While one round is sent, the next is copied from the device."""
 CPU = torch.device("cpu")
 
 
 class Keeps(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What a rank has of another: of which rail, the step of the state, and the last step it has all of."""
+    """What a rank has of another: the rail, the step of the state, and the last step that is complete."""
 
     rail: int
     version: int
@@ -46,22 +47,22 @@ class Keeps(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 @dataclass
 class _KeptStep:
-    """flats: as bytes."""
+    """The flats of one step, as bytes."""
 
     flats: list[torch.Tensor]
     numbers: Numbers | None = None
 
 
 class _Conveyance:
-    """Moves much between ranks, in rounds of bounded size: the other ends cut alike. What is on a device
-    leaves it by way of stages in main memory.
+    """Moves large data between ranks, in rounds of bounded size; the other ends use the same rounds. Data on
+    a device go through staging buffers in main memory.
     """
 
     def __init__(self) -> None:
         self._stages: list[torch.Tensor] = []
 
     def move(self, group: Group, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
-        """Returns when what is sent has left, and what is received has come. Raises `GroupBroken`."""
+        """Return when everything is sent and received. Raises `GroupBroken`."""
         under_way: deque[Work] = deque()
         rounds = zip_longest(_rounds(sends), _rounds(receives), fillvalue=())
         for number, (outgoing, incoming) in enumerate(rounds):
@@ -73,7 +74,7 @@ class _Conveyance:
             work.wait()
 
     def _brought(self, pieces: Sequence[Transfer], stage: int) -> Sequence[Transfer]:
-        """The pieces in main memory, by way of a stage where they are on a device."""
+        """The pieces in main memory, copied to a staging buffer if they are on a device."""
         if all(piece.device == CPU for piece, _ in pieces):
             return pieces
         if not self._stages:
@@ -91,8 +92,8 @@ class _Conveyance:
 
 @dataclass
 class Mirror:
-    """This rank's. every: steps from one state to the next. partner, ward: the rails that keep it, and that
-    it keeps.
+    """This rank's mirror. every: steps from one state to the next. partner, ward: the rail that keeps this
+    rank's part, and the rail whose part this rank keeps.
     """
 
     every: int = EVERY
@@ -109,7 +110,7 @@ class Mirror:
     _conveyance: _Conveyance = field(default_factory=_Conveyance)
 
     def begin(self, rail: int, offset: int, ranks: int, needed: frozenset[int]) -> None:
-        """A generation of one replica begins. needed: the rails of which the mirror lacks something."""
+        """A generation of one replica begins. needed: the rails whose mirror is incomplete."""
         self.partner = (rail + offset) % ranks
         ward = (rail - offset) % ranks
         if ward != self.ward:
@@ -131,21 +132,21 @@ class Mirror:
         return Keeps(rail=self.ward, version=self._version, last=last)
 
     def note(self, step: int, numbers: Numbers) -> None:
-        """The step was committed. What is kept beyond it was not, and is of no use."""
+        """The step was committed. Anything kept beyond it was not, and is useless."""
         if step in self._steps and (self._steps[step].numbers is None or numbers.loss is not None):
             self._steps[step].numbers = numbers
         self._drop([number for number in self._steps if number > step])
 
     def _drop(self, steps: Sequence[int]) -> None:
-        """Their memory is used again: to touch fresh memory takes longer than to fill it."""
+        """Drop these steps and reuse their memory: touching fresh memory takes longer than filling it."""
         self._spare += [self._steps.pop(number).flats for number in steps]
 
     # ---- before every commit -------------------------------------------------------------------------------
 
     def reflect(self, group: Group, tree: Any, step: int, flats: Sequence[torch.Tensor]) -> None:
-        """Bring this rank's part of the step to its partner, and keep the ward's. group: the replica's ranks,
-        for tensors in main memory. tree: the state before the step. Raises `GroupBroken`, and then what was
-        kept stays.
+        """Send this rank's part of the step to its partner, and keep the ward's. group: the replica's ranks,
+        for tensors in main memory. tree: the state before the step. Raises `GroupBroken`; what was kept
+        before then stays.
         """
         is_due = (step - 1) % self.every == 0
         is_sent, is_kept = (is_due or rail in self.needed for rail in (group.rank, self.ward))
@@ -163,7 +164,9 @@ class Mirror:
         self._steps[step] = _KeptStep(came)
 
     def _swapped(self, group: Group, numbers: list[int]) -> list[int]:
-        """The ward's numbers, for this rank's. Stages of a pipeline have different numbers of them."""
+        """Swap numbers: send this rank's, return the ward's. Stages of a pipeline have different numbers of
+        them.
+        """
         own = torch.tensor([len(numbers), *numbers])
         count = torch.empty_like(own[:1])
         _exchange(group, [(own[:1], self.partner)], [(count, self.ward)])
@@ -187,22 +190,22 @@ class Mirror:
         _exchange(group, sends, [(came, self.ward)] * is_kept)
         found = memory_of(came) if is_kept else b""
         arriving = _empty(found) if is_kept else []
-        if _shapes(arriving) == _shapes(self._replaced):  # as with steps, memory that was touched before
+        if _shapes(arriving) == _shapes(self._replaced):  # reuse touched memory, as with steps
             arriving = self._replaced
         self._conveyance.move(
             group,
             [(tensor, self.partner) for tensor in tensors],
             [(bytes_of(tensor), self.ward) for tensor in arriving],
         )
-        if is_kept:  # only what has come all right takes the place of what is there
+        if is_kept:  # replace the old state only by one that arrived completely
             self._replaced, self._tensors = self._tensors, arriving
             self._version, self._outline = version, found
             self._drop([number for number in self._steps if number <= version])
 
-    # ---- a lost rank's place is taken ----------------------------------------------------------------------
+    # ---- taking a lost rank's place ------------------------------------------------------------------------
 
     def give(self, group: Group, peer: int) -> None:
-        """Send all that is kept to who has the ward's place. Raises `GroupBroken`."""
+        """Send everything kept to the member that takes the ward's place. Raises `GroupBroken`."""
         flats = [flat for _, kept in sorted(self._steps.items()) for flat in kept.flats]
         told = _Told(
             version=self._version,
@@ -217,8 +220,8 @@ class Mirror:
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What comes: the state of `version`, and the flats of the steps behind it, with their numbers. sizes: of
-    those, in bytes.
+    """What `give` sends: the state of `version`, and the flats of the steps after it, with their numbers.
+    sizes: of the flats, in bytes.
     """
 
     version: int
@@ -229,7 +232,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Reflection:
-    """A part as its mirror had it: the state of `version`, and for each step after it the sum's flats."""
+    """A part as its mirror had it: the state of `version`, and the sum's flats for each step after it."""
 
     version: int
     tree: Any
@@ -237,7 +240,7 @@ class Reflection:
 
 
 def take(group: Group, peer: int, dtypes: Sequence[torch.dtype]) -> Reflection:
-    """What `give` sends. dtypes: of the flats of one step. Raises `GroupBroken`."""
+    """Receive what `give` sends. dtypes: of the flats of one step. Raises `GroupBroken`."""
     length = torch.empty(1, dtype=torch.int64)
     _exchange(group, [], [(length, peer)])
     if not 0 < int(length) <= SKELETON_BYTES_MAX:
@@ -260,7 +263,7 @@ def take(group: Group, peer: int, dtypes: Sequence[torch.dtype]) -> Reflection:
 
 
 def _empty(outline: bytes) -> list[torch.Tensor]:
-    """In main memory, whatever the outline says."""
+    """Empty tensors for an outline, in main memory whatever device it names."""
     try:
         made = skeleton.empty_like(outline, CPU)
     except skeleton.MalformedSkeleton as error:

@@ -1,10 +1,10 @@
-"""A generation's group on GPUs: NCCL, watched by this process and by nobody else.
+"""A generation's group on GPUs: NCCL, supervised by this process alone.
 
 The host never waits inside NCCL, so an abort is possible at any moment, from any thread: while the
-communicator is being made, inside an exchange, between two. A death shows in one of two ways: NCCL reports an
-error, or kernels spin until the group is aborted and then end without a result. So nothing that was received
-counts before `settle` has seen the device come to an end of it and the group unbroken, and `confirm` that all
-others have.
+communicator is being made, inside an exchange, or between two. A death shows in one of two ways: NCCL reports
+an error, or kernels spin until the group is aborted and then end without a result. So received data are valid
+only after `settle` has seen the device finish with the group unbroken, and after `confirm` has seen that all
+others did.
 """
 
 import atexit
@@ -24,13 +24,14 @@ from holdfast.train.group import ABORTED, GroupBroken, Rendezvous, Sending, Supe
 from holdfast.train.sockets import listens, network_sockets
 
 SPIN_POLLS = 200
-"""An exchange is begun within tens of microseconds: so often it is asked for without a pause."""
+"""An exchange is launched within tens of microseconds, so NCCL is polled this often without a pause."""
 POLL_S = 0.0001
 WATCH_S = 0.00003
-"""Between two looks at a device that exchanges; with what the kernel adds, about 80 microseconds."""
+"""Pause between two queries of an exchanging device; with the kernel's overhead, about 80 microseconds."""
 LAUNCH_S_MAX = 0.05
-"""How long an abort lets an exchange be begun that is about to be. If it takes longer, the device's queue is
-full, and the abort is what makes room in it."""
+"""How long an abort waits for an exchange that is about to launch. If that takes longer, the device's queue
+is full, and only the abort makes room in it.
+"""
 FREE_S_MAX = 3.0
 """How long the end of a process waits for communicators to be freed: NCCL takes half a second for one."""
 LOOPBACK_SETTINGS = {
@@ -40,21 +41,22 @@ LOOPBACK_SETTINGS = {
     "NCCL_NSOCKS_PERTHREAD": "4",
     "NCCL_P2P_NET_CHUNKSIZE": str(512 << 10),
 }
-"""For hosts that are all on this machine. The threads and sockets make exchanges 1.7 times as fast there.
-Chunks larger than NCCL's 128 KiB need fewer turns on a shared GPU: state arrives sooner, and kernels
-that were queued for a broken communicator end sooner."""
+"""If all hosts are on this machine. The threads and sockets make exchanges 1.7 times as fast there. Chunks
+larger than NCCL's 128 KiB need fewer turns on a shared GPU: state arrives sooner, and kernels that were
+queued for a broken communicator end sooner.
+"""
 M_MMAP_THRESHOLD = -3
 MMAP_THRESHOLD_BYTES = 64 << 10
-"""Of mallopt(3). Larger blocks are given back when they are freed."""
+"""For mallopt(3). Larger blocks are returned to the system when they are freed."""
 UNIQUE_ID_PORT = slice(10, 12)
-"""Of ncclUniqueId: a magic number of eight bytes, then a sockaddr, whose family takes two."""
+"""The port in an ncclUniqueId: after a magic number of eight bytes and the two-byte family of a sockaddr."""
 
 
 def pose(member: str, address: str) -> None:
-    """Have NCCL take this process for a host of its own, so that members may share a GPU.
+    """Make NCCL take this process for a host of its own, so that members may share a GPU.
 
-    It refuses two ranks with one GPU by comparing hosts and bus addresses. Must be called before NCCL is
-    first used. What the user has set stays.
+    NCCL refuses two ranks with one GPU by comparing hosts and bus addresses. Must be called before NCCL is
+    first used. The user's own settings stay.
     """
     os.environ.setdefault("NCCL_HOSTID", member)
     if address.startswith("127."):
@@ -65,8 +67,8 @@ def pose(member: str, address: str) -> None:
 class NcclGroup:
     """Members with a GPU each, or with a share of one.
 
-    superseded: whether the group is not wanted any more; it is asked while the group is being made, which
-    then ends with `Superseded`.
+    superseded: whether the group is no longer wanted; called while the group is being made, which then ends
+    with `Superseded`.
     """
 
     is_ordered = True
@@ -115,8 +117,8 @@ class NcclGroup:
             raise
 
     def _meet(self, store: Rendezvous) -> bytes:
-        """What makes them one communicator. It is not begun before all are there: NCCL forgets a few open
-        sockets whenever it is given up half-way.
+        """The id that makes the members one communicator. It is created only when all are there, because NCCL
+        leaks a few open sockets whenever it is given up half-way.
         """
         if self.rank > 0:
             store.set(f"here/{self.rank}", b"")
@@ -128,7 +130,9 @@ class NcclGroup:
         return unique_id
 
     def _connect(self, superseded: Callable[[], bool]) -> None:
-        """NCCL connects two ranks when they first exchange: here, and not in the middle of a step."""
+        """Connect all pairs of ranks now. NCCL would do it at their first exchange, in the
+        middle of a step.
+        """
         self._token.fill_(self.rank)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         self._greet(superseded)
@@ -137,7 +141,7 @@ class NcclGroup:
             raise GroupBroken("NCCL connected members that do not belong to each other")
 
     def _greet(self, superseded: Callable[[], bool], peers: Sequence[int] | None = None) -> None:
-        """Send everybody, or these, a token, and have one of each."""
+        """Exchange tokens with all members, or with these."""
         others = [peer for peer in self._peers if peers is None or peer in peers]
         self._begin([(self._token, peer) for peer in others], [(self._tokens[peer], peer) for peer in others])
         self._await_host(superseded)
@@ -147,7 +151,7 @@ class NcclGroup:
     def _give_up(self, unique_id: bytes) -> None:
         self.close()
         if self.rank == 0 and unique_id:
-            # NCCL waits there for the others, in a thread of its own that nothing else ends.
+            # NCCL listens there for the others, in a thread of its own that nothing else ends.
             port = int.from_bytes(unique_id[UNIQUE_ID_PORT], "big")
             for _, copy in network_sockets():
                 with suppress(OSError):
@@ -158,7 +162,7 @@ class NcclGroup:
 
     @contextmanager
     def along(self) -> Iterator[None]:
-        """What is computed in this block is ordered with the exchanges, behind what was computed so far."""
+        """Order the computations of this block with the exchanges, after everything computed so far."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             yield
@@ -196,7 +200,7 @@ class NcclGroup:
                 nccl.group_end()
 
     def _await_host(self, superseded: Callable[[], bool]) -> None:
-        """Until NCCL has done on the host what it was told: a thread of its own does it."""
+        """Wait until NCCL's own thread has finished its work on the host."""
         polls = 0
         while not self._is_ready():
             polls += 1
@@ -205,7 +209,7 @@ class NcclGroup:
             time.sleep(0 if polls < SPIN_POLLS else POLL_S)
 
     def _await_device(self, superseded: Callable[[], bool]) -> None:
-        """Until the device has done all that it was told. The host looks, and watches NCCL meanwhile."""
+        """Wait until the device has finished its work. The host polls the device and NCCL meanwhile."""
         done = self._stream.record_event()
         while not done.query():
             self._is_ready()
@@ -221,17 +225,19 @@ class NcclGroup:
         return result == libnccl.SUCCESS
 
     def _usable(self) -> libnccl.Communicator:
-        """With the lock held: nobody frees it meanwhile."""
+        """The communicator. The caller holds the lock, so that no thread frees it meanwhile."""
         if self._communicator is None:
             raise GroupBroken(self._reason or ABORTED)
         return self._communicator
 
     def _broken(self, error: libnccl.NcclError) -> GroupBroken:
-        """The communicator cannot be used again. Where the device itself has failed, that is raised."""
+        """Abort the communicator, which cannot be used again. If the device itself has failed, raise that
+        error.
+        """
         self._reason = f"NCCL: {error}"
         self.abort()
         if error.result == libnccl.UNHANDLED_CUDA_ERROR:
-            self._stopping.wait(FREE_S_MAX)  # or else kernels that wait for a peer would be waited for
+            self._stopping.wait(FREE_S_MAX)  # else synchronize() would wait for kernels that wait for a peer
             torch.cuda.synchronize(self._device)
         return GroupBroken(self._reason)
 
@@ -245,7 +251,7 @@ class NcclGroup:
 
     def confirm(self, peers: Sequence[int] | None = None) -> None:
         """Between GPUs of one machine, kernels of a member that aborts may still tell their peers that data
-        came. Whoever has sent its token here had seen its own kernels end well.
+        came. A member that has sent its token here has seen its own kernels end well.
         """
         try:
             self._greet(_never, peers)
@@ -254,12 +260,12 @@ class NcclGroup:
             raise self._broken(error) from None
 
     def check(self) -> None:
-        """Raises `GroupBroken` where the group is broken already."""
+        """Raise `GroupBroken` if the group is broken already."""
         with self._lock:
             self._usable()
 
     def sending(self) -> tuple[Sending, ...]:
-        """NCCL does not tell."""
+        """Empty: NCCL does not report it."""
         return ()
 
     # ---- the end -----------------------------------------------------------------------------------------
@@ -275,7 +281,7 @@ class NcclGroup:
         self.abort()
         if is_made or self._kept:
             self._stopping.wait(FREE_S_MAX)
-            self._stream.synchronize()  # kernels of an aborted group end, and write nothing from then on
+            self._stream.synchronize()  # kernels of an aborted group end here, and write nothing later
         self._kept.clear()
 
 
@@ -285,13 +291,13 @@ class _NcclWork:
         self._done = done
 
     def wait(self) -> None:
-        """Orders the current stream behind the exchange; the host does not wait."""
+        """Order the current stream after the exchange; the host does not wait."""
         self._group.check()
         self._done.wait()
 
 
 def warm_up(device: torch.device) -> None:
-    """Make a communicator of one, so that NCCL and its kernels are loaded on this device."""
+    """Make a communicator of one rank, so that NCCL and its kernels are loaded on this device."""
     nccl = libnccl.library()
     with torch.cuda.device(device):
         communicator = nccl.begin(nccl.unique_id(), rank=0, size=1)
@@ -302,8 +308,8 @@ def warm_up(device: torch.device) -> None:
 
 @functools.cache
 def _give_memory_back() -> None:
-    """Have what NCCL frees leave the process. Its threads have arenas of malloc's to themselves, which keep
-    what is freed in them: ten megabytes a generation, up to gigabytes. What the user has set stays.
+    """Return memory that NCCL frees to the system. Its threads have malloc arenas of their own, which keep
+    freed memory: ten megabytes a generation, up to gigabytes. The user's own settings stay.
     """
     if os.environ.keys() & {"MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD"}:
         return
@@ -316,7 +322,7 @@ _streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """One for all generations: what a broken one has left in it comes before what the next one does."""
+    """One stream for all generations: the remains of a broken one come before the work of the next."""
     if device not in _streams:
         _streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return _streams[device]
@@ -328,16 +334,16 @@ _freeing: set[threading.Thread] = set()
 def _free(
     nccl: libnccl.Library, communicator: libnccl.Communicator, stopping: threading.Event, launch_s: float
 ) -> None:
-    """Stop and free a communicator, without waiting for it. Nobody else may use it any more.
+    """Stop and free a communicator, without waiting for it. No other thread may use it any more.
 
-    launch_s: how long an exchange that is about to begin on the device may take to do so. stopping: is set
-    when nothing more of it can begin there.
+    launch_s: how long an exchange that is about to launch on the device may take to do so. stopping: set when
+    nothing more of it can begin there.
     """
 
     def free() -> None:
         try:
             if _is_over(nccl, communicator, launch_s):
-                stopping.set()  # it takes half a second until the abort returns
+                stopping.set()  # the abort itself takes half a second to return
         finally:
             nccl.abort(communicator)
             stopping.set()
@@ -349,7 +355,7 @@ def _free(
 
 
 def _is_over(nccl: libnccl.Library, communicator: libnccl.Communicator, within_s: float) -> bool:
-    """Whether NCCL has done on the host what it was told, or failed to."""
+    """Whether NCCL has finished its work on the host, successfully or not."""
     due = time.monotonic() + within_s
     while nccl.async_error(communicator) == libnccl.IN_PROGRESS:
         if time.monotonic() >= due:
@@ -360,7 +366,7 @@ def _is_over(nccl: libnccl.Library, communicator: libnccl.Communicator, within_s
 
 @atexit.register
 def _await_freed() -> None:
-    """A process that ends while NCCL frees something may crash in it."""
+    """Wait for running frees: a process that ends during one may crash in NCCL."""
     due = time.monotonic() + FREE_S_MAX
     for thread in tuple(_freeing):
         thread.join(max(0.0, due - time.monotonic()))

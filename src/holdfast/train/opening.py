@@ -1,7 +1,7 @@
-"""Checkpoints for people: what a run kept, opened in any Python process without the run, and exported.
+"""Checkpoints for people: opens what a run kept, in any Python process without the run, and exports it.
 
-Nothing in a checkpoint is executed: it holds tensors, numbers and strings, and is believed only when its
-hashes agree.
+Nothing in a checkpoint is executed: it holds tensors, numbers and strings, and is accepted only if its hashes
+match.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ from holdfast.train.whole_file import whole_file
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run had after a step.
+    """The state of a run after a step.
 
     loss: of that step. states: the state_dict() of everything that was given to protect(), in that order.
-    Names are `model`, `average` (an `AveragedModel`), `optimizer`, `scheduler`, `scaler`, `best`, and of
-    anything else its class; several of a kind are `model_0`, `model_1`. threads: what torch was told to use;
-    None: not known. place: its manifest. digest: of the state.
+    Names are `model`, `average` (an `AveragedModel`), `optimizer`, `scheduler`, `scaler`, `best`, and for
+    anything else its class; several of a kind are `model_0`, `model_1`. threads: the number that torch was
+    told to use; None if unknown. place: its manifest. digest: of the state.
     """
 
     step: int
@@ -53,19 +53,19 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model(self) -> dict[str, Any]:
-        """For `model.load_state_dict()`; only where one model was protected."""
+        """For `model.load_state_dict()`; only if exactly one model was protected."""
         return self._only("model")
 
     @property
     def optimizer(self) -> dict[str, Any]:
-        """For `optimizer.load_state_dict()`; only where there was one."""
+        """For `optimizer.load_state_dict()`; only if exactly one was protected."""
         return self._only("optimizer")
 
     def _only(self, name: str) -> dict[str, Any]:
         if name not in self.states:
             raise InputError(
                 f"The checkpoint {self.place} has no part named {name!r}.",
-                hint=f"Take from .states what you want of: {', '.join(self.states)}.",
+                hint=f"Take one of these from .states: {', '.join(self.states)}.",
             )
         return self.states[name]
 
@@ -74,10 +74,10 @@ def load_checkpoint(
     path: Path | str, *, step: int | None = None, map_location: str | torch.device = "cpu"
 ) -> Checkpoint:
     """Open a checkpoint: a file, or the newest sound one of a run's directory or of s3://BUCKET/PREFIX. The
-    last is fetched first, into the directory for temporary files, and gone from there when this returns.
+    last is first fetched into the directory for temporary files, and removed from there before this returns.
 
-    step: of a directory's, the one of this step. map_location: where its tensors are put. One of a directory
-    that is unsound is passed over with a warning, unless its step was asked for.
+    step: choose the directory's checkpoint of this step. map_location: where its tensors are put. A damaged
+    checkpoint in a directory is skipped with a warning, unless its step was requested.
     """
     if isinstance(path, str) and is_url(path):
         place = opened_place(path)
@@ -87,7 +87,7 @@ def load_checkpoint(
             )
     path = Path(path)
     for _ in range(LOOKS_MAX - 1):
-        with contextlib.suppress(_Removed):  # by its run, as old, while it was read: there are newer ones
+        with contextlib.suppress(_Removed):  # its run removed it as old while it was read
             return _loaded(path, step, map_location)
     return _loaded(path, step, map_location)
 
@@ -99,8 +99,8 @@ def load_fetched(
     say: Callable[[str], None],
     map_location: str | torch.device = "cpu",
 ) -> Checkpoint:
-    """Open the newest sound checkpoint of a place, or that of a step, in an empty directory of this machine,
-    to which it is fetched. say: what was passed over.
+    """Open the newest sound checkpoint of a place, or that of a step. It is fetched into an empty directory
+    of this machine. say: reports skipped ones.
     """
     here = DirectoryStorage(directory)
     with troubles_told(place, here):
@@ -125,20 +125,20 @@ def _loaded(path: Path, step: int | None, map_location: str | torch.device) -> C
     if step is not None and step not in steps:
         raise InputError(
             f"There is no checkpoint of step {step} in {root}.",
-            hint=f"There are those of {', '.join(map(str, steps))}.",
+            hint=f"Available steps: {', '.join(map(str, steps))}.",
         )
-    # What is not complete yet is being written, or its writers died.
+    # An incomplete checkpoint is still being written, or its writers died.
     asked_for = [kept for kept in reversed(found) if step is None or kept.step == step]
     wanted = [kept for kept in asked_for if kept.is_complete] or asked_for
     return _checkpoint(_first_sound(wanted, step, map_location))
 
 
 class _Removed(Exception):
-    """A checkpoint is not there any more."""
+    """A checkpoint no longer exists."""
 
 
 class _File(msgspec.Struct, frozen=True):
-    """A file that somebody named."""
+    """A file that the caller named."""
 
     path: Path
 
@@ -163,7 +163,7 @@ def _first_sound(
             reasons.append(f"The checkpoint {kept.place} cannot be read: {reason}.")
             continue
         for passed_over in reasons:
-            warnings.warn(f"{passed_over} An older one is taken.", stacklevel=3)
+            warnings.warn(f"{passed_over} Using an older one.", stacklevel=3)
         return found
     first = all_kept[0]
     folder = first.path.parent if isinstance(first, _File) else first.paths[0].parents[first.ranks > 1]
@@ -189,7 +189,9 @@ def _opened(kept: _File | KeptStep, step: int | None, map_location: str | torch.
 
 
 def _with_all_stages(stages: Sequence[Loaded]) -> Loaded:
-    """What pipeline stages have under names of their own is put together; all else has its stage's number."""
+    """Merge the states of pipeline stages if their names differ; otherwise add each stage's number to the
+    name.
+    """
     states: dict[str, object] = {}
     for name, *of_stages in zip(*_columns(stages), strict=True):
         merged = {key: value for state in of_stages for key, value in state.items()}
@@ -207,7 +209,7 @@ def _with_all_stages(stages: Sequence[Loaded]) -> Loaded:
 
 
 def _columns(stages: Sequence[Loaded]) -> list[Any]:
-    """The names of what was protected, and each stage's states."""
+    """The names of the protected things, and each stage's states."""
     return [stages[0].state.get("names", ()), *(stage.state["state"] for stage in stages)]
 
 
@@ -226,15 +228,15 @@ def _checkpoint(found: Loaded) -> Checkpoint:
         )
     except KeyError as missing:
         raise InputError(
-            f"The checkpoint {found.place} holds no {missing}: an older Holdfast wrote it.",
-            hint="Go on with its run for a step, under this Holdfast, and open what that writes.",
+            f"The checkpoint {found.place} lacks {missing}: an older version of Holdfast wrote it.",
+            hint="Continue its run for a step with this version, and open the checkpoint that it writes.",
         ) from None
 
 
 KNOWN = ("step", "loss", "lanes", "seed", "threads", "digest")
-"""What is exported beside the states."""
+"""Exported beside the states."""
 HEADER_ALIGNMENT = 8
-"""The tensors begin at a multiple of it, so that they can be mapped into memory."""
+"""The tensors begin at a multiple of this, so that they can be mapped into memory."""
 DTYPES_OF_SAFETENSORS = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -252,14 +254,14 @@ DTYPES_OF_SAFETENSORS = {
 
 
 def to_torch(checkpoint: Checkpoint, path: Path) -> None:
-    """For `torch.load(path, weights_only=True)`: the states by their names, and what is known of the step."""
+    """Export for `torch.load(path, weights_only=True)`: the states by name, and what is known of the step."""
     with whole_file(path) as file:
         torch.save(_named(checkpoint), file)
 
 
 def to_dcp(checkpoint: Checkpoint, directory: Path) -> None:
-    """For `torch.distributed.checkpoint.load`, by torch's own writer: the same as in `to_torch`, under names
-    such as `model.layers.0.weight`. directory: must not exist, or be empty.
+    """Export for `torch.distributed.checkpoint.load`, with torch's own writer: the same contents as
+    `to_torch`, under names such as `model.layers.0.weight`. directory: must be empty or not exist.
     """
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -286,11 +288,11 @@ def _named(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def to_safetensors(checkpoint: Checkpoint, path: Path, *, part: str, told: Mapping[str, str]) -> None:
-    """The tensors of one part, a model's above all. told: what else goes into the metadata.
+    """Export the tensors of one part, usually a model's. told: additional metadata.
 
-    Eight bytes with the length of a JSON header, the header, and the tensors' bytes in row-major order
-    (github.com/huggingface/safetensors, "Format"). Tensors that share their memory are written once; which
-    name stands for which is in the metadata, as the library's own `save_model` has it.
+    The file has eight bytes with the length of a JSON header, the header, and the tensors' bytes in row-major
+    order (github.com/huggingface/safetensors, "Format"). Tensors that share their memory are written once.
+    The metadata say which name stands for which, as the library's own `save_model` does.
     """
     tensors, tied = _tensors(checkpoint, part)
     metadata = {"format": "pt", "step": str(checkpoint.step), "digest": checkpoint.digest, **told, **tied}
@@ -315,7 +317,9 @@ def to_safetensors(checkpoint: Checkpoint, path: Path, *, part: str, told: Mappi
 
 
 def _tensors(checkpoint: Checkpoint, part: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """The largest types first, so that each is aligned; and which names stand for others of them."""
+    """The tensors with the largest types first, so that each is aligned; and the names that
+    stand for others.
+    """
     found: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
     names: dict[tuple[object, ...], str] = {}

@@ -1,5 +1,5 @@
-"""A pack while it is written: in large pieces past the page cache, where the filesystem can do that, and then
-read back from the disk. The page cache would copy all of it, and crowd out what training needs there.
+"""A pack while it is written: in large pieces, past the page cache if the filesystem can do that, and then
+read back from the disk. The page cache would copy all of it, and crowd out pages that training needs.
 """
 
 import errno
@@ -13,31 +13,31 @@ from pathlib import Path
 import numpy as np
 
 BUFFER_BYTES = 4 << 20
-"""What is written at once, and read back at once. A multiple of what disks want pieces to be aligned to."""
+"""How much is written or read back at once. A multiple of the alignment that disks want."""
 ALIGNED_BYTES = 4096
 
 
 class ReadBack(Exception):
-    """The disk does not give back what was written."""
+    """The disk returns other data than were written."""
 
 
 class PackFile:
-    """A new file. Who has made it writes it, or closes it."""
+    """A new file. Its creator must write it or close it."""
 
     def __init__(self, path: Path, wait: Callable[[int], None] = lambda _: None) -> None:
-        """wait: until so many bytes may be written or read."""
+        """wait: blocks until this many bytes may be written or read."""
         self._wait = wait
         self._descriptor, self._is_direct = _created(path)
         try:
-            self._memory = memoryview(mmap.mmap(-1, BUFFER_BYTES))  # begins where a page does
+            self._memory = memoryview(mmap.mmap(-1, BUFFER_BYTES))  # aligned to a page
         except BaseException:
             os.close(self._descriptor)
             raise
         self._filled = self._flushed = 0
 
     def write(self, chunks: Sequence[memoryview]) -> None:
-        """All that will be in it: onto the disk, and back from there, which must not be the pages just
-        written. Raises `OSError` or `ReadBack`.
+        """Write the whole file to the disk, and read it back from there, not from the pages just written.
+        Raises `OSError` or `ReadBack`.
         """
         try:
             for chunk in chunks:
@@ -88,7 +88,7 @@ class PackFile:
             while offset < end:
                 a, b = max(begin, offset), min(end, offset + len(chunk))
                 if not _are_same(self._memory[a - begin : b - begin], chunk[a - offset : b - offset]):
-                    raise ReadBack("the disk gives back other bytes than were written")
+                    raise ReadBack("the disk returns other bytes than were written")
                 if offset + len(chunk) > end:
                     break
                 offset, chunk = next(rest, (self._flushed, memoryview(b"")))
@@ -104,7 +104,9 @@ class PackFile:
             done += got
 
     def _tolerant(self, work: Callable[[], int]) -> int:
-        """Some filesystems say only now that they have no such way past the cache."""
+        """Call `work`, again without direct I/O if it fails. Some filesystems refuse direct I/O only at this
+        point.
+        """
         try:
             return work()
         except OSError as error:
@@ -121,7 +123,7 @@ class PackFile:
 
 
 def _created(path: Path) -> tuple[int, bool]:
-    """A descriptor, and whether it goes past the page cache."""
+    """A descriptor, and whether it bypasses the page cache."""
     how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
         return os.open(path, how | os.O_EXCL | os.O_DIRECT, 0o666), True
@@ -132,7 +134,7 @@ def _created(path: Path) -> tuple[int, bool]:
 
 
 def _are_same(one: memoryview, other: memoryview) -> bool:
-    """Word by word, which takes an eighth of what it takes byte by byte."""
+    """Compare word by word, which takes an eighth of the time of byte by byte."""
     whole = len(one) - len(one) % 8
     first, second = (np.frombuffer(each[:whole], np.uint64) for each in (one, other))
     return np.array_equal(first, second) and one[whole:] == other[whole:]

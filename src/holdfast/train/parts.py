@@ -1,8 +1,9 @@
 """The parts of a sharded state's checkpoints: which of them make up a step, and how to cut them anew.
 
-Each rank of a replica keeps its part in a folder of its own, `shard-1-of-4`; one that has everything keeps it
-in the directory itself. A part says of every tensor that is cut where its piece lies in the whole. So a run
-can go on with another number of ranks: each reads the parts one after the other, and takes what is its own.
+Each rank of a replica keeps its part in a folder of its own, `shard-1-of-4`; a rank that has everything keeps
+it in the directory itself. For every tensor that is cut, a part says where its piece lies in the whole. So a
+run can resume with another number of ranks: each rank reads the parts one after the other, and takes its own
+pieces.
 """
 
 import copy
@@ -37,16 +38,16 @@ from holdfast.train.shards import Extent, TreePath, Wanted, extent_of, sharded_i
 from holdfast.train.storage_budget import StorageBudget
 
 OWN = RANKS_MAX + 1
-"""The preference of parts that fit this run's ranks as they are; other runs' have their number of ranks."""
+"""The preference of parts that fit this run's ranks as they are; that of others is their number of ranks."""
 UNNAMED_S_MAX = 86_400.0
-"""Where there are no locks: packs that no manifest names after so long were left by a writer that died."""
+"""Without locks, a pack that no manifest names after this time was left by a writer that died."""
 
 
-# ---- what a part says of itself --------------------------------------------------------------------------
+# ---- how a part describes itself -------------------------------------------------------------------------
 
 
 class CutTensor(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor of which a part has a piece. path: where it is. shape: of the whole."""
+    """A tensor of which a part has a piece. path: its place in the state. shape: of the whole."""
 
     path: TreePath
     shape: tuple[int, ...]
@@ -54,10 +55,10 @@ class CutTensor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartNote(msgspec.Struct, frozen=True):
-    """How a part belongs to the whole. rail: of its rank. cut: of each thing that was protected;
-    any tensor that is not named there is whole. history: which attempt to come to this step it is of; a run
-    that went back makes steps again, and parts of two attempts make no checkpoint. whole: the last step of
-    which its writer knew that all parts were durable; 0: of none.
+    """How a part belongs to the whole. rail: of its rank. cut: the cut tensors of each protected thing; all
+    other tensors are whole. history: the attempt that made this step; a run that went back makes steps again,
+    and parts of two attempts do not form a checkpoint. whole: the last step of which its writer knew that all
+    parts were durable; 0 if none.
     """
 
     mesh: MeshShape
@@ -70,7 +71,7 @@ class PartNote(msgspec.Struct, frozen=True):
 def described(
     mesh: MeshShape, rail: int, states: Sequence[Any], history: str, whole: int
 ) -> dict[str, object]:
-    """What a part says of itself. states: those of the things, with their sharded tensors."""
+    """The note that a part carries. states: those of the protected things, with their sharded tensors."""
     cut = tuple(
         tuple(
             CutTensor(path, tuple(tensor.shape), extent_of(tensor).offsets)
@@ -83,11 +84,11 @@ def described(
 
 
 def _note(found: Loaded) -> PartNote:
-    """Of a file that has everything: nothing is cut."""
+    """The note of a part. In a file that has everything, nothing is cut."""
     told = found.state.get("shards")
     states = found.state.get("state")
     if not isinstance(states, list):
-        raise Unsound("it holds no state that can be used")
+        raise Unsound("it holds no usable state")
     if told is None:
         return PartNote(MeshShape(), 0, ((),) * len(states))
     try:
@@ -97,16 +98,16 @@ def _note(found: Loaded) -> PartNote:
     if any(size < 1 for _, size in note.mesh.sizes):
         raise Unsound(f"it says that its mesh is {note.mesh}")
     if len(note.cut) != len(states):
-        raise Unsound(f"it says how {len(note.cut)} states are cut, and holds {len(states)}")
+        raise Unsound(f"it says how {len(note.cut)} states are cut, but holds {len(states)}")
     return note
 
 
-# ---- which parts there are -------------------------------------------------------------------------------
+# ---- listing parts ---------------------------------------------------------------------------------------
 
 
 def prune(directory: Path, keep: int) -> tuple[list[int], int]:
-    """Remove all checkpoints that are older than the newest `keep` that a run can resume from, and chunks
-    that none needs: the steps, and how many bytes of chunks that frees. Raises `OSError`.
+    """Remove all checkpoints older than the newest `keep` that a run can resume from, and chunks that none
+    needs. Returns the removed steps and how many bytes of chunks that frees. Raises `OSError`.
     """
     every = kept_steps(directory)
     usable = usable_steps(every, keep)
@@ -129,13 +130,13 @@ def prune(directory: Path, keep: int) -> tuple[list[int], int]:
 
 
 def _kept_in(folder: Path) -> DirectoryCheckpoints:
-    # A reader changes nothing, and has no record to tell of.
+    # A reader changes nothing, and has no record to write to.
     return DirectoryCheckpoints(folder, told=lambda *_, **__: None)
 
 
 class RunCheckpoints(DirectoryCheckpoints):
-    """Those of a run, as one of its ranks writes and reads them: its own part, and of what other numbers of
-    ranks kept, the pieces that are its own now.
+    """A run's checkpoints, as one of its ranks writes and reads them: its own part, and its pieces of parts
+    that another number of ranks kept.
     """
 
     def __init__(
@@ -166,7 +167,9 @@ class RunCheckpoints(DirectoryCheckpoints):
         return super().save(step, state, share)
 
     def _candidates(self) -> list[Candidate]:
-        """Of its own parts all, because others may see those of other ranks; else what is complete."""
+        """With this number of ranks: all own parts, because other ranks may see the rest. Else only complete
+        steps.
+        """
         ranks = self._mesh.ranks
         self._kept = {
             (kept.step, OWN if kept.ranks == ranks else kept.ranks): kept
@@ -188,25 +191,25 @@ class RunCheckpoints(DirectoryCheckpoints):
             if note.mesh == self._mesh:
                 return msgspec.structs.replace(found, preference=OWN, history=note.history, whole=note.whole)
             if not kept.is_complete:
-                raise Unsound(f"it has another mesh, and not all of its {kept.ranks} parts are there")
+                raise Unsound(f"it has another mesh, and some of its {kept.ranks} parts are missing")
         (joined,) = joined_stages(kept, self._wanted, self._own_stage)
         return msgspec.structs.replace(joined, preference=candidate.mark[1])
 
     def _own_stage(self, mesh: MeshShape) -> tuple[int]:
-        """Of the stages of that mesh, the one whose parts this rank needs."""
+        """The stage of that mesh whose parts this rank needs."""
         stages, own = mesh.size("pp"), self._mesh.size("pp")
         if stages != own:
             raise InputError(
-                f"The checkpoints in {self._root} have {stages} pipeline stages, and this run has {own}.",
-                hint="Go on with as many, or begin anew in another directory (--checkpoints).",
+                f"The checkpoints in {self._root} have {stages} pipeline stages, but this run has {own}.",
+                hint="Continue with as many, or begin anew in another directory (--checkpoints).",
             )
         return (self._mesh.place(self._rail)["pp"],)
 
     def _usable(self, steps: set[int]) -> set[int]:
-        """Those that all ranks have whose parts are kept here."""
+        """The steps that all ranks have whose parts are kept here."""
         folders = [folder_of(self._root, rail, self._mesh.ranks) for rail in range(self._mesh.ranks)]
         others = [of for folder in folders if (of := set(_kept_in(folder).steps()))]
-        # Of two attempts to come to a step, parts make no checkpoint.
+        # Parts of two attempts at a step do not form a checkpoint.
         return {
             step
             for step in steps.intersection(*others)
@@ -236,8 +239,8 @@ def joined_stages(
     stages_of: Callable[[MeshShape], Iterable[int]],
     map_location: str | torch.device = "cpu",
 ) -> list[Loaded]:
-    """The parts of a step as if one rank had written them, for each of these pipeline stages. One part after
-    the other is in memory. Raises `Unsound` or `OSError`.
+    """The parts of a step as if one rank had written them, for each of these pipeline stages. Only one part
+    at a time is in memory. Raises `Unsound` or `OSError`.
     """
     parts = {0: read(kept.paths[0], kept.step, map_location)}
     mesh = _note(parts[0]).mesh
@@ -255,7 +258,7 @@ def joined_stages(
 
 
 class _Target:
-    """A piece that is wanted, as far as it is there."""
+    """A wanted piece, filled as parts arrive."""
 
     def __init__(self, extent: Extent, like: torch.Tensor) -> None:
         self.extent = extent
@@ -264,7 +267,7 @@ class _Target:
         self._missing = self.tensor.numel()
 
     def take(self, piece: torch.Tensor, extent: Extent) -> None:
-        """What of the piece belongs here. Ranks may have the same one."""
+        """Copy what of the piece belongs here. Several ranks may have the same piece."""
         if extent in self._seen:
             return
         self._seen.add(extent)
@@ -281,7 +284,7 @@ class _Target:
 
 
 class _Joining:
-    """The state of one stage, made of the parts of its ranks."""
+    """The state of one stage, joined from the parts of its ranks."""
 
     def __init__(self, mesh: MeshShape, wanted: Wanted) -> None:
         self._mesh = mesh
@@ -296,7 +299,7 @@ class _Joining:
     def add(self, rail: int, part: Loaded) -> None:
         note = _note(part)
         if note.mesh != self._mesh or note.rail != rail:
-            raise Unsound(f"{part.place} is not of the same parts as the others")
+            raise Unsound(f"{part.place} does not belong to the same parts as the others")
         pieces: dict[tuple[int, TreePath], tuple[torch.Tensor, Extent]] = {}
         states: Any = part.state["state"]
         for number, cut in enumerate(note.cut):
@@ -308,7 +311,7 @@ class _Joining:
             shapes = {(number, each.path): each.shape for number, cut in enumerate(note.cut) for each in cut}
             self._states = [self._begun(number, (), state, shapes) for number, state in enumerate(states)]
         elif note.history != self._history:
-            raise Unsound(f"{part.place} is of another attempt to come to this step than the parts beside it")
+            raise Unsound(f"{part.place} is of another attempt at this step than the parts beside it")
         elif pieces.keys() != self._targets.keys():
             raise Unsound(f"{part.place} holds other tensors than the parts beside it")
         for key, (piece, extent) in pieces.items():
@@ -331,13 +334,13 @@ class _Joining:
         tree: Any,
         shapes: dict[tuple[int, TreePath], tuple[int, ...]],
     ) -> Any:
-        """The state with targets for what is cut, and with what is wanted of all else."""
+        """The state with targets for the tensors that are cut, and the wanted pieces of all others."""
         if isinstance(tree, torch.Tensor):
             shape = shapes.get((number, path))
             if shape is None:
                 extent = self._wanted(number, path, tuple(tree.shape))
                 return tree if extent is None else tree[_slices(*_span(extent))].clone()
-            # The first rank's piece is the largest, or as large as any.
+            # The first rank's piece is at least as large as any other.
             if math.prod(shape) > tree.numel() * self._mesh.ranks:
                 raise Unsound(_gaps(path))
             extent = self._wanted(number, path, shape) or Extent((0,) * len(shape), shape)

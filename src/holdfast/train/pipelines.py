@@ -1,9 +1,9 @@
-"""A lane that goes through the stages of a pipeline, by a schedule of torch's.
+"""Takes a lane through the stages of a pipeline, with one of torch's schedules.
 
-The schedule cuts the lane into microbatches, sends them from stage to stage, and calls backward on each. What
-is left to do here: gradients and losses become the lane's share of the step's mean, and a stage knows by
-itself what it will receive. torch's stages tell each other that before their first microbatch; but where a
-process takes the place of a lost one, that is not the first one of the others.
+The schedule cuts the lane into microbatches, sends them from stage to stage, and calls backward on each. Two
+tasks are left to this module: gradients and losses become the lane's share of the step's mean, and each stage
+knows by itself what it will receive. torch's stages exchange that before their first microbatch; but if a
+process replaces a lost one, its first microbatch is not the others' first.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,15 +24,19 @@ from holdfast.record.errors import InputError
 from holdfast.train.mesh import MeshGroup
 
 _ON_A_DEVICE = (ScheduleGPipe, Schedule1F1B)
-"""Others ask for what they need much later: an exchange that waits for it would hold up those behind it."""
+"""Other schedules post receives long before they need them, and such an exchange would block
+those behind it.
+"""
 _SCHEDULES = (*_ON_A_DEVICE, ScheduleInterleaved1F1B, ScheduleLoopedBFS)
-"""Those whose backward passes are whole. Others compute the gradients of weights later, without the hooks by
-which they are noticed."""
+"""Schedules whose backward passes are whole. Others compute the gradients of weights later, without calling
+the hooks that notice them.
+"""
 _HAS_MODES = hasattr(_utils, "InferenceMode")
-"""Before torch 2.13 a stage that was told its shapes asked nobody for them, but still greeted its neighbours
-before the first microbatch."""
+"""Before torch 2.13, a stage that had its shapes did not ask for them, but still greeted its neighbours
+before the first microbatch.
+"""
 _KEPT = "_holdfast_pipeline"
-"""Where a schedule has its pipeline."""
+"""The attribute in which a schedule keeps its pipeline."""
 _SHAPES_HINT = (
     'Give PipelineStage input_args and output_args, torch.empty(..., device="meta") in the shape of '
 )
@@ -40,7 +44,7 @@ _SHAPES_HINT += "a microbatch's, with requires_grad=True between two stages."
 
 
 class Pipeline:
-    """A schedule, and the stages of it that this process has."""
+    """A schedule, and this process's stages of it."""
 
     def __init__(self, schedule: Any) -> None:
         self._schedule = schedule
@@ -62,7 +66,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, schedule: Any) -> Self:
-        """Made, and checked, at its first lane."""
+        """The pipeline of a schedule, made and checked at its first lane."""
         found: Self | None = getattr(schedule, _KEPT, None)
         if found is None:
             found = cls(schedule)
@@ -78,8 +82,8 @@ class Pipeline:
     def step(
         self, share: float, inputs: Sequence[Any], target: Any, told: Mapping[str, Any]
     ) -> list[torch.Tensor]:
-        """One lane. share: what its gradients are multiplied by. Returns losses whose sum is the lane's; only
-        the last stage has any.
+        """Run one lane. share: the factor for its gradients. Returns losses whose sum is the lane's; only the
+        last stage has any.
         """
         is_first, is_last = (
             any(getattr(stage, place) for stage in self._stages) for place in ("is_first", "is_last")
@@ -103,7 +107,7 @@ class Pipeline:
             except RuntimeError as error:
                 if error.__cause__ is None:
                     raise
-                raise error.__cause__ from None  # torch has wrapped what a stage raised
+                raise error.__cause__ from None  # torch wraps the error that a stage raised
         return [loss.detach() / parts for loss in losses]
 
 
@@ -129,7 +133,7 @@ def _check(stage: Any) -> None:
 
 
 def _told(stage: Any) -> tuple[Sequence[Any], Sequence[Any]] | None:
-    """What the stage takes and gives, as its maker said; None where torch would find out by itself."""
+    """The stage's inputs and outputs, as the script declared them; None if torch would find out by itself."""
     if _HAS_MODES:
         meta = stage._user_meta
         is_told = not _utils.InferenceMode.needs_dynamic(meta, True)  # type: ignore[attr-defined, unused-ignore]
@@ -138,7 +142,7 @@ def _told(stage: Any) -> tuple[Sequence[Any], Sequence[Any]] | None:
 
 
 def _settle(stage: Any) -> None:
-    """Have the stage go by what it was told, and ask no other."""
+    """Make the stage use its declared shapes without asking other stages."""
     if _HAS_MODES:
         stage._inference_mode = _utils.InferenceMode.STATIC  # type: ignore[attr-defined, unused-ignore]
     else:
@@ -146,7 +150,7 @@ def _settle(stage: Any) -> None:
 
 
 def _checked(stage: Any) -> Callable[..., None]:
-    """What the next stage gets is what it waits for."""
+    """A hook that checks that the stage's outputs are what the next stage waits for."""
     _, outputs_told = _told(stage) or ((), ())
     told = [(tuple(meta.shape), meta.dtype) for meta in outputs_told]
 
@@ -155,7 +159,7 @@ def _checked(stage: Any) -> Callable[..., None]:
         given = [(tuple(one.shape), one.dtype) for one in outputs if isinstance(one, torch.Tensor)]
         if not stage.is_last and given != told:
             raise InputError(
-                f"Stage {stage.stage_index} of the pipeline gives {given}, and was told {told}.",
+                f"Stage {stage.stage_index} of the pipeline gives {given}, but was told {told}.",
                 hint=_SHAPES_HINT,
             )
 
@@ -163,12 +167,12 @@ def _checked(stage: Any) -> Callable[..., None]:
 
 
 def _tell_nobody(*_: Any) -> None:
-    """In the place of what stages ask each other before the first microbatch."""
+    """Replaces torch's exchange between stages before the first microbatch; does nothing."""
 
 
 @contextmanager
 def _scaled(schedule: Any, factor: float) -> Iterator[None]:
-    """Gradients are multiplied at the loss, not divided in the end: for powers of two that is the same."""
+    """Multiply gradients at the loss instead of dividing at the end: for powers of two that is the same."""
     loss_fn, scale_grads = schedule._loss_fn, schedule.scale_grads
     schedule._loss_fn, schedule.scale_grads = _with_scaled_gradient(loss_fn, factor), False
     try:

@@ -1,8 +1,8 @@
 """Places that checkpoints are copied to and fetched from: a directory, or a prefix in object storage.
 
-A place holds objects under keys, each put there whole or not at all. What the keys are is that of a run's
-directory: manifests, and packs in folders of chunks. Beside them are notes of who is writing
-(`writing/TOKEN`), and of the run that the place belongs to. Needs no torch.
+A place holds objects under keys; each write is atomic. The keys are laid out like a run's directory:
+manifests, and packs in folders of chunks. Besides these there are notes of writers (`writing/TOKEN`) and of
+the run that the place belongs to. Needs no torch.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from holdfast.train.pack_file import PackFile, ReadBack
 from holdfast.train.whole_file import is_left_behind, part_of
 
 WRITING = "writing"
-"""The folder of notes of who is writing."""
+"""The folder of the writers' notes."""
 OWNER = "run.json"
 """The note of the run that a place belongs to."""
 PART = r"(?P<part>(?:shard-(?:0|[1-9][0-9]{0,3})-of-[1-9][0-9]{0,3}/)?)"
-"""The folder of a rank's part; empty: of what is whole."""
+"""The folder of a rank's part; empty for a whole state."""
 _KEY = re.compile(
     rf"{PART}(?:step-(?:[0-9]{{12}}|[1-9][0-9]{{12,}})\.checkpoint|{FOLDER}/[0-9a-f]{{16}}-[0-9]{{6}}\.pack)"
     rf"|{WRITING}/[0-9a-f]{{16}}"
@@ -33,9 +33,7 @@ PLACE_HINT = "Name a directory, or s3://BUCKET/PREFIX."
 
 
 class StoredObject(NamedTuple):
-    """What a listing tells of an object. version: changes with its content. modified_s: by the clock of the
-    place.
-    """
+    """An object in a listing. version: changes with its content. modified_s: by the clock of the place."""
 
     size_bytes: int
     modified_s: float
@@ -43,8 +41,8 @@ class StoredObject(NamedTuple):
 
 
 class StorageTrouble(OSError):
-    """A place cannot be used at the moment, or at all. is_mistake: not at all, as if it does not exist.
-    is_denied: it does not let this user in.
+    """A place cannot be used at the moment, or at all. is_mistake: not at all, for example because it does
+    not exist. is_denied: it denies this user access.
     """
 
     def __init__(self, why: str, *, is_mistake: bool = False, is_denied: bool = False) -> None:
@@ -54,28 +52,28 @@ class StorageTrouble(OSError):
 
 
 class Storage(Protocol):
-    """Where objects are kept. All of it may raise `OSError`; a missing object, `FileNotFoundError`."""
+    """A store of objects. Every method may raise `OSError`; a missing object raises `FileNotFoundError`."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name for messages."""
 
     def listed(self, folder: str = "") -> dict[str, StoredObject]:
-        """By key, all objects that checkpoints have, or those of a folder. What was put before is seen."""
+        """All objects of checkpoints by key, or those of a folder. Earlier writes are visible."""
 
     def read(self, key: str) -> bytes: ...
 
     def write(self, key: str, data: bytes | bytearray) -> None:
-        """Durable and whole when this returns, in place of what was there."""
+        """Write an object, replacing an older one. It is durable and complete when this returns."""
 
     def remove(self, keys: Collection[str]) -> None:
-        """What is not there does no harm."""
+        """Remove objects. Missing ones are ignored."""
 
     def writing(self, part: str) -> AbstractContextManager[Lock]:
-        """While it lasts, no other process of this kind of place removes packs of the part."""
+        """While this lasts, no other process that uses this kind of place removes packs of the part."""
 
     def collecting(self, part: str) -> AbstractContextManager[Lock]:
-        """`held`: nobody is writing to the part who would not leave a note."""
+        """`held`: every process that writes to the part leaves a note."""
 
 
 def is_key(key: str) -> bool:
@@ -94,14 +92,14 @@ class DirectoryStorage:
 
     def listed(self, folder: str = "") -> dict[str, StoredObject]:
         if any(path.is_symlink() and not path.exists() for path in (self._root, *self._root.parents)):
-            raise StorageTrouble("a link on the way to it leads nowhere")  # no proof that nothing is there
+            raise StorageTrouble("a link in its path is broken")  # checkpoints may still exist behind it
         found: dict[str, StoredObject] = {}
         for part in [folder] if folder else ["", *self._folders()]:
             with contextlib.suppress(FileNotFoundError), os.scandir(self._root / part) as entries:
                 for entry in entries:
                     key = f"{part}/{entry.name}" if part else entry.name
                     if is_key(key):
-                        with contextlib.suppress(FileNotFoundError):  # removed since
+                        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                             told = entry.stat()
                             version = f"{told.st_ino}-{told.st_mtime_ns}"
                             found[key] = StoredObject(told.st_size, told.st_mtime, version)
@@ -122,7 +120,7 @@ class DirectoryStorage:
     def write(self, key: str, data: bytes | bytearray) -> None:
         path = self._root / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        if key.endswith(".pack"):  # a new name, that nothing refers to yet
+        if key.endswith(".pack"):  # a new name that nothing refers to yet
             try:
                 PackFile(path).write([memoryview(data)])
             except ReadBack as error:
@@ -152,7 +150,7 @@ class DirectoryStorage:
     def collecting(self, part: str) -> Iterator[Lock]:
         folder = self._root / part / FOLDER
         if not folder.is_dir():
-            yield "busy"  # nothing is there to be removed
+            yield "busy"  # there is nothing to remove
             return
         with locked(folder, exclusively=True) as held:
             self._remove_left_behind(self._root / part)
@@ -161,8 +159,8 @@ class DirectoryStorage:
 
     @staticmethod
     def _remove_left_behind(folder: Path) -> None:
-        """What killed writers left of manifests and notes."""
-        with contextlib.suppress(OSError):  # it stays: no harm
+        """Remove incomplete manifests and notes of killed writers."""
+        with contextlib.suppress(OSError):  # harmless if it stays
             for one in folder.iterdir():
                 if _LEFT.fullmatch(one.name) and is_left_behind(one):
                     one.unlink(missing_ok=True)

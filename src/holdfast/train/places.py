@@ -1,4 +1,4 @@
-"""Which place it is that a user has named. Needs no torch."""
+"""Opens the place that a user named. Needs no torch."""
 
 import re
 from pathlib import Path
@@ -12,15 +12,15 @@ _SLIP = re.compile(r"[A-Za-z0-9]+:/")
 
 
 def opened_place(text: str, *, request_s: float | None = None) -> Storage:
-    """The place that a user has named. request_s: how long one request may take, if not as long as a pack
-    takes. Raises `InputError`.
+    """The place that a user named. request_s: how long one request may take; by default long enough for a
+    pack. Raises `InputError`.
     """
     scheme, separator, rest = text.partition("://")
     if not text or (not separator and _SLIP.match(text)):
         raise InputError(f"{text!r} does not name a place for checkpoints.", hint=PLACE_HINT)
     if not separator:
         return DirectoryStorage(Path(text))
-    if "@" in rest.partition("/")[0]:  # not repeated: logs keep what is said
+    if "@" in rest.partition("/")[0]:  # do not quote it: logs would keep the secret
         raise InputError(
             "A place for checkpoints must not be named with credentials.",
             hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and name s3://BUCKET/PREFIX.",

@@ -1,4 +1,4 @@
-"""A proof that a run can go on from its newest checkpoint: here, or where it is kept in object storage."""
+"""Proves that a run can resume from its newest checkpoint, in a directory or in object storage."""
 
 import shlex
 import tempfile
@@ -32,11 +32,11 @@ from holdfast.train.proving import (
 )
 
 LOOKS_MAX = 8
-"""How often a directory is looked at again because a checkpoint in it was gone before it was held."""
+"""How often a directory is listed again because a checkpoint in it was gone before it was held."""
 
 
 class ProofRequest(NamedTuple):
-    """What the user has written."""
+    """The user's command."""
 
     run_or_path: str
     words: tuple[str, ...]
@@ -44,7 +44,7 @@ class ProofRequest(NamedTuple):
     steps_max: int
 
     def command(self, *flags: str, words: tuple[str, ...] | None = None) -> str:
-        """The same, with other flags or words."""
+        """The same command with other flags or words."""
         named = ("--run", self.run) if self.run else ()
         given = self.words if words is None else words
         return shlex.join(("holdfast", "checkpoint", "prove", *named, *flags, self.run_or_path, *given))
@@ -59,13 +59,15 @@ class ProofRecord(NamedTuple):
 
     @classmethod
     def of(cls, store: Store, name: str) -> "ProofRecord":
-        """Of a step that was done again, the last counts."""
+        """The record of a run. If a step was done again, the last time counts."""
         found = store.select(Selection(run=name, kinds=("step.witnessed",))) if name else ()
         return cls(store, name, {one.step: one for one in found if isinstance(one, StepWitnessed)})
 
 
 def proven_in(root: Path, known: ProofRecord, asked: ProofRequest) -> CheckpointProof:
-    """While it lasts, the run removes nothing that is computed with."""
+    """Prove the newest checkpoint of a directory. Meanwhile the run does not remove the
+    checkpoints it uses.
+    """
     with ExitStack() as holding:
         for _ in range(LOOKS_MAX):
             try:
@@ -76,11 +78,11 @@ def proven_in(root: Path, known: ProofRecord, asked: ProofRequest) -> Checkpoint
                 raise InputError(f"Cannot read {root}: {error.strerror}.", hint=ACCESS_HINT) from None
             holding.enter_context(held(root, plan.steps))
             if all(manifest_path(root, step).exists() for step in plan.steps):
-                break  # else the run was quicker to remove one as old
+                break  # else the run has already removed one as old
         try:
             proof = _computed(plan, root, known, asked)
         except InputError:
-            # A script that finds nothing to load ends like one that was given other arguments.
+            # A script that finds nothing to load fails like one with wrong arguments.
             fault = _fault_in(root, plan)
             if not fault:
                 raise
@@ -91,7 +93,7 @@ def proven_in(root: Path, known: ProofRecord, asked: ProofRequest) -> Checkpoint
 
 
 def _fault_in(root: Path, plan: ProofPlan) -> str:
-    """What is wrong with a checkpoint that the proof takes; empty: nothing."""
+    """The fault of a checkpoint that the proof uses; empty if there is none."""
     for kept in kept_steps(root):
         is_taken = kept.step in plan.steps and kept.ranks == 1
         if is_taken and (fault := fault_of(kept, is_thorough=True)):
@@ -101,13 +103,15 @@ def _fault_in(root: Path, plan: ProofPlan) -> str:
 
 def _removed(plan: ProofPlan, asked: ProofRequest) -> InputError:
     return InputError(
-        f"A checkpoint that the proof of step {plan.step} takes was removed meanwhile: there are newer ones.",
+        f"A checkpoint that the proof of step {plan.step} uses was removed meanwhile: there are newer ones.",
         hint=f"Try again: {asked.command()}",
     )
 
 
 def proven_at(place: Storage, known: ProofRecord, asked: ProofRequest, home: Path) -> CheckpointProof:
-    """What is computed with is fetched into the home, and gone again when this returns."""
+    """Prove the newest checkpoint of a place. Checkpoints are fetched into the home, and
+    removed on return.
+    """
     with troubles_told(place):
         there = [kept for kept in steps_in(place.listed()) if kept.is_complete]
     provable = [ProvableStep(one.step, len(one.keys), f"{place.name}/{one.pattern}") for one in there]
@@ -132,7 +136,7 @@ def proven_at(place: Storage, known: ProofRecord, asked: ProofRequest, home: Pat
 
 
 def _computed(plan: ProofPlan, root: Path, known: ProofRecord, asked: ProofRequest) -> CheckpointProof:
-    """With the script, from the checkpoints in this directory. Raises `InputError`."""
+    """Compute with the script, from the checkpoints in this directory. Raises `InputError`."""
     with tempfile.TemporaryDirectory(prefix="holdfast-prove-") as directory:
         order = ReplayOrder(
             step=plan.computed, lane=None, result=f"{directory}/result.json", begins=plan.begun

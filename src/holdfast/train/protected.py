@@ -1,6 +1,6 @@
-"""What a run protects: a model, its optimizers, schedulers and whatever else has a state, as one thing.
+"""What a run protects: a model, its optimizers, schedulers and everything else with a state, as one object.
 
-It can be compared, taken apart into tensors, sent, verified and put back bit by bit.
+It can be compared, taken apart into tensors, sent, verified and restored bit by bit.
 """
 
 import ctypes
@@ -22,12 +22,12 @@ from holdfast.train.skeleton import described, is_dense, take_apart
 FINGERPRINT_WORDS = 1 << 15
 """How many words are weighed together; their products stay in a core's cache."""
 FINGERPRINT_ROWS = {"cpu": 1, "cuda": 64}
-"""How many times as many are looked at at once: a GPU wants more to do at a time."""
+"""How many such rows are processed at once: a GPU needs more work at a time."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A scheduler, a GradScaler, an average of weights: anything that can say and take back what it is."""
+    """Anything that can save and load its state: a scheduler, a GradScaler, an average of weights."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -48,7 +48,7 @@ class Buffer:
 
     @property
     def is_persistent(self) -> bool:
-        """Others are caches: no part of the state."""
+        """Whether it is part of the state; other buffers are caches."""
         return self.key not in self.module._non_persistent_buffers_set
 
     def put(self, tensor: torch.Tensor) -> None:
@@ -56,7 +56,7 @@ class Buffer:
 
 
 class Protected:
-    """The things one run protects, in the order in which they were given."""
+    """The things that a run protects, in the order in which they were given."""
 
     def __init__(self, things: Sequence[object], moving: Sequence[str] = ()) -> None:
         self.models = [thing for thing in things if isinstance(thing, nn.Module)]
@@ -92,7 +92,7 @@ class Protected:
         return self.parameters[0].device
 
     def _parameters(self) -> Iterator[nn.Parameter]:
-        """Each one once, tied ones too."""
+        """Each parameter once, tied ones too."""
         seen: set[int] = set()
         for model in self.models:
             for parameter in model.parameters():
@@ -104,7 +104,7 @@ class Protected:
         return [one for one in optimized if one.requires_grad and id(one) not in self._known]
 
     def _check_optimized(self) -> None:
-        """What is optimized must be reduced, or each member would go its own way."""
+        """Raise unless all optimized parameters are reduced; otherwise members would diverge."""
         strangers = self._strangers(self._optimized)
         if strangers:
             shape = tuple(strangers[0].shape)
@@ -115,7 +115,7 @@ class Protected:
             )
 
     def check_unchanged(self) -> None:
-        """A member that joins later has what protect() was told of, and nothing that was done since."""
+        """Raise if parameters changed since protect(): a member that joins later has only those."""
         present = _optimized_by(self.optimizers)
         if len(present) != len(self._optimized):
             raise InputError(
@@ -150,7 +150,7 @@ class Protected:
         return moving
 
     def names(self) -> list[str]:
-        """What each thing is, by the word a person would look for: `model`, `optimizer`, or its class.
+        """The name of each thing, as a user would look for it: `model`, `optimizer`, or its class.
 
         Several of a kind have numbers, from 0, in the order in which they were given.
         """
@@ -163,17 +163,17 @@ class Protected:
         return names
 
     def states(self) -> list[dict[str, Any]]:
-        """The live state: tensors in it are the things' own, not copies."""
+        """The live state: its tensors are the things' own, not copies."""
         return [thing.state_dict() for thing in self._things]
 
     def tree(self) -> list[dict[str, Any]]:
-        """The same, with the local parts of what is sharded."""
+        """The same, with the local parts of sharded tensors."""
         found = self.states()
         return [shards.locals_of(part) for part in found] if self.is_sharded else found
 
     def wanted(self) -> shards.Wanted:
-        """Which pieces this process has of the tensors in a state."""
-        # An optimizer has noted nothing yet; what it will note of a parameter is cut as that is.
+        """A function that tells which piece this process has of a tensor in a state."""
+        # An optimizer has no state yet; its state of a parameter will be cut like the parameter.
         parameters = {
             number: _optimized_by([thing])
             for number, thing in enumerate(self._things)
@@ -196,8 +196,8 @@ class Protected:
             if tuple(tensor.shape) != shape:
                 raise InputError(
                     f"The checkpoint does not fit what is protected: {'.'.join(map(str, path))} has shape "
-                    f"{shape} there, and {tuple(tensor.shape)} here.",
-                    hint="Go on with the same model and optimizer, or begin anew in another directory "
+                    f"{shape} there but {tuple(tensor.shape)} here.",
+                    hint="Continue with the same model and optimizer, or begin anew in another directory "
                     "(--checkpoints).",
                 )
             return shards.extent_of(tensor)
@@ -205,7 +205,7 @@ class Protected:
         return find
 
     def put_back(self, state: Sequence[dict[str, Any]], *, as_it_lies: bool = False) -> None:
-        """as_it_lies: its tensors are on the devices on which whoever made it has them."""
+        """Load a state. as_it_lies: its tensors are on the same devices as in the process that made it."""
         for thing, part in zip(self._things, state, strict=True):
             if self.is_sharded and isinstance(thing, nn.Module):
                 part = shards.model_state(part, thing.state_dict())
@@ -216,7 +216,7 @@ class Protected:
                 _restore_exactly(thing, part, as_it_lies)
 
     def parts(self) -> dict[str, str]:
-        """A digest of each part, by a name that a person recognises."""
+        """A digest of each part, by a name that a user recognises."""
         parts: dict[str, Any] = {}
         for number, (thing, part) in enumerate(zip(self._things, self.tree(), strict=True)):
             name = f"{type(thing).__name__} {number}"
@@ -227,7 +227,7 @@ class Protected:
         return dict(zip(parts, digests(list(parts.values())), strict=True))
 
     def digest(self) -> str:
-        """Of every byte that is protected: equal where the state is and, but for chance, only there."""
+        """A hash of every protected byte: equal for equal states and, but for chance, only for these."""
         return digest(self.tree())
 
 
@@ -266,7 +266,7 @@ def _check_kinds(models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -
     for optimizer in optimizers:
         if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
             raise InputError(
-                f"{type(optimizer).__name__} cannot be used: gradients are computed once, and dense.",
+                f"{type(optimizer).__name__} cannot be used: a step computes gradients once, and dense ones.",
                 hint="Take another optimizer.",
             )
 
@@ -275,7 +275,7 @@ def _check_parameters(parameters: Sequence[nn.Parameter]) -> None:
     if not parameters:
         raise InputError(
             "No parameter of the protected model requires a gradient.",
-            hint="Unfreeze what is to be trained before protect().",
+            hint="Unfreeze the parameters to be trained before protect().",
         )
     if any(nn.parameter.is_lazy(parameter) or parameter.is_meta for parameter in parameters):
         raise InputError(
@@ -291,7 +291,7 @@ def _check_parameters(parameters: Sequence[nn.Parameter]) -> None:
 
 
 def _buffers(models: Sequence[nn.Module]) -> Iterator[Buffer]:
-    """Each one once. One model's names are its own; those of several are told apart by number."""
+    """Each buffer once. With several models, a number is put before the name."""
     seen: set[int] = set()
     for number, model in enumerate(models):
         prefix = f"{number}." if len(models) > 1 else ""
@@ -303,12 +303,12 @@ def _buffers(models: Sequence[nn.Module]) -> Iterator[Buffer]:
 
 
 def _restore_exactly(optimizer: Optimizer, part: dict[str, Any], as_it_lies: bool) -> None:
-    """load_state_dict casts state to the parameter's type, and moves it to its device; what was of another
-    type, or elsewhere, comes back as it was.
+    """Restore the types and devices that load_state_dict changes: it casts state to the parameter's type, and
+    moves it to the parameter's device.
     """
     parameters = _optimized_by([optimizer])
     for index, saved in part["state"].items():
-        if not isinstance(index, int):  # some optimizers keep what is nobody's own, and that is not cast
+        if not isinstance(index, int):  # some optimizers also keep shared state, which is not cast
             continue
         present = optimizer.state[parameters[index]]
         for key, value in saved.items():
@@ -323,14 +323,14 @@ def _restore_exactly(optimizer: Optimizer, part: dict[str, Any], as_it_lies: boo
 
 
 def digest(tree: Any) -> str:
-    """Of structure and contents: over fingerprints of the tensors, which are computed where the tensors are,
-    because a cryptographic hash of them would take minutes where this takes a fraction of a second.
+    """A digest of structure and contents. It covers fingerprints of the tensors, computed where the tensors
+    are: a cryptographic hash of them would take minutes instead of a fraction of a second.
     """
     return digests([tree])[0]
 
 
 def digests(trees: Sequence[Any]) -> list[str]:
-    """Of several trees at once: the host waits for a device once, and not for every tensor."""
+    """Digests of several trees: the host waits for a device once, and not for every tensor."""
     apart = [take_apart(tree) for tree in trees]
     prints = iter(fingerprints([tensor for _, tensors in apart for tensor in tensors]))
     found = []
@@ -352,7 +352,7 @@ def fingerprint(tensor: torch.Tensor) -> int:
 
 
 def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Of each one, on whichever device it is."""
+    """The fingerprint of each tensor, on whichever device it is."""
     found = [0] * len(tensors)
     places: dict[torch.device, list[int]] = {}
     for number, tensor in enumerate(tensors):
@@ -367,24 +367,24 @@ def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 def _whole_words(raw: torch.Tensor) -> torch.Tensor:
     words = raw[: raw.numel() // 4 * 4]
-    return words.clone() if words.storage_offset() % 4 else words  # it must begin where a word does
+    return words.clone() if words.storage_offset() % 4 else words  # it must be aligned to a word
 
 
 def _rest(raw: torch.Tensor) -> int:
-    """What is left behind the last whole word, as a number."""
+    """The bytes after the last whole word, as a number."""
     rest = raw[raw.numel() // 4 * 4 :]
     return sum(byte << 8 * position for position, byte in enumerate(rest.tolist())) if len(rest) else 0
 
 
 def weights(raw: torch.Tensor) -> torch.Tensor:
-    """What a fingerprint is made of, on the tensor's own device, of bytes that are whole words."""
+    """The weighed sums of a fingerprint, on the tensor's own device, from bytes that are whole words."""
     return _weighed(raw.view(torch.int32))
 
 
 def folded(weights_of: Sequence[torch.Tensor], rests: Sequence[int] | None = None) -> tuple[int, ...]:
     """The fingerprints of several pieces of one device's memory, which the host waits for once.
 
-    rests: what each of them has beyond whole words.
+    rests: the remainder of each beyond whole words.
     """
     if not weights_of:
         return ()
@@ -413,18 +413,18 @@ def _weighed(words: torch.Tensor) -> torch.Tensor:
 
 
 def memory_of(tensor: torch.Tensor) -> bytes:
-    """A copy of the tensor's bytes, from wherever they are; without numpy, which torch can do without."""
+    """A copy of the tensor's bytes, from any device; without numpy, which torch does not need."""
     raw = bytes_of(tensor.cpu())
     return ctypes.string_at(raw.data_ptr(), raw.numel())
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bytes as a flat tensor, without a copy where it is contiguous."""
+    """The tensor's bytes as a flat tensor, without a copy if it is contiguous."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
 def memory_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of its memory in their order there, without a copy where its elements fill it."""
+    """The bytes of its memory in memory order, without a copy if its elements fill it."""
     if tensor.is_contiguous() or not is_dense(tensor):
         return bytes_of(tensor)
     flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())

@@ -1,5 +1,5 @@
-"""Whether a run can really go on from a checkpoint: a fresh process loads it, computes what the run has
-computed, and comes to the same.
+"""Whether a run can really resume from a checkpoint: a fresh process loads it, computes what the run has
+computed, and must come to the same result.
 
 Hashes tell whether bytes are what was written. They do not tell whether what was written was right.
 """
@@ -18,13 +18,13 @@ from holdfast.run.replaying import Recomputed
 from holdfast.train.kept import kept_steps
 
 Way = Literal["after", "before"]
-"""after: the step after it is computed, of which the record has the result. before: the steps that led to it
-are computed again, from the checkpoint before or from the run's beginning.
+"""after: compute the step after the checkpoint, whose result is in the record. before: compute again the
+steps that led to it, from the previous checkpoint or from the run's beginning.
 """
 
 
 class ProvableStep(NamedTuple):
-    """A checkpoint, as so many ranks kept it. place: for people."""
+    """A checkpoint, as this many ranks kept it. place: for messages."""
 
     step: int
     ranks: int
@@ -32,8 +32,8 @@ class ProvableStep(NamedTuple):
 
 
 class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a checkpoint is proven. computed: the last step that is computed. begun: the step that this begins
-    from; 0: the run's beginning.
+    """How a checkpoint is proven. computed: the last step that is computed. begun: the step that the
+    computation begins from; 0: the run's beginning.
     """
 
     step: int
@@ -44,12 +44,12 @@ class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> frozenset[int]:
-        """The checkpoints that it takes."""
+        """The checkpoints that the proof uses."""
         return frozenset({self.step, self.begun} - {0})
 
 
 class CheckpointProof(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. reason: a sentence, also where it is proven."""
+    """The result of a proof. reason: a sentence, also if it is proven."""
 
     step: int
     place: str
@@ -59,7 +59,9 @@ class CheckpointProof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FarCheckpoints(InputError):
-    """None can be proven in so few steps. steps: with how many one could; None: with none."""
+    """No checkpoint can be proven in this few steps. steps: how many would suffice for one; None: no number
+    does.
+    """
 
     def __init__(self, sentence: str, steps: int | None) -> None:
         super().__init__(sentence, hint="Wait for the run's next step.")
@@ -67,7 +69,9 @@ class FarCheckpoints(InputError):
 
 
 def plan_proof(root: Path, witnessed: Mapping[int, StepWitnessed], steps_max: int) -> ProofPlan:
-    """Of the newest checkpoint that can be proven in so many steps. Raises `InputError`, or `OSError`."""
+    """Plan the proof of the newest checkpoint that can be proven in this many steps. Raises `InputError` or
+    `OSError`.
+    """
     found = [(one.step, one.ranks, one.place) for one in kept_steps(root) if one.is_complete]
     return plan_among([ProvableStep(*one) for one in found], str(root), witnessed, steps_max)
 
@@ -75,7 +79,7 @@ def plan_proof(root: Path, witnessed: Mapping[int, StepWitnessed], steps_max: in
 def plan_among(
     kept: Sequence[ProvableStep], root: str, witnessed: Mapping[int, StepWitnessed], steps_max: int
 ) -> ProofPlan:
-    """The same of complete checkpoints, the oldest first, wherever they are."""
+    """Plan among complete checkpoints in any place, given oldest first."""
     if not kept:
         raise InputError(
             f"There is no checkpoint in {root}.",
@@ -92,7 +96,7 @@ def plan_among(
     if found is None:
         ends = [0, *(one.step for one in whole)]
         raise FarCheckpoints(
-            f"The record has nothing that was computed from the checkpoints in {root}, and the one before is "
+            f"The record has no step computed from the checkpoints in {root}, and the previous one is "
             f"more than {steps_max} steps away.",
             min((step - before for before, step in pairwise(ends) if step > before), default=None),
         )
@@ -116,7 +120,7 @@ def refuted(plan: ProofPlan, reason: str) -> CheckpointProof:
 
 
 def judge_proof(plan: ProofPlan, found: Recomputed, witness: StepWitnessed | None) -> CheckpointProof:
-    """witness: what the record says of the step that was computed."""
+    """witness: the record's entry of the step that was computed."""
     reason = _difference(plan, found, witness)
     if not reason:
         match plan.way:
@@ -133,10 +137,10 @@ def judge_proof(plan: ProofPlan, found: Recomputed, witness: StepWitnessed | Non
 
 
 def _difference(plan: ProofPlan, found: Recomputed, witness: StepWitnessed | None) -> str:
-    """What is not as it should be; empty: nothing."""
+    """What differs from the run; empty if nothing does."""
     if found.begun != plan.begun:
-        what = f"step {plan.begun} could not be loaded" if plan.begun else "step 0 could not be begun with"
-        return f"{what}: the script went on from step {found.begun}"
+        what = f"step {plan.begun} could not be loaded" if plan.begun else "it did not begin at step 0"
+        return f"{what}: the script resumed from step {found.begun}"
     match plan.way:
         case "after":
             assert witness is not None

@@ -1,6 +1,6 @@
-"""Random numbers that do not depend on who draws them: every lane of every step has its own beginning.
+"""Random numbers that do not depend on which member draws them: every lane of every step has its own seed.
 
-Covers torch (CPU and every CUDA device), Python's `random`, and numpy's global generator where it is loaded.
+Covers torch (CPU and every CUDA device), Python's `random`, and numpy's global generator if it is loaded.
 """
 
 import hashlib
@@ -13,14 +13,14 @@ BEFORE_LANES = -1
 REDUCED = -4
 COMMITTED = -5
 SHARED = {"between": -6, "outside": -7}
-"""Lane numbers that no lane has, nor data (data.py), for what a step draws outside its lanes: the same on
-every member, whichever lanes it computed. The optimizer draws with `REDUCED`; what is
-shared out between steps, with seeds made from `SHARED`.
+"""Lane numbers that neither lanes nor data (data.py) use, for numbers that a step draws outside its lanes:
+the same on every member, whichever lanes it computed. The optimizer draws with `REDUCED`; work shared between
+steps draws with seeds made from `SHARED`.
 """
 
 
 def seed_of(seed: int, step: int, lane: int, stage: int = 0) -> int:
-    """64 bits that share nothing visible with those of the neighbouring step, lane, seed or stage."""
+    """64 bits unrelated to those of the neighbouring step, lane, seed or stage."""
     text = f"holdfast:{seed}:{step}:{lane}{f':{stage}' if stage else ''}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
@@ -31,16 +31,16 @@ def begin(seed: int, step: int, lane: int, stage: int = 0) -> None:
 
 
 def seed_all(value: int) -> None:
-    """Every generator there is."""
+    """Seed every generator."""
     seed_host(value)
-    # Not only where CUDA is in use already: a warm process has used it, a cold one will, and both must agree.
+    # Even if CUDA is not in use yet: a warm process has used it, a cold one will, and both must agree.
     if torch.cuda.is_initialized() or torch.cuda.is_available():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(value)
 
 
 def seed_host(value: int) -> None:
-    """Those of the CPU alone."""
-    # Not `torch.manual_seed`: where there is no GPU that formats a stack trace for each kind of accelerator.
+    """Seed the generators of the CPU only."""
+    # Not `torch.manual_seed`: without a GPU it formats a stack trace for each kind of accelerator.
     torch.default_generator.manual_seed(value)
     random.seed(value)
     numpy = sys.modules.get("numpy")

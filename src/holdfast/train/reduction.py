@@ -1,8 +1,8 @@
 """The sum over all lanes of a step, on every member: the tree reduction.
 
 Every member owns a slice of each bucket. It receives that slice of every subtree that others hold, adds them
-up in tree order, and sends the result to all. With one subtree a member this moves as many bytes as a ring
-all-reduce. Its operations are begun as buckets become ready, in one order on all members, and completed in
+up in tree order, and sends the result to all. With one subtree per member this moves as many bytes as a ring
+all-reduce. Its operations begin as buckets become ready, in one order on all members, and complete in
 `finish`. On a GPU, where waiting costs the host nothing, a bucket's sums are shared together with the slices
 of the next, so that nearly all of it overlaps with the backward pass; otherwise they are shared in `finish`.
 """
@@ -38,15 +38,17 @@ class Reduction:
         self._total: Sheet | None = None
 
     def begin(self, held: dict[tree.Node, Sheet], total: Sheet) -> None:
-        """A step: what this rank holds (each bucket complete when it is launched), and where the sum goes."""
+        """Begin a step. held: what this rank holds; each bucket is complete when it is launched. total: takes
+        the sum.
+        """
         self._held = held
         self._total = total
         self.drop()
 
     def launch(self, bucket: int) -> None:
-        """The bucket is complete in everything this rank holds: send others their slices of it."""
+        """The bucket is complete in everything this rank holds: send the others their slices of it."""
         with self._group.along():
-            # In one exchange: of a group that is aborted every exchange in the device's queue takes its time.
+            # One exchange, not two: after an abort, every exchange in the device's queue takes its time.
             sums = self._sums(bucket - 1) if self._group.is_ordered and bucket else _Transfers([], [])
             slices = self._parts(bucket)
             self._arriving[bucket] = self._group.exchange(
@@ -54,9 +56,10 @@ class Reduction:
             )
 
     def finish(self) -> None:
-        """Every bucket is launched: add up, and share the result. Raises `GroupBroken`.
+        """All buckets are launched: add up, and share the result. Raises `GroupBroken`.
 
-        That all have it is not known then: the caller asks, with the sum in its hands.
+        It is not known then whether all members have the sum. The caller confirms that, while it keeps its
+        own.
         """
         buckets = range(self._layout.buckets)
         with self._group.along():
@@ -67,11 +70,11 @@ class Reduction:
         self._group.settle()
 
     def drop(self) -> None:
-        """The group is aborted: let go of what was under way, so that nothing writes into our memory."""
+        """The group is aborted: release the operations under way, so that nothing writes into our memory."""
         self._arriving.clear()
 
     def _parts(self, bucket: int) -> "_Transfers":
-        """Everybody's slice of what each holds."""
+        """Exchange each rank's slice of everything held."""
         assert self._total is not None
         own = [self._held[node].flats[bucket] for node in self._nodes[self._group.rank]]
         slices = self._slices(self._total.flats[bucket].numel())
@@ -90,7 +93,7 @@ class Reduction:
         return self._group.exchange(sums.sends, sums.receives, 2 * bucket + 1)
 
     def _sums(self, bucket: int) -> "_Transfers":
-        """What this rank has added up, for all, and what the others have."""
+        """The sums of this rank for all others, and the sums of the others."""
         assert self._total is not None
         self._arriving.pop(bucket).wait()
         result = self._total.flats[bucket]
@@ -103,17 +106,17 @@ class Reduction:
         return _Transfers(sends, receives)
 
     def _add(self, bucket: int, mine: range, result: torch.Tensor) -> None:
-        """Add up the slice, in place in what was received: what this rank holds itself must stay."""
+        """Add up the slice, in place in the received data: what this rank itself holds must not change."""
         values = dict(self._scratch_for(bucket, result, mine))
         received = frozenset(values)
         for node in self._nodes[self._group.rank]:
             values[node] = _part(self._held[node].flats[bucket], mine)
-        if not self._order:  # somebody holds all there is
+        if not self._order:  # one rank holds everything
             result.copy_(values[self._top])
         add_up(self._order, values, result, spare=received)
 
     def _scratch_for(self, bucket: int, like: torch.Tensor, mine: range) -> dict[tree.Node, torch.Tensor]:
-        """Where the slices arrive. Buckets of one type share memory where they come one after the other."""
+        """Memory for incoming slices. Buckets of one type share it if they arrive one after the other."""
         if bucket not in self._scratch:
             remote = [node for peer in self._peers() for node in self._nodes[peer]]
             memory = self._memory(bucket, like, len(remote), len(mine))
@@ -130,7 +133,7 @@ class Reduction:
         return self._memories[key]
 
     def _peers(self) -> list[int]:
-        """Everybody else, beginning with the next rank, so that no member is everyone's first."""
+        """All other ranks, beginning with the next one, so that no member is the first for all."""
         rank, size = self._group.rank, self._group.size
         return [(rank + distance) % size for distance in range(1, size)]
 
@@ -151,7 +154,7 @@ def add_up(
     *,
     spare: Collection[tree.Node] = (),
 ) -> None:
-    """The sum of all values, into `result`. spare: the values that may be written over."""
+    """Sum all values into `result`. spare: the values that may be overwritten."""
     free = set(spare)
     for number, (node, left, right) in enumerate(order, 1):
         if number == len(order):

@@ -1,9 +1,9 @@
-"""What a warm process does for the script while it waits: compile, above all.
+"""What a warm process does for the script while it waits: above all, compile.
 
-The compiler keeps what it made by the code of a module, and not by the instance: a model that is built after
-`join()` finds what was compiled for one that was thrown away before. But it keeps it for torch's settings as
-they were, too. So those of the steps are in force here. Afterwards what was in force before is put back, and
-whether there are gradients, and the default type.
+The compiler caches its results by the code of a module, not by the instance: a model built after `join()`
+finds what was compiled for one that was dropped before. But the cache also depends on torch's settings, so
+those of the steps are in force here. Afterwards the previous settings are restored, and also the gradient
+mode and the default type.
 """
 
 import gc
@@ -20,18 +20,18 @@ Rehearsal = Callable[[torch.device], object]
 
 
 def rehearse(fn: Rehearsal, device: torch.device) -> None:
-    """Call it once. What it raises is printed: the process is as good as without it."""
+    """Call it once. An exception is printed; the process is then as good as without a rehearsal."""
     with _settings_of_steps(device):
         try:
             fn(device)
         except Exception as error:
             print(
-                f"holdfast: join(warm=...) failed in a warm process, and the run goes on without it: "
+                f"holdfast: join(warm=...) failed in a warm process; the run continues without it: "
                 f"{type(error).__name__}: {error}",
                 file=sys.stderr,
                 flush=True,
             )
-    gc.collect()  # of what it built; a model and its hooks are a cycle
+    gc.collect()  # frees what it built: a model and its hooks form a cycle
     if device.type == "cuda":
         torch.cuda.empty_cache()
 

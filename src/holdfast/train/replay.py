@@ -1,4 +1,4 @@
-"""A process that computes a step of a run again, or one lane: alone, from a checkpoint, without a record."""
+"""A process that computes a step of a run, or one lane, again: alone, from a checkpoint, without a record."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from holdfast.train.protected import Protected
 
 SAME = "Give the script, arguments and versions that the run was started with."
 LAST_PREFERENCE = 1 << 30
-"""Above that of any checkpoint of a step."""
+"""Higher than the preference of any checkpoint of a step."""
 
 
 class Replaying(Alone):
-    """The only member of a run that was, and nobody is told what it does."""
+    """The only member of a run that is over. It reports to no coordinator and writes no record."""
 
     def __init__(self, order: ReplayOrder) -> None:
         self.order = order
@@ -46,18 +46,18 @@ class Replaying(Alone):
             )
 
     def say(self, message: wire.FromWorker) -> None:
-        """Nobody listens."""
+        """Ignore it: there is no coordinator."""
 
     def finished(self, message: wire.Finished, present: int) -> wire.Announced | None:
         return None
 
     def close(self, failure: str = "") -> None:
-        """Nothing was recorded."""
+        """Do nothing: nothing was recorded."""
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """The checkpoints of a run up to a step. Nothing is written."""
+    """The checkpoints of a run up to a step, read-only."""
 
     kept: Checkpoints
     step: int
@@ -87,7 +87,7 @@ class Earlier:
 
 
 class LaneReplay:
-    """What a loop over steps does when it comes to the step. Off where there is no order."""
+    """Replays the ordered step when the loop comes to it. Does nothing without an order."""
 
     def __init__(
         self, order: ReplayOrder | None, state: Protected, lanes: int, kept: Checkpoints | None = None
@@ -100,19 +100,19 @@ class LaneReplay:
         self._begun = 0
 
     def begin(self, version: int) -> None:
-        """The state is that of this step now."""
+        """The state is now that of this step."""
         self._begun = version
         if self._order is not None and self._order.begins not in (None, version):
             Recomputed(begun=version).write(Path(self._order.result))
             raise SystemExit(0)
 
     def lane(self, step: int) -> int | None:
-        """The lane that is wanted of this step."""
+        """The lane to replay in this step; None if there is none."""
         order = self._order
         return order.lane if order is not None and order.step == step else None
 
     def committed(self, step: int, loss: float) -> None:
-        """Where all of this step is wanted: write down what it came to, and what its checkpoint holds."""
+        """If the whole step was ordered, write its result, and the digest of what its checkpoint holds."""
         order, state = self._order, self._state
         if order is None or order.lane is not None or order.step != step:
             return
@@ -129,7 +129,7 @@ class LaneReplay:
         raise SystemExit(0)
 
     def conclude(self, found: Sequence[Computed]) -> None:
-        """Write down what was found. The gradients of the last are still where parameters have theirs."""
+        """Write the results. The parameters still have the gradients of the last one."""
         assert self._order is not None
         first, second = (number_of(one.print.tolist()) for one in found)
         assert first is not None

@@ -1,9 +1,9 @@
 """What the ranks of a replica agree on before any of them commits a step.
 
-Each rail has its sum by itself, and might be the only one that does. So before a rank commits it hears from
-every other rank of its replica that that one has its own sum: whoever is past this round knows that every
-part of the step is there, on every living rank. The norm of all gradients is found on the way. It is added up
-in whole numbers, whose sum does not depend on how the parameters are cut.
+Each rail has its sum by itself, and might be the only one that does. So before a rank commits, every other
+rank of its replica confirms that it has its own sum: a rank that is past this round knows that every part of
+the step exists, on every living rank. The round also computes the norm of all gradients. It is added up in
+whole numbers, whose sum does not depend on how the parameters are cut.
 """
 
 import math
@@ -16,24 +16,23 @@ from holdfast.train.group import Group
 
 TAG = 1 << 22
 SUM_BITS = 62
-"""Of a whole number of 64 bits, so that a sum of them keeps its sign."""
+"""Bits of a 64-bit whole number that are used, so that a sum keeps its sign."""
 CHUNK = {"cpu": 1 << 18, "cuda": 1 << 24}
-"""Elements that are squared at once: what is in between stays in the cache."""
+"""How many elements are squared at once, so that intermediate results stay in the cache."""
 ROW = 1 << 12
 BITS_MAX = 40
-"""The sum of a row of whole numbers of so many bits fits a float64 exactly, in whichever order it is made:
-that takes a third less time than with integers.
+"""The sum of a row of whole numbers with this many bits fits a float64 exactly, in whatever order it is made.
+That takes a third less time than with integers.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreed:
     """pending: the lowest and the highest generation that a rank knows to be waiting. latest: the largest of
-    what ranks tell of their times. norm: of all gradients, if it was wanted. is_due: a checkpoint is;
-    is_snapped: a snapshot is. saved:
-    the last step that is durable; 0: none, or not the same on all ranks. shares: how many lanes each replica
-    is to have; what the first rank says counts, because each rail has its own figures, and all first ranks
-    have the same.
+    the ranks' times. norm: of all gradients, if it was requested. is_due: a checkpoint is due. is_snapped: a
+    snapshot is due. saved: the last durable step; 0: none, or not the same on all ranks. shares: how many
+    lanes each replica is to have; the first rank's value counts, because each rail has its own figures, and
+    all first ranks have the same.
     """
 
     loss: float
@@ -54,7 +53,7 @@ def agree(
     *,
     knows_loss: int = 0,
 ) -> Agreed:
-    """mine: what this rank knows. gradients: what it has of the sum and is to count; None: no norm is wanted.
+    """mine: what this rank knows. gradients: its part of the sum that it counts; None: no norm is needed.
     knows_loss: the rank whose loss counts. Raises `GroupBroken`.
     """
     spans = gradients or ()
@@ -88,8 +87,8 @@ def agree(
 def _norm(
     group: Group | None, spans: Sequence[torch.Tensor], top: float, numel: int, device: torch.device
 ) -> float:
-    """The square root of the sum of all squares: each is cut into two whole numbers of as many bits as can be
-    added up without a carry getting lost, and those sums are exact in any order.
+    """The square root of the sum of all squares. Each square is cut into two whole numbers, with as many bits
+    as can be added up without overflow; these sums are exact in any order.
     """
     if not math.isfinite(top) or not top:
         return top
@@ -109,7 +108,7 @@ def _norm(
 
 
 def _top(span: torch.Tensor) -> float:
-    """The largest absolute value; NaN if one is."""
+    """The largest absolute value; NaN if any value is NaN."""
     least, most = torch.aminmax(span)
     return abs(float(torch.maximum(-least, most)))
 
@@ -120,7 +119,7 @@ def _row_sums(numbers: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _gathered(group: Group | None, row: torch.Tensor) -> list[list[float]]:
-    """Everybody's row, in the order of ranks."""
+    """The rows of all ranks, in rank order."""
     if group is None or group.size == 1:
         return [row.tolist()]
     rows = torch.empty((group.size, row.numel()), dtype=row.dtype, device=row.device)

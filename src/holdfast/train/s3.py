@@ -1,7 +1,8 @@
-"""A prefix in S3-compatible object storage as a place for checkpoints, by obstore, the extra `holdfast[s3]`.
+"""A prefix in S3-compatible object storage as a place for checkpoints, with obstore, the extra
+`holdfast[s3]`.
 
-Where and who one is comes from the usual variables: AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, or from the machine's role.
+The endpoint and the credentials come from the usual variables: AWS_ENDPOINT_URL, AWS_REGION,
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, or from the machine's role.
 """
 
 import contextlib
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
     from obstore.store import S3Config, S3Store
 
 REQUEST_S_MAX = 300.0
-"""How long a request may take: a pack of 64 MiB at 220 kB/s."""
+"""How long a request may take: enough for a pack of 64 MiB at 220 kB/s."""
 CONNECT_S_MAX = 10.0
 RETRIES_MAX, RETRY_S_MAX = 3, 30.0
-"""What the client tries again by itself: cut connections, 5xx, slow down. Then whoever copies waits."""
+"""The client's own retries, after cut connections, 5xx and "slow down". After these the copying process
+waits.
+"""
 GIST_CHARS_MAX = 200
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{1,254}")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
@@ -34,8 +37,8 @@ Answer = TypeVar("Answer")
 
 
 class S3Storage:
-    """Objects under a prefix. A put is whole or not there; what was put is listed at once (true of Amazon S3
-    since 2020, and of MinIO, Ceph, R2 and GCS).
+    """Objects under a prefix. A put is atomic, and its object is listed at once (true of Amazon S3 since
+    2020, and of MinIO, Ceph, R2 and GCS).
     """
 
     def __init__(self, name: str, store: "S3Store") -> None:
@@ -44,7 +47,7 @@ class S3Storage:
 
     @classmethod
     def at(cls, url: str, request_s: float = REQUEST_S_MAX) -> "S3Storage":
-        """s3://BUCKET/PREFIX. Nothing is asked of it yet. Raises `InputError`."""
+        """The storage at s3://BUCKET/PREFIX; no request is sent yet. Raises `InputError`."""
         told = urlsplit(url)
         bucket, prefix = told.netloc, told.path.strip("/")
         if not _BUCKET.fullmatch(bucket) or told.query or told.fragment or ".." in prefix.split("/"):
@@ -61,7 +64,7 @@ class S3Storage:
         if endpoint and not endpoint.startswith(("http://", "https://")):
             raise InputError(
                 f"AWS_ENDPOINT_URL is {endpoint}, which is not a URL.",
-                hint="It begins with http:// or https://.",
+                hint="It must begin with http:// or https://.",
             )
         config: S3Config = {"endpoint": endpoint} if endpoint else {}
         try:
@@ -115,14 +118,14 @@ class S3Storage:
             with contextlib.suppress(FileNotFoundError):
                 self._ask(lambda: obstore.delete(self._store, sorted(keys)))
 
-    def writing(self, part: str) -> AbstractContextManager[Lock]:  # notes are all that there is
+    def writing(self, part: str) -> AbstractContextManager[Lock]:  # there are no locks, only notes
         return contextlib.nullcontext("held")
 
     def collecting(self, part: str) -> AbstractContextManager[Lock]:
         return contextlib.nullcontext("held")
 
     def _ask(self, work: Callable[[], Answer]) -> Answer:
-        """Raises `FileNotFoundError` or `StorageTrouble`."""
+        """Do a request. Raises `FileNotFoundError` or `StorageTrouble`."""
         from obstore.exceptions import BaseError
 
         try:
@@ -133,14 +136,14 @@ class S3Storage:
             if code == "NoSuchBucket":
                 raise StorageTrouble("there is no such bucket", is_mistake=True) from None
             if isinstance(error, FileNotFoundError):
-                raise FileNotFoundError(None, "it is not there") from None
+                raise FileNotFoundError(None, "it does not exist") from None
             is_denied = bool(re.search(r"status code: 40[13]\b", text))
             why = f"access denied ({code})" if is_denied and code else _gist(error)
             raise StorageTrouble(why, is_denied=is_denied) from None
 
 
 def _gist(error: BaseException) -> str:
-    """In a few words: the client's go on for pages, and name the request."""
+    """The error in a few words: the client's messages can be pages long, and quote the request."""
     text = str(error)
     if (code := _CODE.search(text)) and (status := _STATUS.search(text)):
         return f"it answers {status[1].strip()} ({code[1]})"

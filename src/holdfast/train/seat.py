@@ -1,7 +1,8 @@
-"""A member's seat in the present generation: its rank, its group, its lanes, and how it moves to the next.
+"""A member's seat in the current generation: its rank, its group, its lanes, and how it moves to the next.
 
-To regroup is: leave the old group, tell the others where one stands, form the new group, bring everybody to
-the highest version, and deal the lanes that nobody holds. Any of it may be cut short by another generation.
+To regroup, a member leaves the old group, tells the others where it stands, and forms the new group; then all
+are brought to the highest version, and the lanes that no member holds are dealt. Another generation may
+interrupt any of these steps.
 """
 
 import secrets
@@ -37,33 +38,34 @@ from holdfast.train.subgroup import Subgroup
 from holdfast.train.transfer import Numbers
 
 MakeGroup = Callable[[Rendezvous, int, int, Callable[[], bool]], Group]
-"""A group from its rendezvous, rank and size, and whether it is no longer wanted."""
+"""Makes a group from its rendezvous, rank, size, and a function that says whether it is no longer wanted."""
 
 Number = torch.Tensor | float | None
-"""One that may still be on a device: it is read only if somebody wants it, because the host then waits."""
+"""A number that may still be on a device. It is read only if it is needed, because the host then waits."""
 
 NOTHING: Mark = (0, 0)
-"""Of a member that has found no checkpoint."""
+"""The mark of a member that has found no checkpoint."""
 HISTORY_BYTES = 8
 SHARE_BYTES_MIN = 16 << 20
-"""Where members share the writing of a state, each writes as much as this, or more."""
+"""If members share the writing of a state, each writes at least this much."""
 LOOKS_MAX = 16
 """How often members look for an older checkpoint because some lack a part of the last: more than are kept."""
 
 
 class RunOver(Exception):
-    """The run ended without this member's taking part any further."""
+    """The run ended without further work for this member."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What a member brings into a new generation.
 
-    fresh: nothing but what it was built with. held: the lanes of step version + 1 that it has computed.
-    through: its script has left the steps behind. chip: the GPU that it computes on; empty: none.
-    place: where its script is. known: how many results of the script's collectives it has. settled: it has
-    its part of the sum of step version + 1. numbers: of step `version`. keeps: what it has of another rank.
-    todo: the lanes of step version + 1 that it was dealt. bound: those that are skipped in that step, if
-    somebody may have committed it like that. history: that the version is of. skipped: in step `version`.
+    fresh: it has only what it was built with. held: the lanes of step version + 1 that it has computed.
+    through: its script has finished all steps. chip: the GPU that it computes on; empty if none. place: where
+    its script is. known: how many results of the script's collectives it has. settled: it has its part of the
+    sum of step version + 1. numbers: of step `version`. keeps: what it has of another rank. todo: the lanes
+    of step version + 1 that it was dealt. bound: the lanes that are skipped in that step, if a member may
+    have committed it like that. history: the history of the version. skipped: the lanes skipped in step
+    `version`.
     """
 
     version: int
@@ -83,7 +85,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True):
-    """The newest checkpoint that a member can go on from. history, whole: as it says of itself."""
+    """The newest checkpoint that a member can resume from. history, whole: as the checkpoint says."""
 
     mark: Mark
     history: str
@@ -91,7 +93,7 @@ class Found(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Seat:
-    """This process among the members."""
+    """This process's seat among the members."""
 
     def __init__(
         self,
@@ -106,8 +108,8 @@ class Seat:
         shortage: Shortage | None = None,
         make_line: MakeGroup | None = None,
     ) -> None:
-        """identity: `lanes`, and whatever else the bits depend on. mirror_every: see `protect`. make_line:
-        for tensors in main memory, where groups are not for those anyway.
+        """identity: `lanes`, and everything else that the bits depend on. mirror_every: see `protect`.
+        make_line: makes groups for tensors in main memory, if `make_group` does not.
         """
         self.sharding = sharding
         self.settled = False
@@ -168,34 +170,34 @@ class Seat:
 
     @property
     def lost(self) -> bool:
-        """Whether the present generation is to be left at once."""
+        """Whether the current generation must be left at once."""
         return self._control.superseded(self.number)
 
     @property
     def name(self) -> str:
-        """This member's."""
+        """The name of this member."""
         return self._control.member
 
     @property
     def loss(self) -> float | None:
-        """Of the last step."""
+        """The loss of the last step."""
         return self._loss
 
     @property
     def is_patched(self) -> bool:
-        """Whether lanes of the step were computed before the present deal, or in another generation."""
+        """Whether lanes of the step were computed before the current deal, or in another generation."""
         return self._patched
 
     @property
     def numbers(self) -> Numbers:
-        """Of the last step."""
+        """The numbers of the last step."""
         lr, norm = (None if one is None else float(one) for one in (self._lr, self._grad_norm))
         return Numbers(loss=self._loss, lr=lr, grad_norm=norm, skipped=self._skipped)
 
     def plan(self, steps_total: int) -> None:
-        """The script wants so many steps."""
+        """The script wants this many steps."""
         self.steps_total = steps_total
-        if self.number:  # else the others hear of it as soon as it is in a generation
+        if self.number:  # else the others learn it once this member is in a generation
             self._control.say(wire.Planned(member=self._control.member, steps_total=steps_total))
 
     @property
@@ -204,13 +206,15 @@ class Seat:
         return self.rank < self._ranks
 
     def share_of(self, size_bytes: int) -> Share | None:
-        """What this member writes of a state of such a size that all members have; None: nothing."""
+        """This member's share in writing a state of this size that all members have; None if it writes
+        nothing.
+        """
         count = min(self.size, max(1, size_bytes // SHARE_BYTES_MIN))
         return Share(self.rank, count, self._history.of(self.version)) if self.rank < count else None
 
     def snapshot_share(self, size_bytes: int) -> Share | None:
-        """What this member keeps of a snapshot: those of one node keep it together, or each its part of a
-        sharded state. None: nothing.
+        """This member's share of a snapshot: members of one node keep it together; of a sharded state, each
+        keeps its own part. None if it keeps nothing.
         """
         history = self._history.of(self.version)
         if self._ranks > 1:
@@ -222,14 +226,15 @@ class Seat:
         return Share(number, count, history) if number < count else None
 
     def writes(self, step: int) -> bool:
-        """Whether this member writes what all of them log of a step: rank 0, unless that has joined since.
+        """Whether this member writes what all of them log of a step: rank 0, unless it joined after that
+        step.
 
-        Then it is the first of those who have seen the step.
+        In that case, the first member that has seen the step writes.
         """
         return self.rank == (0 if step > self.version_met else self._elder)
 
     def regroup(self) -> None:
-        """Go on in the newest generation. Raises `RunOver` where there is none."""
+        """Continue in the newest generation. Raises `RunOver` if there is none."""
         while True:
             self._control.at(self.version + 1, "waiting")
             generation = self._control.newest(self.number)
@@ -245,8 +250,8 @@ class Seat:
                 self.say_broken(str(broken), "regroup with the others")
 
     def say_broken(self, reason: str, operation: str) -> None:
-        """operation: what this member could not do."""
-        _abort(self._group, self._line)  # takes time, in which the others get ready
+        """Report that the group is broken. operation: what this member could not do."""
+        _abort(self._group, self._line)  # takes a while, in which the others get ready
         if not self.lost:
             self._control.say(
                 wire.Broken(
@@ -255,8 +260,8 @@ class Seat:
             )
 
     def bind(self) -> None:
-        """This member has the whole sum, and so may others who then commit: from here on the step skips what
-        it skips, whoever finishes it.
+        """This member has the whole sum, and so may others, which may then commit. From here on the step
+        skips exactly these lanes, whichever member finishes it.
         """
         if self._shortage.is_smaller:
             self._bound = AgreedSkips(self.number, tuple(sorted(self._without)))
@@ -283,21 +288,22 @@ class Seat:
             self._deal_anew()
 
     def await_receivers(self) -> None:
-        """Wait until all members have the state: without them no exchange of gradients can end, and one that
-        waits on a GPU takes time from the transfer where members share it.
+        """Wait until all members have the state. Without them no exchange of gradients can end, and one that
+        waits on a GPU slows the transfer if members share that GPU.
         """
         receivers, self._receivers = self._receivers, ()
-        # If it is superseded the exchange breaks, or all have it: a newer one waits for a boundary.
+        # If it is superseded, the exchange breaks, or all have the state: a newer generation waits for a
+        # boundary.
         with suppress(Superseded):
             for rank in receivers:
                 self._control.lookup(self.number, f"taken/{rank}")
 
     def sending(self) -> tuple[Sending, ...]:
-        """How the connections to the other members fare."""
+        """The state of the connections to the other members."""
         return () if self._group is None else self._group.sending()
 
     def leave(self) -> None:
-        """Give the group back; nothing of it writes into our memory any more."""
+        """Close the group; nothing of it writes into our memory any more."""
         self._control.on_superseded(None)
         if self.sharding is not None:
             self.sharding.line.carry(None)
@@ -321,13 +327,13 @@ class Seat:
         self.nodes = len({name.rpartition(".")[0] for name in generation.members})
         self._replicas_most = generation.replicas_most
         if generation.number > 1 and not generation.at_boundary:
-            self.failures += 1  # a newcomer counts the one that brought it here
+            self.failures += 1  # a newcomer counts the failure that brought it here
         if not self.through:
             self._control.strike(self.version + 1, "regroup", self.rank, self.size)
         left = time.monotonic()
         self._publish_standing("standing")
-        # All are there: nobody is in the last exchange any more, which the end of its group might break, and
-        # the making of the next is not begun with one that never comes.
+        # All members are here: none is still in the last exchange, which the end of its group might break,
+        # and the next group is not begun with a member that never comes.
         standings = self._standings("standing")
         self.leave()
         if self.size > 1:
@@ -337,7 +343,7 @@ class Seat:
             self._take_parts(self._group)
         formed = time.monotonic()
         if all(standing.fresh for standing in standings):
-            if self.settled:  # of the first step, which nobody has committed
+            if self.settled:  # of the first step, which no member has committed
                 self._gradients.unsettle()
                 self.settled = False
             standings = self._begin_from_checkpoint()
@@ -350,7 +356,7 @@ class Seat:
             history = self._another(leader) if generation.is_apart else followed
         self._restore_parts(standings, followed)
         self._share_state(standings, followed)
-        # That of the others, when we have their state: until here it may be cut short.
+        # Set only now that this member has the others' state: until here the regroup may be interrupted.
         self._history, self.through = history, any(standing.through for standing in standings)
         self._begin_mirrors(standings)
         self._share_minutes(standings)
@@ -368,9 +374,10 @@ class Seat:
         )
 
     def _take_parts(self, group: Group) -> None:
-        """The rail, with which sums are shared, and the replica, with which the model is."""
+        """Take the subgroups: the rail, which sums the gradients, and the replica, which shares the model."""
         if self.sharding is None:
-            # Over TCP a member may have a sum that others lack, and commit a step that they do otherwise.
+            # Over TCP a member may have a sum that others lack, and commit a step that they then make
+            # differently.
             self._rail = Subgroup(group, range(self.size)) if self._shortage.is_smaller else group
             return
         number, rail = divmod(self.rank, self._ranks)
@@ -383,8 +390,8 @@ class Seat:
         self.sharding.line.carry(self.replica)
 
     def _catch_up(self, standings: list[Standing], leader: Standing) -> list[Standing]:
-        """If a rank has committed a step, all others have their parts of its sum, or nothing: those that have
-        do what it did. Returns how everybody stands after that.
+        """If a rank has committed a step, each of the others either has its part of that step's sum, or
+        nothing. Those that have it do the same step. Returns all standings after that.
         """
         top = leader.version
         numbers = _numbers_of(standings, top)
@@ -402,8 +409,9 @@ class Seat:
         return [_caught_up(one, top) if can_follow(one, leader) else one for one in standings]
 
     def _check_not_left_behind(self, standings: Sequence[Standing], leader: Standing) -> None:
-        """A member on the shelf may have been in a collective of its script between two steps, of which the
-        others have forgotten what it came to. Or it has steps of an attempt that the run gave up.
+        """Leave if this member cannot continue. A shelved member may have been in a collective of its script
+        between two steps, whose result the others have forgotten. Or it has steps of an attempt that the run
+        gave up.
         """
         behind = [
             is_astray(one, leader)
@@ -413,10 +421,10 @@ class Seat:
         if behind[self.rank]:
             self._control.say(wire.LeftBehind(member=self._control.member, generation=self.number))
         if any(behind):
-            raise Superseded  # by the generation without it
+            raise Superseded  # by the generation without that member
 
     def _begin_from_checkpoint(self) -> list[Standing]:
-        """Nobody has done anything yet: go on from what is durable, if anything is."""
+        """No member has committed anything yet: begin from the newest durable checkpoint, if there is one."""
         token = self._new_token()
         found, begun, before = self._find_checkpoint()
         self._history, self.whole = StateHistory(token, begun, before, self.number), begun
@@ -426,21 +434,21 @@ class Seat:
         return self._standings("loaded")
 
     def _another(self, leader: Standing) -> StateHistory:
-        """The members before may have made steps of which nobody here knows: those that follow have the same
-        numbers, and are not the same.
+        """A new history. Earlier members may have made steps that no member here knows of; the steps that
+        follow have the same numbers, but are not the same.
         """
         begun, before = leader.version, leader.history.of(leader.version)
         return StateHistory(self._new_token(), begun, before, self.number)
 
     def _new_token(self) -> str:
-        """The same for all members."""
+        """A new token, the same for all members."""
         if self.rank == 0:
             self._control.publish(self.number, "history", secrets.token_bytes(HISTORY_BYTES))
         return self._control.lookup(self.number, "history").hex()
 
     def _find_checkpoint(self) -> tuple[Loaded | None, int, str]:
-        """The newest of which every rail has its part, all of one history: None where this member has nothing
-        of that, and gets it from another on its rail. Its step and its history.
+        """The newest checkpoint of which every rail has its part, all of one history, with its step and its
+        history. The checkpoint is None if this member lacks its part, and gets it from another on its rail.
         """
         store = self._checkpoints
         until: Mark | None = None
@@ -465,10 +473,10 @@ class Seat:
                 if common:
                     break
                 until = step, preference - 1
-        # What was never whole, because its writers died, is as good as nothing.
+        # A checkpoint that was never complete, because its writers died, counts as none.
         if not common or (until == NOTHING and whole):
             raise StoreError(
-                "No checkpoint has the parts of all ranks: `holdfast checkpoint list` says what there is.",
+                "No checkpoint has the parts of all ranks: `holdfast checkpoint list` shows what exists.",
                 hint="Nothing was changed there. Put the missing parts back; to begin anew, name another "
                 "directory with --checkpoints.",
             )
@@ -482,7 +490,7 @@ class Seat:
         return [msgspec.msgpack.decode(each, type=Found) for each in told]
 
     def _make(self, number: int, make: MakeGroup, prefix: str = "") -> Group:
-        """prefix: of its keys, where it is not the only group of the generation."""
+        """prefix: of its keys, if the generation has more than one group."""
         control, rank, size = self._control, self.rank, self.size
         store = Rendezvous(
             lambda key, value: control.publish(number, prefix + key, value),
@@ -495,7 +503,7 @@ class Seat:
 
         group = form(lambda: make(store, rank, size, superseded), superseded)
         control.on_superseded(partial(_abort, self._group, group))
-        if superseded():  # before the line above
+        if superseded():  # possibly before the line above
             group.close()
             raise Superseded
         return group
@@ -525,7 +533,7 @@ class Seat:
         return [msgspec.msgpack.decode(standing, type=Standing) for standing in found]
 
     def _put_back(self, found: Loaded) -> None:
-        """Go on from this checkpoint."""
+        """Resume from this checkpoint."""
         begun_ns = time.monotonic_ns()
         kept: dict[str, Any] = dict(found.state)
         numbers = (*self._identity, "version")
@@ -533,9 +541,9 @@ class Seat:
         missing += [name for name in numbers if name in kept and type(kept[name]) is not int]
         if missing:
             raise InputError(
-                f"The checkpoint {found.place} has no {missing[0]} that can be used: this Holdfast did not "
-                "write it.",
-                hint="Put one back that the run wrote, or begin anew in another directory (--checkpoints).",
+                f"The checkpoint {found.place} has no usable {missing[0]}: this version of Holdfast "
+                "did not write it.",
+                hint="Restore one that the run wrote, or begin anew in another directory (--checkpoints).",
             )
         for name, value in self._identity.items():
             if kept[name] != value:
@@ -548,7 +556,7 @@ class Seat:
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"The checkpoint {found.place} does not fit what is protected: {_first_lines(error)}.",
-                hint="Go on with the same model and optimizer, or begin anew in another directory "
+                hint="Continue with the same model and optimizer, or begin anew in another directory "
                 "(--checkpoints).",
             ) from None
         self._adopt(kept["version"], Numbers(loss=kept["loss"]), self._history)
@@ -564,7 +572,9 @@ class Seat:
         )
 
     def durable(self) -> dict[str, object]:
-        """What a checkpoint holds: the state, and what must not change for it to be gone on from."""
+        """The contents of a checkpoint: the state, and all settings that must stay the same to resume from
+        it.
+        """
         kept: dict[str, object] = {
             **self._identity,
             "version": self.version,
@@ -578,7 +588,7 @@ class Seat:
         return {**kept, "shards": described(shape, rail, self._state.states(), history, self.whole)}
 
     def _share_state(self, standings: Sequence[Standing], history: StateHistory) -> None:
-        """Who is behind takes the state of all members that are not, a share from each."""
+        """Members that are behind receive the state from all members that are not, a share from each."""
         rail = self.rank % self._ranks
         route = _route(standings[rail :: self._ranks])
         self._receivers = tuple(rail + self._ranks * number for number in route.receivers)
@@ -601,23 +611,23 @@ class Seat:
             self._control.publish(self.number, f"taken/{self.rank}", b"")
             self._adopt(header.version, header.numbers, history)
 
-    # ---- mirrors: of a replica that has no other beside it ------------------------------------------------
+    # ---- mirrors: for a replica without a second one -------------------------------------------------------
 
     def confirm_sum(self) -> None:
-        """Hear from all ranks that have the same part that they have its sum. Raises `GroupBroken`, and then
-        this rank keeps its own: somebody may have heard from all, and committed.
+        """Wait until all ranks with the same part confirm that they have its sum. Raises `GroupBroken`; this
+        rank must then keep its sum, because another may have heard from all, and committed.
         """
         if self._rail is not None:
             self._rail.confirm()
 
     def reflect(self, step: int) -> None:
-        """Have this rank's part of the step kept by another rank. Raises `GroupBroken`."""
+        """Have another rank keep this rank's part of the step. Raises `GroupBroken`."""
         if self._mirror is not None:
             self._mirror.reflect(self._in_main_memory, self._state.tree(), step, self._gradients.total)
 
     @property
     def _in_main_memory(self) -> Group:
-        """The group that exchanges tensors there."""
+        """The group that exchanges tensors in main memory."""
         group = self._line or self._group
         assert group is not None
         return group
@@ -641,7 +651,7 @@ class Seat:
         self._mirror.begin(self.rank, offset, self._ranks, frozenset(needed))
 
     def _restore_parts(self, standings: list[Standing], history: StateHistory) -> None:
-        """Who has the place of a rank of which there is no copy gets its part from the mirror."""
+        """A member that takes the place of a rank whose part has no other copy gets it from the mirror."""
         top = max(standing.version for standing in standings)
         if self.sharding is None or top == 0:
             return
@@ -666,7 +676,7 @@ class Seat:
             )
 
     def _take_part(self, keeper: int, history: StateHistory) -> None:
-        """The state as it was some steps ago, and those steps again."""
+        """Take the state of some steps ago, and repeat those steps."""
         assert self.on_apply is not None
         found = mirror.take(self._in_main_memory, keeper, self._gradients.layout.dtypes)
         self._state.put_back(found.tree)
@@ -683,14 +693,14 @@ class Seat:
         self._fresh = False
         self.minutes.adopted(version)
         self._gradients.forget()
-        torch.clear_autocast_cache()  # a script may be inside autocast, which remembers weights
+        torch.clear_autocast_cache()  # the script may be inside autocast, which caches weights
 
     def _note(self, numbers: Numbers) -> None:
         self._loss, self._lr, self._grad_norm = numbers.loss, numbers.lr, numbers.grad_norm
         self._skipped = numbers.skipped
 
     def _share_minutes(self, standings: Sequence[Standing]) -> None:
-        """Where everybody's script is from here on; who lacks results of its collectives gets them."""
+        """Learn where all scripts are from here on; members that lack results of collectives get them."""
         self.version_met = self.version
         self._elder = next((rank for rank, one in enumerate(standings) if not one.fresh), 0)
         behind = [standing.version < self.version for standing in standings]
@@ -703,7 +713,7 @@ class Seat:
         for rank, one in enumerate(standings):
             count = None if behind[rank] else one.known.between
             if adopters[rank]:
-                count = 0  # it took the version over, and goes on behind its commit
+                count = 0  # it adopted the version, and continues after its commit
             place = msgspec.structs.replace(one.place, at="between") if adopters[rank] else one.place
             self.places.append((place, count))
             counts[between].append(count)
@@ -716,7 +726,9 @@ class Seat:
         )
 
     def _hand_over(self, stretch: ScriptStretch, known: Sequence[int | None]) -> None:
-        """From the first that knows most results to those who know fewer. None: needs none."""
+        """From the first member that knows most results to those that know fewer. None: the member needs
+        none.
+        """
         counts = [count for count in known if count is not None]
         if not counts or min(counts) == max(counts):
             return
@@ -738,18 +750,18 @@ class Seat:
     # ---- lanes -------------------------------------------------------------------------------------------
 
     def check_skipped(self, skipped: Sequence[int]) -> None:
-        """Nobody computed these leaves: it must be those that all have agreed to skip."""
+        """Raise unless these leaves, which no member computed, are exactly those that all agreed to skip."""
         lanes = self._lanes_of(skipped)
         if frozenset(lanes) != self._without or len(skipped) != self._slices * len(lanes):
             raise HoldfastError(
-                f"In step {self.version + 1} nobody computed the lanes {sorted(skipped)}, though "
+                f"In step {self.version + 1} no member computed the lanes {sorted(skipped)}, though "
                 f"{sorted(self._without) or 'none'} were to be skipped. The step is not committed.",
                 hint="This is a defect of Holdfast: please report it with the run's record.",
             )
 
     @property
     def _slices(self) -> int:
-        """Leaves that a lane of a replica has."""
+        """How many leaves a lane of a replica has."""
         return 1 if self.sharding is None else self.sharding.shape.slices
 
     def _lanes_of(self, leaves: Sequence[int]) -> tuple[int, ...]:
@@ -757,8 +769,8 @@ class Seat:
         return tuple(sorted({leaf // self._slices for leaf in leaves}))
 
     def weigh(self, told: Sequence[Sequence[float]]) -> tuple[int, ...]:
-        """How many lanes each member, or replica, is to have after this step, by what they tell of their
-        lanes: the same on all that have the same part of the model. The first part's word counts.
+        """How many lanes each member, or replica, is to have after this step, according to the figures of
+        their lanes: the same on all members with the same part of the model. The first part's result counts.
         """
         if self._balance is None or self._patched or self._without or self.rank % self._ranks:
             return self.shares_due
@@ -772,7 +784,7 @@ class Seat:
         return self._balance.shares
 
     def _deal(self, standings: Sequence[Standing], *, rebalances: bool) -> None:
-        """Lanes that somebody has computed stay his; the others are dealt."""
+        """Members keep the lanes that they have computed; the others are dealt."""
         replicas = self.size // self._ranks
         self._shares = self.shares_due = even_shares(self._lanes, replicas)
         self._balance = LaneBalance(self._lanes, replicas, self._everyone) if rebalances else None
@@ -785,11 +797,11 @@ class Seat:
         if self.sharding is not None:
             self._gradients.keep_only(held[self.rank // self._ranks])
         if sum(map(len, held)) != len(frozenset[int]().union(*held)):
-            held = [frozenset()] * len(held)  # two claim the same lane: nobody's claim counts
+            held = [frozenset()] * len(held)  # two members claim the same lane: drop all claims
             self._gradients.forget()
         self._without = self._skipped_by(standings, frozenset[int]().union(*held))
         if not self._without.isdisjoint(frozenset[int]().union(*held)):
-            held = [frozenset()] * len(held)  # some are of an agreement that was dropped
+            held = [frozenset()] * len(held)  # some belong to an agreement that was dropped
             self._gradients.forget()
         dealt = tree.deal_missing(self._lanes, held, self._without)
         self._take_lanes(
@@ -798,8 +810,8 @@ class Seat:
         self._patched = any(held) or self._bound is not None
 
     def _skipped_by(self, standings: Sequence[Standing], held: frozenset[int]) -> frozenset[int]:
-        """The lanes of the next step that nobody computes: what somebody may have committed already, or what
-        those who are there have no room for.
+        """The lanes of the next step that no member computes: those that a member may already have skipped
+        in its commit, or those that the present members have no room for.
         """
         here = [one for one in standings if one.version == self.version]
         self._bound = max((one.bound for one in here if one.bound is not None), default=None)
@@ -810,8 +822,8 @@ class Seat:
         return self._shortage.of(self.version + 1, replicas, self._replicas_most, held, dealt)
 
     def _deal_anew(self) -> None:
-        """A step that was finished by others than began it is over, or lanes are to be moved. Where some are
-        skipped, the others are dealt evenly.
+        """Deal all lanes again, after a step that members other than its first ones finished, or to move
+        lanes. If some are skipped, the others are dealt evenly.
         """
         replicas = self.size // self._ranks
         self._without = self._shortage.of(self.version + 1, replicas, self._replicas_most)
@@ -840,8 +852,8 @@ def _node_of(member: str) -> str:
 
 
 def _route(standings: Sequence[Standing]) -> transfer.Route:
-    """From all that have the highest version to all that do not; of those that share a GPU the first one
-    sends, because it would only take turns with the others.
+    """From all that have the highest version to all that do not. Of members that share a GPU only the first
+    one sends, because they would only take turns.
     """
     top = max(standing.version for standing in standings)
     ahead = {
@@ -866,17 +878,19 @@ def _chip(device: torch.device) -> str:
 
 
 def _first_lines(error: Exception) -> str:
-    """torch says which kind of trouble in its first line, and the first instance of it in the second."""
+    """torch names the kind of problem in its first line, and the first instance of it in the second."""
     return " ".join(line.strip() for line in str(error).splitlines()[:2]).rstrip(".") or type(error).__name__
 
 
 def _covers(standing: Standing, rail: int, version: int) -> bool:
-    """Whether it keeps what that rank's part is made of again."""
+    """Whether it keeps what is needed to make that rank's part again."""
     return standing.keeps is not None and standing.keeps.covers(rail, version)
 
 
 def _caught_up(standing: Standing, version: int) -> Standing:
-    """A rank that had its sum of this step has done it. Before that it kept what another rank had of it."""
+    """A rank that had its sum of this step has made the step. Before that, it kept what another rank had of
+    it.
+    """
     keeps = standing.keeps
     if keeps is not None and keeps.last == version - 1:
         keeps = msgspec.structs.replace(keeps, last=version)
@@ -884,6 +898,8 @@ def _caught_up(standing: Standing, version: int) -> Standing:
 
 
 def _numbers_of(standings: Sequence[Standing], version: int) -> Numbers:
-    """Of that step. Who got its state from a checkpoint or a mirror does not know them all."""
+    """The numbers of that step. A member that got its state from a checkpoint or a mirror does not know them
+    all.
+    """
     told = [one.numbers for one in standings if one.version == version]
     return max(told, key=lambda numbers: (numbers.loss is not None, numbers.grad_norm is not None))

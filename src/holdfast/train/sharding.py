@@ -1,8 +1,9 @@
-"""What carries the tensors that a replica's ranks exchange in a lane, and what the lane is worth after it.
+"""The transport of the tensors that a replica's ranks exchange in a lane, and whether the lane is valid after
+it.
 
-A collective that breaks inside a lane does not raise: torch would be left in the middle of a pass, with
-gradients of it in places that it never looks at again, and later give wrong bits. It fills what it should
-have received with zeros instead, the pass comes to its end as usual, and the lane is thrown away.
+A collective that breaks inside a lane does not raise: torch would be left in the middle of a pass, with its
+gradients in places that torch never looks at again, and later give wrong bits. Instead it fills what it
+should have received with zeros, the pass ends as usual, and the lane is discarded.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,13 +17,15 @@ from holdfast.run.mesh import MeshShape
 from holdfast.train.group import Group, GroupBroken, Transfer, Work
 
 Join = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""What is done with two tensors."""
+"""Combines two tensors."""
 TAG = 1 << 21
-"""Of what a replica's ranks exchange in a lane: not the reduction's tags, nor a transfer's."""
+"""The tag of what a replica's ranks exchange in a lane; different from those of the reduction and of
+transfers.
+"""
 
 
 class Line:
-    """What carries a replica's collectives, as long as a generation lasts."""
+    """Carries a replica's collectives, as long as a generation lasts."""
 
     def __init__(self) -> None:
         self._group: Group | None = None
@@ -32,15 +35,15 @@ class Line:
         self._held: list[Posted] = []
 
     def carry(self, group: Group | None) -> None:
-        """By this group of the replica's ranks from now on; None: by nothing, until there is another."""
+        """Use this group of the replica's ranks from now on; None: there is none for now."""
         self._group, self._broken, self._held = group, None, []
 
     def begin(self) -> None:
-        """A lane begins, or the script's own work that is done again if it breaks."""
+        """Begin a lane, or work of the script that is done again if it breaks."""
         self._in_lane = True
 
     def end(self) -> GroupBroken | None:
-        """It is over. Returns why what it came to cannot be used, if so."""
+        """End the lane or work. Returns the reason if its result cannot be used."""
         self._in_lane = False
         if self._broken is None and self._group is not None and self._group.is_ordered:
             try:
@@ -51,7 +54,7 @@ class Line:
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """A step is committed meanwhile, which every rank does by itself and some do later than others."""
+        """A step is being committed, which every rank does by itself, and some later than others."""
         self._in_commit = True
         try:
             yield
@@ -59,14 +62,14 @@ class Line:
             self._in_commit = False
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
-        """Returns when what was received may be used, and whatever was sent may be let go."""
+        """Return when received tensors may be used, and sent ones may be released."""
         self._launch()
         self.post(sends, receives).wait()
 
     def post(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> "Posted":
-        """An exchange that is waited for later. Two ranks may both send first, and receive then. On a device
-        one exchange comes after the other, and large sends end with their receives: so all that is posted
-        until somebody waits is one.
+        """Post an exchange that is waited for later. Two ranks may both send first and then receive. On a
+        device one exchange comes after the other, and large sends end with their receives. So all exchanges
+        that are posted before the next wait are merged into one.
         """
         posted = Posted(self, [(tensor.contiguous(), peer) for tensor, peer in sends], receives)
         self._held.append(posted)
@@ -75,7 +78,7 @@ class Line:
         return posted
 
     def finish(self, posted: "Posted") -> None:
-        """Wait for it. Where it breaks in a lane, zeros are what came."""
+        """Wait for it. If it breaks in a lane, the received tensors are set to zero."""
         self._launch()
         broken = self._broken
         if posted.work is not None:
@@ -94,7 +97,7 @@ class Line:
             tensor.zero_()
 
     def _launch(self) -> None:
-        """Begin what is held. Sends alone need not wait for each other."""
+        """Begin the held exchanges. If all are sends, they need not wait for each other."""
         held, self._held = self._held, []
         is_mixed = any(posted.receives for posted in held)
         for together in [held] if is_mixed else [[posted] for posted in held]:
@@ -128,8 +131,8 @@ class Line:
 
 
 class Posted:
-    """An exchange under way, or about to be. Its tensors are kept until it was waited for. work: None while
-    it has not begun, or where it could not.
+    """An exchange under way, or about to be. Its tensors are kept until it was waited for. work: None if it
+    has not begun, or could not begin.
     """
 
     def __init__(self, line: Line, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
@@ -139,7 +142,7 @@ class Posted:
         self.work: Work | None = None
 
     def wait(self) -> None:
-        """As `Line.exchange`."""
+        """Wait, as `Line.exchange` does."""
         self._line.finish(self)
 
 
@@ -153,21 +156,21 @@ class Sharding:
 
     @property
     def slice(self) -> int:
-        """Which slice of every lane this rank computes."""
+        """The slice of every lane that this rank computes."""
         return self.shape.place(self.rail)["shard"]
 
     def share(self, flat: torch.Tensor) -> None:
-        """Add up over the ranks that compute the slices of one lane, in the order of those."""
+        """Sum over the ranks that compute the slices of one lane, in the order of the slices."""
         ranks = self.shape.beside(self.rail, "shard")
         rows = {rank: torch.empty_like(flat) for rank in ranks if rank != self.rail}
-        own = flat.clone()  # it is sent while the sum takes its place
+        own = flat.clone()  # sent while the sum overwrites the original
         self.line.exchange([(own, rank) for rank in rows], [(row, rank) for rank, row in rows.items()])
         rows[self.rail] = own
         flat.copy_(combined([rows[rank] for rank in ranks]))
 
 
 def combined(rows: Sequence[torch.Tensor], join: Join = torch.add) -> torch.Tensor:
-    """Neighbours first, then what they make: along the same tree as lanes."""
+    """Combine neighbours first, then their results: along the same tree as lanes."""
     values = list(rows)
     while len(values) > 1:
         pairs = [join(left, right) for left, right in zip(values[0::2], values[1::2], strict=False)]

@@ -1,7 +1,7 @@
-"""A sharded model's tensors: the part that this process has of each, and where that part belongs.
+"""A sharded model's tensors: the part of each that this process has, and where that part belongs.
 
-torch keeps a sharded parameter, its gradient and what an optimizer notes of it as DTensors: a local tensor,
-and how all ranks' local tensors make up the whole. What Holdfast folds, sends, hashes and writes is local.
+torch keeps a sharded parameter, its gradient and an optimizer's state of it as DTensors: a local tensor, and
+how all ranks' local tensors make up the whole. Holdfast folds, sends, hashes and writes local tensors.
 """
 
 import copy
@@ -15,36 +15,36 @@ from holdfast.record.errors import InputError
 from holdfast.run.mesh import DIMENSIONS, MeshDimension
 
 TreePath = tuple[str | int, ...]
-"""The keys that lead to something in a state, from the outermost."""
+"""The keys that lead to a value in a state, outermost first."""
 
 
 class Extent(NamedTuple):
-    """Where a piece lies in the whole tensor: where it begins in each dimension, and its size there."""
+    """Where a piece lies in the whole tensor: its offset and its size in each dimension."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
 
 
 Wanted = Callable[[int, TreePath, tuple[int, ...]], Extent | None]
-"""Which piece is wanted of a tensor that has this shape as a whole and this place in the state of the thing
-of this number. None: all of it.
+"""The piece that is wanted of a tensor, given the number of the thing, the tensor's path in its state, and
+the shape of the whole tensor. None: all of it.
 """
 
 
 def is_sharded(tensor: object) -> bool:
-    """Whether it is a DTensor. A script that has none never loads what torch makes them of."""
+    """Whether it is a DTensor. A script without any never loads the module that defines them."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of it that is here, and all of it where it is not sharded. Not a copy."""
+    """The part of it that is here; all of it if it is not sharded. Not a copy."""
     local: torch.Tensor = tensor._local_tensor if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
     return local
 
 
 def like(local: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """The local tensor as that part of a whole that the process has of `whole`, too."""
+    """The local tensor as a part of a whole, cut like `whole`."""
     if not is_sharded(whole):
         return local
     from torch.distributed.tensor import DTensor
@@ -54,11 +54,11 @@ def like(local: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def locals_of(tree: Any) -> Any:
-    """The tree with local tensors in the place of sharded ones."""
+    """The tree with local tensors in place of sharded ones."""
     if isinstance(tree, torch.Tensor):
         return local_of(tree)
     if isinstance(tree, dict):
-        twin = copy.copy(tree)  # with what state_dict() notes on it beside its items
+        twin = copy.copy(tree)  # with the attributes that state_dict() sets on it
         for key, value in tree.items():
             twin[key] = locals_of(value)
         return twin
@@ -68,7 +68,9 @@ def locals_of(tree: Any) -> Any:
 
 
 def model_state(state: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str, Any]:
-    """A module's state of local tensors, as its load_state_dict() wants it. present: its own."""
+    """A module's state of local tensors, in the form that load_state_dict() needs. present: its current
+    state.
+    """
     found = copy.copy(dict(state))
     for key, value in state.items():
         if key in present and isinstance(value, torch.Tensor) and isinstance(present[key], torch.Tensor):
@@ -77,7 +79,7 @@ def model_state(state: Mapping[str, Any], present: Mapping[str, Any]) -> dict[st
 
 
 def optimizer_state(state: dict[str, Any], parameters: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """An optimizer's. What has the shape of a parameter's part is a part, too."""
+    """The same for an optimizer. A tensor with the shape of a parameter's part is also a part."""
     found = dict(state)
     found["state"] = {
         index: dict(noted) if isinstance(noted, dict) else noted for index, noted in state["state"].items()
@@ -92,8 +94,8 @@ def optimizer_state(state: dict[str, Any], parameters: Sequence[torch.Tensor]) -
 
 
 def extent_of(tensor: torch.Tensor) -> Extent:
-    """Of the piece of a sharded tensor that is here. Pieces are cut as torch cuts them, of a size that is
-    rounded up: the last may be smaller, and some are empty.
+    """The extent of the piece of a sharded tensor that is here. Pieces are cut as torch cuts them, with their
+    size rounded up: the last may be smaller, and some are empty.
     """
     offsets, sizes = [0] * tensor.dim(), list(tensor.shape)
     mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
@@ -102,7 +104,7 @@ def extent_of(tensor: torch.Tensor) -> Extent:
         for number, (_, placement) in enumerate(_placements(tensor))
         if not placement.is_replicate()
     ]
-    # FSDP cuts what tensor parallelism has cut already; torch notes that by a stride.
+    # FSDP cuts what tensor parallelism has already cut; torch marks that with a stride.
     for number, placement in sorted(cuts, key=lambda cut: _is_strided(cut[1])):
         size = sizes[placement.dim]
         each = -(-size // mesh.size(number))
@@ -118,7 +120,7 @@ def extent_of(tensor: torch.Tensor) -> Extent:
 
 
 def sharded_in(tree: Any, path: TreePath = ()) -> Iterator[tuple[TreePath, torch.Tensor]]:
-    """The sharded tensors of a state, and where they are in it."""
+    """The sharded tensors of a state, with their paths."""
     if is_sharded(tree):
         yield path, tree
     elif isinstance(tree, dict):
@@ -130,8 +132,8 @@ def sharded_in(tree: Any, path: TreePath = ()) -> Iterator[tuple[TreePath, torch
 
 
 def counts_here(parameter: torch.Tensor, place: Mapping[MeshDimension, int]) -> bool:
-    """Whether this rank's part is to be counted where all ranks' parts are added up: of ranks that have the
-    same part, one is.
+    """Whether this rank's part counts when all ranks' parts are added up: of ranks with the same part, one
+    counts.
     """
     cut = {name for name, placement in _placements(parameter) if not placement.is_replicate()} | {"pp"}
     return all(name in cut or place[name] == 0 for name in DIMENSIONS)
@@ -143,7 +145,9 @@ def is_cut_along(parameter: torch.Tensor, dimension: MeshDimension) -> bool:
 
 
 def check_mesh(parameters: Sequence[torch.Tensor], groups: type) -> None:
-    """InputError where a parameter is sharded over anything but run.mesh. groups: what that is made of."""
+    """Raise `InputError` if a parameter is sharded over anything but run.mesh. groups: the type of its
+    groups.
+    """
     for parameter in parameters:
         if not is_sharded(parameter):
             continue

@@ -1,12 +1,12 @@
 """Where gradients live: flat sheets of memory, and their fold along the tree.
 
-A sheet holds everything one lane contributes to a step: gradients in buckets, in the order in which backward
-makes them; moving buffers (BatchNorm's statistics); and a tail of small things that ride along: every lane's
-loss, that it was computed and the generation its member knows of, the times that it tells, prints for audits,
-and which parameters were used. Sheets add up element by element, so that neither bucket sizes nor slices can
-change a bit of the result.
+A sheet holds everything that one lane contributes to a step: gradients in buckets, in the order in which
+backward makes them; moving buffers (BatchNorm's statistics); and a tail of small values that travel along:
+every lane's loss, a mark that it was computed with the generation its member knows of, the member's times,
+prints for audits, and which parameters were used. Sheets add up element by element, so that neither bucket
+sizes nor slices can change a bit of the result.
 
-A member that folds k neighbouring lanes needs log2(k) + 1 sheets, and one more where it folds nothing.
+A member that folds k neighbouring lanes needs log2(k) + 1 sheets, and one more if it folds nothing.
 """
 
 import math
@@ -21,16 +21,19 @@ from holdfast.train.prints import PARTS
 from holdfast.train.skeleton import is_dense
 
 BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 50 << 20}
-"""Small enough to overlap with backward, large enough not to pay for beginnings."""
+"""Small enough to overlap with backward, large enough that the cost of starting an exchange
+does not matter.
+"""
 BUCKETS_MAX = 96
-"""Larger ones rather than more: each adds a few operations to a GPU's queue, which holds about a thousand."""
+"""Buckets grow rather than multiply: each adds a few operations to a GPU's queue of about a thousand."""
 ALIGNMENT = 16
-"""Elements; keeps every view on a boundary that vector instructions like."""
+"""In elements; keeps every view on a boundary that suits vector instructions."""
 TOLD = 8
-"""How many figures a member tells the others: of its times, see measures.py, and of its checkpoints."""
+"""How many figures a member sends the others: of its times, see measures.py, and of its checkpoints."""
 PRINTS = 3 * PARTS + 1
-"""Rows for audits: the print of each lane by its owner, by its auditor, of the state of a member in its last
-lane, and every how many steps that member would compare states."""
+"""Rows for audits: the print of each lane by its owner and by its auditor, the print of a member's state in
+its last lane, and the interval in steps at which that member would compare states.
+"""
 _TAIL_DTYPES = (torch.float32, torch.float64)
 
 
@@ -47,7 +50,7 @@ class Region:
         return self.inside(flats[self.bucket], self.start)
 
     def inside(self, flat: torch.Tensor, start: int) -> torch.Tensor:
-        """The same stretch where it begins at `start` of a flat tensor."""
+        """The same stretch, beginning at `start` of a flat tensor."""
         return flat.as_strided(self.shape, self.stride, flat.storage_offset() + start)
 
 
@@ -64,8 +67,8 @@ class BucketLayout:
         shared: Collection[int] = (),
         bucket_bytes: int | None = None,
     ) -> None:
-        """slices: into how many each lane is cut, by the ranks of a replica. shared: the parameters of which
-        every one of them has all, by number.
+        """slices: how many slices the ranks of a replica cut each lane into. shared: the numbers of the
+        parameters that each of these ranks has completely.
         """
         self.lanes = lanes
         self.parameters = parameters
@@ -80,18 +83,18 @@ class BucketLayout:
         for index in order:  # backward goes from the last to the first
             self.gradients[index] = self._place(parameters[index])
         self.shared = len(self._sizes)
-        """Buckets from here on are added up between the ranks of a replica at the end of each lane."""
+        """Buckets from here on are summed over the ranks of a replica at the end of each lane."""
         if slices > 1:
             self._open(parameters[0].dtype)
         for index in sorted(shared, reverse=True):
-            # By a limit that all ranks have: their parts of other parameters may differ in size.
+            # The limit must be the same on all ranks: their parts of other parameters may differ in size.
             self.gradients[index] = self._place(
                 parameters[index], self.shared, BUCKET_BYTES[self.device.type]
             )
         self.waits_for = [0] * len(self._sizes)
         for region in self.gradients:
             self.waits_for[region.bucket] += 1
-        # The last bucket of gradients completes last anyway; what the tail needs is known only then.
+        # The last bucket of gradients completes last anyway; only then are the contents of the tail known.
         if self._dtypes[-1] not in _TAIL_DTYPES:
             self._open(torch.float32)
         tail = len(self._sizes) - 1
@@ -108,7 +111,7 @@ class BucketLayout:
 
     @property
     def dtypes(self) -> list[torch.dtype]:
-        """Of each bucket."""
+        """The type of each bucket."""
         return list(self._dtypes)
 
     @property
@@ -116,12 +119,12 @@ class BucketLayout:
         return len(self._sizes)
 
     def numel_max(self, dtype: torch.dtype) -> int:
-        """Of the largest bucket of a type."""
+        """The size of the largest bucket of a type."""
         return max(size for size, kind in zip(self._sizes, self._dtypes, strict=True) if kind == dtype)
 
     def spans(self, indices: Collection[int]) -> list[tuple[int, slice]]:
-        """Where these parameters' gradients are, by bucket, in as few stretches as there are: what is between
-        two neighbours is zero.
+        """Where these parameters' gradients are, by bucket, in as few stretches as possible: the gaps between
+        two neighbours are zero.
         """
         indices = frozenset(indices)
         chosen = sorted((self.gradients[index] for index in indices), key=lambda one: (one.bucket, one.start))
@@ -151,7 +154,7 @@ class BucketLayout:
         return [torch.empty(size, dtype=dtype, device=self.device) for size, dtype in pairs]
 
     def _place(self, parameter: torch.Tensor, first: int = 0, bytes_max: int | None = None) -> Region:
-        """first: the first bucket that may have it."""
+        """first: the first bucket that may take it."""
         bucket = self._newest(parameter.dtype)
         limit = bytes_max or self._bucket_bytes
         if bucket is None or bucket < first or self._sizes[bucket] * parameter.dtype.itemsize >= limit:
@@ -160,7 +163,9 @@ class BucketLayout:
         return self._append(bucket, tuple(parameter.shape), stride)
 
     def _newest(self, dtype: torch.dtype) -> int | None:
-        """Types may take turns from parameter to parameter; each has a bucket that is being filled."""
+        """The bucket being filled for a type. Types may alternate from parameter to parameter; each has its
+        own.
+        """
         return max((bucket for bucket, kind in enumerate(self._dtypes) if kind == dtype), default=None)
 
     def _place_moving(self, tensor: torch.Tensor, tail: int) -> Region:
@@ -190,9 +195,9 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Tail:
-    """The small things of a sheet, on the host. pending: by lane, one more than the generation that its
-    member knew of, and 0 where nobody computed it. told: what members tell, by figure and leaf. prints: see
-    `PRINTS`.
+    """The small values of a sheet, on the host. pending: by lane, one more than the generation that its
+    member knew of, and 0 if no member computed it. told: the members' figures, by figure and leaf. prints:
+    see `PRINTS`.
     """
 
     losses: tuple[float, ...]
@@ -224,14 +229,14 @@ class Sheet:
             flat.zero_()
 
     def contents(self, bucket: int) -> list[torch.Tensor]:
-        """What the bucket has of gradients and moving buffers, without the tail."""
+        """The bucket's gradients and moving buffers, without the tail."""
         flat, tail = self.flats[bucket], self._layout.tail
         if bucket != tail.bucket:
             return [flat]
         return [flat[: tail.start], flat[tail.start + tail.shape[0] :]]
 
     def tail(self) -> Tail:
-        """In one copy: the one moment in a step when the host waits for the device."""
+        """Copy the tail to the host at once: the only moment in a step when the host waits for the device."""
         layout = self._layout
         memory = layout.tail.of(self.flats).cpu()
         losses, pending, told, used = (
@@ -248,8 +253,8 @@ class Sheet:
 
 
 class LaneFold:
-    """The sums one member holds of the step under way, by node of the tree. Kept until the step is committed:
-    when others die, they need not be computed again.
+    """The sums that one member holds of the current step, by node of the tree. They are kept until the step
+    is committed, so that they need not be computed again when other members die.
     """
 
     def __init__(self, layout: BucketLayout) -> None:
@@ -258,39 +263,39 @@ class LaneFold:
         self.held: dict[tree.Node, Sheet] = {}
         self._merging: list[Sheet] = []
         self.target: tree.Node = (0, 0)
-        """The node that what is being added will be held under."""
+        """The node under which the current sum will be held."""
 
     @property
     def lanes(self) -> frozenset[int]:
-        """The lanes that are in what is held."""
+        """The lanes contained in the held sums."""
         return frozenset(lane for node in self.held for lane in tree.lanes_of(node))
 
     def take(self) -> Sheet:
-        """A sheet that nobody uses; its contents are whatever they were."""
+        """An unused sheet, with arbitrary contents."""
         return self._free.pop() if self._free else Sheet(self._layout)
 
     def give(self, sheet: Sheet) -> None:
         self._free.append(sheet)
 
     def shed(self) -> None:
-        """Give back the memory that nobody uses: from here on others may be enough."""
+        """Release the memory of unused sheets: fewer may be enough from here on."""
         self._free.clear()
 
     def keep_only(self, lanes: Collection[int]) -> None:
-        """Let go of sums that have any other lane in them."""
+        """Drop sums that contain any other lane."""
         for node in list(self.held):
             if not set(tree.lanes_of(node)).issubset(lanes):
                 self._free.append(self.held.pop(node))
 
     def clear(self, keep: Sheet | None) -> None:
-        """Hold nothing any more. `keep` stays out of what is free."""
+        """Drop all sums. `keep` does not become free."""
         self._free.extend(sheet for sheet in self.held.values() if sheet is not keep)
         self.held.clear()
 
     def open(self, lane: int, sheet: Sheet) -> Sheet:
         """Begin to add `sheet`, the contribution of `lane`.
 
-        Returns the sheet that will hold the sum; a bucket of it is final once `merge` was called for that.
+        Returns the sheet that will hold the sum; one of its buckets is final once `merge` was called for it.
         """
         node: tree.Node = (0, lane)
         self._merging = [sheet]
@@ -301,12 +306,12 @@ class LaneFold:
         return self._merging[-1]
 
     def merge(self, bucket: int) -> None:
-        """Add up one bucket. Which operand comes first makes no difference to the bits of one addition."""
+        """Add up one bucket. The order of the operands does not change the bits of one addition."""
         for right, left in pairwise(self._merging):
             left.flats[bucket].add_(right.flats[bucket])
 
     def close(self, keep: Sheet | None) -> None:
-        """All buckets are merged: the sum is held, the other sheets are free but for `keep`."""
+        """All buckets are merged: hold the sum, and free the other sheets except `keep`."""
         *freed, total = self._merging
         self._free.extend(sheet for sheet in freed if sheet is not keep)
         self.held[self.target] = total

@@ -1,8 +1,8 @@
-"""Which lanes of a step nobody computes: none, unless replicas are missing and the script allows it.
+"""Which lanes of a step no member computes: none, unless replicas are missing and the script allows it.
 
-`protect(on_shortage="smaller batch")` does: replicas that are left compute no more than they did before, and
-what is beyond that is skipped. Every member works the set out by itself, from what all of them have told each
-other; it is recorded with the step, and a replay is given what was recorded.
+With `protect(on_shortage="smaller batch")`, the remaining replicas compute no more than they did before, and
+the rest is skipped. Every member derives the set by itself, from what all of them have sent each other. The
+set is recorded with the step, and a replay gets the recorded one.
 """
 
 from bisect import bisect_right
@@ -19,8 +19,8 @@ OnShortage = Literal["same bits", "smaller batch"]
 
 
 class AgreedSkips(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """What is skipped in a step that somebody may have committed. generation: its members agreed on it. They
-    knew of no commit, so what members of earlier generations had agreed on does not count any more.
+    """The lanes skipped in a step that a member may have committed. generation: the one whose members agreed
+    on it. They knew of no commit, so agreements of earlier generations no longer count.
     """
 
     generation: int
@@ -28,19 +28,21 @@ class AgreedSkips(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class Shortage:
-    """What is skipped. lanes: as `protect` was told; slices: into how many a replica cuts one of its own."""
+    """Which lanes are skipped. lanes: as in `protect`; slices: how many of these a replica computes as one
+    lane.
+    """
 
     def __init__(
         self, on_shortage: OnShortage, recorded: Sequence[SkippedLanes] = (), *, lanes: int, slices: int = 1
     ) -> None:
-        """recorded: what another run has skipped, in the order of steps."""
+        """recorded: the lanes that another run has skipped, in the order of steps."""
         self.is_smaller = on_shortage == "smaller batch"
         self._lanes = lanes // slices
         self._firsts = [one.first for one in recorded]
         self._recorded = [(one.last, _cut(one, lanes, slices)) for one in recorded]
 
     def recorded(self, step: int) -> frozenset[int]:
-        """The lanes that are skipped in this step because another run did so."""
+        """The lanes skipped in this step because another run skipped them."""
         number = bisect_right(self._firsts, step) - 1
         if number < 0 or self._recorded[number][0] < step:
             return frozenset()
@@ -49,8 +51,8 @@ class Shortage:
     def of(
         self, step: int, replicas: int, most: int, held: Collection[int] = (), dealt: Collection[int] = ()
     ) -> frozenset[int]:
-        """The lanes that so many replicas skip in a step. most: how many there were at best. held: the lanes
-        that are computed already; dealt: those that somebody is at.
+        """The lanes that this many replicas skip in a step. most: the largest number of replicas so far.
+        held: the lanes that are already computed. dealt: those that a member is computing.
         """
         found = self.recorded(step)
         if not self.is_smaller or replicas >= most:
@@ -64,7 +66,7 @@ def _cut(skipped: SkippedLanes, lanes: int, slices: int) -> frozenset[int]:
     step, leaves = skipped.first, set(skipped.lanes)
     if not leaves <= set(range(1, lanes)):
         raise InputError(
-            f"Step {step} of the run to be repeated skipped lane {max(leaves)}; protect() was told "
+            f"Step {step} of the run to be repeated skipped lane {max(leaves)}; protect() was given "
             f"lanes={lanes}.",
             hint="Repeat it with the same number of lanes.",
         )

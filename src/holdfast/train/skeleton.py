@@ -1,8 +1,8 @@
-"""The skeleton of a state: all of it but what is in the tensors, as typed data and never a pickle.
+"""The skeleton of a state: everything but the tensors' contents, as typed data and never a pickle.
 
-What a part is made of travels with it, out of a fixed list, so that a Counter stays a Counter and nothing is
-ever built that is not on the list. A place stands for each tensor, with its type, shape and layout. Whoever
-receives a skeleton checks it before it takes any memory for it.
+The type of every part is stored with it, from a fixed list, so that a Counter stays a Counter, and nothing is
+ever built that is not on the list. A place stands for each tensor, with its type, shape and layout. The
+receiver of a skeleton checks it before it allocates any memory for it.
 """
 
 import math
@@ -18,7 +18,7 @@ from holdfast.record.errors import InputError
 
 DEPTH_MAX = 64
 TENSOR_BYTES_MAX = 1 << 48
-"""What an address can reach."""
+"""The largest address."""
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in vars(torch).values()
@@ -39,15 +39,15 @@ _FACTORIES: dict[str, Callable[[], Any] | None] = {
     "tuple": tuple,
 }
 _METADATA = "_metadata"
-"""What a module's state_dict() notes beside its items."""
+"""The attribute that a module's state_dict() sets beside its items."""
 
 
 class MalformedSkeleton(ValueError):
-    """Bytes that are no skeleton."""
+    """Bytes that are not a valid skeleton."""
 
 
 class TensorPlace(msgspec.Struct, frozen=True, array_like=True):
-    """Stands for a tensor. stride: None where it does not fill its memory."""
+    """Stands for a tensor. stride: None if it does not fill its memory."""
 
     number: int
     dtype: str
@@ -60,7 +60,7 @@ class TensorPlace(msgspec.Struct, frozen=True, array_like=True):
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
     def empty(self, device: torch.device) -> torch.Tensor:
-        """A tensor laid out like it, with whatever contents: kernels depend on the layout."""
+        """An uninitialized tensor with its layout, because kernels depend on the layout."""
         if self.device == "cpu":
             device = torch.device("cpu")
         dtype = DTYPES[self.dtype]
@@ -81,12 +81,12 @@ def places_of(skeleton: bytes) -> list[TensorPlace]:
     _rebuilt(skeleton, places.append)
     places.sort(key=lambda place: place.number)
     if [place.number for place in places] != list(range(len(places))):
-        raise MalformedSkeleton("places are missing, or there twice")
+        raise MalformedSkeleton("places are missing or occur twice")
     return places
 
 
 def empty_like(skeleton: bytes, device: torch.device) -> list[torch.Tensor]:
-    """Tensors for every place of a skeleton, with whatever contents."""
+    """Uninitialized tensors for all places of a skeleton."""
     return [place.empty(device) for place in places_of(skeleton)]
 
 
@@ -96,12 +96,12 @@ def put_together(skeleton: bytes, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def described(skeleton: bytes) -> bytes:
-    """The skeleton as text that is the same for equal trees, wherever their tensors are."""
+    """The skeleton as text that is the same for equal trees, whatever devices their tensors are on."""
     return repr(_described(_rebuilt(skeleton, lambda place: place))).encode()
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill its memory, in whatever order."""
+    """Whether its elements fill its memory, in any order."""
     return tensor.is_contiguous() or bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
 
 
@@ -109,7 +109,9 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _plain(value: Any, tensors: list[torch.Tensor], depth: int) -> Any:
-    """None, numbers, text and bytes are themselves; all else is a list that begins with what it is."""
+    """None, numbers, text and bytes stand for themselves; everything else is a list that begins with its
+    type.
+    """
     if depth > DEPTH_MAX:
         raise InputError(f"A state_dict() is nested more than {DEPTH_MAX} deep.", hint=_HINT)
     if type(value) in _THEMSELVES:
@@ -149,7 +151,7 @@ def _plain(value: Any, tensors: list[torch.Tensor], depth: int) -> Any:
 
 
 def _kind_of_dict(value: dict[Any, Any]) -> list[Any]:
-    """What it is, and what it has beside its items."""
+    """Its type, and what it has beside its items."""
     if type(value) is OrderedDict:
         return ["ordered", getattr(value, _METADATA, None)]
     if type(value) is defaultdict:
@@ -161,7 +163,7 @@ def _kind_of_dict(value: dict[Any, Any]) -> list[Any]:
 
 
 def _plain_numpy(value: Any) -> Any:
-    """Arrays and numbers of numpy, which a script may have and Holdfast need not."""
+    """Arrays and numbers of numpy, which a script may use, but Holdfast does not need."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.ndarray | numpy.generic):
         raise _refused(value)
@@ -184,7 +186,7 @@ _HINT = "States are made of tensors, numbers, strings and containers of them."
 def _refused(value: object) -> InputError:
     name = getattr(value, "__name__", "") or type(value).__name__
     return InputError(
-        f"A state_dict() holds what cannot be sent to another member: {name}.",
+        f"A state_dict() holds a value that cannot be sent to another member: {name}.",
         hint=_HINT,
     )
 
@@ -193,7 +195,7 @@ def _refused(value: object) -> InputError:
 
 
 def _rebuilt(skeleton: bytes, visit: Callable[[TensorPlace], Any]) -> Any:
-    """The tree with what `visit` gives in every place. Raises `MalformedSkeleton`."""
+    """The tree with the results of `visit` in its places. Raises `MalformedSkeleton`."""
     try:
         return _build(msgspec.msgpack.decode(skeleton), visit, 0)
     except MalformedSkeleton:
@@ -205,7 +207,7 @@ def _rebuilt(skeleton: bytes, visit: Callable[[TensorPlace], Any]) -> Any:
 def _build(plain: Any, visit: Callable[[TensorPlace], Any], depth: int) -> Any:
     if not isinstance(plain, list):
         if isinstance(plain, dict) or depth > DEPTH_MAX:
-            raise MalformedSkeleton("no value of a skeleton")
+            raise MalformedSkeleton("not a value of a skeleton")
         return plain
     kind, *parts = plain
     if kind == "tensor":
@@ -219,7 +221,7 @@ def _build(plain: Any, visit: Callable[[TensorPlace], Any], depth: int) -> Any:
 
 
 def _checked(place: TensorPlace) -> TensorPlace:
-    """Its layout must fill exactly as much memory as its elements take."""
+    """Raise unless its layout fills exactly the memory that its elements take."""
     if place.dtype not in DTYPES or any(length < 0 for length in place.shape):
         raise MalformedSkeleton("no such tensor")
     numel = math.prod(place.shape)
@@ -253,7 +255,7 @@ def _from_numpy(kind: str) -> Callable[[str, list[int], bytes], Any]:
 
         found = np.dtype(dtype)
         if found.kind not in "biufcSU":
-            raise MalformedSkeleton("no array of numbers or text")
+            raise MalformedSkeleton("not an array of numbers or text")
         array = np.frombuffer(memory, dtype=found).reshape(shape).copy()
         return array if kind == "array" else array[()]
 
@@ -294,7 +296,7 @@ def _described(value: Any) -> Any:
         return type(value)(map(_described, value))
     if type(value) in _TEXT:
         return value
-    # Its repr() may have an ellipsis in it, or items in any order.
+    # Its repr() may contain an ellipsis, or items in any order.
     return type(value).__qualname__, msgspec.msgpack.encode(_plain(value, [], 0))
 
 

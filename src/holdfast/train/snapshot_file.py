@@ -1,7 +1,8 @@
-"""The file of a snapshot in memory: a header, the bytes of a share of the state, a note with their hashes.
+"""The file of a snapshot in memory: a header, the bytes of a share of the state, and a note with their
+hashes.
 
 The header is written last. The bytes are cut into pieces; each has its hash in the note, and nothing is used
-before its hashes agree. Who writes such a file, and when, is said in snapshots.py.
+before its hashes match. snapshots.py says which process writes such a file, and when.
 """
 
 import mmap
@@ -16,12 +17,14 @@ from holdfast.train.chunks import NAME_BYTES, Unsound
 from holdfast.train.manifest_file import SEAL_BYTES, Share, sealed_by
 
 PIECE_BYTES = 16 << 20
-"""Larger than a checkpoint's chunks: threads that hash them ask seldom for the interpreter, which trains."""
+"""Larger than a checkpoint's chunks: hashing threads then rarely need the interpreter, which
+training uses.
+"""
 PAGE_BYTES = 4096
 BLOCK_BYTES = 512
-"""In which the kernel counts what a file takes."""
+"""The unit in which the kernel counts the memory of a file."""
 EMPTIED_BYTES = 64 << 20
-"""So much memory is given back at a time: other threads wait meanwhile."""
+"""How much memory is released at a time: other threads wait meanwhile."""
 _MAGIC = b"holdfast.snap\r\n\x1a"
 _VERSION = 1
 _HEADER = struct.Struct(">16sIIIIIQQQ16s32s32s")
@@ -32,7 +35,7 @@ def piece_count(size_bytes: int) -> int:
 
 
 class PartHeader(NamedTuple):
-    """What a file holds: a share of a part. layout: the hash of what all shares must have alike."""
+    """A file's contents: a share of a part. layout: a hash that must be the same for all shares."""
 
     step: int
     share: Share
@@ -58,7 +61,7 @@ class PartHeader(NamedTuple):
 
     @classmethod
     def read(cls, data: bytes) -> "PartHeader | None":
-        """None where there is none that is whole."""
+        """Decode a header; None if it is missing or damaged."""
         body, digest = data[: _HEADER.size], data[_HEADER.size : _HEADER.size + SEAL_BYTES]
         if len(digest) < SEAL_BYTES or sealed_by(body) != digest:
             return None
@@ -72,7 +75,7 @@ class PartHeader(NamedTuple):
 
 
 class KeptStretch(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes of one tensor: from which on, where they lie in the file, and the hashes of their pieces."""
+    """Bytes of one tensor: where they begin, where they lie in the file, and the hashes of their pieces."""
 
     tensor: int
     begin: int
@@ -81,14 +84,14 @@ class KeptStretch(msgspec.Struct, frozen=True, array_like=True):
     names: bytes = b""
 
     def pieces(self) -> Iterator[tuple[int, int]]:
-        """Beginning and end of each, from where the stretch begins."""
+        """Beginning and end of each piece, relative to the stretch."""
         size_bytes = self.size_bytes
         return ((at, min(at + PIECE_BYTES, size_bytes)) for at in range(0, size_bytes, PIECE_BYTES))
 
 
 class SnapshotNote(msgspec.Struct, frozen=True, array_like=True):
-    """What the first share has beside its bytes: skeleton, stored and sizes as a `Laid` has them, and the
-    small tensors themselves, by number.
+    """What a share has besides its bytes. The first share also has skeleton, stored and sizes, as in a
+    `Laid`, and the small tensors themselves, by number.
     """
 
     stretches: tuple[KeptStretch, ...]
@@ -99,7 +102,7 @@ class SnapshotNote(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemoryFile:
-    """One of a slot's files, as anybody on the node reads it."""
+    """One of a slot's files, as every process on the node reads it."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -109,7 +112,7 @@ class MemoryFile:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it begins with something else than a header, or nothing."""
+        """Whether it begins with something that is not a header. An empty file is not damaged."""
         return self.header() is None and any(os.pread(self.descriptor, _HEADER.size + SEAL_BYTES, 0))
 
     @property
@@ -118,15 +121,15 @@ class MemoryFile:
 
     @property
     def taken_bytes(self) -> int:
-        """Of memory."""
+        """How much memory it takes."""
         return os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
 
     def blank(self) -> None:
-        """What it holds is of no use any more."""
+        """Invalidate its contents."""
         os.pwrite(self.descriptor, bytes(_HEADER.size + SEAL_BYTES), 0)
 
     def note(self, header: PartHeader) -> SnapshotNote:
-        """Raises `Unsound`."""
+        """Read the note. Raises `Unsound`."""
         data = os.pread(self.descriptor, header.note_bytes, header.data_bytes)
         if len(data) != header.note_bytes or sealed_by(data) != header.note_hash:
             raise Unsound("its note is not what was written")
@@ -141,14 +144,14 @@ class MemoryFile:
         return note
 
     def mapped(self, size_bytes: int) -> mmap.mmap:
-        """Raises `OSError`, and `ValueError` where it is shorter. Pages are mapped as they are used: to map
-        all of them would keep every other thread waiting meanwhile.
+        """Map the file. Raises `OSError`, or `ValueError` if it is shorter. Pages are mapped as they are
+        used: mapping all of them at once would block every other thread.
         """
         return mmap.mmap(self.descriptor, size_bytes, mmap.MAP_SHARED)
 
     def empty(self) -> None:
-        """Give its memory back. It keeps its size, so that whoever reads it just now finds zeros, and is not
-        killed. Raises `OSError`.
+        """Release its memory. The file keeps its size, so that a process that is reading it finds zeros
+        instead of being killed. Raises `OSError`.
         """
         if size_bytes := self.size_bytes:
             memory = self.mapped(size_bytes)

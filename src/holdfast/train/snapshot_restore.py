@@ -1,4 +1,4 @@
-"""Putting a state together from snapshots in memory, every byte compared with its hash before it is used."""
+"""Restores a state from snapshots in memory, comparing every byte with its hash before it is used."""
 
 import math
 import mmap
@@ -22,17 +22,17 @@ from holdfast.train.skeleton import MalformedSkeleton, places_of, put_together
 from holdfast.train.snapshot_file import KeptStretch, MemoryFile, PartHeader, SnapshotNote
 
 COMPARERS_MAX, CORES_LEFT = 14, 2
-"""Threads that compare, where there are as many cores; and how many are left to those that copy, and CUDA."""
+"""The most threads that compare, and how many cores are left to the copying threads and CUDA."""
 REGISTERED_BYTES = 1 << 30
-"""So much memory is registered with CUDA at a time, then copied while the next is."""
+"""How much memory is registered with CUDA at a time; it is copied while the next is registered."""
 MAPPED_BYTES = 1 << 26
-"""So much memory is mapped by one thread at a time."""
+"""How much memory one thread maps at a time."""
 
 
 @dataclass
 class RestoreTimes:
-    """What it took: to compare all bytes, where they go to main memory with the copy; to register memory
-    with CUDA; to copy it to the device; and in all, for the former happen at once.
+    """How long a restore took: to compare all bytes (including the copy, for those that go to main memory);
+    to register memory with CUDA; to copy it to the device; and in total, because these overlap.
     """
 
     whole_s: float = 0.0
@@ -44,14 +44,14 @@ class RestoreTimes:
 def restored(
     parts: Sequence[tuple[MemoryFile, PartHeader]], device: torch.device, times: RestoreTimes
 ) -> dict[str, Any]:
-    """The state that these files have shares of, every byte compared. What was on a GPU is there again.
-    Raises `Unsound` or `OSError`.
+    """The state that these files have shares of, every byte compared. Tensors that were on a GPU are there
+    again. Raises `Unsound` or `OSError`.
     """
     begun_s = time.perf_counter()
     notes = [(file, header, file.note(header)) for file, header in parts]
     first = next(note for _, header, note in notes if header.share.number == 0)
     try:
-        _check_cover(first, [note for _, _, note in notes])  # before any memory is taken for it
+        _check_cover(first, [note for _, _, note in notes])  # before any memory is allocated
         tensors = _empty(first, places_of(first.skeleton), device)
         for file, header, note in notes:
             _fill(file.mapped(header.data_bytes), note, tensors, device, times)
@@ -65,7 +65,7 @@ def restored(
 
 
 def _empty(note: SnapshotNote, places: Sequence[Any], device: torch.device) -> dict[int, torch.Tensor]:
-    """For every tensor that is stored; the small ones have their contents."""
+    """A tensor for everything that is stored; the small ones have their contents."""
     if len(places) != len(note.stored):
         raise Unsound("its tensors are not those of its skeleton")
     found: dict[int, torch.Tensor] = {}
@@ -81,7 +81,7 @@ def _empty(note: SnapshotNote, places: Sequence[Any], device: torch.device) -> d
 
 
 def _check_cover(first: SnapshotNote, notes: Sequence[SnapshotNote]) -> None:
-    """Whether the shares have every byte of every tensor once."""
+    """Raise `Unsound` unless the shares have every byte of every tensor exactly once."""
     ends = {number: 0 for number in range(len(first.sizes)) if number not in first.small}
     for one in sorted((one for note in notes for one in note.stretches), key=lambda one: one.begin):
         if ends.get(one.tensor) != one.begin:
@@ -99,7 +99,9 @@ def _fill(
     device: torch.device,
     times: RestoreTimes,
 ) -> None:
-    """What goes to a GPU is copied while it is compared, and used only if all of it agrees."""
+    """Fill the tensors. Data for a GPU are copied while they are compared, and used only if everything
+    matches.
+    """
     begun_s = time.perf_counter()
     view = memoryview(memory)
     flat = torch.frombuffer(memory, dtype=torch.uint8)
@@ -125,7 +127,7 @@ def _end(one: KeptStretch) -> int:
 def _comparing(
     pool: ThreadPoolExecutor, view: memoryview, one: KeptStretch, target: torch.Tensor
 ) -> list[Future[bool]]:
-    """Whether each piece is what it was; what goes to main memory is compared where it has arrived."""
+    """Whether each piece is unchanged; data for main memory are compared where they have arrived."""
     into = None if target.is_cuda else memory_of(target)[one.begin : one.begin + one.size_bytes]
 
     def agrees(number: int, begin: int, end: int) -> bool:
@@ -161,7 +163,7 @@ def _upload(
         ]
         torch.cuda.synchronize(device)
         times.copied_s += sum(begun.elapsed_time(done) for begun, done in copies) / 1e3
-    finally:  # it takes as long as a copy, and nobody waits for it
+    finally:  # takes as long as a copy, so it runs in the background
         threading.Thread(target=_let_go, args=(flat, registered, device), daemon=True).start()
 
 
@@ -172,9 +174,9 @@ def registered_stretches(
     times: RestoreTimes,
     size_bytes: int = REGISTERED_BYTES,
 ) -> Iterator[tuple[int, int]]:
-    """Beginning and end of the stretches to copy, each registered with CUDA before it is given. ask: does
-    that. If it is refused, as where this user may not lock so much memory, the snapshot is not to blame:
-    the rest is copied unregistered, which takes longer.
+    """Beginning and end of the stretches to copy, each registered with CUDA beforehand. ask: registers one.
+    If that is refused, for example because this user may not lock so much memory, the snapshot is not to
+    blame: the rest is copied unregistered, which takes longer.
     """
     is_allowed = True
     for at in range(0, flat.numel(), size_bytes):
@@ -196,7 +198,7 @@ def _copy_up(
     stretches: Sequence[KeptStretch],
     tensors: Mapping[int, torch.Tensor],
 ) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    """Have what lies between these bounds copied. Gives when that begins on the device, and is done."""
+    """Copy what lies between these bounds. Returns events for the beginning and the end on the device."""
     events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     events[0].record()
     for one in stretches:
@@ -210,8 +212,8 @@ def _copy_up(
 
 
 def _let_go(flat: torch.Tensor, registered: Sequence[torch.Tensor], device: torch.device) -> None:
-    with suppress(RuntimeError):  # of a device that has failed
-        torch.cuda.synchronize(device)  # where it was given up, copies are under way
+    with suppress(RuntimeError):  # the device may have failed
+        torch.cuda.synchronize(device)  # copies may still be under way after an error
     for part in registered:
         unregister(part)
     for part in torch.split(flat, MAPPED_BYTES):

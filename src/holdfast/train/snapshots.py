@@ -4,8 +4,8 @@ The node's agent holds the memory (run/memory.py): two files for each slot, so t
 other is written. The members of a node keep one copy of the state together, each a share of its bytes; a rank
 of a sharded model keeps its part. So every node has what it needs, and each is a mirror of the others.
 
-What is in a file is said in snapshot_file.py, and how a state is put together from them in
-snapshot_restore.py. When a snapshot is due, and what the state is made of, is decided elsewhere.
+snapshot_file.py defines the contents of a file, and snapshot_restore.py puts a state together from files.
+Other modules decide when a snapshot is due, and what the state consists of.
 """
 
 import ctypes
@@ -50,36 +50,40 @@ from holdfast.train.snapshot_file import (
 from holdfast.train.snapshot_restore import RestoreTimes, restored
 
 SNAPSHOT = OWN + 1
-"""The preference of a snapshot: of one step it is taken before a checkpoint, and does not hide it."""
+"""The preference of a snapshot: it is used before a checkpoint of the same step, and does not hide it."""
 INTERVAL_S_MIN = 1.0
-"""Where snapshots cost next to nothing, they are still no closer together."""
+"""Snapshots are never closer together than this, even if they cost next to nothing."""
 COST_SHARE_MAX = 1 / 100
-"""Of the time from one snapshot to the next, no more than this goes into taking one."""
+"""Taking a snapshot takes at most this share of the time between two snapshots."""
 COPY_COST = 1 / 10
-"""Of the time that a copy from a GPU takes beside a step, what the step loses; on an H200 less."""
+"""What a step loses of the time that a copy from a GPU takes beside it; on an H200 it is less."""
 MEMORY_SHARE_MAX = 0.5
-"""Of the memory that is free, what snapshots of this member may take."""
+"""The share of the free memory that this member's snapshots may take."""
 INLINE_PREPARE_BYTES = 16 << 20
-"""Memory up to this size is made ready while training waits; more in the background."""
+"""Memory up to this size is prepared while training waits; more is prepared in the background."""
 HASHERS_MAX = 4
-"""Threads that hash beside training, where there are twice as many cores."""
+"""The most threads that hash beside training; one per two cores."""
 CLOSE_S_MAX = 2.0
 LIST_S_MAX = 10.0
-"""So long storage may take to say what it has, where there is a snapshot to go on from."""
+"""How long storage may take to list its checkpoints if there is a snapshot to resume from."""
 ALIGNED_BYTES = 64
 _GB = 1e9
 _FAILURES = (OSError, RuntimeError, ValueError, MemoryError)
-"""Of snapshots alone: training goes on without them. Of a device that has failed it hears by itself."""
+"""Failures of snapshots alone: training continues without them. A failed device shows in
+training by itself.
+"""
 
 Readiness = Literal[0, 1, 2]
 READY: Readiness = 0
 DUE: Readiness = 1
 BUSY: Readiness = 2
-"""What a member tells the others: it can take one, or has none to take; one is due; the last is not whole."""
+"""What a member tells the others. READY: it can take a snapshot, or takes none. DUE: one is due. BUSY: the
+last one is not complete.
+"""
 
 
 class SnapshotListener(Protocol):
-    """Hears that a snapshot is whole, or cannot be taken or used, from whichever thread. Must not raise."""
+    """Called, in any thread, when a snapshot is complete, or cannot be taken or used. Must not raise."""
 
     def kept(self, step: int, stall_ns: int, size_bytes: int) -> None: ...
 
@@ -87,8 +91,8 @@ class SnapshotListener(Protocol):
 
 
 def each_hashed(work: Sequence[Callable[[], bytes]], threads_max: int = 1) -> list[bytes]:
-    """What these come to, by several threads: the interpreter is free while one hashes. Raises what one of
-    them raises.
+    """The results of these hashes, computed by several threads: the interpreter is free while one hashes.
+    Raises what one of them raises.
     """
     count = max(1, min(threads_max, len(work)))
     found: list[bytes] = [b""] * len(work)
@@ -112,13 +116,13 @@ def each_hashed(work: Sequence[Callable[[], bytes]], threads_max: int = 1) -> li
     return found
 
 
-# ---- taking them -----------------------------------------------------------------------------------------
+# ---- taking snapshots ------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Buffer:
     """A file that this process writes. lock: an open file of its own, so that a process that had the slot
-    before and still lives is seen.
+    before and is still alive is noticed.
     """
 
     file: MemoryFile
@@ -126,7 +130,7 @@ class _Buffer:
     flat: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
 
     def is_locked(self) -> bool:
-        """Whether it is this process's to write now. Raises `OSError`."""
+        """Whether this process may write it now. Raises `OSError`."""
         if self.lock < 0:
             lock = os.open(f"/proc/self/fd/{self.file.descriptor}", os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -141,11 +145,11 @@ class _Buffer:
         return True
 
     def make_ready(self, size_bytes: int, device: torch.device) -> None:
-        """Give it this size, with memory behind every page; what it holds stays. Raises `OSError`."""
+        """Give it this size, with memory behind every page; its contents stay. Raises `OSError`."""
         self.let_go(device)
         if self.file.header() is not None:
             size_bytes = max(size_bytes, self.file.size_bytes)
-        os.posix_fallocate(self.file.descriptor, 0, size_bytes)  # an error here, and not a SIGBUS later
+        os.posix_fallocate(self.file.descriptor, 0, size_bytes)  # raises here instead of a SIGBUS later
         self.flat = torch.frombuffer(self.file.mapped(size_bytes), dtype=torch.uint8)
         if device.type == "cuda":
             register(self.flat, device)
@@ -165,8 +169,8 @@ class _Taken(NamedTuple):
 
 
 class MemorySnapshots:
-    """This member's. slots: the files of all slots of its node; slot: its own. every: so many steps, or by
-    cost. rail, ranks: its part of a sharded model.
+    """This member's snapshots. slots: the files of all slots of its node; slot: its own. every: take one
+    every so many steps; None: by cost. part: its rail, and the number of ranks of a sharded model.
     """
 
     def __init__(
@@ -190,14 +194,14 @@ class MemorySnapshots:
         self._copy: StateCopy = SideStreamCopy(device) if device.type == "cuda" else HostCopy()
         self._working: threading.Thread | None = None
         self._heading = threading.Lock()
-        self._epoch = 0  # what was taken in an earlier one gets no header
+        self._epoch = 0  # a snapshot of an earlier epoch gets no header
         self._ready_bytes = 0
         self._is_off = self._is_closed = False
-        self._refused: set[tuple[object, ...]] = set()  # what is damaged: parts, or numbers of files
+        self._refused: set[tuple[object, ...]] = set()  # damaged parts, or numbers of damaged files
         self._began_ns = time.monotonic_ns()
         self._cost_s = 0.0
         self.host_bytes = 0
-        self.times = RestoreTimes()  # of what was put together last
+        self.times = RestoreTimes()  # of the last restore
 
     @property
     def place(self) -> str:
@@ -216,12 +220,12 @@ class MemorySnapshots:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the last one is not whole yet, or its memory is not ready."""
+        """Whether the last snapshot is not complete yet, or its memory is not ready."""
         return self._working is not None and self._working.is_alive()
 
     def take(self, step: int, state: State, share: Share, at_once: Collection[int] = ()) -> int:
-        """Have this member's share of the state copied; how long training waited, in nanoseconds. The copy
-        may go on until `hold_back`. at_once: where the storages begin of tensors that forward passes change.
+        """Have this member's share of the state copied. Returns how long training waited, in nanoseconds. The
+        copy may continue until `hold_back`. at_once: storage addresses of tensors that forward passes change.
         """
         began_ns = time.monotonic_ns()
         self._began_ns = began_ns
@@ -253,27 +257,29 @@ class MemorySnapshots:
         self._work(self._complete, _Taken(buffer.flat, header, note, began_ns, self._epoch), stall_ns)
 
     def hold_back(self) -> None:
-        """The state is about to be changed: not before it is copied."""
+        """The state is about to change: make that wait for the copy."""
         self._copy.hold_back()
 
     @property
     def copied_s(self) -> float | None:
-        """How long the last copy took on the device; None: there is no other than the host."""
+        """How long the last copy took on the device; None if there is no device but the host."""
         return self._copy.took_s
 
     def settle(self) -> None:
-        """Wait until nothing is read from the state any more."""
+        """Wait until nothing reads the state any more."""
         if self.is_busy:
             self._copy.wait()
 
     def close(self) -> None:
-        """The memory stays with the agent. What is not whole soon is given up, and nobody is told of it."""
+        """Stop. The memory stays with the agent. A snapshot that is not complete soon is given up without a
+        report.
+        """
         self._is_closed = True
-        with suppress(RuntimeError):  # of a device that has failed
+        with suppress(RuntimeError):  # the device may have failed
             self.settle()
         if self._working is not None:
             self._working.join(CLOSE_S_MAX)
-        self._void()  # somebody else may write here from now on
+        self._void()  # another process may write here from now on
         for buffer in self._own:
             buffer.let_go(self._device)
             if buffer.lock >= 0:
@@ -281,7 +287,7 @@ class MemorySnapshots:
                 buffer.lock = -1
 
     def forget(self) -> None:
-        """All that this node has: it may be wrong."""
+        """Invalidate all snapshots of this node: they may be wrong."""
         self._void()
         failed: OSError | None = None
         for file in self._files:
@@ -293,7 +299,9 @@ class MemorySnapshots:
             self._switch_off(0, f"snapshots are off, because one could not be forgotten: {failed}")
 
     def _void(self) -> None:
-        """What is being completed will not be: once this returns it has its header, or never gets one."""
+        """Void the snapshot in progress: once this returns, it either has its header already or never gets
+        one.
+        """
         with self._heading:
             self._epoch += 1
 
@@ -303,7 +311,9 @@ class MemorySnapshots:
         self._working = thread
 
     def _make_ready(self, step: int, room_bytes: int, mates: int) -> bool:
-        """Whether it is, now. Otherwise it will be, or there is no room. mates: who grow alike."""
+        """Whether the memory is ready now. If not, it will be, or there is no room. mates: how many grow
+        alike.
+        """
         left_bytes = memory_left_bytes()
         taken_bytes = sum(buffer.file.taken_bytes for buffer in self._own)
         wanted_bytes = max(0, VERSIONS * room_bytes - taken_bytes) * mates
@@ -325,13 +335,13 @@ class MemorySnapshots:
             for buffer in self._own:
                 buffer.make_ready(room_bytes, self._device)
         except _FAILURES as error:
-            self._switch_off(step, f"snapshots are off, for want of memory: {error}")
+            self._switch_off(step, f"snapshots are off, because memory ran out: {error}")
             return
         self._ready_bytes = room_bytes
         self.host_bytes = VERSIONS * room_bytes
 
     def _switch_off(self, step: int, reason: str, *, is_kept: bool = False) -> None:
-        """is_kept: what there is stays, for whoever can read it."""
+        """is_kept: keep the existing snapshots, for processes that can read them."""
         self._is_off = True
         if not is_kept:
             with suppress(*_FAILURES):
@@ -342,14 +352,14 @@ class MemorySnapshots:
         self._void()
         self._copy.wait()
         for buffer in self._own:
-            if buffer.lock >= 0:  # or it is another process's by now
+            if buffer.lock >= 0:  # else it belongs to another process by now
                 buffer.file.blank()
                 buffer.let_go(self._device)
                 buffer.file.empty()
         self.host_bytes = 0
 
     def _target(self) -> _Buffer:
-        """The one of its files that is not needed."""
+        """The file of this member that is not needed."""
         headers = [buffer.file.header() for buffer in self._own]
         needed = self._needed()
         order = sorted(
@@ -363,8 +373,8 @@ class MemorySnapshots:
         return self._own[order[0]]
 
     def _needed(self) -> set[tuple[object, ...]]:
-        """The newest snapshot of which this node has all parts that it has any of; else the newest part of
-        this member's.
+        """The newest snapshot of which this node has every part that it has of any; else the newest of this
+        member's own part.
         """
         parts = [header for header in _whole_ones(self._headers()) if header.ranks == self._ranks]
         rails = {header.rail for header in parts}
@@ -376,7 +386,7 @@ class MemorySnapshots:
         return {header.whole for header in (found[-1] if found else own[-1:])}
 
     def _complete(self, taken: _Taken, stall_ns: int) -> None:
-        """Behind the copy: the hashes, the note and, last, the header."""
+        """After the copy, write the hashes, the note and, last, the header."""
         try:
             self._copy.wait()
         except RuntimeError:
@@ -416,16 +426,16 @@ class MemorySnapshots:
         if not self._is_closed:
             self.told.kept(taken.header.step, stall_ns, size_bytes)
 
-    # ---- using them ----------------------------------------------------------------------------------------
+    # ---- using snapshots -----------------------------------------------------------------------------------
 
     def _headers(self) -> dict[int, PartHeader]:
-        """By the number of the file."""
+        """The headers, by the number of the file."""
         found = {number: file.header() for number, file in enumerate(self._files)}
         return {number: header for number, header in found.items() if header is not None}
 
     def newest(self, until: Mark | None = None) -> Loaded | None:
-        """The newest whole one of this member's part that this node has, up to this one if one is given.
-        Those that are damaged are passed over, and told of.
+        """The newest complete snapshot of this member's part on this node, up to `until` if given. Damaged
+        ones are skipped and reported.
         """
         try:
             self._tell_damaged()
@@ -456,7 +466,7 @@ class MemorySnapshots:
         return None
 
     def _tell_damaged(self) -> None:
-        """Files of which not even the step can be told; once."""
+        """Report files so damaged that not even their step is known; once each."""
         for number, file in enumerate(self._files):
             if (number,) not in self._refused and file.is_damaged:
                 self._refused.add((number,))
@@ -478,7 +488,7 @@ class MemorySnapshots:
 
 
 def _whole_ones(headers: Mapping[int, PartHeader]) -> list[PartHeader]:
-    """One header of each part of which all shares are there, the newest last."""
+    """One header of each part that has all its shares, the newest last."""
     shares: defaultdict[tuple[object, ...], dict[int, PartHeader]] = defaultdict(dict)
     for header in headers.values():
         shares[header.whole][header.share.number] = header
@@ -487,7 +497,7 @@ def _whole_ones(headers: Mapping[int, PartHeader]) -> list[PartHeader]:
 
 
 def _placed(laid: Laid, share: Share) -> tuple[list[KeptStretch], int]:
-    """Where the bytes of a share lie in its file, and where they end. What a GPU gathers comes last."""
+    """Where the bytes of a share lie in its file, and where they end. Data that a GPU gathers come last."""
     sizes = [tensor.nbytes for tensor in laid.tensors]
     wanted = [
         (number, begin, end - begin)
@@ -508,7 +518,7 @@ def _placed(laid: Laid, share: Share) -> tuple[list[KeptStretch], int]:
 
 
 def _note(laid: Laid, kept: Sequence[KeptStretch], share: Share) -> SnapshotNote:
-    """Small tensors of main memory are read here, before anything changes them."""
+    """Small tensors in main memory are read here, before anything changes them."""
     if share.number:
         return SnapshotNote(tuple(kept))
     small = {number: _bytes_here(tensor) for number, tensor in enumerate(laid.tensors) if _is_small(tensor)}
@@ -522,12 +532,12 @@ def _bytes_here(tensor: torch.Tensor) -> bytes:
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    """To read one from a GPU by itself, the host would wait for all that was queued there."""
+    """Not for a GPU's tensors: to read one by itself, the host would wait for everything queued there."""
     return not tensor.nbytes or (tensor.nbytes <= INLINE_BYTES and not tensor.is_cuda)
 
 
 def _names_bytes(kept: Sequence[KeptStretch]) -> int:
-    """What the hashes of all pieces will add to the note."""
+    """How much the hashes of all pieces will add to the note."""
     return sum(NAME_BYTES * piece_count(one.size_bytes) + 8 for one in kept)
 
 
@@ -539,18 +549,18 @@ def _naming(memory: memoryview) -> Callable[[], bytes]:
     return lambda: name_of(memory)
 
 
-# ---- before checkpoints ----------------------------------------------------------------------------------
+# ---- snapshots before checkpoints ------------------------------------------------------------------------
 
 
 class Restorable(Protocol):
-    """Where a state to go on from may be."""
+    """A source of states that a run can resume from."""
 
     def newest(self, until: Mark | None = None) -> Loaded | None:
         """See `Checkpoints`."""
 
 
 class MemoryFirst:
-    """Snapshots, and checkpoints where they are newer or there is none in memory."""
+    """Snapshots; checkpoints if they are newer, or if there is no snapshot in memory."""
 
     def __init__(self, snapshots: MemorySnapshots, checkpoints: Checkpoints | None) -> None:
         self._snapshots = snapshots
@@ -567,17 +577,17 @@ class MemoryFirst:
             if steps and max(steps) > found.step:
                 kept = self._checkpoints.newest(until)
                 return found if kept is None or kept.mark < found.mark else kept
-        except (OSError, StoreError) as error:  # storage that cannot be read holds up nobody who has a state
+        except (OSError, StoreError) as error:  # unreadable storage must not delay a member with a state
             self._snapshots.told.failed(
                 found.step,
                 found.place,
-                f"the snapshot of step {found.step} is taken; whether there is a newer checkpoint is not "
-                f"known: {error}",
+                f"resuming from the snapshot of step {found.step}; a newer checkpoint may exist, but storage "
+                f"could not be read: {error}",
             )
         return found
 
     def _steps(self, checkpoints: Checkpoints) -> list[int]:
-        """Raises `OSError` or `StoreError` where storage cannot be read, or hangs."""
+        """List the steps. Raises `OSError` or `StoreError` if storage cannot be read, or hangs."""
         found: list[list[int] | OSError | StoreError] = []
 
         def look() -> None:

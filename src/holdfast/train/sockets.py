@@ -1,4 +1,4 @@
-"""The network connections of this process, whoever opened them: NCCL's have no other handle."""
+"""The network connections of this process, including those of libraries: NCCL's have no other handle."""
 
 import os
 import socket
@@ -8,8 +8,8 @@ from contextlib import suppress
 
 
 def network_sockets() -> Iterator[tuple[int, socket.socket]]:
-    """Every descriptor of an internet socket, with a copy of it that is open until the next is asked for."""
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names only; this is in the way of a recovery)
+    """Every descriptor of an internet socket, with a copy of it that is open until the next is requested."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names only; a recovery waits for this)
         with suppress(OSError):
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue

@@ -1,9 +1,9 @@
-"""The training loop's side of a run: steps, their lanes, and how they go on when members come and go.
+"""The training loop's side of a run: steps, their lanes, and how they continue when members come and go.
 
-All of a step's dealings with other members happen inside the iteration over `step.lanes`: when the member's
-own lanes are done, the iterator reduces, and where somebody died it regroups and hands out what has to be
-computed still. So `step.commit()` is a local matter that cannot fail half-way, and a loop body runs exactly
-once for each step that is kept.
+A step's exchanges with other members all happen inside the iteration over `step.lanes`: when the member's own
+lanes are done, the iterator reduces, and if a member died, it regroups and hands out the lanes that remain to
+be computed. So `step.commit()` is local and cannot fail half-way, and a loop body runs exactly once for each
+step that is kept.
 """
 
 import inspect
@@ -46,15 +46,16 @@ from holdfast.train.transfer import Numbers
 CLIP_EPSILON = 1e-6
 """As in torch's clip_grad_norm_."""
 BUSY, READY, DUE, TROUBLED = -1, 0, 1, 2
-"""What a member tells the others of its checkpoints: it is writing one; it could; and one is due. Troubled is
-added to these: the last one failed."""
+"""What a member tells the others of its checkpoints: it is writing one; it could write one; one is due.
+TROUBLED is added to these if the last one failed.
+"""
 READINESSES = 8
-"""More than there are of checkpoints: what a member tells of snapshots comes in multiples of it."""
+"""More than the number of these states: a member's state of snapshots is sent in multiples of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProtectSettings:
-    """What `protect` was told."""
+    """The settings given to `protect`."""
 
     lanes: int
     seed: int
@@ -71,30 +72,30 @@ class Lane:
         self._gradients = gradients
         self._seed = seed
         self.is_again = is_again
-        """It is computed only to compare it with what another member, or this one, made of it."""
+        """Whether the lane is computed only for comparison with another member's, or an earlier, result."""
         self.step = step
         self.index = index
         self.of = of
         self.cost: float = 1.0
-        """What this lane's work is measured by, if lanes differ: say, its number of tokens."""
+        """The amount of work of this lane, if lanes differ; for example its number of tokens."""
 
     def backward(self, loss: torch.Tensor) -> None:
         """Compute this lane's gradients. `loss`: the mean over the lane's samples."""
         self._gradients.backward(loss)
 
     def pipeline(self, schedule: Any, *inputs: Any, target: Any = None, **told: Any) -> Any:
-        """Compute this lane's gradients by a schedule of torch.distributed.pipelining, which cuts it into
-        microbatches. Every stage calls it alike; the first one uses the inputs, the last one the target.
+        """Compute this lane's gradients with a schedule of torch.distributed.pipelining, which cuts it into
+        microbatches. Every stage makes the same call; the first one uses the inputs, the last one the target.
 
-        told: what else `schedule.step` is to be told. Returns what that returns.
+        told: further arguments of `schedule.step`. Returns its result.
         """
         from holdfast.train.pipelines import Pipeline
 
         pipeline = Pipeline.of(schedule)
-        if pipeline.rank:  # what was drawn so far may be data, of which stages need the same
+        if pipeline.rank:  # not before: all stages must draw the same data
             randomness.begin(self._seed, self.step, self.index, pipeline.rank)
         self._gradients.pipeline(lambda share: pipeline.step(share, inputs, target, told))
-        result, pipeline.result = pipeline.result, None  # which may hold a whole graph
+        result, pipeline.result = pipeline.result, None  # it may hold a whole graph
         return result
 
 
@@ -128,17 +129,17 @@ class Step:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the first parameter group, as this step's commit uses it, or has used it."""
+        """The learning rate of the first parameter group, as this step's commit uses or has used it."""
         return float(self._loop.lr if self._lr is None else self._lr)
 
     @property
     def grad_norm(self) -> float:
-        """The norm of all gradients before they were clipped: the same on every member. Is there after
+        """The norm of all gradients before they were clipped: the same on every member. Available after
         `commit()`, if `protect(clip_norm=...)` was given.
         """
         if self._grad_norm is None:
             raise InputError(
-                f"The gradients' norm of step {self.number} is not known.",
+                f"The gradient norm of step {self.number} is unknown.",
                 hint="Read it after step.commit(), with protect(clip_norm=...); math.inf measures and clips"
                 " nothing.",
             )
@@ -146,25 +147,25 @@ class Step:
 
     @property
     def skipped(self) -> tuple[int, ...]:
-        """The lanes that nobody computed, with `protect(on_shortage="smaller batch")`: the same on every
+        """The lanes that no member computed, with `protect(on_shortage="smaller batch")`: the same on every
         member. They are known after the loop over `lanes`.
         """
         return self._skipped
 
     @property
     def reduced(self) -> bool:
-        """Whether the lanes are through, here and everywhere."""
+        """Whether the lanes are through, on all members."""
         return self._loss is not None
 
     def reduced_to(self, loss: float, skipped: tuple[int, ...]) -> None:
         self._loss, self._skipped = loss, skipped
 
     def used(self, lr: Number, grad_norm: Number) -> None:
-        """What its commit used and found, here or on the member whose state was taken over."""
+        """Set what its commit used and found, here or on the member whose state was adopted."""
         self._lr, self._grad_norm = lr, grad_norm
 
     def commit(self) -> None:
-        """Clip, optimizer, scheduler: the step's result is kept."""
+        """Keep the step's result: clip, then step the optimizer and the scheduler."""
         self._loop.commit(self)
 
 
@@ -199,7 +200,7 @@ class Loop:
         self._leaving_code: int | None = None
         self._norm: float | None = None
         self._is_due = self._is_snapped = self._is_troubled = False
-        self._followed = -1  # the last step that a checkpoint was made of
+        self._followed = -1  # the step of the last checkpoint
         seat.on_apply = self.apply
         watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
         self._corruption = Corruption(state)
@@ -213,7 +214,7 @@ class Loop:
             optimizer.register_step_pre_hook(self._refuse_own_step)
 
     def _phase(self, stage: wire.Stage) -> wire.Stage:
-        """What the script does in a lane. Is asked in another thread, which reads what is there anyway."""
+        """What the script does in a lane. Called in another thread, which only reads existing flags."""
         if stage != "forward":
             return stage
         if FETCHING.is_running:
@@ -222,12 +223,10 @@ class Loop:
 
     def _refuse_own_step(self, *_: object) -> None:
         if not self._optimizing:
-            raise InputError(
-                "The script calls optimizer.step() itself.", hint="Leave it to step.commit(), which does."
-            )
+            raise InputError("The script calls optimizer.step() itself.", hint="Leave that to step.commit().")
 
     def steps(self, total: int) -> Iterator[Step]:
-        """The steps that are still to be done, up to number `total`."""
+        """The steps that remain, up to number `total`."""
         loop = self._go_through(total)
         self._open = weakref.ref(loop)  # a script that breaks out of its loop drops it there
         return loop
@@ -251,7 +250,7 @@ class Loop:
     def _steps(self, total: int) -> Iterator[Step]:
         seat = self._seat
         self._take_seat()
-        # Not a loop that the others have left: a newcomer's script goes on where they are.
+        # Skip loops that the others have left: a newcomer's script continues where they are.
         while seat.version < total and not seat.through and total > seat.minutes.place.left:
             if self._changing or seat.lost:
                 self._regroup()
@@ -309,8 +308,8 @@ class Loop:
             if self._leaving_code is not None:
                 raise SystemExit(self._leaving_code)
             self._regroup()
-        # Somebody had committed this step already, and his state was taken over. While a replica was shelved
-        # others did several: the script goes on with the last of them.
+        # Another member had committed this step already, and its state was adopted. While a replica was
+        # shelved, others made several steps: the script continues with the last of them.
         step.number = seat.version
         numbers = seat.numbers
         assert numbers.loss is not None
@@ -318,7 +317,7 @@ class Loop:
         step.used(numbers.lr, numbers.grad_norm)
 
     def _compute(self, step: Step, index: int) -> Generator[Lane, None, bool]:
-        """One lane, or this rank's slice of it. False: it is lost with a rank of the replica."""
+        """Compute one lane, or this rank's slice of it. False: it was lost with a rank of the replica."""
         seat, settings = self._seat, self._settings
         self._control.at(step.number, "forward")
         if fault := self._control.strike(step.number, "lane", seat.rank, seat.size):
@@ -331,7 +330,7 @@ class Loop:
         lane = Lane(self._gradients, step.number, leaf, settings.lanes, settings.seed)
         yield lane
         self._measures.computed(_checked_cost(lane))
-        of_lanes = self._measures.told_of_lanes() if is_last else OfLanes()  # who reads it reads the last
+        of_lanes = self._measures.told_of_lanes() if is_last else OfLanes()  # only the last lane's are read
         told = *self._measures.told(), *of_lanes, self._readiness(step.number)
         prints = partial(self._auditor.told, step.number, index)
         broken = self._gradients.end(self._control.pending(seat.number), told, prints)
@@ -340,7 +339,9 @@ class Loop:
         return broken is None
 
     def _compute_apart(self, step: Step, index: int) -> Generator[Lane, None, Computed]:
-        """One lane that adds to nothing: it is compared with what was made of it elsewhere, or before."""
+        """Compute one lane only to compare it with a result from elsewhere, or from before; it
+        is not added.
+        """
         seed = self._settings.seed
         self._control.at(step.number, "forward")
         self._gradients.begin(index, index, None, last=False)
@@ -360,18 +361,18 @@ class Loop:
             self._control.at(step.number, "reduce")
             found = self._auditor.settle(found, (first, second))
         if found is not None and found.kind in ("state", "apart") and self._snapshots is not None:
-            self._snapshots.forget()  # of whose state that has a share cannot be told
+            self._snapshots.forget()  # they may contain shares of the wrong state
         return found is None or self._auditor.conclude(found)
 
     def _reduce(self, step: Step) -> Generator[Lane, None, bool]:
-        """Sum over all members. False: somebody is gone, or wrong, and the step goes on in another
+        """Sum over all members. False: a member is gone, or wrong, and the step continues in another
         generation.
         """
         seat = self._seat
         self._control.at(step.number, "reduce")
         self._control.strike(step.number, "reduce", seat.rank, seat.size)
         self._measures.arrived()
-        if not seat.todo:  # otherwise the exchange has begun with the last lane
+        if not seat.todo:  # otherwise the exchange began with the last lane
             seat.await_receivers()
         try:
             total = self._gradients.reduce(seat.reduction, self._confirm if seat.sharding is None else None)
@@ -387,7 +388,7 @@ class Loop:
             seat.say_broken(str(broken), "exchange gradients")
             return False
         self._measures.reduced(agreed.latest)
-        # All of them see the same sum, so all of them change over at this boundary, or none.
+        # All members see the same sum, so either all of them change generations at this boundary, or none.
         self._changing = seat.number < agreed.pending[0] == agreed.pending[1]
         self._norm, self._is_due, self._is_snapped = agreed.norm, agreed.is_due, agreed.is_snapped
         seat.whole = max(seat.whole, agreed.saved)
@@ -396,7 +397,7 @@ class Loop:
         return True
 
     def _agreed(self, total: Sum, step: int) -> Agreed:
-        """What members know of the step: the same on all of them. Raises `GroupBroken`."""
+        """What the members know of the step: the same on all of them. Raises `GroupBroken`."""
         seat = self._seat
         mine = Agreed(
             loss=total.loss,
@@ -420,13 +421,14 @@ class Loop:
         return agree(seat.replica, mine, gradients, self._state.device, knows_loss=knows_loss)
 
     def _confirm(self) -> None:
-        """All have the sum, or it is made again. Raises `GroupBroken`."""
+        """Make sure that all members have the sum; otherwise it is made again. Raises `GroupBroken`."""
         self._seat.bind()
         self._seat.confirm_sum()
 
     def _writes_now(self, step: int) -> bool:
-        """Whether a checkpoint of this step is due, by this member's clock. Ranks write their parts of a
-        sharded state when it is due on all, and all have written the last: else parts of no step might meet.
+        """Whether a checkpoint of this step is due, by this member's clock. Ranks of a sharded state write
+        their parts only if it is due on all and all have written the last one; otherwise no step might ever
+        have all its parts.
         """
         seat, writer = self._seat, self._writer
         if writer is None or (seat.sharding is not None and writer.is_busy):
@@ -434,8 +436,8 @@ class Loop:
         return writer.due(step, nodes=seat.nodes, failures=seat.failures)
 
     def _readiness(self, step: int) -> float:
-        """Whether this member can write its share of this step, and whether it is due, as it tells others;
-        the same of snapshots.
+        """What this member tells others: whether it can write its share of this step, and whether it is due;
+        the same for snapshots.
         """
         snapshots = 0 if self._snapshots is None else self._snapshots.readiness(step)
         told = BUSY
@@ -444,15 +446,15 @@ class Loop:
         return READINESSES * snapshots + told - BUSY
 
     def _all_are_ready(self, total: Sum) -> bool:
-        """Whether all members write their shares of this step: all have written the last, and the first says
-        that it is due. They all see the same figures.
+        """Whether all members write their shares of this step: all have written the last one, and the first
+        says that it is due. They all see the same figures.
         """
         told = [round(total.told[-1][lane]) % READINESSES + BUSY for lane in self._seat.tellers]
         self._is_troubled = any(one >= TROUBLED for one in told)
         return told[0] % TROUBLED == DUE and BUSY not in told
 
     def _all_snap(self, total: Sum) -> bool:
-        """The same of a snapshot."""
+        """The same for a snapshot."""
         told = [round(total.told[-1][lane]) // READINESSES for lane in self._seat.tellers]
         return told[0] == SNAPSHOT_DUE and SNAPSHOT_BUSY not in told
 
@@ -482,12 +484,12 @@ class Loop:
 
     @property
     def lr(self) -> torch.Tensor | float:
-        """As it is now."""
+        """The current learning rate."""
         lr: torch.Tensor | float = self._state.optimizers[0].param_groups[0]["lr"]
         return lr.clone() if isinstance(lr, torch.Tensor) else lr
 
     def _optimize(self, loss: float) -> torch.Tensor | None:
-        """The norm of the gradients, where they are clipped."""
+        """Step the optimizers. Returns the norm of the gradients if they are clipped."""
         if self._snapshots is not None:
             self._snapshots.hold_back()
         sharding = self._seat.sharding
@@ -506,7 +508,7 @@ class Loop:
             optimizer.step() if scaler is None else scaler.step(optimizer)
         if scaler is not None:
             scaler.update()
-        torch.clear_autocast_cache()  # a script may be inside autocast, which remembers weights
+        torch.clear_autocast_cache()  # the script may be inside autocast, which caches weights
         self._gradients.move_buffers()
         for scheduler in state.schedulers:
             scheduler.step(*((loss,) if isinstance(scheduler, ReduceLROnPlateau) else ()))
@@ -515,7 +517,7 @@ class Loop:
         return norm
 
     def _clip(self, clip_norm: float) -> torch.Tensor:
-        """Their norm before that."""
+        """Clip the gradients. Returns their norm before that."""
         if self._norm is None:
             return torch.nn.utils.clip_grad_norm_(self._state.parameters, clip_norm)
         norm = torch.tensor(self._norm, dtype=torch.float32, device=self._state.device)
@@ -525,7 +527,7 @@ class Loop:
         return norm
 
     def apply(self, numbers: Numbers) -> None:
-        """Other ranks have committed the step that this one has its part of the sum of: do the same."""
+        """Other ranks have committed the step whose sum this rank has its part of: do the same."""
         assert numbers.loss is not None
         self._norm = numbers.grad_norm
         self._optimizing = True
@@ -553,8 +555,9 @@ class Loop:
         self._replay.committed(step.number, step.loss)
 
     def _witness(self, step: Step) -> None:
-        """After a checkpoint, say what the next step came to: who loads the checkpoint must come to the same.
-        The last member does, and the first writes: where there are two, it is not one about itself.
+        """After a checkpoint, report the result of the next step: a process that loads the checkpoint must
+        come to the same. The last member reports and the first one writes; with two members, none vouches for
+        itself.
         """
         seat = self._seat
         if step.number == self._followed + 1 and seat.sharding is None and seat.rank == seat.size - 1:
@@ -566,8 +569,8 @@ class Loop:
             )
 
     def _keep_durably(self) -> None:
-        """Where a checkpoint or a snapshot is due. After what the script does behind a step, so that whoever
-        goes on from there does not lack it: a line in a log, say.
+        """Write a checkpoint or a snapshot if one is due. This comes after the script's work behind a step,
+        so that a run that resumes from it does not lack that work: a line in a log, for example.
         """
         seat = self._seat
         is_alone = seat.sharding is None and seat.size == 1
@@ -575,7 +578,7 @@ class Loop:
         if is_due:
             self._is_due = False
             self._followed = seat.version
-            # After trouble one member writes all of it, wherever it can.
+            # After trouble one member writes all of it, to any place that works.
             self.keep(is_shared=seat.sharding is None and not self._is_troubled)
         if self._is_snapped:
             self._is_snapped = False
@@ -589,7 +592,7 @@ class Loop:
         kept = seat.durable()
         share = seat.snapshot_share(size_of(kept))
         if share is None:
-            self._snapshots.told.kept(seat.version, 0, 0)  # others on this node have all of it
+            self._snapshots.told.kept(seat.version, 0, 0)  # others on this node hold all of it
         else:
             self._control.at(seat.version, "checkpoint")
             moving = {
@@ -601,10 +604,10 @@ class Loop:
             self._control.at(seat.version, "script")
 
     def leave_soon(self, code: int) -> bool:
-        """The script is to exit. Whether it does so at the next step, because this one is being committed, or
-        what follows it is still being done; the second time it is to exit at once.
+        """The script is to exit. Returns whether it does so at the next step, because this step is being
+        committed, or the work after it is still under way. The second time it is to exit at once.
         """
-        # Once it has its sum, other ranks may have committed the step: all are to keep their parts of it.
+        # Once this rank has its sum, others may have committed the step: all must keep their parts of it.
         is_committing = self._optimizing or self._seat.settled
         is_soon = is_committing or self._seat.minutes.place.at == "between"
         is_soon = is_soon and self._leaving_code is None
@@ -612,14 +615,14 @@ class Loop:
         return is_soon
 
     def finish(self, *, is_exit: bool = False) -> None:
-        """Stay until everybody is through: who dies now is replaced, and gets its state from here.
+        """Stay until all members are through: one that dies now is replaced, and gets its state from here.
 
         is_exit: the script ends with `sys.exit(0)`.
         """
         self._leave_kept_loop()
         try:
             self._take_seat()
-            self.keep()  # to go on from, with more steps
+            self.keep()  # for a later run with more steps
             self._seat.through = True
             self._seat.minutes.finish()
             while self._control.finished(self._finished(is_exit), self._seat.number) is not None:
@@ -628,8 +631,8 @@ class Loop:
             return
 
     def _leave_kept_loop(self) -> None:
-        """A script that has left its loop may still hold it, in a progress bar: where it left is not known,
-        but where the loop is.
+        """Close a loop that the script has left but still holds, for example in a progress bar. Where it was
+        left is unknown, so report where the loop is.
         """
         loop = self._open() if self._open is not None else None
         if loop is not None and inspect.getgeneratorstate(loop) == inspect.GEN_SUSPENDED:
@@ -649,13 +652,16 @@ class Loop:
         )
 
     def keep_at_exit(self, *, is_failed: bool) -> None:
-        """is_failed: by an exception. In a step the others go on with what they have, and sooner without."""
+        """is_failed: by an exception. Inside a step the others continue with their own state, and sooner
+        without a save.
+        """
         if not is_failed or self._seat.size == 1 or self._seat.minutes.place.at != "lanes":
             self.keep()
 
     def keep(self, *, is_shared: bool = False) -> None:
-        """Have the present version written: the run may be gone on with another time. is_shared: all members
-        do this now, and each writes its share; else the first, or those of the first replica, write it all.
+        """Have the current version written, so that a later run can resume from it. is_shared: all members do
+        this now, and each writes its share; else the first member, or those of the first replica, write it
+        all.
         """
         seat = self._seat
         if self._writer is None or seat.version == 0 or self._optimizing:
@@ -687,7 +693,7 @@ class Loop:
     def _regroup(self) -> None:
         self._changing = False
         if self._snapshots is not None:
-            self._snapshots.settle()  # the state may come from a peer
+            self._snapshots.settle()  # the state may be replaced by a peer's
         self._seat.regroup()
         self._measures.restart(self._seat.sending)
         self._auditor.restart()

@@ -1,7 +1,8 @@
-"""What saves of a run may take of storage that others share: so many bytes a second, and no two runs at once.
+"""Limits how much shared storage the saves of a run use: this many bytes per second, and runs save at
+different times.
 
-Members keep to it without talking to each other: each takes its share of the rate. When a run ends, nobody
-waits any more: what is not saved then is lost.
+Members keep to it without talking to each other: each takes its share of the rate. When a run ends, the limit
+is lifted, because what is not saved then is lost.
 """
 
 import hashlib
@@ -11,16 +12,19 @@ import time
 from holdfast.record.errors import InputError
 
 JITTER_SHARE_MAX = 0.2
-"""By so much of the interval saves of different runs move apart: near the best one that costs little."""
+"""Saves of different runs move apart by up to this share of the interval: near the optimum that
+costs little.
+"""
 
 
 class StorageBudget:
-    """bytes_per_s: of all members together, what is written and what is read back."""
+    """bytes_per_s: for all members together, written and read back."""
 
     def __init__(self, bytes_per_s: float) -> None:
         if not bytes_per_s > 0:
             raise InputError(
-                f"{bytes_per_s:g} bytes a second write no checkpoint.", hint="Give a rate above 0."
+                f"No checkpoint can be written at {bytes_per_s:g} bytes per second.",
+                hint="Give a rate above 0.",
             )
         self._bytes_per_s = bytes_per_s
         self._lock = threading.Lock()
@@ -30,12 +34,12 @@ class StorageBudget:
 
     @property
     def paused_s(self) -> float:
-        """How long it has held saves up in all, up to the end of what is waiting now."""
+        """How long it has delayed saves in total, including the current wait up to its end."""
         with self._lock:
             return self._paused_s
 
     def take(self, count: int, members: int = 1) -> None:
-        """Wait until so many bytes may be written or read, where so many members do it at once."""
+        """Wait until this many bytes may be written or read, if this many members do it at once."""
         with self._lock:
             now_s = time.monotonic()
             begin_s = max(now_s, self._free_s)
@@ -45,13 +49,13 @@ class StorageBudget:
         self._lifted.wait(begin_s - now_s)
 
     def lift(self) -> None:
-        """From now on nobody waits."""
+        """Stop limiting: no call waits from now on."""
         self._lifted.set()
 
 
 def jitter(run: str, number: int) -> float:
-    """Between 0 and 1: how far this save of a run moves away from those of others. The same for all
-    members. Without a name: 0.
+    """How far this save of a run moves away from those of others, between 0 and 1. The same for all members;
+    0 without a name.
     """
     if not run:
         return 0.0

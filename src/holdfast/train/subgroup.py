@@ -1,7 +1,7 @@
 """Some members of a group, as a group of their own.
 
 A generation has one group of all its members. The ranks of one replica, and the rail of those that have the
-same part of the model, are views of it: nothing more has to be connected, nor aborted.
+same part of the model, are views of it, so that nothing else has to be connected or aborted.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ import torch
 from holdfast.train.group import Group, Sending, Transfer, Work
 
 TAG = 1 << 24
-"""Of tokens, by which members tell each other that they have what came before."""
+"""The tag of tokens with which members confirm to each other that they have what came before."""
 
 
 class Subgroup:
-    """The members `ranks` of a group, numbered from 0 in that order. This one is among them."""
+    """The members `ranks` of a group, numbered from 0 in that order, including this one."""
 
     def __init__(self, group: Group, ranks: Sequence[int]) -> None:
         self._group = group
@@ -49,7 +49,7 @@ class Subgroup:
         if self._group.is_ordered:
             self._group.confirm([self._ranks[peer] for peer in chosen])
             return
-        # What a member has sent may still be on its way, and not arrive if another generation begins.
+        # Data that a member has sent may still be on its way, and be lost if another generation begins.
         others = [peer for peer in chosen if peer != self.rank]
         token = torch.zeros(1, dtype=torch.uint8)
         tokens = torch.zeros(self.size, dtype=torch.uint8)
@@ -63,4 +63,4 @@ class Subgroup:
         self._group.abort()
 
     def close(self) -> None:
-        """The group is closed as a whole, by whoever made it."""
+        """Do nothing: the owner of the group closes it as a whole."""

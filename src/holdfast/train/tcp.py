@@ -1,12 +1,12 @@
-"""A generation's group in main memory: a TCP connection for each pair of members, proved before it is used.
+"""A generation's group in main memory: a TCP connection for each pair of members, authenticated before use.
 
-Where each member listens, and a nonce of its own, come by way of the coordinator. Who connects proves that it
-has the run's token and is the rank it says it is, in this generation; so does who is connected to. Nobody
-else is let in, and nobody listens any more once all are connected.
+Members exchange their addresses and a nonce each through the coordinator. The member that connects proves
+that it has the run's token and is the rank it claims to be, in this generation; so does the member that
+accepts. All other connections are refused, and members stop listening once all are connected.
 
-Each connection has a thread that sends and one that receives, in the order in which they are told. The kernel
-moves the bytes between tensors and connections, without a copy of ours and without the interpreter. To abort
-is to shut the connections down: every operation then fails at once, here and at the other end.
+Each connection has a thread that sends and one that receives, in the order of the requests. The kernel moves
+the bytes between tensors and connections, without a copy of ours and without the interpreter. An abort shuts
+the connections down: every operation then fails at once, at both ends.
 """
 
 import ctypes
@@ -30,28 +30,28 @@ import torch
 from holdfast.train.group import ABORTED, GroupBroken, Rendezvous, Sending, Superseded, Transfer, Work
 
 FORM_TIMEOUT_S = 60.0
-"""How long connecting may take. That a member died meanwhile is known much sooner."""
+"""How long connecting may take. The death of a member meanwhile is known much sooner."""
 FORM_POLL_S = 0.02
 OPERATION_TIMEOUT_S = 6 * 3600.0
-"""Not how failures are found, the coordinator tells of those; a bound all the same."""
+"""Only a last bound: failures are found by the coordinator, much sooner."""
 CLOSE_S_MAX = 10.0
-"""How long the end of the threads is waited for; a shut connection ends them at once."""
+"""How long to wait for the threads to end; a shut connection ends them at once."""
 UNPROVEN_MAX = 64
-"""So many may be connected, beside all members, that have proved nothing. One more: the oldest is dropped."""
+"""How many connections may be unauthenticated, besides the members. At one more, the oldest is dropped."""
 CALLS_MAX = 20
-"""So often a member connects to another that hangs up on it, as it may where it is beset by strangers."""
+"""How often a member calls another one that hangs up, as it may do while strangers flood it."""
 ACCEPT_WAIT_S = 0.1
-"""How long nobody is accepted after one could not be, for want of descriptors."""
+"""How long no connection is accepted after one failed for lack of descriptors."""
 WATCHED_MAX = 64
-"""So many connections are asked how they fare: the usual one shows in a few of them."""
+"""How many connections are queried for their state: a few of them show what is usual."""
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 CONTEXT = "holdfast members 1"
 
 _HELLO = struct.Struct(f">I{PROOF_BYTES}s")
-"""What who connects says first: its rank, and its proof. The answer is a proof."""
+"""The first message of the connecting member: its rank and its proof. The answer is a proof."""
 _LETTER = struct.Struct(">QIQ")
-"""In front of every tensor: the exchange's tag, the tensor's type, and its size in bytes."""
+"""Precedes every tensor: the exchange's tag, the tensor's type, and its size in bytes."""
 _KINDS = {
     dtype: number
     for number, dtype in enumerate(
@@ -61,7 +61,7 @@ _KINDS = {
 
 
 class Card(msgspec.Struct, frozen=True, array_like=True):
-    """What a member tells the others of itself, by way of the coordinator."""
+    """What a member tells the others about itself, through the coordinator."""
 
     host: str
     port: int
@@ -69,13 +69,13 @@ class Card(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Credentials(NamedTuple):
-    """What a process has to show for being of a run."""
+    """Proves that a process belongs to a run."""
 
     run: str
     token: str
 
     def prove(self, generation: str, sender: int, receiver: int, nonces: Sequence[bytes]) -> bytes:
-        """That the sender, who says this, is a member of the generation, and means the receiver."""
+        """A proof that the sender is a member of the generation, and addresses the receiver."""
         said = [CONTEXT, self.run, generation, sender, receiver, nonces[sender], nonces[receiver]]
         return hmac.digest(self.token.encode(), msgspec.msgpack.encode(said), hashlib.sha256)
 
@@ -137,10 +137,10 @@ class TcpGroup:
             sending.wait()
 
     def confirm(self, peers: Sequence[int] | None = None) -> None:
-        """Over TCP what arrives is what was sent, whoever leaves."""
+        """Do nothing: over TCP, data that arrive are complete, whichever member leaves."""
 
     def sending(self) -> tuple[Sending, ...]:
-        with suppress(OSError):  # a connection ended: so will the group
+        with suppress(OSError):  # a connection ended, and so will the group
             return tuple(_sending(pair.socket) for pair in list(self._pairs.values())[:WATCHED_MAX])
         return ()
 
@@ -163,11 +163,11 @@ def _card(store: Rendezvous, peer: int) -> Card:
     try:
         return msgspec.msgpack.decode(store.get(f"card/{peer}"), type=Card)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise GroupBroken(f"what rank {peer} told of itself cannot be read") from None
+        raise GroupBroken(f"the card of rank {peer} cannot be read") from None
 
 
 class _Forming:
-    """Connects to all lower ranks, and is connected to by all higher ones."""
+    """Connects to all lower ranks, and accepts connections of all higher ones."""
 
     def __init__(
         self,
@@ -176,21 +176,23 @@ class _Forming:
         prove: Callable[[int, int], bytes],
         listener: socket.socket,
     ) -> None:
-        """prove: what a rank says to another one."""
+        """prove: makes the proof that one rank sends to another."""
         self._rank = rank
         self._cards = cards
         self._proof = prove
         self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._heard: dict[socket.socket, bytes] = {}
-        """What has come of a hello or of an answer, from who has not proved anything yet."""
+        """The received part of a hello or an answer, for connections that have proved nothing yet."""
         self._strangers: dict[socket.socket, None] = {}
-        """Of those, the ones that connected to us, the oldest first."""
+        """Those of them that connected to us, oldest first."""
         self._connected: dict[int, socket.socket] = {}
         self._calls = [0] * rank
 
     def run(self, superseded: Callable[[], bool]) -> dict[int, socket.socket]:
-        """A blocking connection to each peer. Raises `GroupBroken`, or `Superseded` if it is not wanted."""
+        """A blocking connection to each peer. Raises `GroupBroken`, or `Superseded` if it is no longer
+        wanted.
+        """
         due_s = time.monotonic() + FORM_TIMEOUT_S
         try:
             self._listener.setblocking(False)
@@ -203,7 +205,7 @@ class _Forming:
                 if time.monotonic() > due_s:
                     raise GroupBroken(f"members did not connect to each other in {FORM_TIMEOUT_S:g} s")
                 for key, _ in self._selector.select(FORM_POLL_S):
-                    if key.fileobj in self._selector.get_map():  # or it was dropped in this very round
+                    if key.fileobj in self._selector.get_map():  # unless it was dropped in this round
                         key.data()
         except BaseException:
             for connection in self._connected.values():
@@ -234,7 +236,7 @@ class _Forming:
         self._selector.register(connection, selectors.EVENT_WRITE, partial(self._greet, peer, connection))
 
     def _greet(self, peer: int, connection: socket.socket) -> None:
-        """It is connected, or cannot be. What is said here fits into an empty buffer."""
+        """The connection is made, or has failed. The hello fits into an empty buffer."""
         try:
             if code := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise OSError(code, "cannot connect")
@@ -250,11 +252,13 @@ class _Forming:
             if self._calls[peer] >= CALLS_MAX:
                 raise _unreachable(peer, error) from None
             self._drop(connection)
-            self._call(peer)  # if it is gone, that fails
+            self._call(peer)  # fails if the peer is gone
             return
         if answer is not None:
             if not hmac.compare_digest(answer, self._proof(peer, self._rank)):
-                raise GroupBroken(f"what listens for rank {peer} did not prove that it is a member")
+                raise GroupBroken(
+                    f"the process at the address of rank {peer} did not prove that it is a member"
+                )
             self._keep(peer, connection)
 
     def _accept(self) -> None:
@@ -262,7 +266,7 @@ class _Forming:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError:  # no descriptors: who has proved nothing makes room
+        except OSError:  # out of descriptors: drop unauthenticated connections
             for stranger in list(self._strangers):
                 self._drop(stranger)
             time.sleep(ACCEPT_WAIT_S)
@@ -292,7 +296,7 @@ class _Forming:
         self._keep(peer, connection)
 
     def _hear(self, connection: socket.socket, size: int) -> bytes | None:
-        """So many bytes and no more: what follows them is a tensor's. None: they are not there yet."""
+        """Read exactly this many bytes, as a tensor follows them. None: they have not all arrived yet."""
         try:
             data = connection.recv(size - len(self._heard[connection]))
         except BlockingIOError:
@@ -322,7 +326,7 @@ def _unreachable(peer: int, error: OSError) -> GroupBroken:
 
 
 class _Pending:
-    """Some operations under way."""
+    """A number of operations under way."""
 
     def __init__(self, count: int, aborted: threading.Event) -> None:
         self._left = count
@@ -334,7 +338,7 @@ class _Pending:
             self._gate.acquire()
 
     def done(self, reason: str) -> None:
-        """One of them is over. reason: why it failed; empty: it did not."""
+        """One of them is over. reason: why it failed; empty if it succeeded."""
         with self._counting:
             self._left -= 1
             self._reason = self._reason or reason
@@ -343,14 +347,14 @@ class _Pending:
 
     def wait(self) -> None:
         if not self._gate.acquire(timeout=OPERATION_TIMEOUT_S):
-            raise GroupBroken(f"nothing came for {OPERATION_TIMEOUT_S / 3600:g} hours")
+            raise GroupBroken(f"no data came for {OPERATION_TIMEOUT_S / 3600:g} hours")
         self._gate.release()
         if self._reason:
             raise GroupBroken(ABORTED if self._aborted.is_set() else self._reason)
 
 
 class _Both(NamedTuple):
-    """What is received has come, and what is sent has left."""
+    """Waits for both: everything received, and everything sent."""
 
     receiving: _Pending
     sending: _Pending
@@ -361,7 +365,7 @@ class _Both(NamedTuple):
 
 
 class _Letter:
-    """A tensor on its way. It is kept for as long as the kernel reads or writes its memory."""
+    """A tensor on its way. It is kept as long as the kernel reads or writes its memory."""
 
     def __init__(self, tensor: torch.Tensor, tag: int, pending: _Pending) -> None:
         self.memory = _memory(tensor)
@@ -371,7 +375,7 @@ class _Letter:
 
 
 class _Conveyor:
-    """Moves letters one after the other, in a thread of its own that is begun when it is first needed."""
+    """Moves letters one after the other, in a thread of its own that starts on first use."""
 
     def __init__(self, name: str, move: Callable[[_Letter], None]) -> None:
         self._name = name
@@ -402,10 +406,10 @@ class _Conveyor:
             if not reason:
                 try:
                     self._move(letter)
-                except (OSError, GroupBroken) as error:  # what comes after it cannot be made sense of
+                except (OSError, GroupBroken) as error:  # whatever follows is unusable
                     reason = str(error)
             pending = letter.pending
-            del letter  # before anybody is told: its memory is free then
+            del letter  # before the waiter wakes: its memory is free then
             pending.done(reason)
 
 
@@ -443,7 +447,7 @@ class _Pair:
         try:
             self._fill(memoryview(head))
             if head != letter.head:
-                raise GroupBroken(f"rank {self._peer} sent something else than was expected of it")
+                raise GroupBroken(f"rank {self._peer} sent something else than expected")
             self._fill(letter.memory)
         except OSError as error:
             raise self._broken(error) from None
@@ -461,7 +465,7 @@ class _Pair:
 
 
 def _memory(tensor: torch.Tensor) -> memoryview:
-    """The tensor's own memory, without numpy, which torch can do without."""
+    """The tensor's own memory, without numpy, which torch does not need."""
     assert tensor.is_contiguous()
     if not tensor.nbytes:
         return memoryview(b"")

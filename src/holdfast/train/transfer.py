@@ -1,9 +1,9 @@
-"""State from the memories of some members to those of others, verified at the far end.
+"""Copies state from the memories of some members to those of others, verified by the receivers.
 
-It is cut into pieces. Whoever has the state sends its share of them, so several serve at once, and goes on
-computing while they travel: nothing changes a state before the next commit, and no commit comes before the
-receivers have it all. What each piece must be is told through the coordinator, which knows its members; the
-group carries only bytes. A receiver takes everything into memory of its own and puts it in place when all of
+The state is cut into pieces. Every member that has it sends a share of them, so several serve at once, and
+continues computing meanwhile: nothing changes a state before the next commit, and no commit comes before the
+receivers have it all. Headers that describe the pieces go through the coordinator, which knows its members;
+the group carries only bytes. A receiver takes everything into separate memory, and loads it only when all of
 it is right. A transfer that breaks off leaves the receiver as it was.
 """
 
@@ -21,24 +21,25 @@ from holdfast.train.group import Group, GroupBroken, Work
 from holdfast.train.protected import Protected
 
 PIECE_BYTES = 16 << 20
-"""What travels in one exchange: larger tensors are cut, smaller ones go together."""
+"""How much one exchange sends: larger tensors are cut, smaller ones are sent together."""
 PIECES_MAX = 128
-"""Larger ones rather than more: all of a source's are queued on its GPU before it computes again."""
+"""Pieces grow rather than multiply: all of a source's are queued on its GPU before it computes again."""
 SMALL_BYTES = 1 << 20
-"""Smaller tensors are copied into one memory to travel; larger ones travel from where they lie."""
+"""Smaller tensors are copied into one buffer to be sent; larger ones are sent from where they are."""
 ROUNDS_UNDER_WAY = 2
-"""So many pieces of each source are awaited at once where a wait holds up the host."""
+"""How many pieces of each source are awaited at once, if a wait blocks the host."""
 TAG = 1 << 20
-"""Not one of the reduction's, which may be under way at the same time."""
+"""Different from the reduction's tags, because a reduction may be under way at the same time."""
 SKELETON_BYTES_MAX = 256 << 20
-"""Of everything but the tensors: far more than a million of them take."""
+"""Limit for everything but the tensors: far more than a million of them take."""
 WORD_BYTES = 4
-"""What travels is made of whole words, which its fingerprint is computed of."""
+"""Data are sent in whole words, because fingerprints are computed from words."""
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What a script may ask of a step: its loss, the rate that its commit used, and the norm of its gradients
-    where that was measured. None: not known, as after a checkpoint. skipped: lanes that nobody computed.
+    """What a script may ask of a step: its loss, the learning rate that its commit used, and the norm of its
+    gradients if it was measured. None: unknown, as after a checkpoint. skipped: lanes that no member
+    computed.
     """
 
     loss: float | None = None
@@ -48,8 +49,8 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What one source tells of what it sends. numbers: of the version's step. cut: a digest of how the state
-    was cut into pieces. fingerprints: of all that it sends, but for the skeleton.
+    """A source's description of what it sends. numbers: of the version's step. cut: a digest of how the state
+    was cut into pieces. fingerprints: of everything that it sends except the skeleton.
     """
 
     version: int
@@ -62,7 +63,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 @dataclass(frozen=True)
 class Route:
-    """Who sends to whom, by rank. Piece number i comes from source i modulo their number."""
+    """Which ranks send to which. Piece number i comes from source i modulo their number."""
 
     sources: tuple[int, ...]
     receivers: tuple[int, ...]
@@ -79,17 +80,17 @@ def send(
     numbers: Numbers,
     tell: Callable[[bytes], None],
 ) -> list[Work]:
-    """Begin to send this member's share. The state must stay as it is until the receivers have it.
+    """Begin to send this member's share. The state must not change until the receivers have it.
 
-    tell: brings the receivers their header, by way of the coordinator. That comes first: while a GPU waits
-    for a receiver, NCCL may hold up whatever this process has yet to queue there, because it frees the
-    communicator before this one.
+    tell: sends the receivers their header, through the coordinator. That comes first: while a GPU waits for a
+    receiver, NCCL may delay everything that this process has yet to queue there, because it frees the
+    previous communicator.
     """
     outline, tensors = skeleton.take_apart(state.tree())
     raws = [protected.memory_as_it_lies(tensor) for tensor in tensors]
     pieces = _pieces(raws, state.device)
     moving = {tensor.data_ptr() for buffer in state.moving if (tensor := buffer.tensor) is not None}
-    # Now, and not while lanes are computed, which move some of these and move them back.
+    # Now, and not while lanes are computed, which change some of these and change them back.
     outgoing = [piece.outgoing(raws, state.device, moving) for piece in route.share(pieces, group.rank)]
     header = Header(
         version=version,
@@ -111,9 +112,7 @@ def send(
 
 
 def receive(group: Group, route: Route, state: Protected, headers: Sequence[bytes]) -> Header:
-    """Take over the state. headers: of each source. Raises `GroupBroken` and changes nothing where that does
-    not succeed.
-    """
+    """Adopt the state. headers: of each source. Raises `GroupBroken` and changes nothing if that fails."""
     told = [_decoded(header) for header in headers]
     outline = _outline(group, route.sources[0], told[0], state.device)
     tensors = _empty_like(outline, state.device)
@@ -127,7 +126,7 @@ def receive(group: Group, route: Route, state: Protected, headers: Sequence[byte
     group.settle()
     for source, header in zip(route.sources, told, strict=True):
         if header.version != told[0].version or arriving.fingerprints(source) != header.fingerprints:
-            raise GroupBroken(f"the state that came from rank {source} is not the one that was sent")
+            raise GroupBroken(f"the state from rank {source} is not the one that was sent")
     state.put_back(skeleton.put_together(outline, tensors), as_it_lies=True)
     return told[0]
 
@@ -136,12 +135,12 @@ def _decoded(header: bytes) -> Header:
     try:
         return msgspec.msgpack.decode(header, type=Header)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise GroupBroken("what a member told of its state cannot be read") from None
+        raise GroupBroken("the header of a member's state cannot be read") from None
 
 
 def _outline(group: Group, source: int, header: Header, device: torch.device) -> bytes:
     if not 0 < header.skeleton_bytes <= SKELETON_BYTES_MAX:
-        raise GroupBroken(f"a member told of an outline of {header.skeleton_bytes} bytes")
+        raise GroupBroken(f"a member announced an outline of {header.skeleton_bytes} bytes")
     arriving = torch.empty(header.skeleton_bytes, dtype=torch.uint8, device=device)
     group.exchange([], [(arriving, source)], TAG).wait()
     group.settle()
@@ -166,7 +165,7 @@ def _rounds(route: Route, pieces: Sequence["_Piece"]) -> Iterator[list[tuple[int
 
 
 class _Arriving:
-    """Pieces on their way here: weighed and put where they belong as they come."""
+    """Pieces on their way here: weighed and put in place as they arrive."""
 
     def __init__(self, group: Group, raws: Sequence[torch.Tensor], device: torch.device) -> None:
         self._group = group
@@ -213,8 +212,8 @@ class _Stretch:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What travels in one exchange: packed into one memory, or each stretch from where it lies to where it
-    belongs.
+    """What one exchange sends: packed into one buffer, or each stretch directly from and to its place in
+    memory.
     """
 
     stretches: tuple[_Stretch, ...]
@@ -223,7 +222,7 @@ class _Piece:
     def outgoing(
         self, raws: Sequence[torch.Tensor], device: torch.device, moving: set[int]
     ) -> list[torch.Tensor]:
-        """What to send. It is copied where it may move meanwhile, or begins in the middle of a word."""
+        """What to send. It is copied if it may change meanwhile, or begins in the middle of a word."""
         parts = [stretch.of(raws) for stretch in self.stretches]
         if self.is_packed:
             padding = torch.zeros(self._padding, dtype=torch.uint8, device=parts[0].device)
@@ -235,7 +234,7 @@ class _Piece:
         ]
 
     def incoming(self, raws: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-        """Where it arrives."""
+        """The memory in which it arrives."""
         if not self.is_packed:
             return [stretch.of(raws) for stretch in self.stretches]
         return [torch.empty(self._size_bytes + self._padding, dtype=torch.uint8, device=device)]
@@ -258,8 +257,8 @@ class _Piece:
 
 
 def _pieces(raws: Sequence[torch.Tensor], device: torch.device) -> list[_Piece]:
-    """The same for equal states: what is large and on the device, what is small there, and what is in main
-    memory.
+    """Cut the state into pieces, the same for equal states: first large tensors on the device, then small
+    ones there, then those in main memory.
     """
     size_bytes = max(
         PIECE_BYTES, -(-sum(raw.numel() for raw in raws) // PIECES_MAX // WORD_BYTES) * WORD_BYTES

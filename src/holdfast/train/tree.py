@@ -1,7 +1,8 @@
-"""The fixed binary tree over lane numbers: who computes which lanes, and in what order they are added.
+"""The fixed binary tree over lane numbers: which member computes which lanes, and in what order they are
+added.
 
 A node of the tree is (level, index): the lanes from index * 2**level up to (index + 1) * 2**level. Adding
-along this tree and no other is what makes the sum independent of who computed what. Pure arithmetic, no
+along this tree and no other makes the sum independent of which member computed what. Pure arithmetic, no
 tensors.
 """
 
@@ -13,7 +14,7 @@ Node = tuple[int, int]
 
 
 class Addition(NamedTuple):
-    """The sum of two subtrees, and the node that it is the sum of."""
+    """The sum of two subtrees, and its node."""
 
     node: Node
     left: Node
@@ -53,7 +54,9 @@ def lanes_of(node: Node) -> range:
 
 
 def in_common(held: Sequence[frozenset[int]]) -> frozenset[int]:
-    """The lanes that all of several hold, in sums that can be kept: a sum of more than those is of no use."""
+    """The lanes that all of several members hold, in sums that can be kept: a sum with more
+    lanes is useless.
+    """
     common = frozenset.intersection(*held)
     while True:
         kept = [
@@ -68,10 +71,10 @@ def in_common(held: Sequence[frozenset[int]]) -> frozenset[int]:
 
 
 def additions(lanes: int, held: Collection[Node]) -> tuple[list[Addition], Node]:
-    """In which order these subtrees are added up, and what the whole sum is then known as.
+    """The order in which these subtrees are added up, and the node of the whole sum.
 
-    Lanes that are in none of them were skipped: a node with one child alone has what that has. So the sum
-    depends on which lanes are in it, and not on who holds what.
+    Lanes that are in none of them were skipped: a node with only one child has that child's value. So the sum
+    depends on which lanes are in it, and not on which member holds them.
     """
     order: list[Addition] = []
     above = {node for one in held for node in _ancestors(one, root(lanes))}
@@ -99,10 +102,10 @@ def _ancestors(node: Node, top: Node) -> Iterable[Node]:
 
 
 def deal(lanes: int, members: int) -> tuple[range, ...]:
-    """One run of neighbouring lanes for each member, sizes as equal as can be.
+    """One run of neighbouring lanes for each member, with sizes as equal as possible.
 
-    For a power of two of members each run is one whole subtree, and the reduction moves as many bytes as a
-    ring all-reduce does. Otherwise a member may hold several subtrees; see `cover`.
+    If the number of members is a power of two, each run is one whole subtree, and the reduction moves as many
+    bytes as a ring all-reduce does. Otherwise a member may hold several subtrees; see `cover`.
     """
     size, larger = divmod(lanes, members)
     starts = [rank * size + min(rank, larger) for rank in range(members + 1)]
@@ -110,10 +113,11 @@ def deal(lanes: int, members: int) -> tuple[range, ...]:
 
 
 def deal_shares(lanes: int, shares: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """So many lanes for each member, and as few as can be of them others than with `deal`.
+    """This many lanes for each member, with as few changes against `deal` as possible.
 
-    Whoever has fewer gives up the last ones of its run. Those are passed on from the left to the right, to
-    members with more: runs make few subtrees (`cover`), and who computed a lane before has its data at hand.
+    A member with fewer lanes gives up the last ones of its run. These are passed on from left to right, to
+    members with more: runs make few subtrees (`cover`), and a member that computed a lane before has its data
+    at hand.
     """
     dealt = [[*run[:count]] for run, count in zip(deal(lanes, len(shares)), shares, strict=True)]
     free = sorted(set(range(lanes)).difference(*dealt))
@@ -137,10 +141,11 @@ def cover(lanes: Iterable[int]) -> tuple[Node, ...]:
 
 
 def without(lanes: int, room: int, held: Collection[int], dealt: Collection[int]) -> frozenset[int]:
-    """Which lanes of a step are skipped if no more than `room` of them can be computed.
+    """The lanes of a step that are skipped if no more than `room` of them can be computed.
 
-    Of those that nobody holds, first the ones that nobody is at: a lost member's share. From the last lane
-    on, and never lane 0, which counts for all where numbers cannot be averaged.
+    Of the lanes that no member holds, those that no member is computing are skipped first: a lost member's
+    share. It begins with the last lane, and never skips lane 0, which counts for all where numbers cannot be
+    averaged.
     """
     missing = sorted(set(range(1, lanes)).difference(held), key=lambda lane: (lane in dealt, -lane))
     return frozenset(missing[: max(0, lanes - room)])
@@ -149,12 +154,14 @@ def without(lanes: int, room: int, held: Collection[int], dealt: Collection[int]
 def deal_missing(
     lanes: int, held: Sequence[frozenset[int]], skipped: frozenset[int] = frozenset()
 ) -> tuple[tuple[int, ...], ...]:
-    """Who computes what nobody holds, in a step that goes on with other members than it began with.
+    """Who computes the lanes that no member holds, in a step that continues with other members than it began
+    with.
 
-    `held` are the lanes each member has computed already, none of them twice; how many those are does not
-    matter any more. The step ends soonest if what is left is shared evenly: nobody gets more than the missing
-    lanes over the members, rounded up. A member first gets missing lanes of its own share. The others go, in
-    runs of neighbours, to those who still have room: runs make few subtrees (`cover`), and few bytes.
+    `held` are the lanes that each member has already computed, none of them twice; their number does not
+    matter any more. The step ends soonest if the rest is shared evenly: no member gets more than the missing
+    lanes divided by the members, rounded up. A member first gets missing lanes of its own share. The others
+    go, in runs of neighbours, to members that still have room: runs make few subtrees (`cover`), and few
+    bytes.
     """
     members = len(held)
     missing = set(range(lanes)).difference(skipped, *held)

@@ -1,6 +1,6 @@
-"""Small values that members tell each other between steps: typed, bounded, and never a pickle.
+"""Small values that members exchange between steps: typed, bounded, and never a pickle.
 
-What a value is made of travels with it, so that a tuple stays a tuple and a tensor keeps its type and shape.
+The type of a value is sent with it, so that a tuple stays a tuple, and a tensor keeps its type and shape.
 """
 
 from typing import Any
@@ -12,7 +12,9 @@ from holdfast.record.errors import InputError
 from holdfast.train.protected import memory_of
 
 VALUE_BYTES_MAX = 1 << 20
-"""Of one value. It passes through the coordinator, to every member: weights and images take other ways."""
+"""Limit for one value. It goes through the coordinator to every member; weights and images take
+other ways.
+"""
 DEPTH_MAX = 32
 _INT64 = range(-(1 << 63), 1 << 63)
 _HINT = "Values are None, bool, int, float, str, bytes, small tensors, and lists, tuples and dicts of them."
@@ -26,18 +28,18 @@ _DTYPES = {
 
 
 def encode(value: object) -> bytes:
-    """Raises `InputError` for what cannot travel."""
+    """Encode a value. Raises `InputError` if it cannot be sent."""
     data = msgspec.msgpack.encode(_plain(value, 0))
     if len(data) > VALUE_BYTES_MAX:
         raise InputError(
-            f"A value of {len(data)} bytes is too large to be told to other members; {VALUE_BYTES_MAX} fit.",
-            hint="Give a function of run what is small: numbers and names. Weights travel by themselves.",
+            f"A value of {len(data)} bytes is too large to send to other members; {VALUE_BYTES_MAX} fit.",
+            hint="Pass small values to functions of run: numbers and names. Weights are sent anyway.",
         )
     return data
 
 
 def decode(data: bytes, device: torch.device) -> Any:
-    """device: where tensors go that were on a GPU."""
+    """Decode a value. device: where to put tensors that were on a GPU."""
     return _rebuilt(msgspec.msgpack.decode(data), device)
 
 
@@ -59,17 +61,17 @@ def _plain(value: object, depth: int) -> object:
     if type(value) is dict:
         pairs = [(_plain(key, depth + 1), _plain(item, depth + 1)) for key, item in value.items()]
         return [_DICT, *(part for pair in pairs for part in pair)]
-    raise InputError(f"A {type(value).__name__} cannot be told to other members.", hint=_HINT)
+    raise InputError(f"A {type(value).__name__} cannot be sent to other members.", hint=_HINT)
 
 
 def _plain_tensor(tensor: torch.Tensor) -> list[object]:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise InputError("A sparse, quantized or meta tensor cannot be told to other members.", hint=_HINT)
+        raise InputError("A sparse, quantized or meta tensor cannot be sent to other members.", hint=_HINT)
     if tensor.numel() * tensor.element_size() > VALUE_BYTES_MAX:
         raise InputError(
-            f"A tensor of {tuple(tensor.shape)} is too large to be told to other members: it takes more than"
+            f"A tensor of {tuple(tensor.shape)} is too large to be sent to other members: it takes more than"
             f" {VALUE_BYTES_MAX} bytes.",
-            hint="Reduce it first: to its mean, say.",
+            hint="Reduce it first, for example to its mean.",
         )
     tensor = tensor.detach().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")

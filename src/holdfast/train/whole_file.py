@@ -1,4 +1,4 @@
-"""A file that is written for good: all of it, or what was there before."""
+"""Writes a file atomically: all of it, or the previous one stays."""
 
 import contextlib
 import fcntl
@@ -14,13 +14,13 @@ from typing import BinaryIO
 from holdfast.record.errors import InputError
 
 EMPTY_S_MAX = 60.0
-"""How long a file may stand empty before its writer counts as dead."""
+"""How long a file may be empty before its writer counts as dead."""
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """It has its name only once it is on the disk, so neither a kill nor a reader sees a part of it. Parts
-    that were left behind by writers of it who were killed go first, for they may be what takes the room.
+    """Write a file that gets its name only once it is on the disk, so that neither a kill nor a reader sees a
+    part of it. Parts of it left behind by killed writers are removed first, because they may take the space.
     """
     _remove_left_behind(path)
     try:
@@ -37,15 +37,15 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def part_of(directory: Path, name: str) -> Iterator[io.BufferedRandom]:
-    """A new file, `.NAME.HEX.part`, locked until it is closed, and gone if that fails."""
+    """A new file, `.NAME.HEX.part`, locked until it is closed, and removed on failure."""
     path = directory / f".{name}.{secrets.token_hex(8)}.part"
     with path.open("x+b") as file:
         try:
-            # Where there are no locks nothing is ever removed as left behind. Who removes ours before it is
-            # locked makes the renaming fail, and with it this writing alone.
+            # Without locks nothing is ever removed as left behind. A process that removes this file before it
+            # is locked makes the rename fail, and with it only this write.
             with contextlib.suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX)
-            os.pwrite(file.fileno(), b"\0", 0)  # empty: not locked yet; see is_left_behind
+            os.pwrite(file.fileno(), b"\0", 0)  # while it is empty, it is not locked yet; see is_left_behind
             yield file
         except BaseException:
             path.unlink(missing_ok=True)
@@ -53,10 +53,10 @@ def part_of(directory: Path, name: str) -> Iterator[io.BufferedRandom]:
 
 
 def is_left_behind(part: Path) -> bool:
-    """Whether nobody is writing it any more: its lock went with its writer.
+    """Whether its writer is gone, which released its lock.
 
-    Not so one that is still empty, whose writer is about to lock it; nor one that has its name for good by
-    now, and was let go for that.
+    False for a file that is still empty, whose writer is about to lock it; and for one that was renamed
+    meanwhile, and was unlocked for that reason.
     """
     try:
         with part.open("r+b") as file:
@@ -70,7 +70,7 @@ def is_left_behind(part: Path) -> bool:
 
 def _remove_left_behind(path: Path) -> None:
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.part")
-    with contextlib.suppress(OSError):  # somebody else was quicker, or it stays: no harm
+    with contextlib.suppress(OSError):  # already removed, or it stays; both are harmless
         for part in path.parent.iterdir():
             if name.fullmatch(part.name) and is_left_behind(part):
                 part.unlink()

@@ -1,7 +1,7 @@
 """Amounts, shares, durations and moments as people write them, on a page and in the terminal alike.
 
-What is not zero is never written as zero, and what is not all is never written as all. Times are UTC and the
-months are spelt here, so nothing depends on the locale of whoever makes a report.
+A value that is not zero is never written as zero, nor a share below 100 % as 100 %. Times are UTC and the
+months are spelt here, so nothing depends on the locale.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,12 @@ from math import floor, log10
 from holdfast.wording.units import DAY_S, HOUR_NS, HOUR_S, MINUTE_NS, MINUTE_S, SECOND_NS
 
 SIGNIFICANT_DIGITS = 4
-"""How many digits of the largest amount of a report are shown; the others have as many decimals."""
+"""How many digits the largest amount of a report has; the others have as many decimals as it."""
 DECIMALS_MAX = 2
-"""A hundredth of a GPU-hour is half a minute of one GPU. Of less it is enough to know that it is there."""
+"""A hundredth of a GPU-hour is half a minute of one GPU. Smaller amounts need no more precision."""
 USD_WITH_CENTS_MAX = 1_000
 NAME_CHARS_MAX = 120
-"""Names come from others and may be whole lines of a log; the record has the rest."""
+"""Names come from other programs and may be whole lines of a log; the record has all of them."""
 SPAN_WITH_SECONDS_NS_MAX = 10 * MINUTE_NS
 UNKNOWN = "–"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -27,7 +27,7 @@ _UNITS = (("d", DAY_S), ("h", HOUR_S), ("min", MINUTE_S), ("s", 1))
 
 
 class Amounts:
-    """GPU-time as GPU-hours and as shares of what was paid for, with one precision for a whole report."""
+    """GPU-time as GPU-hours and as shares of the paid time, with one precision for a whole report."""
 
     def __init__(self, paid_gpu_ns: int) -> None:
         self.paid_gpu_ns = paid_gpu_ns
@@ -46,7 +46,7 @@ _CURRENCY: ContextVar[tuple[str, float]] = ContextVar("currency", default=("USD"
 
 @contextmanager
 def in_currency(code: str, usd_per: float) -> Iterator[None]:
-    """Write amounts, which are in USD, in another currency, of which one is worth `usd_per`."""
+    """Write amounts, which are in USD, in another currency, one unit of which is worth `usd_per` USD."""
     token = _CURRENCY.set((code, usd_per))
     try:
         yield
@@ -55,7 +55,7 @@ def in_currency(code: str, usd_per: float) -> Iterator[None]:
 
 
 def currency() -> str:
-    """What amounts are written in: the heading of a column of `usd_cell`."""
+    """The currency that amounts are written in: the heading of a column of `usd_cell`."""
     return _CURRENCY.get()[0]
 
 
@@ -65,12 +65,12 @@ def converted(amount: float) -> float:
 
 
 def from_report(amount: float) -> float:
-    """The USD that an amount in the currency of the report is."""
+    """The value in USD of an amount in the currency of the report."""
     return amount * _CURRENCY.get()[1]
 
 
 def with_unit(value: float, unit: str) -> str:
-    """A number and its unit; `USD` and what is per something else, `USD/h`, in the currency of the report."""
+    """A number and its unit; `USD` and units such as `USD/h` are converted to the currency of the report."""
     if unit.partition("/")[0] == "USD":
         value, unit = round(converted(value), 4), unit.replace("USD", currency(), 1)
     return f"{value:,.10g} {unit}"
@@ -84,7 +84,7 @@ def usd(amount: float) -> str:
 
 
 def usd_cell(amount: float | None, largest: float) -> str:
-    """Of a column of USD whose largest is this: all of its amounts have cents, or none has."""
+    """A cell in a column of USD with this largest amount: either all amounts have cents, or none has."""
     if amount is None:
         return UNKNOWN
     usd_per = _CURRENCY.get()[1]
@@ -92,7 +92,7 @@ def usd_cell(amount: float | None, largest: float) -> str:
 
 
 def rough(amount: float) -> str:
-    """As many digits as one reads: `4.19 million`, `5,143`, `−39.8`."""
+    """A number with few digits: `4.19 million`, `5,143`, `−39.8`."""
     magnitude = abs(amount)
     for name, size in _LARGE:
         if magnitude >= size:
@@ -111,7 +111,7 @@ def set_back(run_hours: float, steps: float | None, tokens: float | None) -> str
 
 
 def many(count: int, noun: str) -> str:
-    """`1 restart`, `1,920 steps`: a noun whose plural is regular."""
+    """`1 restart`, `1,920 steps`: a number with a noun whose plural is regular."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -162,22 +162,22 @@ def listed(names: Sequence[str], most: int) -> str:
 
 
 def opening(text: str) -> str:
-    """Fit to begin a line, the rest left as it is: an `XID 79` stays one."""
+    """The text with a capital at its beginning; the rest is unchanged, such as an `XID 79`."""
     return text[:1].upper() + text[1:]
 
 
 def short(name: str, chars_max: int = NAME_CHARS_MAX) -> str:
-    """A name as far as there is room for it."""
+    """A name, cut if it is too long."""
     return name if len(name) <= chars_max else name[: chars_max - 1] + "…"
 
 
 def kept(steps: int) -> str:
-    """How many steps a run has more than before; a window in which it was rolled back may have fewer."""
+    """How many steps a run gained; after a rollback in the window it may have fewer than before."""
     return f"{many(-steps, 'step')} fewer than before" if steps < 0 else f"{many(steps, 'step')} kept"
 
 
 def exact_seconds(nanoseconds: int) -> str:
-    """All nine decimals: what an exact sum can be checked with."""
+    """An amount with all nine decimals, to check exact sums with."""
     return f"{nanoseconds // 10**9:,}.{nanoseconds % 10**9:09d}"
 
 
@@ -191,18 +191,18 @@ def moment(moment_ns: int) -> str:
 
 
 def moment_of_year(moment_ns: int) -> str:
-    """Where the year is said elsewhere and there is little room."""
+    """A moment without its year, for narrow columns."""
     at = _utc(moment_ns)
     return f"{at.day} {_MONTHS[at.month - 1]}, {at:%H:%M}"
 
 
 def stamp(moment_ns: int) -> str:
-    """For lines of a log: to the second, sorts as text, and `--since` takes it back."""
+    """A moment for lines of a log: to the second, sortable as text, and accepted by `--since`."""
     return f"{_utc(moment_ns):%Y-%m-%d %H:%M:%SZ}"
 
 
 def span(from_ns: int, to_ns: int) -> str:
-    """From when until when: the day not said twice, seconds where minutes would not tell them apart."""
+    """A span of time: the day only once, and seconds only if minutes would be the same."""
     clock = "%H:%M:%S" if to_ns - from_ns < SPAN_WITH_SECONDS_NS_MAX else "%H:%M"
     start, end = (f"{_utc(at_ns):{clock}}" for at_ns in (from_ns, to_ns))
     if day(from_ns) != day(to_ns):
@@ -218,7 +218,7 @@ def window(from_ns: int | None, to_ns: int | None) -> str:
 
 
 def tick(moment_ns: int, step_ns: int) -> str:
-    """A label on an axis of time whose labels are `step_ns` apart: no more than tells them apart."""
+    """A label on an axis of time whose labels are `step_ns` apart, with no more detail than needed."""
     at = _utc(moment_ns)
     month = _MONTHS[at.month - 1]
     if step_ns >= 31 * 24 * HOUR_NS:
@@ -244,5 +244,5 @@ def _utc(moment_ns: int) -> datetime:
 
 
 def resting(figure: str, basis: str) -> str:
-    """A figure with what it rests on beside it, where that is an estimate."""
+    """A figure with its basis beside it, if it is estimated."""
     return f"{figure} ({basis})" if basis else figure

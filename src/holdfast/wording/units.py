@@ -1,4 +1,4 @@
-"""Units of time, once for all: nanoseconds and seconds in a second, a minute, an hour and a day."""
+"""Units of time: the nanoseconds and seconds in a second, a minute, an hour and a day."""
 
 SECOND_NS = 10**9
 MINUTE_NS = 60 * SECOND_NS

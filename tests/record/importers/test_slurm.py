@@ -392,7 +392,7 @@ def test_a_broken_line_costs_no_other_line() -> None:
         (job(state="PENDING", times=("", "Unknown", "Unknown")), "it has none of Submit, Start and End"),
         (
             job().replace("gres/gpu=16", "gres/gpu=999999999999"),
-            "999999999999 GPUs are more than anybody has",
+            "999999999999 GPUs exceed the limit of 2147483648",
         ),
     ],
 )

@@ -39,7 +39,7 @@ def _running_cdu(*arguments: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def cdu_service() -> Iterator[str]:
-    """The URL of a service with two units that asks for nobody's name."""
+    """The URL of a service with two units that needs no login."""
     with _running_cdu("--cdus=2") as url:
         yield url
 

@@ -1,4 +1,4 @@
-"""`holdfast checkpoint`: what a run has kept, for people and for other programs."""
+"""`holdfast checkpoint`: the checkpoints of a run, for people and for other programs."""
 
 from holdfast.cli.lazy import LazyGroup
 

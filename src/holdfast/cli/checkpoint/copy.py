@@ -1,4 +1,4 @@
-"""`holdfast checkpoint copy`: a checkpoint in another place as well."""
+"""`holdfast checkpoint copy`: copy a checkpoint to another place."""
 
 import click
 
@@ -14,11 +14,11 @@ from holdfast.cli.terminal import printable
 @step_option
 @run_option
 def command(run_or_path: str, target: str, step: int | None, name: str) -> None:
-    """Keep a checkpoint of RUN_OR_PATH in another place as well: the newest sound one, or that of --step.
-    RUN_OR_PATH may be s3://BUCKET/PREFIX, too. Exit code 1: there are some, and none is sound.
+    """Copy a checkpoint of RUN_OR_PATH to another place: the newest sound one, or that of --step.
+    RUN_OR_PATH may be s3://BUCKET/PREFIX, too. Exit code 1: there are checkpoints, but none is sound.
 
-    Every byte is compared with its hash on the way. What the other place has already is not written again.
-    A place that belongs to another run is refused.
+    Every byte is compared with its hash on the way. Chunks that the other place already has are not written
+    again. A place that belongs to another run is refused.
     """
     from holdfast.train.copying import copy_newest
     from holdfast.train.fetched import troubles_told

@@ -1,4 +1,4 @@
-"""`holdfast checkpoint export`: a checkpoint as a file that other programs open."""
+"""`holdfast checkpoint export`: write a checkpoint as a file that other programs open."""
 
 from pathlib import Path
 
@@ -15,17 +15,17 @@ SUFFIXES = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".bi
 
 @click.command("export")
 @click.argument("run_or_path")
-@target_option("FILE", "What to write: model.safetensors, model.pt, or a directory for dcp.")
+@target_option("FILE", "The file to write: model.safetensors, model.pt, or a directory for dcp.")
 @click.option(
     "--format",
     "format_",
     type=click.Choice(["safetensors", "torch", "dcp"]),
-    help="If FILE's suffix does not tell.",
+    help="Needed if FILE's suffix does not name it.",
 )
 @step_option
 @click.option(
     "--part",
-    help="What of it: model, average, optimizer, ...  [default: the model to safetensors, all to torch]",
+    help="Only this part: model, average, optimizer, ...  [default: model for safetensors, else all]",
 )
 def command(run_or_path: str, target: Path, format_: str | None, step: int | None, part: str | None) -> None:
     """Write a checkpoint of RUN_OR_PATH to a file: the newest sound one, or that of --step.
@@ -33,13 +33,13 @@ def command(run_or_path: str, target: Path, format_: str | None, step: int | Non
     A .safetensors file holds the tensors of the model. A .pt file holds all that was protected, for
     torch.load(FILE, weights_only=True): {"model": ..., "optimizer": ..., "step": ...}. With --format dcp
     the same is in a directory, for torch.distributed.checkpoint.load. The parts of a sharded run are joined.
-    RUN_OR_PATH may be s3://BUCKET/PREFIX, too: the checkpoint is fetched to where FILE will be, and gone from
-    there at the end. Exit code 1: there are some, and none is sound.
+    RUN_OR_PATH may be s3://BUCKET/PREFIX, too: the checkpoint is then fetched to FILE's directory for the
+    time being. Exit code 1: there are checkpoints, but none is sound.
     """
     format_ = format_ or SUFFIXES.get(target.suffix)
     if format_ is None:
         raise InputError(
-            f"The suffix of {target} does not say which format to write.",
+            f"The suffix of {target} does not name a format.",
             hint="End it in .safetensors or .pt, or give --format; --format dcp writes a directory.",
         )
     checkpoint, run = opened(run_or_path, step, target.parent)

@@ -1,4 +1,4 @@
-"""`holdfast checkpoint import`: a checkpoint made of what another program wrote."""
+"""`holdfast checkpoint import`: make a checkpoint of another program's file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 @click.option(
     "--like",
     metavar="RUN_OR_PATH",
-    help="What FILE does not have comes from the newest checkpoint of this run, directory or URL.",
+    help="Take the parts that FILE lacks from the newest checkpoint of this run, directory or URL.",
 )
-@click.option(
-    "--part", default="model", show_default=True, help="What the tensors of a safetensors file are."
-)
+@click.option("--part", default="model", show_default=True, help="The part that a safetensors file holds.")
 @run_option
 def command(file: Path, target: str, like: str | None, part: str, name: str) -> None:
     """Make a checkpoint of FILE: a .pt file that `holdfast checkpoint export` wrote; or with --like a
@@ -44,22 +42,22 @@ def command(file: Path, target: str, like: str | None, part: str, name: str) -> 
 
     place = opened_place(target)
     if is_remote(target) or (like is not None and is_remote(like)):
-        make_private_directory(home())  # for what is on its way
+        make_private_directory(home())  # for files in transit
     base, of = (None, "") if like is None else opened(like, None, home())
     with troubles_told(place):
         check_admits(place, lambda: name or of)
     kind = "dcp" if file.is_dir() else SUFFIXES.get(file.suffix)
     if kind is None:
         raise InputError(
-            f"The suffix of {file} does not say which format it has.",
+            f"The suffix of {file} does not name a format.",
             hint="End it in .safetensors or .pt, or name a directory of torch.distributed.checkpoint.",
         )
     if kind == "torch":
         found = from_torch(file)
     elif base is None:
         raise InputError(
-            f"{file} does not have all that a run needs to go on from it.",
-            hint="Name with --like a checkpoint that has the rest.",
+            f"{file} lacks parts that a run needs to go on from it.",
+            hint="Name with --like a checkpoint that has them.",
         )
     else:
         found = from_safetensors(file, part, base) if kind == "safetensors" else from_dcp(file, base)
@@ -68,7 +66,7 @@ def command(file: Path, target: str, like: str | None, part: str, name: str) -> 
 
 
 def _kept(found: "ImportedStates", base: "Checkpoint | None", place: "Storage") -> int:
-    """The step that the place has now."""
+    """Write the checkpoint to the place, and return its step."""
     from holdfast.train.copying import copy_newest
     from holdfast.train.fetched import passing, troubles_told
     from holdfast.train.importing import keep_imported

@@ -1,4 +1,4 @@
-"""`holdfast checkpoint list`: what a run has kept, and whether a run can resume from it."""
+"""`holdfast checkpoint list`: the checkpoints of a run, and whether it can resume from them."""
 
 import click
 

@@ -18,7 +18,7 @@ def target_option(metavar: str, told: str) -> Decorator:
 
 
 def _local(_: click.Context, __: click.Parameter, target: Path) -> Path:
-    if ":/" in str(target):  # of s3://BUCKET, a path has one slash left
+    if ":/" in str(target):  # `Path` drops a slash of s3://BUCKET
         raise InputError(
             f"--to {target} is not a path on this machine.",
             hint="Write it here; `holdfast checkpoint copy` brings checkpoints to object storage.",
@@ -31,11 +31,11 @@ place_option = click.option(
     "target",
     required=True,
     metavar="DIR|URL",
-    help="Where to: the --checkpoints directory of a run that is to go on from it, or s3://BUCKET/PREFIX.",
+    help="The --checkpoints directory of the run that will go on from it, or s3://BUCKET/PREFIX.",
 )
 run_option = click.option(
-    "--run", "name", default="", help="The run that the checkpoint is of, where its place does not tell."
+    "--run", "name", default="", help="The checkpoint's run, if its place does not name it."
 )
 step_option = click.option(
-    "--step", type=click.IntRange(min=0), help="Of the checkpoints kept; if not given, the newest."
+    "--step", type=click.IntRange(min=0), help="The checkpoint of this step.  [default: the newest]"
 )

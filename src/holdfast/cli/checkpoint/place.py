@@ -1,4 +1,4 @@
-"""Where checkpoints are: a path that was named, or a run's own directory."""
+"""Finds checkpoints by a path, or in a run's own directory."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def located(run_or_path: str) -> Path:
 
 
 def run_of(path: Path) -> str:
-    """The run whose directory it is in; empty where that is one of the user's."""
+    """The run that the path belongs to; empty if it is outside the home's runs."""
     for parent in (path, *path.parents):
         run = parent.parent
         if parent == run_directory(run.parent.parent, run.name) / CHECKPOINTS_DIRECTORY:

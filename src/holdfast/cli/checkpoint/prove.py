@@ -1,4 +1,4 @@
-"""`holdfast checkpoint prove`: whether a run can really go on from its newest checkpoint."""
+"""`holdfast checkpoint prove`: show that a run can go on from its newest checkpoint."""
 
 import os
 from typing import TYPE_CHECKING
@@ -16,20 +16,20 @@ from holdfast.run.replaying import PROOF_STEPS_MAX
 if TYPE_CHECKING:
     from holdfast.train.place import Storage
 
-SAME = "script, arguments, data, versions or chip may also not be those of the run"
+SAME = "script, arguments, data, versions or chip may also differ from the run's"
 
 
 @click.command("prove", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("run_or_path")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--run", help="The run in the record, where a path or URL does not tell.")
+@click.option("--run", help="The run in the record, if the path or URL does not name it.")
 @click.option(
     "--steps-max",
     type=click.IntRange(min=1),
     default=PROOF_STEPS_MAX,
     show_default=True,
-    help="How many steps may be computed if the run has not gone on from it yet.",
+    help="How many steps may be computed if the run has not gone on from the checkpoint yet.",
 )
 @json_option
 def command(
@@ -43,9 +43,9 @@ def command(
     """Load the newest checkpoint of RUN_OR_PATH into a fresh process, with the run's SCRIPT and ARGUMENTS,
     compute the step after it, and compare the result with the run's. If the run has not gone on from it, the
     steps that led to it are computed again. RUN_OR_PATH may be s3://BUCKET/PREFIX, too. Exit code 0: the same
-    bits; 1: others, or it is damaged.
+    bits; 1: other bits, or a damaged checkpoint.
 
-    The record says what was found.
+    The result is recorded.
     """
     from holdfast.train.kept import root_of
     from holdfast.train.proof_making import ProofRecord, ProofRequest, proven_at, proven_in, write_down

@@ -1,4 +1,4 @@
-"""`holdfast checkpoint prune`: remove what is old."""
+"""`holdfast checkpoint prune`: remove old checkpoints."""
 
 import click
 
@@ -19,8 +19,8 @@ from holdfast.record.errors import InputError
     help="How many to keep: the newest that a run can resume from.",
 )
 def command(run_or_path: str, keep: int) -> None:
-    """Remove checkpoints of RUN_OR_PATH that are older than the newest few a run can resume from, and
-    chunks that none needs. Safe while a run writes there. RUN_OR_PATH may be s3://BUCKET/PREFIX, too.
+    """Remove checkpoints of RUN_OR_PATH that are older than the newest few a run can resume from, and chunks
+    that no checkpoint needs. Safe while a run writes there. RUN_OR_PATH may be s3://BUCKET/PREFIX, too.
     """
     if is_remote(run_or_path):
         from holdfast.train.copying import retain

@@ -1,4 +1,4 @@
-"""Checkpoints in object storage, for the verbs of `holdfast checkpoint`: what is named by a URL."""
+"""Checkpoints in object storage, which the verbs of `holdfast checkpoint` take by a URL."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ def place_of(text: str, *, request_s: float | None = None) -> "Storage":
 
 
 def run_at(place: "Storage") -> str:
-    """The run that the checkpoints of a place are of; empty: that is not known. Raises `OSError`."""
+    """The run that the checkpoints of a place belong to; empty if unknown. Raises `OSError`."""
     from holdfast.train.owning import owner_at
 
     return owner_at(place) or ("" if is_remote(place.name) else run_of(Path(place.name).absolute()))
@@ -40,8 +40,8 @@ def tell(sentence: str) -> None:
 
 
 def opened(run_or_path: str, step: int | None, parent: Path) -> tuple["Checkpoint", str]:
-    """A checkpoint in memory, and the name of its run, where that is known. parent: beneath this, what is in
-    object storage is fetched, and gone again when this returns.
+    """A checkpoint in memory, and the name of its run, or empty if unknown. parent: object storage is fetched
+    into a directory beneath it, which is removed again.
     """
     from holdfast.train.opening import load_checkpoint, load_fetched
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from holdfast.train.place import Storage
 
 LIST_S_MAX = 20.0
-"""How long an answer may take where only manifests are read."""
+"""How long an answer may take if only manifests are read."""
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint, or its parts, one for each rank of a replica. size_bytes: of its tensors. fault: why a
-    run cannot resume from it; empty: it can.
+    """A checkpoint, with one part for each rank of a replica. size_bytes: of its tensors. fault: why a run
+    cannot resume from it; empty if it can.
     """
 
     step: int
@@ -34,7 +34,7 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows_of(run_or_path: str, *, is_thorough: bool = False) -> tuple[str, list[CheckpointRow]]:
-    """Where they are, and what is there. is_thorough: every byte is read."""
+    """The place and its checkpoints. is_thorough: read every byte."""
     if is_remote(run_or_path):
         request_s = None if is_thorough else LIST_S_MAX
         return _remote_rows(place_of(run_or_path, request_s=request_s), is_thorough)

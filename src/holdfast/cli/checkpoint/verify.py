@@ -1,4 +1,4 @@
-"""`holdfast checkpoint verify`: whether every byte that a run has kept is what was written."""
+"""`holdfast checkpoint verify`: compare every byte of a run's checkpoints with its hash."""
 
 import click
 

@@ -8,11 +8,11 @@ command = LazyGroup(
         "Around a table, with simulated incidents": {
             "list": "List the scenarios; with --live, those of live drills.",
             "play": "Show what an operator would see in a scenario.",
-            "reveal": "Show the same, and below it what was really wrong.",
+            "reveal": "Show the same, and below it the truth.",
             "sheet": "Write the page of a tabletop: roles, injects, questions, score sheet.",
         },
         "In a live run, with real faults": {
-            "live": "Make one fault, and judge by the record what came of it.",
+            "live": "Make one fault, and judge the result by the record.",
             "monkey": "Make faults at random moments, unannounced, within budgets.",
         },
     },

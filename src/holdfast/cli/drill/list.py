@@ -7,7 +7,7 @@ from holdfast.cli.terminal import print_json
 
 
 @click.command("list")
-@click.option("--live", "is_live", is_flag=True, help="Those of `holdfast drill live`.")
+@click.option("--live", "is_live", is_flag=True, help="List those of `holdfast drill live`.")
 @json_option
 def command(is_live: bool, as_json: bool) -> None:
     """List the scenarios."""

@@ -24,34 +24,32 @@ if TYPE_CHECKING:
 
 EXIT_NOT_RIGHT = 1
 END_S_MAX = 7 * 86_400.0
-"""Where bits are compared, the run's end is waited for."""
+"""How long to wait for the run's end, if its bits are compared."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str = argument(required=False, default="")
-    run: str = option("--run", "The run, which goes on on this machine.", required=True, metavar="RUN")
-    target: str = option(
-        "The member or node that is struck.  [default: at random]", default="", metavar="NAME"
-    )
+    run: str = option("--run", "A run that is live on this machine.", required=True, metavar="RUN")
+    target: str = option("The member or node to strike.  [default: at random]", default="", metavar="NAME")
     for_s: float | None = option(
         "--for", "How long the fault lasts.  [default: the scenario's]", type=some_seconds, metavar="TIME"
     )
     wait_s: float = option(
         "--wait",
-        "How long the run has to recover.",
+        "How long the run may take to recover.",
         type=some_seconds,
         default="3m",
         show_default=True,
         metavar="TIME",
     )
-    seed: int | None = option("Chooses the target where none is named.", type=click.IntRange(min=0))
+    seed: int | None = option("Chooses the target if none is named.", type=click.IntRange(min=0))
     reference: str = option(
-        "The digest that an undisturbed run ends with: waits for this run's end, and compares.",
+        "The digest of an undisturbed run: wait for this run's end, and compare.",
         default="",
         metavar="DIGEST",
     )
-    abort: bool = option("Put back at once whatever a drill of RUN has changed, and end.")
+    abort: bool = option("Undo at once all changes that a drill of RUN has made, and end.")
     html_path: Path | None = shared(html_option)
     prices_path: Path | None = shared(prices_option)
     store_url: str | None = shared(store_option)
@@ -61,15 +59,15 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("live")
 @takes(_Flags)
 def command(given: _Flags) -> int:
-    """Make the fault of SCENARIO in a run that goes on, and judge by the record what came of it.
+    """Make the fault of SCENARIO in a live run, and judge the result by the record.
 
-    `holdfast drill list --live` names them. Exit code 0: all that could be judged is right; 1: something is
-    not; 2: it is refused, and nothing was struck.
+    `holdfast drill list --live` lists the scenarios. Exit code 0: everything that could be judged is right;
+    1: something is not; 2: the drill was refused, and nothing was struck.
     """
     if given.abort:
         return _abort(given.run)
     if not given.scenario:
-        raise InputError("No scenario is named.", hint="`holdfast drill list --live` names them.")
+        raise InputError("No scenario is named.", hint="`holdfast drill list --live` lists them.")
     require_one_output(given.html_path, given.as_json)
     require_writable(given.html_path)
     if given.reference and not _DIGEST.fullmatch(given.reference):
@@ -88,7 +86,7 @@ def _abort(run: str) -> int:
     if note is None:
         click.echo(f"No drill of {printable(run)} is under way.", err=True)
     else:
-        click.echo(printable(f"{note.scenario} of {note.target} is over; everything is put back."))
+        click.echo(printable(f"{note.scenario} of {note.target} is over; all changes are undone."))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`holdfast drill monkey`: unannounced faults in a run, at random moments within budgets."""
+"""`holdfast drill monkey`: make unannounced faults in a run, at random moments within budgets."""
 
 import secrets
 from collections.abc import Iterator
@@ -38,19 +38,19 @@ WAIT_S = 180.0
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    run: str = option("--run", "The run, which goes on on this machine.", required=True, metavar="RUN")
+    run: str = option("--run", "A run that is live on this machine.", required=True, metavar="RUN")
     per_day: int = option(
-        "Drills a day, at most.", type=click.IntRange(min=1), default=2, show_default=True, metavar="N"
+        "Most drills per day.", type=click.IntRange(min=1), default=2, show_default=True, metavar="N"
     )
     hours: str = option(
-        "Between which hours, by this machine's clock.", default="9-17", show_default=True, metavar="FROM-TO"
+        "The hours for drills, by this machine's clock.", default="9-17", show_default=True, metavar="FROM-TO"
     )
     weekends: bool = option("Also on Saturday and Sunday.")
     scenario: tuple[str, ...] = option(
-        f"Only this one; may be repeated.  [default: {', '.join(SAFE)}]", metavar="NAME"
+        f"Only this one. May be repeated.  [default: {', '.join(SAFE)}]", metavar="NAME"
     )
     seed: int | None = option("Draws moments, scenarios and targets.", type=click.IntRange(min=0))
-    list_only: bool = option("--list", "Print what is due next, and strike nothing.")
+    list_only: bool = option("--list", "Print the next drills, and strike nothing.")
     store_url: str | None = shared(store_option)
     as_json: bool = shared(json_option)
 
@@ -58,10 +58,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("monkey")
 @takes(_Flags)
 def command(given: _Flags) -> int:
-    """Make drills of `holdfast drill live` in RUN at random moments, unannounced, until told to stop.
+    """Make drills of `holdfast drill live` in RUN at random moments, unannounced, until stopped.
 
-    A drill is left out while something is wrong already, or when the day's budget is spent. An interrupt or
-    SIGTERM ends it; a fault that is under way ends by itself.
+    A drill is skipped while something is wrong already, or when the day's budget is spent. An interrupt or
+    SIGTERM ends the command; a fault that is under way ends by itself.
     """
     budget = MonkeyBudget(
         per_day=given.per_day,
@@ -82,7 +82,7 @@ def command(given: _Flags) -> int:
 
 
 def _fitting(given: _Flags, budget: MonkeyBudget) -> MonkeyBudget:
-    """Without what the run, as it is now, cannot have."""
+    """The budget without the scenarios that do not fit the run as it is now."""
     with open_record(given.store_url) as store:
         misfits = drill_of(store, given.run, WAIT_S).misfits(budget.scenarios)
     for name, why in misfits.items():

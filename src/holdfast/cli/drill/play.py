@@ -1,6 +1,7 @@
-"""`holdfast drill play`: a scenario as an operator would see it, in the terminal, as data and as files."""
+"""`holdfast drill play`: show a scenario as an operator would see it, as text, as data or as files."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -11,11 +12,14 @@ from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import InputError
 from holdfast.record.files import is_directory
 
+if TYPE_CHECKING:
+    from holdfast.drills.scenarios import Played
+
 GPUS_MAX = 131_072
 
 
 class ScenarioFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """What `play` and `reveal` are told about a scenario."""
+    """The flags of all verbs that play a scenario."""
 
     scenario: str = argument()
     seed: int = option(
@@ -24,6 +28,17 @@ class ScenarioFlags(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None = option(
         "How many GPUs the cluster has.  [default: 512]", type=click.IntRange(1, GPUS_MAX)
     )
+
+    def played(self) -> "Played":
+        from holdfast.drills.scenarios import TABLETOP, play
+
+        layout = TABLETOP if self.gpus is None else msgspec.structs.replace(TABLETOP, gpus=self.gpus)
+        return play(self.scenario, self.seed, layout=layout)
+
+
+class TableFlags(ScenarioFlags, frozen=True, kw_only=True):
+    """The flags of `play` and `reveal`."""
+
     directory: Path | None = option(
         "--out",
         "Write events, signals, topology and truth there.",
@@ -34,16 +49,15 @@ class ScenarioFlags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command("play")
-@takes(ScenarioFlags)
-def command(asked: ScenarioFlags) -> None:
-    """Play SCENARIO and show what an operator would see. `holdfast drill list` names the scenarios."""
+@takes(TableFlags)
+def command(asked: TableFlags) -> None:
+    """Play SCENARIO and show what an operator would see. `holdfast drill list` lists the scenarios."""
     put_on_the_table(asked, reveal=False)
 
 
-def put_on_the_table(asked: ScenarioFlags, *, reveal: bool) -> None:
+def put_on_the_table(asked: TableFlags, *, reveal: bool) -> None:
     from holdfast.cli.drill import text
     from holdfast.drills import folder
-    from holdfast.drills.scenarios import TABLETOP, play
     from holdfast.drills.tabletop import tabletop
 
     directory = asked.directory
@@ -51,8 +65,7 @@ def put_on_the_table(asked: ScenarioFlags, *, reveal: bool) -> None:
         raise InputError(
             f"{directory} is not empty; it may hold another drill.", hint="Name a new or an empty directory."
         )
-    layout = TABLETOP if asked.gpus is None else msgspec.structs.replace(TABLETOP, gpus=asked.gpus)
-    played = play(asked.scenario, asked.seed, layout=layout)
+    played = asked.played()
     if directory is not None:
         for path in folder.write(played, directory):
             click.echo(f"Wrote {printable(str(path))}", err=True)

@@ -1,13 +1,13 @@
-"""`holdfast drill reveal`: a scenario, and what it really was."""
+"""`holdfast drill reveal`: show a scenario and the truth about it."""
 
 import click
 
-from holdfast.cli.drill.play import ScenarioFlags, put_on_the_table
+from holdfast.cli.drill.play import TableFlags, put_on_the_table
 from holdfast.cli.flags import takes
 
 
 @click.command("reveal")
-@takes(ScenarioFlags)
-def command(asked: ScenarioFlags) -> None:
-    """Show what `play` shows of SCENARIO, and the truth: cause, place, time, owner, and what settles it."""
+@takes(TableFlags)
+def command(asked: TableFlags) -> None:
+    """Show SCENARIO as `play` does, and the truth: cause, place, time, owner, and the deciding evidence."""
     put_on_the_table(asked, reveal=True)

@@ -16,9 +16,9 @@ from holdfast.record.events import RunStarted
 SPARK = "▁▂▃▄▅▆▇█"
 SPARK_CELLS_MIN, SPARK_CELLS_MAX = 16, 60
 BESIDE_SPARK_CHARS = 52
-"""What a row of the board needs beside its course."""
+"""The characters of a row of the board besides its sparkline."""
 USUAL_CELLS = 6
-"""The usual value of a signal is what it was in the first so many cells."""
+"""The usual value of a signal is the median of this many first cells."""
 NAMES_SHOWN_MAX = 6
 
 
@@ -71,14 +71,14 @@ def _hours(shown: Tabletop, cells: int) -> str:
 
 
 def _cells(row: BoardRow, cells: int) -> NDArray[np.float64]:
-    """The mean of each share of the time; NaN where nothing was read."""
+    """The mean of each slice of the time; NaN if nothing was read in it."""
     numbers = np.array([np.nan if value is None else value for value in row.values])
     parts = np.array_split(numbers, min(cells, len(numbers)))
     return np.array([part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts])
 
 
 def sparkline(row: BoardRow, cells: int) -> str:
-    """The course of a signal in one line, a space where nothing was read."""
+    """The course of a signal in one line, with a space for times without a reading."""
     means = _cells(row, cells)
     if not np.isfinite(means).any():
         return " " * len(means)
@@ -90,7 +90,7 @@ def sparkline(row: BoardRow, cells: int) -> str:
 
 
 def _levels(row: BoardRow, cells: int) -> tuple[str, str]:
-    """What the signal was at first, and what was furthest from that."""
+    """The signal's usual value, and the value furthest from it."""
     means = _cells(row, cells)
     seen = means[np.isfinite(means)]
     if not len(seen):

@@ -1,4 +1,4 @@
-"""`holdfast plan`: what to expect of a run, and how to set it up, before and while it runs."""
+"""`holdfast plan`: foresee a run and find its settings, before and while it runs."""
 
 from holdfast.cli.lazy import LazyGroup
 
@@ -13,5 +13,5 @@ command = LazyGroup(
         }
     },
     name="plan",
-    help="Foresee a run: its cadence, its size, its end, and the failures it will meet.",
+    help="Foresee a run: its checkpoint cadence, its size, its end, and its failures.",
 )

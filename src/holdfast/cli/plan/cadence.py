@@ -21,7 +21,7 @@ COUNT_MAX = 10**7
 
 
 def _level(text: str) -> CheckpointLevel:
-    """NAME:STALL:SHARE, as in memory:0.5s:90% or memory:0.5s:0.9."""
+    """Parse NAME:STALL:SHARE, as in memory:0.5s:90% or memory:0.5s:0.9."""
     name, *rest = text.split(":")
     if len(rest) != 2 or not name:
         raise click.BadParameter(f"{text!r} is not a level; write NAME:STALL:SHARE, as in memory:0.5s:90%.")
@@ -50,23 +50,30 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="TIME",
     )
     gpus: int | None = option("GPUs of the run.", type=click.IntRange(1, COUNT_MAX))
-    nodes: int | None = option("Its nodes; one for 8 GPUs unless given.", type=click.IntRange(1, COUNT_MAX))
+    nodes: int | None = option(
+        "Nodes of the run.  [default: one for 8 GPUs]", type=click.IntRange(1, COUNT_MAX)
+    )
     failures_per_1000_node_days: float | None = option(
         "How often a node stops the run, in place of --mtbf.  [default: 3.79, Llama 3's]",
         type=number_between(1e-6, 1e6),
     )
     stall_s: float | None = option(
-        "--stall", "For how long a checkpoint stops training.", type=some_seconds, metavar="TIME"
+        "--stall", "How long a checkpoint stops training.", type=some_seconds, metavar="TIME"
     )
     write_s: float | None = option(
-        "--write", "From then until it can be used, while training goes on.", type=seconds, metavar="TIME"
+        "--write",
+        "From then until the checkpoint is usable; training goes on meanwhile.",
+        type=seconds,
+        metavar="TIME",
     )
-    restore_s: float | None = option("--restore", "How long loading one takes.", type=seconds, metavar="TIME")
+    restore_s: float | None = option(
+        "--restore", "How long loading a checkpoint takes.", type=seconds, metavar="TIME"
+    )
     downtime_s: float | None = option(
         "--downtime", "From a failure until loading begins.", type=seconds, metavar="TIME"
     )
     step_s: float | None = option(
-        "--step", "How long a step takes, for whole numbers of steps.", type=some_seconds, metavar="TIME"
+        "--step", "How long a step takes; intervals are then whole steps.", type=some_seconds, metavar="TIME"
     )
     interval_s: float | None = option(
         "--interval",
@@ -76,19 +83,19 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     levels: tuple[CheckpointLevel, ...] = option(
         "--level",
-        "Another place for checkpoints: what one costs there, and the share of failures it survives, as",
-        "in memory:0.5s:90%. May be given several times.",
+        "Another place for checkpoints: its stall, and the share of failures it survives, as",
+        "in memory:0.5s:90%. May be repeated.",
         type=_level,
         metavar="NAME:STALL:SHARE",
     )
     distribution: str = option(
-        "Of the times between failures: exponential, weibull:0.7, gamma:0.5, lognormal:1, or gaps:FILE",
-        "with one time a line.  [default: exponential]",
+        "Distribution of failures: exponential, weibull:0.7, gamma:0.5, lognormal:1, or gaps:FILE",
+        "with a time on each line.  [default: exponential]",
         default="exponential",
         metavar="KIND:SHAPE",
     )
-    run: str | None = option("Take what is not given from the record of this run.", metavar="RUN")
-    seed: int = option("Of what is simulated.", type=click.IntRange(0), default=0, show_default=True)
+    run: str | None = option("Take missing values from the record of this run.", metavar="RUN")
+    seed: int = option("Seed of the simulation.", type=click.IntRange(0), default=0, show_default=True)
     prices_path: Path | None = shared(prices_option)
     store_url: str | None = shared(store_option)
     as_json: bool = shared(json_option)
@@ -99,8 +106,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 def command(asked: _Flags) -> None:
     """Show how often to checkpoint, by every known rule, and what the present interval costs a day.
 
-    Times are 90s, 5m, 3.1h or 2d; without a unit, seconds. What is neither given nor recorded is assumed, and
-    shown so.
+    Times are 90s, 5m, 3.1h or 2d; without a unit, seconds. Values that are neither given nor recorded are
+    assumed, and marked so.
 
     Example: holdfast plan cadence --gpus 16384 --stall 30s --write 2m --step 10s --interval 1h
     """

@@ -1,4 +1,4 @@
-"""A cadence in the terminal: the answer in two lines, then every rule, the levels, and what was assumed."""
+"""A cadence in the terminal: the answer in two lines, then every rule, the levels, and the assumptions."""
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -20,11 +20,11 @@ _LABELS: dict[Rule, str] = {
     "rfo": "Aupy, first order",
     "daly_first_order": "Daly, first order",
 }
-"""In the order in which they are shown."""
+"""The rules' labels, in the order in which they are shown."""
 
 
 def show(advice: Advice) -> None:
-    """Print it to stdout, as wide as the terminal and with colours where it has them."""
+    """Print the cadence to stdout, as wide as the terminal and in colour if it has colours."""
     console = Console(highlight=False, markup=False)
     choices = {choice.rule: choice for choice in advice.choices}
     _answer(console, advice, choices)

@@ -1,4 +1,4 @@
-"""`holdfast plan fit`: what a record of faults says about failure rates, repairs and bad nodes."""
+"""`holdfast plan fit`: fit failure rates, repair times and bad nodes to a record of faults."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,32 +24,32 @@ _COUNT = click.IntRange(1, 10**7)
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     file: Path | None = argument(required=False, type=click.Path(path_type=Path))
-    run: str | None = option("Only what is about this run.", metavar="RUN")
-    nodes: int | None = option("How many nodes were watched, where the record does not say.", type=_COUNT)
+    run: str | None = option("Only events of this run.", metavar="RUN")
+    nodes: int | None = option("How many nodes were watched, if the record does not say.", type=_COUNT)
     days: float | None = option(
-        "For how many days, where the record does not say.", type=number_between(0.001, 10**5)
+        "For how many days, if the record does not say.", type=number_between(0.001, 10**5)
     )
-    gpus_per_node: int | None = option("GPUs of a node, where the record counts GPUs only.", type=_COUNT)
+    gpus_per_node: int | None = option("GPUs of a node, if the record only counts GPUs.", type=_COUNT)
     domains: Path | None = option(
-        "What each node stands in: lines of `node,domain`. Else told from names such as rack07-node3.",
+        "The domain of each node: lines of `node,domain`.  [default: from names such as rack07-node3]",
         metavar="CSV",
     )
     lemon_faults: int = option(
         "Faults of a lemon.", type=click.IntRange(2, 10**6), default=5, show_default=True
     )
     flap_minutes: float = option(
-        "A node that fails again so soon after it came back is counted once as well.",
+        "Also count a node that fails again within this time after its return only once.",
         type=number_between(0, 10**5),
         default=60.0,
         show_default=True,
     )
     burst_minutes: float = option(
-        "Faults of different nodes so near to each other belong together.",
+        "Faults of different nodes within this time belong together.",
         type=number_between(0, 10**4),
         default=10.0,
         show_default=True,
     )
-    seed: int = option("Of the tests' draws.", type=click.IntRange(0), default=0, show_default=True)
+    seed: int = option("Seed of the tests.", type=click.IntRange(0), default=0, show_default=True)
     store_url: str | None = shared(store_option)
     as_json: bool = shared(json_option)
 
@@ -60,8 +60,8 @@ def command(given: _Flags) -> None:
     """Fit failure rates, repair times and bad nodes to a record of faults.
 
     FILE is anything that `holdfast import` reads, such as sacct's output or the InfiniteHBD trace; it is not
-    kept. Without it the whole store is read, or one run of it. Every verdict says how often chance would look
-    the same. docs/fitting.md explains the tests.
+    stored. Without FILE the whole store is read, or one run of it. Every verdict has the probability that
+    chance would look the same. docs/fitting.md explains the tests.
 
     Example: holdfast plan fit sacct.txt --nodes 512
     """
@@ -80,7 +80,7 @@ def command(given: _Flags) -> None:
 
 
 def _fitted(seen: Observation, domains: dict[str, str] | None, flags: _Flags) -> "FailureFit":
-    # Help and mistakes need not wait for scipy, which takes longer to load than everything else together.
+    # Imported here, because scipy takes longer to load than everything else, and help does not need it.
     import numpy as np
 
     from holdfast.economics.fitting.coincidences import domains_by_name

@@ -1,4 +1,4 @@
-"""A fit in the terminal: the rate, the verdicts, then classes, the worst nodes and what was assumed."""
+"""A fit in the terminal: the rate, the verdicts, then classes, the worst nodes and the assumptions."""
 
 from collections.abc import Iterator
 
@@ -19,12 +19,12 @@ from holdfast.wording.units import DAY_NS
 CLASSES_SHOWN_MAX = 10
 NODES_SHOWN_MAX = 5
 NAME_CHARS_MAX = 36
-"""The length of a UUID; so much fits beside the numbers on 80 columns."""
+"""The length of a UUID, which fits beside the numbers on 80 columns."""
 
 HOURS_AS_DAYS_MIN = 48.0
 NODE_DAYS_WHOLE_MIN = 10.0
 WATCHED_SHARE_MIN = 0.95
-"""Of the nodes' time: who watched less of it has not seen a fault as often as one comes."""
+"""The least share of the nodes' time that must be watched for the rate to cover all of it."""
 
 _STYLES = {"yes": "yellow", "no": "cyan", "unknown": "dim"}
 _SOURCES: dict[Source, str] = {
@@ -36,7 +36,7 @@ _SOURCES: dict[Source, str] = {
 
 
 def show(told: FailureFit) -> None:
-    """Print it to stdout, as wide as the terminal and with colours where it has them."""
+    """Print the fit to stdout, as wide as the terminal and in colour if it has colours."""
     console = Console(highlight=False, markup=False)
     console.print(_headline(told), style="bold")
     console.print(table(word(style="bold"), "", rows=_named_figures(told)))
@@ -44,7 +44,7 @@ def show(told: FailureFit) -> None:
         console.print("\nVerdicts", style="bold")
         console.print(_verdicts(told))
     else:
-        console.print("\nThere are too few faults, or too little time, to tell more.")
+        console.print("\nThere are too few faults, or too little time, to say more.")
     if told.advice:
         console.print(f"\n{told.advice}", style="bold")
     if told.classes:
@@ -84,7 +84,7 @@ def _named_figures(told: FailureFit) -> Iterator[tuple[str, str]]:
 
 
 def _every(told: FailureFit, hours: float) -> str:
-    """Where nodes were not watched all the time, what the interval is of must be said."""
+    """Say what the interval refers to, if nodes were not watched all the time."""
     span_node_days = told.nodes * (told.until_ns - told.from_ns) / DAY_NS
     is_watched = told.node_days >= WATCHED_SHARE_MIN * span_node_days
     return f"one every {_hours(hours)}" + ("" if is_watched else " while all of them are at work")
@@ -131,7 +131,7 @@ def _classes(told: FailureFit) -> Table:
 
 
 def _worst(told: FailureFit) -> Table:
-    """rate: what is to be expected of the node."""
+    """rate: the node's expected rate."""
     rows = (
         (
             printable(wording.short(node.node, NAME_CHARS_MAX)),

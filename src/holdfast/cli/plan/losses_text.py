@@ -1,4 +1,4 @@
-"""What replicas of several GPUs survive, in the terminal: a line for each thing that may be lost."""
+"""What replicas of several GPUs survive, in the terminal: a line for each part that may be lost."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from holdfast.economics.sizing.coverage import ReplicaLoss
 
 
 def loss_rows(losses: Sequence[ReplicaLoss]) -> list[tuple[str, str]]:
-    """What is lost, and what is done about it."""
+    """The lost part, and what the run does about it."""
     return [(f"{one.lost} lost", _said(one)) for one in losses]
 
 

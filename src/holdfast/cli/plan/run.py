@@ -1,4 +1,4 @@
-"""`holdfast plan run`: when a run will be done, how sure that is, and what would make it sooner."""
+"""`holdfast plan run`: foresee when a run will be done, how sure that is, and what would make it sooner."""
 
 from pathlib import Path
 
@@ -19,8 +19,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     preset: str | None = option(
         "A published cluster, such as llama3-405b; with --gpus, resized.", metavar="NAME"
     )
-    run: str | None = option("A run in the record, from where it is now; with --steps.", metavar="RUN")
-    gpus: int | None = option("A run of one's own on so many GPUs; with --days.", type=count)
+    run: str | None = option("A run in the record, from its present step; with --steps.", metavar="RUN")
+    gpus: int | None = option("A run of your own on this many GPUs; with --days.", type=count)
     days: float | None = option(
         "How long it would train if nothing ever happened.", type=number_between(0.001, 10_000)
     )
@@ -30,22 +30,20 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "GPUs of one model replica.  [default: a node's]", type=count, metavar="N"
     )
     shard: str | None = option(
-        "The same, as `holdfast run` has it: 4, or shard=2,tp=2; what it survives is told.",
+        "The same, as for `holdfast run`: 4, or shard=2,tp=2; shows what it survives.",
         metavar="N|DIM=N,...",
     )
     mtbf_s: float | None = option(
         "--mtbf", "Between failures of the whole run.", type=seconds_with_unit, metavar="TIME"
     )
     rates: Path | None = option("What `plan fit --json` found, instead.")
-    policy: str | None = option(
-        "What is done about a failure: restart, spares, holdfast, ...", metavar="NAME"
-    )
+    policy: str | None = option("The policy for failures: restart, spares, holdfast, ...", metavar="NAME")
     spares: int | None = option("Nodes that stand by.", type=click.IntRange(0, 10**6), metavar="N")
     interval_s: float | None = option(
         "--interval", "From one checkpoint to the next.", type=some_seconds, metavar="TIME"
     )
     stall_s: float | None = option(
-        "--stall", "For how long a checkpoint stops training.", type=seconds, metavar="TIME"
+        "--stall", "How long a checkpoint stops training.", type=seconds, metavar="TIME"
     )
     chip: str | None = option("Such as h100, for its price.")
     start_ns: int | None = option("--start", "When it starts, for dates.", callback=moment_ns, metavar="DATE")
@@ -53,7 +51,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "GPUs that are bad.", type=number_between(0.001, 50), default=1.0, show_default=True
     )
     slowdown: float = option(
-        "What a slow GPU does to the step time.",
+        "How many times as long a step takes with a slow GPU.",
         type=number_between(1.001, 100),
         default=1.3,
         show_default=True,
@@ -61,7 +59,9 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = option(
         "Simulated; 0: formulas only.", type=click.IntRange(0, 10_000), default=10, show_default=True
     )
-    seed: int = option("Of the first of them.", type=click.IntRange(0), default=1, show_default=True)
+    seed: int = option(
+        "Seed of the first simulated run.", type=click.IntRange(0), default=1, show_default=True
+    )
     prices_path: Path | None = shared(prices_option)
     store_url: str | None = shared(store_option)
     as_json: bool = shared(json_option)
@@ -72,9 +72,9 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 def command(given: _Flags) -> None:
     """Foresee the end of a run, and what would bring it nearer.
 
-    The end has a spread (P10, P50, P90), from a formula and from simulated runs, side by side. What could be
-    changed is priced. A share of bad GPUs is followed to the output it costs. docs/expectation.md has the
-    formulas. Times are 90s, 5m, 3.1h or 2d; without a unit, seconds.
+    The end has a spread (P10, P50, P90), from a formula and from simulated runs, side by side. Possible
+    changes are priced, and so is a share of bad GPUs. docs/expectation.md has the formulas. Times are 90s,
+    5m, 3.1h or 2d; without a unit, seconds.
 
     Example: holdfast plan run --gpus 1024 --days 10 --mtbf 20h --start 2026-09-01
     """

@@ -1,4 +1,4 @@
-"""`holdfast plan run` in the terminal: the end, how it was foreseen, what would help, what bad GPUs cost."""
+"""`holdfast plan run` in the terminal: the end and its methods, what would help, what bad GPUs cost."""
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -12,7 +12,7 @@ from holdfast.wording.units import DAY_S
 
 LABEL_CHARS = 24
 WIDE_DAYS = 1.0
-"""Between P10 and P90; nearer to each other they need a second decimal."""
+"""Between P10 and P90; below this, days have a second decimal."""
 
 
 def show(told: Forecast) -> None:
@@ -132,7 +132,7 @@ def _table(first: str, *others: str) -> Table:
 
 
 class _Days:
-    """Days with as many decimals as it takes to tell the quantiles apart."""
+    """Days with as many decimals as needed to tell the quantiles apart."""
 
     def __init__(self, told: Forecast) -> None:
         self._decimals = 1 if told.best.p90_days - told.best.p10_days >= WIDE_DAYS else 2

@@ -1,4 +1,4 @@
-"""`holdfast plan size`: which layouts fit a model and a cluster, or whether a given one does."""
+"""`holdfast plan size`: rank the layouts that fit a model and a cluster, or check a given one."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import click
 import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
-from holdfast.cli.mesh import layout_of
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
@@ -25,7 +24,7 @@ ROWS_USUAL = 10
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     file: Path | None = argument(required=False, type=click.Path(path_type=Path))
     model: str | None = option("A model that `holdfast reference` lists, such as llama3-70b.", metavar="NAME")
-    chip: str | None = option("Such as h100, or what nvidia-smi says.")
+    chip: str | None = option("Such as h100, or the name in nvidia-smi.")
     gpus: int | None = option("GPUs of the run.", type=count)
     gpus_per_node: int | None = option(
         "GPUs of a node.  [default: as NVIDIA builds]", type=count, metavar="N"
@@ -34,29 +33,32 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "Nodes that stand by.", type=click.IntRange(0, size_file.SPARE_NODES_MAX), metavar="N"
     )
     precision: Precision | None = option(
-        "Of the arithmetic.  [default: bf16]", type=click.Choice(["bf16", "fp8"])
+        "Precision of the arithmetic.  [default: bf16]", type=click.Choice(["bf16", "fp8"])
     )
-    sequence_tokens: int | None = option("--seq", "Tokens of a sequence.", type=count, metavar="N")
-    global_batch: int | None = option("Sequences of a step, all GPUs together.", type=count, metavar="N")
-    tokens: int | None = option("To be trained on in all, such as 15t.", type=count)
+    sequence_tokens: int | None = option("--seq", "Tokens per sequence.", type=count, metavar="N")
+    global_batch: int | None = option("Sequences per step, all GPUs together.", type=count, metavar="N")
+    tokens: int | None = option("Tokens to train on in all, such as 15t.", type=count)
     lanes: int | None = option("Lanes, for a script that joins Holdfast.", type=count, metavar="L")
     tp: int | None = option("Tensor parallel.", type=count, metavar="N")
     pp: int | None = option("Pipeline parallel; with --tp, that layout is checked.", type=count, metavar="N")
     cp: int | None = option("Context parallel.", type=count, metavar="N")
-    dp: int | None = option("Data parallel.  [default: what is left]", type=count, metavar="N")
+    dp: int | None = option("Data parallel.  [default: the remaining GPUs]", type=count, metavar="N")
     shard: str | None = option(
-        "Members that hold the model together, as `holdfast run` has it: 4, or shard=2,tp=2.",
+        "Members of one replica, as for `holdfast run`: 4, or shard=2,tp=2.",
         metavar="N|DIM=N,...",
     )
-    ep: int | None = option("Expert parallel, out of data x context parallel.", type=count, metavar="N")
+    ep: int | None = option("Expert parallel, a part of data x context parallel.", type=count, metavar="N")
     interleave: int | None = option("Stages of the pipeline on each GPU.", type=count, metavar="N")
-    micro_batch: int | None = option("Sequences that a replica computes at a time.", type=count, metavar="N")
+    micro_batch: int | None = option("Sequences that a replica computes at once.", type=count, metavar="N")
     zero: str | None = option("ZeRO stage; 3 is FSDP.", type=click.Choice(["0", "1", "2", "3"]))
-    recompute: Recompute | None = option("Of activations.", type=click.Choice(["none", "selective", "full"]))
-    framework: Framework | None = option(
-        "Whose memory is meant.  [default: any]", type=click.Choice(["megatron", "torchtitan"])
+    recompute: Recompute | None = option(
+        "Recomputation of activations.", type=click.Choice(["none", "selective", "full"])
     )
-    survive_node_loss: bool = option("Only layouts that go on when a node is lost.")
+    framework: Framework | None = option(
+        "The framework whose memory use is assumed.  [default: any]",
+        type=click.Choice(["megatron", "torchtitan"]),
+    )
+    survive_node_loss: bool = option("Only layouts that survive the loss of a node.")
     limit: int = option("Rows shown.", type=click.IntRange(min=1), default=ROWS_USUAL, show_default=True)
     prices_path: Path | None = shared(prices_option)
     as_json: bool = shared(json_option)
@@ -67,7 +69,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 def command(given: _Flags) -> None:
     """Rank the layouts that fit a model and a cluster by the time a step takes, or check the one given.
 
-    What is wrong is refused with the reason and the nearest right ones. FILE (TOML) may say the same as the
+    A wrong layout is refused with the reason and the nearest right ones. FILE (TOML) may hold the same as the
     flags, and more: a model by its dimensions, the data loader. `holdfast run --size FILE` checks it, too.
 
     Example: holdfast plan size --model llama3-70b --gpus 1024 --chip h100
@@ -123,3 +125,10 @@ def _layout(given: _Flags) -> Wanted:
         sharded = layout_of(MeshShape.parse(given.shard))
         settled |= {"tp": sharded.tp, "pp": sharded.pp, "shard": sharded.shard}
     return msgspec.convert({**settled, "zero": zero}, Wanted)
+
+
+def layout_of(mesh: MeshShape) -> Wanted:
+    """The layout of `--shard`; an empty one if the model is not sharded."""
+    if not mesh.sizes:
+        return Wanted()
+    return Wanted(tp=mesh.size("tp"), pp=mesh.size("pp"), shard=mesh.slices)

@@ -1,4 +1,4 @@
-"""`holdfast plan size` in the terminal: the answer, the table behind it, and what was assumed."""
+"""`holdfast plan size` in the terminal: the answer, the table behind it, and the assumptions."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -17,7 +17,7 @@ from holdfast.ledger.references import differences, published
 
 MAY_RUN_OUT = "*: may run out of memory; measure one step first."
 WIDE_COLUMNS_MIN = 100
-"""On a narrower terminal the ranking leaves out what `--json` and a check of the layout say anyway."""
+"""On a narrower terminal the ranking leaves out columns that `--json` and a check of the layout have."""
 _ONLY_WIDE = ("micro", "accum", "recompute", "MFU")
 _FLUSH_LEFT = ("layout", "recompute")
 
@@ -63,7 +63,7 @@ def show_ranked(told: Printed, rows: int) -> None:
 
 
 def show_checked(told: Printed) -> None:
-    """One layout: that it fits, and what it takes of memory and time."""
+    """One layout: that it fits, and the memory and time that it takes."""
     console = Console(highlight=False, markup=False)
     sized = told.sized[0]
     verdict = "may run out of memory" if sized.may_run_out else "fits"
@@ -80,7 +80,7 @@ def _where(told: Printed) -> str:
 
 
 def _say(console: Console, told: Printed, sized: Sized) -> None:
-    """What it costs, how it is set up, and what the loss of a node does."""
+    """The layout's cost, its settings, and the effect of losing a node."""
     tokens = f"{told.case.training.tokens / 1e9:,.0f} billion tokens"
     rate = f"{_seconds(sized.pace.step_s)} a step, MFU {sized.pace.mfu_percent:.1f} %"
     rows = [
@@ -127,7 +127,7 @@ def _ranking(console: Console, sized: Sequence[Sized]) -> None:
 
 
 def _cells(sized: Sized) -> dict[str, str]:
-    """Heading to cell."""
+    """The cells, by their headings."""
     layout, after, span = sized.layout, sized.survival, sized.memory_range
     star = "*" if sized.may_run_out else " "
     return {
@@ -146,7 +146,7 @@ def _cells(sized: Sized) -> dict[str, str]:
 
 
 def _breakdown(console: Console, sized: Sized) -> None:
-    """Memory and a step, part by part, beside each other."""
+    """Memory and step time, part by part, side by side."""
     used = ((key.removesuffix("_bytes"), size) for key, size in msgspec.structs.asdict(sized.memory).items())
     memory = [(label, f"{_gib(size)} GiB") for label, size in used if size]
     parts = ((label, getattr(sized.pace, field)) for field, label in _PACE.items())
@@ -156,7 +156,7 @@ def _breakdown(console: Console, sized: Sized) -> None:
 
 
 def _hidden(sized: Sized) -> str:
-    """What of the first layout's exchanges costs no time, if all goes well."""
+    """The exchanges of the first layout that computing hides."""
     hidden = ((label, getattr(sized.pace, name)) for name, label in _HIDDEN.items())
     parts = [f"{_seconds(time_s)} of {label}" for label, time_s in hidden if time_s]
     return f"computing hides {' and '.join(parts)} in a step of {sized.layout}" if parts else ""

@@ -1,1 +1,1 @@
-"""Real faults in a live run: stated before, bounded, put back, and judged by the record."""
+"""Real faults in a live run: with a hypothesis, bounded, undone, and judged from the record."""

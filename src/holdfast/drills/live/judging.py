@@ -1,6 +1,6 @@
-"""A drill judged by the record: pure, so that the same record always gets the same verdict.
+"""Judges a drill from the record: pure, so that the same record always gets the same verdict.
 
-None is no verdict: nobody was there who could have known, or nothing was given to compare with.
+None means not judged: nothing could have noticed the fault, or there was nothing to compare with.
 """
 
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ from holdfast.record import events
 from holdfast.wording.units import HOUR_S, SECOND_NS
 
 DRILL = "drill"
-"""The action by which the record tells a drill from a fault of the machines."""
+"""The action in the record that marks a drill, as opposed to a real fault."""
 DEAR = 2.0
-"""A drill that costs more than so many times its forecast does not count as forecast."""
+"""A drill that costs more than this many times its forecast does not count as forecast."""
 STEADY_STEPS = 3
-"""So many steps after the fault, and the run has recovered."""
+"""The run has recovered after this many steps after the fault."""
 
 Rating = Literal["right", "wrong", "not judged"]
 
 
 class DrillCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the run lost against its usual pace. Less than nothing: it was quicker than usual."""
+    """The run's loss against its usual pace. Negative if it was quicker than usual."""
 
     gpu_hours: float
     usd: float
@@ -46,9 +46,8 @@ class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--json` prints. detect_s: until the record had it; of a fault that is made several times, the
-    longest. recover_s: until the run was as before.
-    """
+    """The verdict, which `--json` prints. detect_s: until the record had the fault; for a fault that is made
+    several times, the longest. recover_s: until the run was as before."""
 
     scenario: str
     run: str
@@ -71,7 +70,7 @@ class LiveVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def questions(self) -> tuple[tuple[str, Rating, str], ...]:
-        """Each with its answer and what it rests on."""
+        """The questions, each with its answer and the evidence."""
         seconds = wording.UNKNOWN if self.detect_s is None else f"{self.detect_s:.1f} s after the fault"
         back = "it did not in time" if self.recover_s is None else f"after {self.recover_s:.1f} s"
         cost, forecast = (_hours(one) for one in (self.cost, self.forecast))
@@ -83,7 +82,7 @@ class LiveVerdict(msgspec.Struct, frozen=True, kw_only=True):
             (
                 "Was the right cause named?",
                 _said(self.cause_right),
-                "; ".join(self.causes) or "nobody named one",
+                "; ".join(self.causes) or "no cause was named",
             ),
             (
                 "Was the right thing done?",
@@ -104,7 +103,7 @@ class LiveVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def score(self) -> tuple[int, int]:
-        """Right, of those that could be judged."""
+        """The number of right answers, and of answers that could be judged."""
         said = [one for _, one, _ in self.questions if one != "not judged"]
         return said.count("right"), len(said)
 
@@ -118,19 +117,18 @@ def _hours(cost: DrillCost) -> str:
 
 
 def forecast(scenario: LiveScenario, scene: LiveScene, target: str, for_s: float, usd: float) -> DrillCost:
-    """What it should cost at most, told before. usd: of a GPU-hour."""
+    """The highest expected cost, stated before the drill. usd: the price of a GPU-hour."""
     touched = scene.on(target) or tuple(one for one in scene.members if one.name == target)
     gpus = sum(one.gpus for one in touched)
     away_s = scenario.rounds * (for_s + (START_S if scenario.comes_back else 0.0))
-    steps_s = 2 * (scene.step_s or 0.0)  # a step more or less is nobody's doing
+    steps_s = 2 * (scene.step_s or 0.0)  # a step more or less is chance
     lost_s = scene.gpus * (scenario.standstill_s + steps_s) + gpus * scenario.share * away_s
     return DrillCost(gpu_hours=lost_s / HOUR_S, usd=lost_s / HOUR_S * usd)
 
 
 class DrilledRun(msgspec.Struct, frozen=True, kw_only=True):
-    """before: the run as it was. recorded: of the run, since it was struck. control: what control did or said
-    since. digest, reference: of the run that was drilled, and of an undisturbed one.
-    """
+    """before: the run before the fault. recorded: its events since it was struck. control: control's actions
+    since. digest, reference: of the drilled run, and of an undisturbed one."""
 
     scenario: LiveScenario
     before: LiveScene
@@ -151,7 +149,7 @@ def judged(played: DrilledRun) -> LiveVerdict:
     recovered = recovered_ns(scenario, strike, played.before, since)
     until_ns = recovered or played.now_ns
     steady_ns = _steady_ns(scenario, strike, played.before, since) or until_ns
-    since = [one for one in since if one.occurred_ns <= until_ns]  # what comes later is not of the drill
+    since = [one for one in since if one.occurred_ns <= until_ns]  # later events do not belong to the drill
     noticed = noticed_ns(scenario, strike, since)
     return LiveVerdict(
         scenario=scenario.name,
@@ -179,7 +177,7 @@ def judged(played: DrilledRun) -> LiveVerdict:
 
 
 def noticed_ns(scenario: LiveScenario, strike: LiveStrike, since: Sequence[events.AnyEvent]) -> int | None:
-    """When the record had every sign that it must have; without signs, when a diagnosis named the cause."""
+    """When the record had every required sign; without signs, when a diagnosis named the cause."""
     if not scenario.signs:
         named = [at_ns for at_ns, mechanism in _diagnosed(since) if mechanism in scenario.mechanisms]
         return min(named, default=None)
@@ -188,7 +186,7 @@ def noticed_ns(scenario: LiveScenario, strike: LiveStrike, since: Sequence[event
 
 
 def _sign_moments(sign: RecordSign, strike: LiveStrike, since: Sequence[events.AnyEvent]) -> list[int]:
-    """When it was seen, as often as it must be; none where it was not so often."""
+    """The moments of the sign, as many as required; empty if there were fewer."""
     found = sorted(one.occurred_ns for one in since if _is_sign(sign, strike, one))
     return found[: sign.times] if len(found) >= sign.times else []
 
@@ -226,9 +224,8 @@ def _diagnosed(since: Sequence[events.AnyEvent]) -> list[tuple[int, str]]:
 def _is_cause_right(
     scenario: LiveScenario, strike: LiveStrike, since: Sequence[events.AnyEvent], noticed: int | None
 ) -> bool | None:
-    """Nobody else may be blamed, but for being slow: on a busy machine others are, too. None: only a
-    diagnosis could have named it, and nobody diagnosed.
-    """
+    """No other member may be blamed, except for being slow: on a busy machine others are, too. None if only a
+    diagnosis could have named the cause, and there was none."""
     if not scenario.signs and not _diagnosed(since):
         return None
     others = [
@@ -264,7 +261,7 @@ def _is_action_right(
     since: Sequence[events.AnyEvent],
     control: Sequence[events.ControlActed],
 ) -> bool:
-    """In the run, and by control, where it acted or said in shadow what it would do."""
+    """Whether the run's action fits, and control's, if it acted or reported an action in shadow mode."""
     allowed: tuple[ControlAction, ...] = scenario.control
     if any(one.action not in allowed for one in control if one.subject == strike.node):
         return False
@@ -292,9 +289,8 @@ def _actions(since: Sequence[events.AnyEvent], control: Sequence[events.ControlA
 def recovered_ns(
     scenario: LiveScenario, strike: LiveStrike, before: LiveScene, since: Sequence[events.AnyEvent]
 ) -> int | None:
-    """When the run was as before: it steps as before, and where checkpoints could not be written as usual, it
-    has written one.
-    """
+    """When the run was as before: it steps as before and, if the fault affected checkpoints, it has written
+    one."""
     steady_ns = _steady_ns(scenario, strike, before, since)
     if steady_ns is None or not scenario.needs_checkpoint:
         return steady_ns
@@ -307,8 +303,8 @@ def recovered_ns(
 
 
 def _over_ns(scenario: LiveScenario, strike: LiveStrike, since: Sequence[events.AnyEvent]) -> int:
-    """When the fault was over, and the record had it."""
-    is_waited_for = scenario.is_lasting and not scenario.comes_back  # a run may get rid of it before
+    """When the fault was over, and the record had noticed it."""
+    is_waited_for = scenario.is_lasting and not scenario.comes_back  # the run may end the fault earlier
     after_ns = strike.ends_ns if is_waited_for else strike.at_ns
     if scenario.signs and (noticed := noticed_ns(scenario, strike, since)) is not None:
         after_ns = max(after_ns, noticed)
@@ -318,7 +314,7 @@ def _over_ns(scenario: LiveScenario, strike: LiveStrike, since: Sequence[events.
 def _steady_ns(
     scenario: LiveScenario, strike: LiveStrike, before: LiveScene, since: Sequence[events.AnyEvent]
 ) -> int | None:
-    """When the run had made its steps after the fault, with as many members as before."""
+    """When the run had made `STEADY_STEPS` steps after the fault, with as many members as before."""
     after_ns = _over_ns(scenario, strike, since)
     if scenario.comes_back:
         full_ns = _full_ns(before, since)
@@ -334,7 +330,7 @@ def _steady_ns(
 
 
 def _full_ns(before: LiveScene, since: Sequence[events.AnyEvent]) -> int | None:
-    """When a generation with as many members as before was opened, behind the last loss."""
+    """When a generation with as many members as before was opened, after the last loss."""
     lost = [one.occurred_ns for one in since if isinstance(one, events.MemberLost)]
     last_ns = max(lost, default=0)
     if not lost:
@@ -350,9 +346,8 @@ def _full_ns(before: LiveScene, since: Sequence[events.AnyEvent]) -> int | None:
 
 
 def _cost(played: DrilledRun, since: Sequence[events.AnyEvent], until_ns: int) -> DrillCost:
-    """The time that passed, less what the steps made in it usually take. A checkpoint is not waited for: the
-    run loses nothing by that.
-    """
+    """The elapsed time, less the usual time of the steps made in it. Waiting for a checkpoint does not count:
+    the run loses nothing by it."""
     steps = {
         one.step
         for one in since
@@ -364,7 +359,7 @@ def _cost(played: DrilledRun, since: Sequence[events.AnyEvent], until_ns: int) -
 
 
 def _timeline(played: DrilledRun, since: Sequence[events.AnyEvent], until_ns: int) -> list[TimelineRow]:
-    """From the fault to the recovery, a line each."""
+    """The rows from the fault to the recovery."""
     strike = played.strike
     rows = [_row(strike.at_ns, f"{played.scenario.title}: {played.target}", "fault")]
     if played.scenario.is_lasting:

@@ -1,7 +1,7 @@
 """The process that ends a drill's fault in time: `python -m holdfast.drills.live.keeper NOTE`.
 
-It is in a session of its own, and does not depend on whoever started it. It ends when the time is up, or as
-soon as its note is gone.
+It is in a session of its own, and does not depend on its parent. It ends when the time is up, or as soon as
+its note is gone.
 """
 
 import signal
@@ -13,11 +13,10 @@ from holdfast.drills.live.keeping import READY, DrillNote, KnownProcess, put_bac
 
 LOOK_S = 0.1
 FREE_S = 1.3
-"""A process that is to have half its time runs freely for so long: longer than an agent takes from one look
-at its processes to the next, which must not find it stopped each time and take it for dead.
-"""
+"""How long a slowed process runs freely: longer than an agent's interval between two checks, so that the
+agent does not find it stopped each time and take it for dead. """
 STOPPED_S, BETWEEN_S, STOPS = 0.2, 0.05, 9
-"""Then it is stopped so often: of 3.55 s in all it has 1.75."""
+"""Then it is stopped nine times: of 3.55 s in all it runs for 1.75 s."""
 
 
 def main(path: Path) -> int:
@@ -45,7 +44,7 @@ def _stands(path: Path, note: DrillNote) -> bool:
 
 
 def _slow(path: Path, note: DrillNote, process: KnownProcess) -> None:
-    """One round of it."""
+    """Slow the process for one round."""
     time.sleep(FREE_S)
     for _ in range(STOPS):
         if not _stands(path, note):

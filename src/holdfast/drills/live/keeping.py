@@ -1,8 +1,7 @@
-"""What a drill has changed, how it is put back, and the note of both that outlives the drill.
+"""How a drill's changes are undone, and the note of them that outlives the drill.
 
-The note is written before the fault is made. A process of its own, the keeper, puts everything back when the
-time is up, whatever becomes of the drill; `--abort` does it at once. To put something back twice does no
-harm.
+The note is written before the fault is made. A separate process, the keeper, undoes everything when the time
+is up, even if the drill dies; `--abort` does it at once. Undoing something twice does no harm.
 """
 
 import os
@@ -25,14 +24,14 @@ from holdfast.run.endpoint import is_run_name
 
 NOTES_DIRECTORY = "drills"
 KEEPER_WAIT_S = 30.0
-"""Until a keeper is there, or gone."""
+"""How long to wait until a keeper has started, or ended."""
 POLL_S = 0.05
 COMMAND_S_MAX = 10.0
 READY = b"ready\n"
 
 
 class KnownProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """One that is told from a later one of its number."""
+    """A process, distinguished from a later one with the same number by its start time."""
 
     pid: int
     started: int
@@ -52,26 +51,26 @@ def process(pid: int) -> KnownProcess:
 
 
 class Continue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A process that was stopped goes on."""
+    """Continue a stopped process."""
 
     process: KnownProcess
 
 
 class Remove(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A file that fills a disk."""
+    """Remove the file that fills a disk."""
 
     path: str
 
 
 class Unshape(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A device of a network namespace is as quick as before. inside: processes in it; one is enough."""
+    """Remove the limit of a network device. inside: processes in its network namespace; one is enough."""
 
     inside: tuple[KnownProcess, ...]
     device: str
 
 
 class Ungroup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Processes go back to their control groups, and the drill's own is removed."""
+    """Move processes back to their control groups, and remove the drill's own."""
 
     group: str
     homes: tuple[tuple[int, str], ...]
@@ -81,7 +80,7 @@ PutBack = Continue | Remove | Unshape | Ungroup
 
 
 class DrillNote(msgspec.Struct, frozen=True, kw_only=True):
-    """slowed: a process that the keeper stops and continues in turn, for as long as the fault lasts."""
+    """slowed: a process that the keeper stops and continues in turn while the fault lasts."""
 
     id: str
     run: str
@@ -137,7 +136,7 @@ def kept(path: Path, note: DrillNote) -> DrillNote:
 
 
 def _is_ready(keeper: "subprocess.Popen[bytes]") -> bool:
-    """It says so in one piece, or ends without, or takes too long."""
+    """Whether the keeper reports that it is ready, before it ends or the wait is over."""
     assert keeper.stdout is not None
     with keeper.stdout as said:
         heard, _, _ = select.select([said], [], [], KEEPER_WAIT_S)
@@ -145,7 +144,7 @@ def _is_ready(keeper: "subprocess.Popen[bytes]") -> bool:
 
 
 def abort(home: Path, run: str) -> DrillNote | None:
-    """Put back at once whatever a drill of this run has changed. None: there is none."""
+    """Undo the changes of this run's drill at once. None if there is no drill."""
     path = note_path(home, run)
     note = read_note(path)
     if note is None:
@@ -160,7 +159,7 @@ def abort(home: Path, run: str) -> DrillNote | None:
 
 
 def put_back(note: DrillNote) -> None:
-    """Everything, also where one of them cannot be."""
+    """Undo every change, even if one of them fails."""
     for one in note.put_back:
         with suppress(OSError, subprocess.SubprocessError):
             _put_back(one)
@@ -181,7 +180,7 @@ def _put_back(one: PutBack) -> None:
             for pid, home in one.homes:
                 with suppress(OSError):  # it is gone
                     (Path(home) / "cgroup.procs").write_text(str(pid), encoding="ascii")
-            for left in _left_in(group):  # what members have started meanwhile
+            for left in _left_in(group):  # processes that members have started meanwhile
                 with suppress(OSError):
                     (group.parent / "cgroup.procs").write_text(left, encoding="ascii")
             with suppress(FileNotFoundError):
@@ -197,7 +196,7 @@ def _left_in(group: Path) -> list[str]:
 
 
 def in_namespace(pid: int, *command: str) -> str:
-    """What a command says that is run in the network namespace of a process."""
+    """Run a command in the network namespace of a process, and return its output."""
     words = ("nsenter", f"--net=/proc/{pid}/ns/net", *command)
     done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S_MAX, check=True)
     return done.stdout

@@ -1,7 +1,7 @@
-"""Drills that nobody announces: when, and which, drawn from a seed. Pure: nothing here waits or strikes.
+"""Unannounced drills: times and scenarios drawn from a seed.
 
-A day's drills are the same for the same seed and day, whenever the monkey is started. What was due while it
-did not run is not made up for.
+Pure: nothing here waits or strikes. A day's drills are the same for the same seed and day, whenever the
+monkey is started. Drills that were due while it did not run are not made up for.
 """
 
 import random
@@ -17,19 +17,18 @@ from holdfast.record.errors import InputError
 PER_DAY_MAX = 24
 DAYS_AHEAD_MAX = 366
 APART_S = 900.0
-"""Between two drills: one must be over before the next."""
+"""Time between two drills: one must be over before the next."""
 LATE_S_MAX = 60.0
-"""A drill is not made later than that: a machine that slept may wake at any hour."""
+"""A drill is skipped if it is later than this: a machine that slept may wake at any hour."""
 SAFE = ("worker-killed", "node-lost", "agent-frozen", "half-speed", "coordinator-killed", "two-at-once")
-"""What needs neither root nor a disk of its own."""
+"""Scenarios that need neither root nor a disk of their own."""
 WEEKEND = (5, 6)
 _HOURS = re.compile(r"(\d{1,2})-(\d{1,2})")
 
 
 class MonkeyBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """per_day: drills at most. hours: from the first to the second, by the clock on the wall. weekends: also
-    on Saturday and Sunday.
-    """
+    """per_day: drills at most. hours: from the first to the second, in local time. weekends: also on Saturday
+    and Sunday."""
 
     per_day: int
     hours: tuple[int, int]
@@ -54,7 +53,7 @@ def read_hours(text: str) -> tuple[int, int]:
 
 
 def require_budget(budget: MonkeyBudget) -> None:
-    """More drills than there is room for would follow each other on the heels."""
+    """Refuse more drills than fit into the hours `APART_S` apart."""
     first, last = budget.hours
     room = int((last - first) * 3_600 / APART_S)
     if not 1 <= budget.per_day <= min(PER_DAY_MAX, room):
@@ -67,7 +66,7 @@ def require_budget(budget: MonkeyBudget) -> None:
 
 
 def fitting(budget: MonkeyBudget, misfits: Collection[str]) -> MonkeyBudget:
-    """Without scenarios that the run cannot have."""
+    """The budget without scenarios that the run cannot have."""
     left = tuple(name for name in budget.scenarios if name not in misfits)
     if not left:
         raise InputError(
@@ -78,7 +77,7 @@ def fitting(budget: MonkeyBudget, misfits: Collection[str]) -> MonkeyBudget:
 
 
 def drills_of(day: datetime, budget: MonkeyBudget, seed: int) -> list[DueDrill]:
-    """Those of the day that this moment is in, by its own time zone, in order."""
+    """The drills of this moment's day, in its own time zone, in order."""
     if day.weekday() in WEEKEND and not budget.weekends:
         return []
     generator = random.Random(f"{seed} {day.date().isoformat()}")
@@ -97,7 +96,7 @@ def drills_of(day: datetime, budget: MonkeyBudget, seed: int) -> list[DueDrill]:
 
 
 def upcoming(now_ns: int, budget: MonkeyBudget, seed: int, zone: tzinfo | None) -> Iterator[DueDrill]:
-    """What is due from now on, day after day. zone: None: this machine's."""
+    """The drills due from now on, day after day. zone: None for this machine's."""
     now = datetime.fromtimestamp(now_ns / 1e9, UTC).astimezone(zone)
     for ahead in range(DAYS_AHEAD_MAX):
         for due in drills_of(now + timedelta(days=ahead), budget, seed):
@@ -110,13 +109,13 @@ def is_missed(due: DueDrill, now_ns: int) -> bool:
 
 
 def allowance(done_ns: Sequence[int], now_ns: int, budget: MonkeyBudget) -> int:
-    """How many drills are left of the last 24 hours' budget, whoever made those that were."""
+    """How many drills are left of the budget, counting all drills of the last 24 hours."""
     since_ns = now_ns - round(24 * 3_600 * 1e9)
     return budget.per_day - sum(at_ns > since_ns for at_ns in done_ns)
 
 
 def hindrance(open_incidents: Collection[str], left: int) -> str:
-    """Why a drill that is due is left out; empty: it is not."""
+    """Why a due drill is left out; empty if it is not."""
     if left <= 0:
         return "the day's budget is spent"
     if open_incidents:

@@ -1,4 +1,4 @@
-"""A drill from its hypothesis to its verdict: strike, wait for what the record says, put back, judge."""
+"""A drill from its hypothesis to its verdict: strike, wait for the record, undo, judge."""
 
 import re
 import subprocess
@@ -44,17 +44,16 @@ from holdfast.wording.units import MINUTE_NS
 
 POLL_S = 0.25
 LATELY_NS = 10 * MINUTE_NS
-"""Of the steps that tell what is usual."""
+"""The window of steps that give the usual step time."""
 BACK_S_MAX = 120.0
-"""Between two rounds of a fault."""
+"""The longest wait between two rounds of a fault."""
 _STANDING = ("generation.opened", "member.joined", "checkpoint.saved")
 _DIGEST = re.compile(rb"(?:completed|stopped).*, digest ([0-9a-f]{64})")
 
 
 class DrillSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """wait_s: for the run to recover, once the fault is over. end_s: for its end, where bits are compared.
-    take_in: brings what was recorded on this machine into the store.
-    """
+    """wait_s: for the run to recover, once the fault is over. end_s: for its end, if bits are compared.
+    take_in: takes this machine's journal into the store."""
 
     home: Path
     store: Store
@@ -65,7 +64,7 @@ class DrillSetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LivePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What will be done, and what is expected of it. endpoint: how the run is reached."""
+    """The fault to make, and its expected cost."""
 
     scenario: LiveScenario
     scene: LiveScene
@@ -85,7 +84,8 @@ class LiveDrill:
         return find_endpoint(self._setting.home, self._run)
 
     def planned(self, scenario: LiveScenario, *, target: str, for_s: float | None, seed: int) -> LivePlan:
-        """`InputError` where it is not possible, or more than the scenario may touch."""
+        """Plan the drill. Raises `InputError` if it is impossible, or would touch more than the scenario
+        may."""
         require_alone(self._setting.home, self._run)
         scene = seen(self._run, self._endpoint(), self._before())
         found = chosen_target(scenario, scene, target, seed)
@@ -109,7 +109,7 @@ class LiveDrill:
         return {name: why for name, why in found.items() if why}
 
     def played(self, plan: LivePlan, *, reference: str = "", say: Callable[[str], None]) -> LiveVerdict:
-        """Strike, and see it through."""
+        """Strike, wait for the recovery, and judge."""
         order = StrikeOrder(
             home=self._setting.home,
             scenario=plan.scenario,
@@ -118,7 +118,7 @@ class LiveDrill:
             for_s=plan.for_s,
             endpoint=self._endpoint,
         )
-        require_alone(order.home, self._run)  # before the try, whose end would put back what is another's
+        require_alone(order.home, self._run)  # before the try, whose end would undo another drill's changes
         lines = LinesReader(run_directory(self._setting.home, self._run) / LINES_FILE)
         try:
             self._recorded(plan)
@@ -152,7 +152,7 @@ class LiveDrill:
         return list(self._setting.store.select(Selection(run=self._run, since_ns=strike.at_ns)))
 
     def _recorded(self, plan: LivePlan) -> None:
-        """So that nobody takes it for a fault of the machines."""
+        """Record the drill, so that its fault is not taken for a real one."""
         with Recorder(self._setting.home / JOURNAL_DIRECTORY, run=self._run) as recorder:
             recorder.record(
                 events.ActionTaken,
@@ -189,7 +189,7 @@ class LiveDrill:
             time.sleep(POLL_S)
 
     def _await_back(self, plan: LivePlan, strike: LiveStrike) -> None:
-        """Until the node has its members again, which is when it is lost once more."""
+        """Wait until the node has its members again; then it is struck once more."""
         due_s = time.monotonic() + BACK_S_MAX
         while time.monotonic() < due_s:
             opened = [one for one in self._since(strike) if isinstance(one, events.GenerationOpened)]
@@ -200,7 +200,7 @@ class LiveDrill:
             time.sleep(POLL_S)
 
     def _await_digest(self, lines: LinesReader) -> str:
-        """What the run ends with; empty where it does not in time."""
+        """The run's final digest; empty if the run does not end in time."""
         due_s = time.monotonic() + self._setting.end_s
         while time.monotonic() < due_s:
             for line in lines.new():
@@ -239,7 +239,7 @@ def _whom(plan: LivePlan) -> str:
 
 
 def _until(plan: LivePlan) -> str:
-    """What is waited for: the reader sees nothing else until then."""
+    """What the drill waits for: the user sees nothing else until then."""
     scenario = plan.scenario
     if scenario.needs_checkpoint:
         apart = plan.scene.saves_s

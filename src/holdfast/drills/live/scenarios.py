@@ -1,7 +1,7 @@
-"""The scenarios of `holdfast drill live`: what is done, what is expected, and how far it may reach.
+"""The scenarios of `holdfast drill live`: the fault, the hypothesis, and how far it may reach.
 
-Nothing here strikes. What the record must say afterwards stands beside the fault, so that the hypothesis is
-there before the fault is.
+Nothing here strikes. The required record stands beside the fault, so that the hypothesis exists before the
+fault does.
 """
 
 from typing import Literal
@@ -12,17 +12,17 @@ from holdfast.control.actions import ControlAction
 from holdfast.record.errors import InputError, nearest
 
 Reach = Literal["member", "node", "coordinator", "coordinator-and-member", "storage"]
-"""What a scenario touches: nothing beyond it."""
+"""What a scenario touches at most."""
 SignKind = Literal["fault", "take-over", "checkpoint-failed"]
 STANDSTILL_S = 5.0
-"""That a run stands still while it regroups: `times.regroup_s` of the policy, unless measured."""
+"""How long a run stands still while it regroups: `times.regroup_s` of the policy, unless measured."""
 START_S = 20.0
-"""That a process takes until it is ready again. Assumed."""
+"""How long a process takes until it is ready again. Assumed."""
 FOR_S_MAX = 300.0
 
 
 class RecordSign(msgspec.Struct, frozen=True, kw_only=True):
-    """What the record must have: a fault of one of these names, so many times."""
+    """What the record must have: a fault of one of these names, `times` times."""
 
     kind: SignKind
     names: tuple[str, ...] = ()
@@ -30,19 +30,19 @@ class RecordSign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveScenario(msgspec.Struct, frozen=True, kw_only=True):
-    """hypothesis  what should come of it, told before
+    """hypothesis  the expected result, stated before
     radius      what it touches at most, in words
-    for_s       how long it lasts if not told otherwise; 0: it is over at once
-    signs       what the record must have; none: only a diagnosis can name the cause
-    mechanisms  what a diagnosis may call it
-    actions     one of these must follow in the run; none: no member may be lost
-    control     what control may do about it, or say that it would
-    standstill_s, share   what it is forecast to cost: the whole run stands still for so long, and so much of
-                what it touches is missing while it lasts
+    for_s       how long it lasts by default; 0: it is over at once
+    signs       what the record must have; empty: only a diagnosis can name the cause
+    mechanisms  the mechanisms that a diagnosis may name
+    actions     one of these must follow in the run; empty: no member may be lost
+    control     the actions that control may take, or report in shadow mode
+    standstill_s, share   the forecast: the whole run stands still for this time, and this share of the
+                touched members is missing while it lasts
     comes_back  the run has as many members as before once it is over
     rounds      how often the fault is made
-    is_lasting  it has to be put back
-    needs_checkpoint  it is felt by checkpoints alone: one must be tried meanwhile, and one written after it
+    is_lasting  it has to be undone
+    needs_checkpoint  it affects only checkpoints: one must be tried meanwhile, and one written after it
     """
 
     name: str
@@ -117,7 +117,7 @@ LIVE_SCENARIOS: dict[str, LiveScenario] = {
         LiveScenario(
             name="half-speed",
             title="a member has half of its processor time",
-            hypothesis="Lanes are moved off it, and back when it is quick again; nobody is lost.",
+            hypothesis="Lanes are moved off it, and back when it is quick again; no member is lost.",
             reach="member",
             radius="one member",
             for_s=60.0,
@@ -143,7 +143,7 @@ LIVE_SCENARIOS: dict[str, LiveScenario] = {
         LiveScenario(
             name="slow-link",
             title="a node's link is held to 20 Mbit/s",
-            hypothesis="Steps take longer as long as it lasts; nobody is lost.",
+            hypothesis="Steps take longer as long as it lasts; no member is lost.",
             reach="node",
             radius="one node in a network namespace of its own, and at most half of the members",
             for_s=60.0,
@@ -156,7 +156,7 @@ LIVE_SCENARIOS: dict[str, LiveScenario] = {
         LiveScenario(
             name="full-disk",
             title="the disk of the checkpoints is full",
-            hypothesis="A checkpoint fails and is told of; training goes on, and the next one is written.",
+            hypothesis="A checkpoint fails and is reported; training goes on, and the next one is written.",
             reach="storage",
             radius="one file system that has nothing but checkpoints, of at most 8 GiB",
             for_s=60.0,

@@ -1,4 +1,4 @@
-"""A live run as a drill finds it: its members and where they are, by the record and the kernel."""
+"""A live run before a drill: its members and their processes, from the record and the kernel."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -13,13 +13,13 @@ from holdfast.record import events
 from holdfast.run.endpoint import Endpoint
 
 USUAL_STEPS = 50
-"""What a step takes is the median of so many of the last."""
+"""The usual step time is the median of this many last steps."""
 AGENT = b"holdfast.run.agent"
 PROC = Path("/proc")
 
 
 class LiveMember(msgspec.Struct, frozen=True, kw_only=True):
-    """pid, agent: of its process and the one that started it; 0: not on this machine."""
+    """pid, agent: of its process and of its agent; 0 if not on this machine."""
 
     name: str
     node: str
@@ -30,9 +30,8 @@ class LiveMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveScene(msgspec.Struct, frozen=True, kw_only=True):
-    """step_s: what a step takes; None: nothing is known yet. place: where the last checkpoint is. saves_s:
-    the time between the last two; None: there were no two.
-    """
+    """step_s: the usual step time; None if unknown. place: of the last checkpoint. saves_s: the time between
+    the last two checkpoints; None if there were fewer."""
 
     run: str
     members: tuple[LiveMember, ...]
@@ -58,7 +57,7 @@ class LiveScene(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seen(run: str, endpoint: Endpoint, recorded: Iterable[events.AnyEvent]) -> LiveScene:
-    """recorded: what the record has of the run, oldest first."""
+    """The run's present state. recorded: its events, oldest first."""
     joined: dict[str, events.MemberJoined] = {}
     generation: tuple[str, ...] = ()
     place = ""
@@ -100,14 +99,14 @@ def usual_step_s(commits_ns: list[int]) -> float | None:
 
 
 def _processes(token: str) -> Iterator[tuple[str, tuple[int, int, str]]]:
-    """Of the run, on this machine, by this user: each member's process, its agent's, and its address.
+    """Each member's process, its agent's, and its address, on this machine and of this user.
 
-    The run is known by its token: another home may have one of the same name.
+    The run is identified by its token: another home may have a run of the same name.
     """
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
-        with suppress(OSError, ValueError):  # it is gone, or somebody else's
+        with suppress(OSError, ValueError):  # it is gone, or another user's
             variables = environment_of(int(entry.name))
             if variables.get("HOLDFAST_TOKEN") != token or "HOLDFAST_MEMBER" not in variables:
                 continue
@@ -128,7 +127,7 @@ def parent_of(pid: int) -> int:
 
 
 def started_ticks(pid: int) -> int:
-    """When the process began, by which it is known from another that has its number later; 0: it is gone."""
+    """The start time of the process, which identifies it even if its number is reused; 0 if it is gone."""
     try:
         return int(_stat(pid)[19])
     except (OSError, ValueError, IndexError):
@@ -136,7 +135,7 @@ def started_ticks(pid: int) -> int:
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether it has ended and its parent has not asked how, or is gone altogether."""
+    """Whether the process has ended: its parent has not waited for it yet, or it is gone."""
     with suppress(OSError):
         return _stat(pid)[0] == "Z"
     return True

@@ -1,7 +1,7 @@
-"""How the fault of each scenario is made, and why it may not be: everything that reaches machines.
+"""Makes the fault of each scenario, or refuses it: everything that touches machines.
 
-A scenario touches what it declares and nothing else. Where that cannot be held, or where root or a namespace
-is missing, nothing is struck and one sentence says why.
+A scenario touches only what it declares. If that cannot be guaranteed, or if root or a namespace is missing,
+nothing is struck and one sentence says why.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ DEVICE_BYTES_PER_S = 1_000_000
 FILL_BYTES_MAX = 8 << 30
 FILL_BLOCK_BYTES = 1 << 20
 DEFAULT_QUEUES = frozenset({"noqueue", "pfifo_fast", "fq_codel", "mq", "fq", "pfifo"})
-"""What a device has that nobody has shaped."""
+"""The queueing disciplines of an unshaped device."""
 BLKIO = Path("/sys/fs/cgroup/blkio")
 FILL_FILE = ".holdfast-drill"
 ASK_S_MAX = 20.0
@@ -56,7 +56,7 @@ _BLKIO_LINE = re.compile(r"^\d+:(?:[^:]*,)?blkio(?:,[^:]*)?:(.*)$", re.MULTILINE
 
 
 class StrikeOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """endpoint: asked for anew each time, because a successor may have taken over."""
+    """endpoint: read anew each time, because a successor may have taken over."""
 
     home: Path
     scenario: LiveScenario
@@ -67,9 +67,8 @@ class StrikeOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveStrike(msgspec.Struct, frozen=True, kw_only=True):
-    """at_ns, ends_ns: by the wall clock. subjects: whom the record must name. again_ns: when the fault was
-    made once more.
-    """
+    """at_ns, ends_ns: by the wall clock. subjects: the members or nodes that the record must name. again_ns:
+    when the fault was made again."""
 
     at_ns: int
     ends_ns: int
@@ -79,7 +78,7 @@ class LiveStrike(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chosen_target(scenario: LiveScenario, scene: LiveScene, target: str, seed: int) -> str:
-    """The member or node that is struck; at random where none is named."""
+    """The member or node to strike; at random if none is named."""
     match scenario.reach:
         case "member" | "coordinator-and-member":
             known = sorted(one.name for one in scene.members)
@@ -101,9 +100,9 @@ def chosen_target(scenario: LiveScenario, scene: LiveScene, target: str, seed: i
 
 
 def misfit(scenario: LiveScenario, scene: LiveScene) -> str:
-    """Why a run of this shape cannot have the fault, whatever the target; empty: it can."""
+    """Why a run of this shape cannot have the fault with any target; empty if it can."""
     if len(scene.members) < scenario.members_min:
-        return f"the run has {wording.many(len(scene.members), 'member')}, and nobody else holds its state"
+        return f"the run has {wording.many(len(scene.members), 'member')}, and no other holds its state"
     if len(scene.nodes) < scenario.nodes_min:
         return (
             f"the run has {wording.many(len(scene.nodes), 'node')}, "
@@ -113,7 +112,7 @@ def misfit(scenario: LiveScenario, scene: LiveScene) -> str:
 
 
 def refusal(scenario: LiveScenario, scene: LiveScene, target: str, for_s: float) -> str:
-    """Why this is beyond what the scenario may touch; empty: it is not."""
+    """Why the drill would exceed what the scenario may touch; empty if it would not."""
     if for_s > FOR_S_MAX:
         return f"a fault may last {FOR_S_MAX:g} s at most, not {for_s:g} s"
     if why := misfit(scenario, scene):
@@ -140,7 +139,7 @@ def require(scenario: LiveScenario, scene: LiveScene, target: str, for_s: float)
 
 
 def require_alone(home: Path, run: str) -> None:
-    """One drill of a run at a time."""
+    """Refuse a second drill of a run at the same time."""
     if read_note(note_path(home, run)) is not None:
         raise InputError(
             f"A drill of {run} is under way.", hint="Wait for its end, or put everything back with --abort."
@@ -210,7 +209,7 @@ def _node(order: StrikeOrder) -> str:
 
 
 def _asked(order: StrikeOrder, fault: str) -> int:
-    """When the coordinator was asked for it; a node that is on its way back is waited for."""
+    """Ask the coordinator for the fault, and return when; retry while a node is on its way back."""
     strike = Strike(fault="kill" if fault == "kill" else "node", target=order.target, for_s=order.for_s)
     due_s = time.monotonic() + ASK_S_MAX
     while True:
@@ -280,7 +279,7 @@ def _namespace(pid: int) -> int:
 
 
 def _device_of(member: LiveMember) -> str:
-    """By which the member's address is reached. One that somebody has shaped already is left alone."""
+    """The network device of the member's address. A device that is shaped already is refused."""
     try:
         found = json.loads(in_namespace(member.pid, "ip", "-json", "-4", "address"))
         devices = [
@@ -295,8 +294,8 @@ def _device_of(member: LiveMember) -> str:
     queue = shown.split()[1] if len(shown.split()) > 1 else "noqueue"
     if queue not in DEFAULT_QUEUES:
         raise InputError(
-            f"slow-link is refused: somebody has shaped {devices[0]} already ({queue}).",
-            hint="Take that back first: it could not be put back after the drill.",
+            f"slow-link is refused: {devices[0]} is shaped already ({queue}).",
+            hint="Remove that first: the drill could not restore it.",
         )
     return str(devices[0])
 
@@ -370,7 +369,7 @@ def _write_until_full(file: int, size: int) -> None:
 
 
 def _checkpoints(order: StrikeOrder) -> Path:
-    """The directory of the last one. Raises where there is none on this machine."""
+    """The directory of the last checkpoint. Raises `InputError` if there is none on this machine."""
     folder = Path(order.scene.place).parent
     if not order.scene.place or not folder.is_dir():
         raise InputError(
@@ -382,4 +381,4 @@ def _checkpoints(order: StrikeOrder) -> Path:
 
 def _require_root(order: StrikeOrder) -> None:
     if os.geteuid() != 0:
-        raise InputError(f"{order.scenario.name} needs root.", hint="The kernel lets nobody else do it.")
+        raise InputError(f"{order.scenario.name} needs root.", hint="The kernel allows only root to do it.")

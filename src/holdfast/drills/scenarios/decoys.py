@@ -33,7 +33,7 @@ def _maintenance(stage: Stage) -> Plot:
 
 
 def _warm_day(stage: Stage) -> Plot:
-    """Outside it gets warmer, and the whole building with it: well within what everything is built for."""
+    """The weather and the whole building get warmer, well within all design limits."""
     stage.never_end()
     loops = range(stage.layout.count("loop"))
     rise = stage.turn("supply", loops, stage.uniform(2.0, 4.0), over_s=stage.uniform(1_000, 1_500))

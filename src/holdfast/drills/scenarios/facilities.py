@@ -1,4 +1,4 @@
-"""Cooling and power: causes in the building that training feels as slow steps."""
+"""Cooling and power: causes in the building that show in training as slow steps."""
 
 from holdfast.drills.plant import SUPPLIES_PER_SHELF
 from holdfast.drills.scenarios.stage import Draw, Plot, Stage, slow_members
@@ -23,7 +23,7 @@ def _pump(stage: Stage) -> Plot:
 
 
 def _inlet(stage: Stage) -> Plot:
-    """Every loop of one circuit of facility water, so the half of them on one side of the hall."""
+    """Every loop of one circuit of facility water: the half of them on one side of the hall."""
     circuits = stage.layout.circuits()
     circuit = stage.one_of(len(circuits))
     loops = circuits[circuit]

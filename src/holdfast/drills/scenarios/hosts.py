@@ -25,7 +25,7 @@ def _pcie(stage: Stage) -> Plot:
 
 
 def _memory(stage: Stage) -> Plot:
-    """Corrected errors that become more, a row remapped, and then the error that ECC cannot correct."""
+    """A growing number of corrected errors, a remapped row, and then an error that ECC cannot correct."""
     died_ns = stage.end_after(stage.uniform(0.6, 0.75))
     remapped_ns = stage.began_ns + round(stage.uniform(0.3, 0.5) * (died_ns - stage.began_ns))
     node, gpu = stage.pick_gpu()

@@ -1,4 +1,4 @@
-"""Fabric: causes in switches, cables and ports that are felt in everybody's reduction, or in another pool."""
+"""Fabric: causes in switches, cables and ports that show in all members' reduction, or in another pool."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.twin.cluster import name, port_name, spine_name
 
 PREFILL_SHARE, DECODE_SHARE, SPINE_SHARE = (0.25, 0.4), (0.06, 0.085), (0.12, 0.18)
-"""What is left of a path: the fewer pairs use it, the worse it must be to be felt."""
+"""The remaining bandwidth of a path: the fewer pairs use it, the worse it must be to show."""
 
 
 def _congestion(stage: Stage) -> Plot:

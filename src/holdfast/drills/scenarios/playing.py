@@ -1,4 +1,4 @@
-"""`play`: a scenario with its details drawn from a seed, lived through, and its truth written down apart."""
+"""`play`: a scenario with its details drawn from a seed, simulated, and its truth kept apart."""
 
 import tomllib
 import zlib
@@ -34,7 +34,7 @@ SCENARIOS = {
 
 
 def find(name: str) -> Scenario:
-    """The scenario of this name; `InputError` with the nearest one where there is none."""
+    """The scenario of this name; raises `InputError` with the nearest name if there is none."""
     if name in SCENARIOS:
         return SCENARIOS[name]
     hint = nearest(name, SCENARIOS, f"There are: {', '.join(SCENARIOS)}.")
@@ -46,7 +46,7 @@ START_NS = 1_772_442_000 * SECOND_NS
 DURATION_S = 1_800.0
 SCRAPE_S = 10.0
 SEEN_S_MIN = 0.03 * STEP_S
-"""A step or a stall that is longer by so much is seen."""
+"""A step or a stall that is longer by this much is visible."""
 DURATION_S_MIN, DURATION_S_MAX = 900.0, 86_400.0
 SCRAPE_S_MIN, SCRAPE_S_MAX = 1.0, 60.0
 TABLETOP = Layout(gpus=512, racks_per_loop=4, nodes_per_leaf=8, nodes_per_mount=32)
@@ -54,7 +54,7 @@ TABLETOP = Layout(gpus=512, racks_per_loop=4, nodes_per_leaf=8, nodes_per_mount=
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A scenario that was played. All but `scenario` and `truth` is what an operator can have."""
+    """A scenario that was played. An operator can have everything but `scenario` and `truth`."""
 
     scenario: Scenario
     seed: int
@@ -125,7 +125,7 @@ def _times(duration_s: float, scrape_s: float) -> NDArray[np.int64]:
 def _truth(scenario: Scenario, seed: int, stage: Stage, plot: Plot, lived: Lived) -> Truth:
     end_ns = stage.ended_ns or int(lived.history.times_ns[-1])
     lasted_s = (end_ns - stage.began_ns) / SECOND_NS
-    # Of what is still going on at the end, a share counts.
+    # A loss that goes on beyond the end counts with its share.
     within_s = sum(
         lost.lost_s * (min(lost.to_ns, end_ns) - lost.from_ns) / (lost.to_ns - lost.from_ns)
         for lost in lived.lost

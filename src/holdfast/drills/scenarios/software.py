@@ -1,4 +1,4 @@
-"""Software that looks like hardware: stragglers with nothing wrong beneath them."""
+"""Software that looks like hardware: stragglers on healthy machines."""
 
 from holdfast.drills.levers import POOL_ENGINES
 from holdfast.drills.scenarios.stage import Draw, Plot, Stage, members, slow_members
@@ -7,7 +7,7 @@ from holdfast.drills.world import Decision
 from holdfast.twin.cluster import name
 
 STAGES = 8
-"""Of the pipeline; neighbours are on consecutive stages."""
+"""Stages of the pipeline; neighbouring nodes are on consecutive stages."""
 
 
 RESPLIT = "the loss moves to the last stage of the pipeline"

@@ -1,4 +1,4 @@
-"""What a scenario is written with: a cluster, a stretch of time, and a generator to draw the details from."""
+"""The tools for writing a scenario: a cluster, a stretch of time, and a generator for the details."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,10 +16,10 @@ from holdfast.twin.cluster import Layout, gpu_name, name, port_name
 from holdfast.wording.units import SECOND_NS
 
 BEGAN_SHARE = (0.25, 0.4)
-"""When it begins, of the time that is looked at."""
+"""When it begins, as a share of the played time."""
 ENDED_SHARE = (0.8, 0.9)
 ENDS_PROBABILITY = 0.3
-"""Some are over before the record ends."""
+"""The chance that a scenario is over before the record ends."""
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -27,8 +27,8 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     affected   the nodes whose members it slows
     traces     where the cause itself shows
-    surface    where it is seen first
-    decisions  what others decided meanwhile; it is in the record
+    surface    where it shows first
+    decisions  decisions of other teams, which the record has
     """
 
     subject: str
@@ -42,7 +42,7 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Stage:
-    """Where a scenario takes place; every draw comes from one generator, so a seed is a whole story.
+    """The stage of a scenario; every draw comes from one generator, so a seed is a whole story.
 
     The cause is at work from `began_ns` to `ended_ns`, which are moments of a scrape.
     """
@@ -66,11 +66,11 @@ class Stage:
         return None if self._ended is None else int(self._times_ns[self._ended])
 
     def never_end(self) -> None:
-        """It is not over when the record ends."""
+        """Let the cause last beyond the end of the record."""
         self._ended = None
 
     def end_after(self, share: float) -> int:
-        """It is over after this share of what is left of the record; when that is."""
+        """End the cause after this share of the rest of the record, and return when."""
         self._ended = self._began + round(share * (len(self._times_ns) - 1 - self._began))
         return int(self._times_ns[self._ended])
 
@@ -82,13 +82,13 @@ class Stage:
         over_s: float = 0.0,
         each: Floats | None = None,
     ) -> Turned:
-        """The lever at this level from beginning to end, reached evenly over so many seconds.
+        """Turn the lever to this level from beginning to end, reached evenly over `over_s` seconds.
 
-        level may differ from scrape to scrape; each: the share of it that each subject gets, 1 if left out.
+        level may differ from scrape to scrape; each: the share of it for each subject, by default 1.
         """
         before = nominal(lever)
         reached = np.clip(self._since_s / over_s, 0.0, 1.0) if over_s else 1.0
-        # A scrape shows the time before it, so the first to show anything is the one after the beginning.
+        # A scrape shows the time before it, so the first to show the cause is the one after the beginning.
         at_work = np.arange(len(self._times_ns)) > self._began
         if self._ended is not None:
             at_work &= np.arange(len(self._times_ns)) <= self._ended
@@ -98,7 +98,7 @@ class Stage:
         return Turned(lever=lever, subjects=tuple(subjects), level=values.astype(np.float32))
 
     def bursts(self, on_s: float, off_s: float) -> Floats:
-        """1 at the scrapes at which a trouble that comes and goes is there, else 0."""
+        """1 at the scrapes at which an intermittent cause is active, else 0."""
         there: Floats = (np.mod(self._since_s, on_s + off_s) < on_s).astype(np.float32)
         return there
 
@@ -109,7 +109,7 @@ class Stage:
         return int(self.rng.integers(count))
 
     def pick(self, place: Place) -> int:
-        """One such thing of which the run uses at least half, or the first."""
+        """The number of one such place of which the run uses at least half, or the first."""
         size = self.layout.size(place)
         return self.one_of(max(1, (self.cast.run.stop + size // 2) // size))
 
@@ -139,11 +139,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     title      for the list, in a few words; it gives the cause away
     told       what the operator hears when a tabletop begins
-    domain     where it begins; surfaces_in: where it is seen, and what: what is seen there
-    loss       where the ledger has most of what it costs
+    domain     where it begins; surfaces_in: where it shows; what: how it shows there
+    loss       the ledger's category with most of its cost
     decides    the one observation that would settle it
     questions  for the table, of this scenario only
-    found_as   what a right diagnosis calls it, one of `diagnose.mechanisms`; empty where nothing is wrong
+    found_as   the mechanism of a right diagnosis, from `diagnose.mechanisms`; empty if nothing is wrong
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What really happened in a scenario, kept apart from everything that an operator can see."""
+"""The truth of a scenario, kept apart from everything that an operator can see."""
 
 from typing import Literal
 
@@ -7,11 +7,11 @@ import msgspec
 from holdfast.signals.domains import Domain, Seam
 
 Owner = Literal[
-    "facilities", "network", "hardware", "platform", "storage", "serving", "training", "scheduling", "nobody"
+    "facilities", "network", "hardware", "platform", "storage", "serving", "training", "scheduling", "none"
 ]
 """The team that can mend it."""
 Where = Literal["slowdown", "data_stall", "checkpoint_stall", "none"]
-"""The category of the ledger that has most of what was lost."""
+"""The category of the ledger that has most of the loss."""
 
 
 class TrueCause(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,14 +24,14 @@ class TrueCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricTrace(msgspec.Struct, frozen=True):
-    """A metric in which something shows, and the subjects at which it does."""
+    """A metric that shows the incident, and the subjects at which it does."""
 
     metric: str
     subjects: tuple[str, ...]
 
 
 class Surface(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator sees first. at_ns: from when on; None: there is nothing to be seen."""
+    """What an operator sees first. at_ns: from when on; None if nothing shows."""
 
     what: str
     domain: Domain
@@ -44,11 +44,11 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
 
     is_incident   False: nothing is wrong, and a diagnosis that finds a cause is mistaken
     ended_ns      None: it is not over when the record ends
-    traces        where the cause itself can be seen
+    traces        where the cause itself shows
     affected      the members that it slows, one a node; for a cause that reaches all of them, all
     slowdown      time per step between beginning and end, waits and checkpoints included, over that of a
                   healthy run
-    lost_s        the run's time that it cost, and `loss` where the ledger has most of it
+    lost_s        the run's lost time; loss: the ledger's category with most of it
     decides       the one observation that would settle it
     """
 

@@ -1,7 +1,7 @@
-"""Logs to events: what a file is, and what it says.
+"""Turns logs into events: detects the format of a file and reads it.
 
-`import_file` is the way in. It takes Google's resiliency tracker, Slurm's accounting, the fault trace of
-InfiniteHBD and plain tables, and Holdfast's own journals. docs/import.md tells what each format becomes.
+`import_file` is the entry point. It takes Google's resiliency tracker, Slurm's accounting, the fault trace of
+InfiniteHBD and plain tables, and Holdfast's own journals. docs/import.md says what each format becomes.
 """
 
 import re
@@ -45,10 +45,10 @@ _READERS = {
 
 
 def detect(head: bytes) -> Format | None:
-    """The format of a file that begins with these lines; None where it is none that is known.
+    """The format of a file that begins with these lines; None if it is unknown.
 
-    A log may have been cut or damaged at the front, so one line that belongs to no other format makes a file
-    a journal, and lines of JSON that cannot be read are passed over.
+    A log may have been cut or damaged at the front, so a single journal line makes a file a journal, and
+    unreadable lines of JSON are skipped.
     """
     if _JOURNAL.search(head):
         return "journal"
@@ -83,9 +83,9 @@ def _keys(line: bytes) -> set[str] | None:
 
 @contextmanager
 def import_file(path: Path, options: Options, watch: Watch | None = None) -> Iterator[FileReading]:
-    """The events in this file, which is open meanwhile; `InputError` where nothing in it can be used.
+    """Read the events of this file, which stays open meanwhile; `InputError` if nothing in it can be used.
 
-    watch: called with the number of bytes that were read, every now and then.
+    watch: called now and then with the number of bytes read.
     """
     with readable(str(path)):
         stream = path.open("rb")
@@ -104,7 +104,7 @@ def import_file(path: Path, options: Options, watch: Watch | None = None) -> Ite
 
 @contextmanager
 def _on_disk(path: Path, lines: Lines) -> Iterator[Path]:
-    """A file with everything in it: a pipe cannot be opened a second time, so that is copied to one."""
+    """A file with the whole content: a pipe cannot be opened a second time, so it is copied to a file."""
     if path.is_file():
         yield path
         return

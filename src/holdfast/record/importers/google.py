@@ -17,7 +17,7 @@ KEYS = frozenset({"event_type", "job_name", "timestamp"})
 """The keys every line has, by which the format is recognised."""
 
 GPUS_PER_NODE = 8
-"""What a node has unless the user says otherwise: the tracker was published for 8-GPU nodes (A3)."""
+"""GPUs of a node unless the user gives another number: the tracker was published for 8-GPU nodes (A3)."""
 
 _SOURCE = "google-resiliency"
 _TYPES = (
@@ -29,7 +29,7 @@ _TYPES = (
     "job_terminated",
 )
 _ORDER = {name: order for order, name in enumerate(_TYPES)}
-"""Which comes first of two events at the same moment; the tracker's own calculator orders them so."""
+"""The order of events at the same moment, as in the tracker's own calculator."""
 
 _NUMBER_KEY = {
     "job_started": "node_rank",
@@ -50,7 +50,7 @@ class _Line(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Fact(NamedTuple):
-    """A line as it sorts. number: the node's rank or the step, whichever the type has."""
+    """A line in sortable form. number: the node's rank or the step, whichever the type has."""
 
     occurred_ns: int
     order: int
@@ -70,7 +70,7 @@ def read(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
         except (ValueError, RecursionError) as error:
             lines.skip(number, intake.reason_of(error))
             continue
-        # A set, because what is said twice to the same microsecond was delivered twice; it happened once.
+        # A set, because two equal lines with the same microsecond are one event that was delivered twice.
         runs.setdefault(options.run or fact.job_name, set()).add(fact)
     found = (event for run, facts in runs.items() for event in _events(run, sorted(facts), options))
     return intake.FileReading("google-resiliency", lines, found)
@@ -105,11 +105,11 @@ def _events(run: str, facts: list[_Fact], options: intake.Options) -> Iterator[e
 
 
 class _Story:
-    """One run, told from its facts in order of time.
+    """Builds the events of one run from its facts in order of time.
 
-    A launch begins with a `job_started` after anything else, or of a node that this launch has started
-    already. It is over when one of its own nodes terminates; a node that was late to terminate says nothing
-    about the next launch.
+    A launch begins with a `job_started` after any other event, or of a node that this launch has started
+    already. It is over when one of its own nodes terminates; a node that terminates late does not affect the
+    next launch.
     """
 
     def __init__(self, run: str, gpus: int, gpus_per_node: int) -> None:
@@ -152,7 +152,7 @@ class _Story:
         self._launching = True
         self._launched.add(fact.number)
         launch_id, launch_ns = self._launch
-        causes = (launch_id,) if fact.occurred_ns == launch_ns else ()  # else the clock tells the order
+        causes = (launch_id,) if fact.occurred_ns == launch_ns else ()  # else the clock gives the order
         node = f"node-{fact.number}"
         yield self._event(events.MemberJoined, fact, subject=node, causes=causes, gpus=self._gpus_per_node)
 

@@ -1,8 +1,8 @@
 """The fault trace published with InfiniteHBD: one JSON array of faults that begin and end on GPU servers.
 
 https://github.com/stepfun-ai/InfiniteHBD-Trace. The file names the nodes that had faults and counts days from
-an origin; how many nodes were watched, since when and for how long, its README says, and this module with it.
-Every entry is read by itself, so parts of a trace may be imported in any order.
+an origin; its README says how many nodes were watched, since when and for how long, and this module has these
+figures. Every entry is read by itself, so parts of a trace may be imported in any order.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from holdfast.record.importers import intake
 _SOURCE = "infinitehbd"
 KEYS = (b'"node_id"', b'"event_time"', b'"event_type"', b'"fault_type"')
 
-# The README: "400 GPU servers", "348 days of fault data starting from March 30, 2024". The zone is not told,
-# and the entries reach 0.98 days further; what that does to a rate is in docs/fitting.md.
+# The README: "400 GPU servers", "348 days of fault data starting from March 30, 2024". The zone is unknown,
+# and the entries reach 0.98 days further; docs/fitting.md says how that changes a rate.
 NODES = 400
 DAYS = 348
 BEGAN_NS = 1_711_756_800 * 10**9
 DAY_MS = 86_400_000
 GPUS_PER_NODE = 8
-"""Not told either: the README speaks of thousands of GPUs in hundreds of nodes. No rate depends on it."""
+"""Unknown, too: the README speaks of thousands of GPUs in hundreds of nodes. No rate depends on it."""
 
 DAYS_MAX = 10_000.0
 FILE_BYTES_MAX = 1 << 28
@@ -48,7 +48,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at_ns(self) -> int:
-        # By way of milliseconds, which a float holds exactly; nanoseconds it would not.
+        # Through milliseconds, which a float holds exactly, unlike nanoseconds.
         return BEGAN_NS + round(self.event_time * DAY_MS) * 10**6
 
     @property
@@ -58,7 +58,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Rank(IntEnum):
-    """Which comes first at one moment: a fault that was over at once still began before it ended."""
+    """The order of events at one moment: a fault that was over at once still began before it ended."""
 
     FAULT = 0
     DRAIN = 1
@@ -76,7 +76,7 @@ def is_head(head: bytes) -> bool:
 
 
 def read(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
-    """A fault and its drain for each that begins, a restore for each that ends, and the GPUs watched."""
+    """A fault and a drain for each beginning, a restore for each end, and the GPUs watched."""
     return intake.FileReading("infinitehbd", lines, _events(lines, _entries(lines), options))
 
 
@@ -115,7 +115,7 @@ def _bounded(lines: intake.Lines) -> Iterator[bytes]:
 def _events(
     lines: intake.Lines, entries: list[tuple[int, bytes]], options: intake.Options
 ) -> Iterator[AnyEvent]:
-    """What is told of the nodes follows what the entries say: of a file without any, nothing is known."""
+    """The events of the entries, then the number of GPUs; a file without usable entries gives neither."""
     run, gpus_per_node = options.run or "", options.gpus_per_node or GPUS_PER_NODE
     is_of_use = False
     for line, element in entries:

@@ -1,8 +1,8 @@
-"""What every importer shares: lines and options in; events, their ids and an account of the lines out.
+"""Shared by all importers: lines and options in; events, their ids and an account of the lines out.
 
-An importer is a function from `Lines` and `Options` to a `FileReading`: events to be drawn once, and after
-the last one what became of the lines. It never fails on a line: one that it cannot use is skipped with a
-reason. Only a file that cannot be used at all raises an `InputError`.
+An importer is a function from `Lines` and `Options` to a `FileReading`: events to be drawn once, and then an
+account of the lines. It never fails on a line: an unusable line is skipped with a reason. Only a file that
+cannot be used at all raises an `InputError`.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from holdfast.wording import many
 Format = Literal["journal", "google-resiliency", "infinitehbd", "sacct", "csv", "jsonl"]
 Made = TypeVar("Made", bound=Event)
 Watch = Callable[[int], None]
-"""Told now and then how many bytes of a file were read."""
+"""Called now and then with the number of bytes read."""
 
 LINE_BYTES_MAX = 1 << 20
 """A longer line is skipped: no known log has one, and a file without newlines must not fill the memory."""
@@ -32,7 +32,7 @@ HEAD_LINES_MAX = 20
 """How many lines detection may look at: a log that was cut at the front has one broken line, not twenty."""
 
 BLOCK_BYTES = 1 << 20
-"""What is read between two reports of progress, and at once where no lines are needed."""
+"""Bytes between two reports of progress, and per read if no lines are needed."""
 
 SKIPPED_SHOWN_MAX = 20
 """How many skipped lines are kept with their reason; all of them are counted."""
@@ -53,12 +53,12 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user knows and the file does not say.
+    """Facts from the user that the file does not have.
 
-    run               the run that everything in the file belongs to, instead of what the file says; only
-                      events of Holdfast's own keep theirs, which their ids stand for
-    gpus              how many GPUs a run has, where the file does not say
-    gpus_per_node     how many GPUs a node has, where the file counts nodes only
+    run               the run that everything in the file belongs to, instead of the file's own; only
+                      Holdfast's own events keep theirs, because their ids stand for it
+    gpus              how many GPUs a run has, if the file does not say
+    gpus_per_node     how many GPUs a node has, if the file counts nodes only
     reference_step_s  how long a healthy step takes
     usd_per_gpu_hour  what a GPU-hour costs
     """
@@ -89,9 +89,9 @@ def _require_between(name: str, value: float | None, low: float, high: float) ->
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the lines of one file.
+    """The account of the lines of one file.
 
-    lines              lines that held something, headers not counted
+    lines              lines with content, headers not counted
     skipped            the first `SKIPPED_SHOWN_MAX` lines that could not be used; `skipped_count` has all
     replaced_count     lines used although a text in them was not UTF-8: U+FFFD stands where those bytes were
     runs               how many runs the events are about
@@ -117,7 +117,7 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Where reading what has this name may fail, which is told in a sentence."""
+    """Turn an `OSError` from reading this file into an `InputError`."""
     try:
         yield
     except OSError as error:
@@ -127,10 +127,10 @@ def readable(name: str) -> Iterator[None]:
 
 
 class Lines:
-    """The lines of one file, read one at a time and numbered from 1, and what became of them.
+    """The lines of one file, read one at a time and numbered from 1, and counts of skipped ones.
 
-    Blank lines are passed over, and so is the header where it comes again: that happens when several outputs
-    are put into one file.
+    Blank lines are ignored, and so is a repeated header: that happens when several outputs are put into one
+    file.
     """
 
     def __init__(self, stream: BinaryIO, name: str, watch: Watch | None = None) -> None:
@@ -172,7 +172,7 @@ class Lines:
                 yield number, content
 
     def blocks(self) -> Iterator[bytes]:
-        """Every byte of the file, for a reader that has lines of its own; instead of the lines, not after."""
+        """Every byte of the file, for a reader that splits lines itself; instead of the lines, not after."""
         yield from (raw for _, raw in self._ahead)
         with readable(self.name):
             while block := self._stream.read(BLOCK_BYTES):
@@ -184,7 +184,7 @@ class Lines:
             self.skipped.append(Skipped(line=line, reason=reason[:REASON_CHARS_MAX]))
 
     def _raw(self) -> Iterator[tuple[int, bytes]]:
-        """What is not blank."""
+        """The lines that are not blank."""
         while self._ahead:
             number, raw = self._ahead.popleft()
             if raw.strip():
@@ -194,7 +194,7 @@ class Lines:
                 yield number, raw
 
     def _read(self, watch: Watch | None) -> Iterator[tuple[int, bytes]]:
-        """Every line as it stands; of one that is too long, only enough to show that."""
+        """Every line unchanged; of a line that is too long, only enough to show that."""
         number = read_bytes = told_bytes = 0
         with readable(self.name):
             while raw := self._stream.readline(LINE_BYTES_MAX + 1):
@@ -212,7 +212,7 @@ class Lines:
 
 
 class FileReading:
-    """The events in a file, to be drawn once, and then what became of its lines."""
+    """The events in a file, to be drawn once, and then the account of its lines."""
 
     def __init__(
         self, form: Format, lines: Lines, events: Iterable[AnyEvent], *, runs_without_gpus: int = 0
@@ -230,7 +230,7 @@ class FileReading:
             yield event
 
     def imported(self) -> Imported:
-        """Everything that is known once the last event has been drawn."""
+        """The account, complete once the last event has been drawn."""
         return Imported(
             format=self.format,
             lines=self._lines.count,
@@ -251,31 +251,31 @@ def reason_of(error: Exception) -> str:
 
 
 def require_name(field: str, name: str) -> None:
-    """Refuse what is too long to be a run's or a subject's name: such an event could not be kept."""
+    """Refuse a name that is too long for a run or a subject: such an event could not be stored."""
     if len(name) > NAME_CHARS_MAX:
         raise ValueError(f"{field} has {len(name):,} characters, and a name at most {NAME_CHARS_MAX}")
 
 
 def event_id(source: str, at_ns: int, said: bytes, *, rank: int = 0, step: int = 0) -> str:
-    """An id that is the same whenever and wherever an event is imported.
+    """An id that is the same at every import of an event.
 
-    It depends on what is said, not on the file's name nor on what else is in it: a file may be imported again
+    It depends on the event's content, not on the file's name or its other lines: a file may be imported again
     after it has grown, or in parts. Of two events at the same moment the one with the lower rank (0 to 15),
-    and then the lower step, comes first. The time leads, because a store appends ids that grow to its index,
-    and that is twice as fast as to put them all over it.
+    and then the lower step, comes first. The time leads, because growing ids are appended to a store's index,
+    which is twice as fast as random inserts.
     """
     return f"{source}-{at_ns:016x}-{rank:x}{step:014x}-{hashlib.blake2b(said, digest_size=8).hexdigest()}"
 
 
 def said(*facts: str | int) -> bytes:
-    """What an event says, for its id, where that is told by a few facts."""
+    """The content of an event for its id, made of a few facts."""
     return "\0".join(map(str, facts)).encode()
 
 
 def made(
     kind: type[Made], source: str, run: str, at_ns: int, facts: bytes, *, rank: int = 0, **fields: Any
 ) -> Made:
-    """An event of an importer's, known by these facts."""
+    """An importer's event, identified by these facts."""
     identity = event_id(source, at_ns, facts, rank=rank)
     return kind(id=identity, occurred_ns=at_ns, source=source, run=run, **fields)
 
@@ -283,10 +283,10 @@ def made(
 def declarations(
     run: str, at_ns: int, options: Options, source: str, *, gpus: int | None, held: bool = False
 ) -> Iterator[CostRate | ReferenceDeclared]:
-    """What the options say about a run, at its first event. held: its GPUs are paid for until its last.
+    """The options' facts about a run, at its first event.
 
-    The ids leave out the values: what is said differently the next time shows as a conflict, where two rates
-    at the same moment would leave it to chance which of them counts.
+    held: its GPUs are paid for until its last. The ids leave out the values, so another value at the next
+    import shows as a conflict; with two rates at the same moment, chance would decide which of them counts.
     """
     if held and gpus:
         yield made(CostRate, source, run, at_ns, said(run, "cost.rate", "gpus"), gpus=gpus)
@@ -306,14 +306,14 @@ _NUMBER = re.compile(r"([0-9]{1,20})(?:\.([0-9]{0,20}))?([eE][+-]?[0-9]{1,2})?")
 _UNITS = ((10**11, 9), (10**14, 6), (10**17, 3))
 """A number below the border is in s, ms or us, which are so many powers of ten above a ns; above the last
 border it is in ns. 10**11 s is in the year 5138 and 10**11 ms in March 1973, so every time from then on is
-told apart."""
+unambiguous."""
 
 
 def time_ns(text: str) -> int:
-    """Nanoseconds since the Unix epoch, exactly; `ValueError` with the reason where the text is no such time.
+    """Exact nanoseconds since the Unix epoch; raises `ValueError` with the reason if the text is not a time.
 
-    It may be ISO 8601 with date and time of day, in UTC where it names no zone; or a number, in s, ms, us or
-    ns by its size.
+    It may be ISO 8601 with date and time of day, in UTC if it names no zone; or a number, in s, ms, us or ns
+    by its size.
     """
     if written := _ISO.fullmatch(text):
         when_ns = _iso_ns(written, text)
@@ -343,6 +343,6 @@ def _number_ns(written: re.Match[str], text: str) -> int:
     number = int(whole)
     for border, digits in _UNITS:
         if number < border:
-            # What lies below a nanosecond is cut off, as in ISO 8601.
+            # Fractions of a nanosecond are cut off, as in ISO 8601.
             return int(whole + (fraction or "")[:digits].ljust(digits, "0"))
     return number

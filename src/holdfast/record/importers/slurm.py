@@ -1,11 +1,11 @@
 """Slurm's accounting as `sacct --parsable2` prints it: a header, then a line for every job, attempt and step.
 
 Each job is a run, and each line that `--duplicates` shows of a requeued job is an attempt at it; of a job
-that was resized, a piece of one. Steps belong to their job; they stand for it only where its own line is
+that was resized, a piece of one. Steps belong to their job; they stand for it only if its own line is
 missing. Times are local to the cluster and have no zone: they are taken as UTC.
 
-Lines of a job may stand far apart, and accounting files are large: what was read waits in a temporary
-database on disk, and memory holds one job at a time.
+Lines of a job may stand far apart, and accounting files are large: rows wait in a temporary database on disk,
+and memory holds one job at a time.
 """
 
 import re
@@ -26,11 +26,11 @@ _COMMAND = (
     "sacct --allusers --duplicates --parsable2 --delimiter='|#' "
     "--format=JobID,JobName,Account,State,Submit,Start,End,NNodes,NodeList,AllocTRES,ReqTRES"
 )
-"""What to run for a file with everything that is read here."""
+"""The command for a file with all fields that are read here."""
 
 _FAILED = ("FAILED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "OUT_OF_MEMORY", "SPECIAL_EXIT")
 _STOPPED = ("TIMEOUT", "DEADLINE", "CANCELLED", "REVOKED")
-"""Of which the limit was the user's own: nothing broke, and long runs are often cut into jobs this way."""
+"""The limit was the user's own: nothing broke, and long runs are often cut into jobs this way."""
 _NOT_ENDED = (
     *("REQUEUE_HOLD", "REQUEUE_FED", "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED"),
     *("RESIZING", "SIGNALING", "STAGE_OUT", "COMPLETING"),
@@ -42,10 +42,10 @@ OUTCOMES: dict[str, events.Outcome | None] = {
     **dict.fromkeys(("PREEMPTED", "REQUEUED"), "preempted"),
     **dict.fromkeys(_NOT_ENDED),
 }
-"""Slurm's job states and how an attempt in that state ended; None where it has not."""
+"""Slurm's job states and how an attempt in that state ended; None if it has not."""
 
 _FAULTS = {"NODE_FAIL": "node-fail", "BOOT_FAIL": "boot-fail"}
-"""The states that say that a machine broke, and not the job."""
+"""The states that mean a broken machine, not a broken job."""
 
 _JOB = re.compile(r"([0-9]+(?:_(?:[0-9]+|\[[^\]]*\]))?(?:\+[0-9]+)?)(?:\.([A-Za-z0-9_+]+))?")
 """A job, a task of an array (`7_3`, or `7_[4-9]` while they wait) or a part of a heterogeneous job (`7+1`);
@@ -53,11 +53,11 @@ then its step (`7.batch`)."""
 
 
 class _Rank(IntEnum):
-    """Which comes first of the events of one second, which is all that Slurm's clock tells.
+    """The order of events within one second, the resolution of Slurm's clock.
 
-    An end is followed by the next submission; only what began in the same second ended after that. This is
-    told by the ids and not by causes, because an attempt must read the same whatever stands around it in the
-    file, and because the ledger puts an effect behind everything that has no cause at that moment.
+    The next submission follows an end; only an attempt that began in the same second ends after it. The ids
+    give this order and not causes, because an attempt must read the same whatever other lines the file has,
+    and because the ledger puts an effect after all events of that moment that have no cause.
     """
 
     FAULT = 0
@@ -74,11 +74,11 @@ _NO_TIME = {"", "Unknown", "None", "N/A"}
 _NO_NODES = {"", "None", "None assigned"}
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _RECORD_LINES_MAX = 16
-"""Names may contain newlines, which sacct prints as they are; no record is put together from more lines."""
+"""Names may contain newlines, which sacct prints unchanged; a record is never joined from more lines."""
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Where each field is, and what stands between them. trailing: also after the last (`--parsable`)."""
+    """The index of each field, and the delimiter. trailing: also after the last field (`--parsable`)."""
 
     fields: dict[str, int]
     width: int
@@ -90,11 +90,11 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line, as far as it is of use here.
+    """The fields of one line that are used here.
 
     step        empty on a job's own line
-    asked_gpus  what was asked for, which is known before anything is allocated
-    resized     it goes on with an attempt that had another size until then
+    asked_gpus  the requested GPUs, known before anything is allocated
+    resized     it continues an attempt that had another size until then
     """
 
     job: str
@@ -121,7 +121,7 @@ _decoder = msgspec.msgpack.Decoder(_Row)
 
 
 def is_header(line: str) -> bool:
-    """Whether this line names the fields of sacct; also in the form for people, which `read` refuses."""
+    """Whether this line names the fields of sacct; also in the human-readable form, which `read` refuses."""
     return bool({"JobID", "JobIDRaw"} & _header(line).fields.keys())
 
 
@@ -139,7 +139,7 @@ class _Shelf:
     """Rows on disk, by job; then the attempts they make up, by run and time."""
 
     def __init__(self) -> None:
-        self._database = sqlite3.connect("")  # a file of SQLite's own, gone when this is
+        self._database = sqlite3.connect("")  # a temporary file that SQLite deletes
         self._database.executescript(
             """
             CREATE TABLE row (job TEXT, packed BLOB);
@@ -152,7 +152,8 @@ class _Shelf:
         self._database.executemany("INSERT INTO row VALUES (?, ?)", packed)
 
     def add_attempts(self, run: str | None) -> int:
-        """Every job's attempts, for a run of its own or for this one. How many runs have no GPU."""
+        """Add every job's attempts, for a run of its own or for this one. Return how many runs have no
+        GPU."""
         found = self._database.execute("SELECT job, packed FROM row ORDER BY job, rowid")
         for job, rows in groupby(found, key=lambda row: str(row[0])):
             attempts = _attempts(_decoder.decode(packed) for _, packed in rows)
@@ -173,7 +174,7 @@ class _Shelf:
 
 
 def _rows(lines: intake.Lines, header: _Header, options: intake.Options) -> Iterator[_Row]:
-    """What can be used of the lines, in their order."""
+    """The usable lines, in their order."""
     for number, values in _records(lines, header):
         try:
             row = _row(header, values, options)
@@ -186,7 +187,7 @@ def _rows(lines: intake.Lines, header: _Header, options: intake.Options) -> Iter
 
 
 def _attempts(rows: Iterable[_Row]) -> list[_Row]:
-    """The attempts at a job: those it has lines for, or the one its steps tell of."""
+    """The attempts at a job: those it has lines for, or else one built from its steps."""
     attempts: dict[_Key, _Row] = {}
     seen_by_steps: _Row | None = None
     for row in rows:
@@ -200,7 +201,7 @@ def _attempts(rows: Iterable[_Row]) -> list[_Row]:
 
 
 def _header(line: str) -> _Header:
-    """The header tells the delimiter: names of fields are letters only, so it is what follows the first."""
+    """Parse the header. Names of fields are letters only, so the delimiter is what follows the first."""
     found = re.match(r"\s*[A-Za-z]+([^A-Za-z0-9]+)", line)
     delimiter = found[1] if found else "|"
     names = line.split() if delimiter.isspace() else line.removesuffix(delimiter).split(delimiter)
@@ -224,7 +225,7 @@ def _usable(header: _Header, name: str) -> _Header:
 
 
 def _records(lines: intake.Lines, header: _Header) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each record and the number of its first line; what newlines broke up is put together."""
+    """The fields of each record and the number of its first line; records split by newlines are joined."""
     held: list[tuple[int, str]] = []
     for number, content in lines:
         text = content.decode("utf-8", "replace")
@@ -253,7 +254,7 @@ def _give_up(lines: intake.Lines, held: list[tuple[int, str]], header: _Header) 
 
 
 def _row(header: _Header, values: list[str], options: intake.Options) -> _Row:
-    """What a record says; `ValueError` with the reason where that is of no use."""
+    """Parse a record; raises `ValueError` with the reason if it cannot be used."""
 
     def field(*names: str) -> str:
         for name in names:
@@ -303,13 +304,13 @@ def _time_ns(name: str, text: str) -> int | None:
 
 
 def _gpus(alloc_tres: str, alloc_gres: str, req_tres: str, nodes: str, options: intake.Options) -> int:
-    """What was allocated, else what was asked for, else what the user says: accounting may not know GPUs."""
+    """The allocated GPUs, else the requested ones, else the user's number: accounting may not know GPUs."""
     gpus = _tres_gpus(alloc_tres) or _gres_gpus(alloc_gres) or _tres_gpus(req_tres)
     if not gpus and options.gpus_per_node:
         gpus = (_count(nodes) or 0) * options.gpus_per_node
     gpus = gpus or options.gpus or 0
     if gpus > intake.GPUS_MAX:
-        raise ValueError(f"{gpus} GPUs are more than anybody has")
+        raise ValueError(f"{gpus} GPUs exceed the limit of {intake.GPUS_MAX}")
     return gpus
 
 
@@ -327,19 +328,19 @@ def _gres_gpus(gres: str) -> int:
 
 
 def _count(text: str) -> int | None:
-    """A number as Slurm prints it: `1536`, `1.50K`; None where it is none."""
+    """A number as Slurm prints it: `1536`, `1.50K`; None if it is not a number."""
     found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMG]?)", text)
     return round(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
 _Key = tuple[int, int | None]
-"""When it was submitted and started: a requeue has the first of its own, a resize at least the second."""
+"""When it was submitted and started: a requeue has its own first value, a resize at least its own second."""
 
 
 def _take(attempts: dict[_Key, _Row], row: _Row) -> None:
-    """Keep what is known last about an attempt.
+    """Keep the latest line of an attempt.
 
-    Several outputs in one file show an attempt more than once: then an end that is known stays known.
+    Several outputs in one file show an attempt more than once: then a known end stays known.
     """
     key = (row.first_ns if row.submit_ns is None else row.submit_ns, row.start_ns)
     if key not in attempts or OUTCOMES[attempts[key].state] is None or OUTCOMES[row.state] is not None:
@@ -347,7 +348,7 @@ def _take(attempts: dict[_Key, _Row], row: _Row) -> None:
 
 
 def _in_order(rows: Iterable[_Row]) -> Iterator[_Row]:
-    """The attempts at a job by time, without what they were while they waited; resizes are marked as such."""
+    """The attempts at a job by time, without lines from while they waited; resizes are marked."""
     rows = sorted(rows, key=lambda row: (row.first_ns, row.start_ns or 0))
     started = {row.submit_ns for row in rows if row.start_ns is not None}
     previous: _Row | None = None
@@ -361,15 +362,15 @@ def _in_order(rows: Iterable[_Row]) -> Iterator[_Row]:
 
 
 def _goes_on(previous: _Row, row: _Row) -> bool:
-    """Whether a job that was being resized goes on in this line, which begins where the other ends."""
+    """Whether this line continues a job that was being resized: it begins where the other ends."""
     began_ns = row.start_ns
     return began_ns is not None and previous.state == "RESIZING" and previous.end_ns in (None, began_ns)
 
 
 def _joined(job: _Row | None, step: _Row) -> _Row:
-    """A job seen through its steps: it lasts as long as they do, and ends like the one that ends last.
+    """A job built from its steps: it lasts as long as they do, and ends like the one that ends last.
 
-    When it was submitted is not known: a step's own Submit is when the step began.
+    Its submission time is unknown: a step's own Submit is when the step began.
     """
     step = msgspec.structs.replace(step, submit_ns=None, start_ns=step.start_ns or step.submit_ns)
     if job is None:

@@ -1,8 +1,8 @@
-"""Tables for everyone else: CSV with a header, or one JSON object a line. docs/import.md describes them.
+"""Tables for all other logs: CSV with a header, or one JSON object a line.
 
-The columns are the fields of events under their own names; what is no field is passed over, so a trainer's
-log of `step,time,loss` is a table already. Lines that are events as Holdfast prints them are taken as they
-are. Tables may be large, so each event is given out as its line is read.
+docs/import.md describes them. The columns are the fields of events under their own names; other columns are
+ignored, so a trainer's log of `step,time,loss` is a table already. Lines that are events as Holdfast prints
+them are kept unchanged. Tables may be large, so each event is yielded as its line is read.
 """
 
 import csv
@@ -38,19 +38,19 @@ _TYPES: dict[str, type[events.KnownEvent]] = dict(zip(events.KINDS, get_args(eve
 """Each kind's own type: converting to it is many times faster than to the union of all."""
 
 _SIZING = (events.RunStarted, events.GenerationOpened, events.MemberJoined, events.CostRate)
-"""The kinds that tell how many GPUs a run has; a submission only asks for some."""
+"""The kinds that give a run's number of GPUs; a submission only requests some."""
 
 _COLUMNS = frozenset({"time", "kind"}.union(*(kind.__struct_fields__ for kind in _TYPES.values())))
-"""Every column that means something; reading the others would only take time."""
+"""Every column that is used; reading the others would only take time."""
 
 _Row = dict[str, Any]
-"""The fields of one line by their names. It does not leave this module: what leaves is an event."""
+"""The fields of one line by their names. Used only inside this module, which returns events."""
 
 _json_row: msgspec.json.Decoder[_Row] = msgspec.json.Decoder(_Row)
 
 
 def columns(line: str) -> list[str]:
-    """The names in a line of CSV, in lower case; empty where the line is no CSV."""
+    """The names in a line of CSV, in lower case; empty if the line is not CSV."""
     try:
         return [name.strip().lower() for name in _cells(line, _delimiter(line))]
     except ValueError:
@@ -126,11 +126,11 @@ def _require_usable(names: list[str], name: str, options: intake.Options) -> Non
 
 
 def _is_own(row: _Row) -> bool:
-    """Whether this is an event as Holdfast prints it: only then is its id taken for an event's id."""
+    """Whether this is an event as Holdfast prints it: only then is its id the event's id."""
     return bool(row.get("id") and row.get("kind")) and row.get("occurred_ns") not in (None, "")
 
 
-# Logs have stamps of whole seconds, so what ended and what began then often share one: ends come first.
+# Logs have stamps of whole seconds, so ends and beginnings often share one: ends come first.
 _TIE_ORDER: tuple[tuple[str, ...], ...] = (
     ("cost.rate", "reference.declared"),
     ("step.committed",),
@@ -161,11 +161,11 @@ _TIE_ORDER: tuple[tuple[str, ...], ...] = (
 _TIE_RANKS = {kind: rank for rank, kinds in enumerate(_TIE_ORDER) for kind in kinds}
 
 UNFINISHED_NS_MAX = 30 * 86_400 * 10**9
-"""A last line without an end may be half a line; its time is doubted if it is further from the one before."""
+"""A last line without an end may be half a line; its time is refused if it is further from the last one."""
 
 
 class _Table:
-    """The events of a table; when each run in it begins, and for which of them it tells the GPUs."""
+    """The events of a table; when each run in it begins, and for which of them it gives the GPUs."""
 
     def __init__(self, options: intake.Options) -> None:
         self._options = options
@@ -175,7 +175,7 @@ class _Table:
     def told(
         self, lines: intake.Lines, event_in: Callable[[bytes], events.AnyEvent]
     ) -> Iterator[events.AnyEvent]:
-        """The events in the lines, then what the options say about their runs."""
+        """The events in the lines, then the options' facts about their runs."""
         last_ns: int | None = None
         for number, content in lines:
             try:
@@ -209,7 +209,7 @@ class _Table:
         event = _converted(row)
         if not event.run and events.kind_of(event) not in _RUNLESS:
             raise ValueError("run: it is missing, and `--run` is not given")
-        # What two lines say in the same words is one event, so that parts of a log may overlap.
+        # Two equal lines are one event, so that parts of a log may overlap.
         rank, step = _TIE_RANKS[events.kind_of(event)], getattr(event, "step", None) or 0
         own_id = intake.event_id(_SOURCE, event.occurred_ns, events.encode(event), rank=rank, step=step)
         return msgspec.structs.replace(event, id=own_id)

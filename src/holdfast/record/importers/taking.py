@@ -1,4 +1,4 @@
-"""A file or a directory taken into a store, whatever it is: a journal, a known format, or a log of steps."""
+"""Takes a file or a directory into a store: a journal, a known format, or a log of steps."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,11 +17,11 @@ from holdfast.record.store import Ingested, Store
 from holdfast.record.untrusted import printable
 
 StepsIn = Callable[[Path], list[tuple[int, int]]]
-"""The moment and number of each step in a log, or in a tracker's files; none where it is nothing such."""
+"""The moment and number of each step in a log, or in a tracker's files; empty for other files."""
 
 
 class FileResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file brought."""
+    """The result of importing a file."""
 
     file: str
     format: str
@@ -37,7 +37,7 @@ class FileResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """How files go into a store. watched: what is told how far a file was read."""
+    """How files go into a store. watched: a context that is told how far a file was read."""
 
     store: Store
     options: Options
@@ -45,7 +45,7 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     watched: Callable[[Path], AbstractContextManager[Watch | None]]
 
     def take(self, path: Path) -> FileResult:
-        """By its format; a file in none of them may still be a step log, as `--step-log` takes it."""
+        """Import the path by its format; a file of unknown format may still be a step log (`--step-log`)."""
         if is_directory(path):
             return self._take_directory(path)
         try:
@@ -57,7 +57,7 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return self._take_steps(path, shown)
 
     def _take_steps(self, path: Path, shown: list[tuple[int, int]]) -> FileResult:
-        """As a table of them."""
+        """Import the steps as a table."""
         rows = "".join(f"{at_ns},{step}\n" for at_ns, step in shown)
         lines = Lines(BytesIO(f"occurred_ns,step\n{rows}".encode()), str(path))
         reading = table.read_csv(lines, self.options)

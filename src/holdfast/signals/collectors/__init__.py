@@ -1,7 +1,7 @@
-"""Collectors: what no exporter gives, read where it is, as readings under the exporters' own names.
+"""Collectors: readings that no exporter gives, taken at their source, under the exporters' own names.
 
-A collector is asked again and again. What it cannot read of its source becomes a reading with a word; where
-there is no source at all it raises `Unavailable`, and whoever asks goes on with the other collectors.
+A collector is asked again and again. Values that it cannot read become readings with a word; without any
+source it raises `Unavailable`, and the caller goes on with the other collectors.
 """
 
 from typing import Protocol
@@ -11,16 +11,16 @@ from holdfast.signals.frame import Reading
 
 
 class Unavailable(HoldfastError):
-    """A source that gave nothing this time, and why, in one sentence."""
+    """A source that gave nothing this time, with the reason in one sentence."""
 
 
 class Collector(Protocol):
-    """One source of readings. name: as it is told of in messages."""
+    """One source of readings. name: for messages."""
 
     name: str
 
     def collect(self) -> list[Reading]:
-        """What the source shows now; `Unavailable` where it shows nothing. Returns within a bounded time."""
+        """The source's present readings; raises `Unavailable` without any. Returns within a bounded time."""
 
     def close(self) -> None:
-        """Give back what is held of the source."""
+        """Release the source."""

@@ -1,9 +1,9 @@
-"""The latest readings for Prometheus to scrape, by its conventions.
+"""The latest readings for Prometheus to scrape, in its conventions.
 
-A name that Prometheus has no form for (Redfish's readings, whose place is a label `@odata.id`) appears under
-densewatch's. The label `instance` is left out: Prometheus adds its own. Words have no place in an exposition,
-and a collector that fails, or has given nothing for a while, has none of its last readings there: they would
-pass for new ones.
+Names that Prometheus does not allow (Redfish's readings, whose path is a label `@odata.id`) appear under
+densewatch's. The label `instance` is left out: Prometheus adds its own. An exposition has no place for words.
+If a collector fails, or has given nothing for a while, its last readings are left out: they would pass for
+new ones.
 """
 
 import re
@@ -24,9 +24,9 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 
 
 class Exposition(PrometheusCollector):
-    """What is served. Readings are put in by one thread and served by others.
+    """The served readings. One thread puts readings in, others serve them.
 
-    fresh_s: after so long without new ones, readings are too old to be served.
+    fresh_s: after this long without new ones, readings are too old to be served.
     """
 
     def __init__(self, *, fresh_s: float) -> None:
@@ -35,7 +35,7 @@ class Exposition(PrometheusCollector):
         self._readings: dict[str, tuple[float, Sequence[Reading] | None]] = {}
 
     def put(self, collector: str, readings: Sequence[Reading] | None) -> None:
-        """All that a collector shows now; None where it failed."""
+        """Set a collector's present readings; None if it failed."""
         with self._lock:
             self._readings[collector] = time.monotonic(), readings
 
@@ -54,7 +54,7 @@ class Exposition(PrometheusCollector):
 
 
 def families(readings: Iterable[Reading]) -> Iterator[Metric]:
-    """Readings as Prometheus groups them: a metric with its help and type, and all of its series."""
+    """Readings as Prometheus groups them: a metric with its help and type, and all its series."""
     given = list(readings)
     found: dict[str, Metric] = {}
     for reading in [*filter(_has_form, given), *as_densewatch(given)]:
@@ -75,7 +75,7 @@ def _has_form(reading: Reading) -> bool:
 
 
 def _family(name: str) -> Metric:
-    """Only what ends in _total may call itself a counter; of other counters the type is not told."""
+    """Only metrics that end in _total may be counters; for other counters the type is not given."""
     known = describe(name)
     help_text = f"{known.meaning} ({known.unit})" if known.unit else known.meaning
     if known.kind == "counter" and name.endswith(COUNTER_SUFFIX):

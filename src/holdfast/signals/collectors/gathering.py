@@ -1,4 +1,4 @@
-"""The collectors that a node or a site asks for, and what one round of them brings."""
+"""The collectors that a node or a site asks for, and the results of one round."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ UNPROVEN_HINT = "Read /dev/kmsg, the output of dmesg, or that of journalctl --dm
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """What a round brought."""
+    """The results of a round."""
 
     at_ns: int
     outcomes: tuple[RoundOutcome, ...]
@@ -42,12 +42,12 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AskedCollectors(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be read.
+    """What to read.
 
-    host         what this machine is called; None: by its host name
-    infiniband   where the kernel shows its ports; None: none are read
+    host         the name of this machine; None: its host name
+    infiniband   where the kernel shows its ports; None: read no ports
     kernel_log   a path, or STDIN
-    once         everything is read once: of the kernel log all that it has
+    once         read everything once: the whole kernel log
     """
 
     host: str | None = None
@@ -65,7 +65,7 @@ class AskedCollectors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectorSet:
-    """The collectors that were asked for, and what they know beside their readings."""
+    """The requested collectors, and what they know besides their readings."""
 
     def __init__(self, asked: AskedCollectors, clock: Clock, tell: Tell) -> None:
         host = asked.host or socket.gethostname()
@@ -85,12 +85,12 @@ class CollectorSet:
         self.all = [collector for collector in chosen if collector is not None]
         if not self.all:
             raise InputError(
-                "Nothing was asked for.",
+                "No collector was requested.",
                 hint="Name one: --infiniband, --redfish, --nvml, --node, --kernel-log, --slurm or --scrape.",
             )
 
     def gpus(self) -> dict[str, Labels]:
-        """By their PCI addresses, as are the ports."""
+        """The GPUs by PCI address, as are the ports."""
         return self._nvml.gpus() if self._nvml else {}
 
     def ports(self) -> dict[str, str]:
@@ -110,7 +110,7 @@ class CollectorSet:
 
 
 def _pages(urls: Sequence[str], clock: Clock) -> list[ScrapeCollector]:
-    """Pages of one server are told apart by a number: their paths may be secrets."""
+    """The pages to scrape. A number tells pages of one server apart: their paths may be secrets."""
     pages: list[ScrapeCollector] = []
     for url in dict.fromkeys(urls):
         page = ScrapeCollector(url, clock=clock, access=access("SCRAPE"))

@@ -1,8 +1,8 @@
 """This machine through /proc and /sys, under node_exporter's names, units and labels.
 
 For machines without the exporter: pressure, memory, swap, disks, local file systems, connections, fans and
-temperatures. What a kernel does not show is left out. File systems over a network are not asked how full they
-are: one that hangs would hang the collector.
+temperatures. Metrics that a kernel does not show are left out. The space on network file systems is not
+queried: one that hangs would hang the collector.
 """
 
 import os
@@ -26,7 +26,7 @@ PRESSURE = {("some", "waiting"), ("full", "stalled")}
 VMSTAT = ("pswpin", "pswpout", "pgmajfault", "oom_kill")
 MEMORY = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
 DISKS_LEFT_OUT = re.compile(r"(?:z?ram|loop|fd|(?:h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+")
-"""As node_exporter leaves them out: partitions, and what is no disk."""
+"""As in node_exporter: partitions, and devices that are not disks."""
 LOCAL = ("/dev/",)
 DISK_COLUMNS: tuple[tuple[int, str, float], ...] = (
     (0, "reads_completed_total", 1.0),
@@ -38,7 +38,7 @@ DISK_COLUMNS: tuple[tuple[int, str, float], ...] = (
     (9, "io_time_seconds_total", 1 / MS_PER_S),
     (10, "io_time_weighted_seconds_total", 1 / MS_PER_S),
 )
-"""Of a line in /proc/diskstats, after the device's name."""
+"""Columns of a line in /proc/diskstats, after the device's name."""
 _SENSOR = re.compile(r"(?P<sensor>(?:fan|temp)\d+)_input")
 
 
@@ -81,7 +81,8 @@ class HostCollector:
             lines = [line.split() for line in _text(self._proc / "pressure" / what).splitlines()]
             totals = {words[0]: words[-1].partition("total=")[2] for words in lines if words}
             for part, name in sorted(PRESSURE):
-                # Of processors not everything can wait at once: the kernel shows it, node_exporter does not.
+                # For processors the kernel shows `full` too; it means nothing there, and node_exporter leaves
+                # it out.
                 if totals.get(part, "").isdecimal() and (what, part) != ("cpu", "full"):
                     yield f"pressure_{what}_{name}_seconds_total", {}, int(totals[part]) / US_PER_S
 
@@ -133,7 +134,7 @@ class HostCollector:
 
 
 def _text(path: Path) -> str:
-    """Nothing where there is no such file, or none that may be read."""
+    """The contents; empty if the file is missing or unreadable."""
     try:
         with path.open("rb") as file:
             return file.read(FILE_BYTES_MAX).decode("utf-8", "replace")

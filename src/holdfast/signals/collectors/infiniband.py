@@ -1,7 +1,7 @@
 """Ports of InfiniBand and RoCE adapters, from /sys/class/infiniband, under node_exporter's names and units.
 
-What cannot be read, or is no number, becomes a reading with a word in the number's place: a counter that a
-driver refuses to show is news too. Counters that stopped at their width are left as they are.
+Values that cannot be read, or are not numbers, become readings with a word: a counter that a driver refuses
+to show is news too. Counters that stopped at their width are left as they are.
 """
 
 import re
@@ -21,7 +21,7 @@ PREFIX = "node_infiniband_"
 DEVICES_MAX = 64
 PORTS_MAX = 64
 FILE_BYTES_MAX = 256
-"""What is read of a file: the longest real one is a rate with its name."""
+"""The bytes read of a file: the longest real one is a rate with its name."""
 WORD_BYTES = 4
 """The kernel counts data in words of four bytes, whatever the width of the link."""
 BYTES_PER_GIGABIT = 125_000_000
@@ -31,7 +31,7 @@ FOLDERS = msgspec.toml.decode(
     files("holdfast.signals.collectors").joinpath("infiniband.toml").read_bytes(),
     type=dict[str, dict[str, str]],
 )
-"""The files of a port's two folders, and node_exporter's names for what they count."""
+"""The files of a port's two folders, and node_exporter's names for their counters."""
 _STATES = {"state": "state_id", "phys_state": "physical_state_id"}
 _IN_WORDS = {"port_rcv_data", "port_xmit_data"}
 _INFO = {"board_id": "board_id", "fw_ver": "firmware_version", "hca_type": "hca_type"}
@@ -42,7 +42,7 @@ _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) Gb/sec.*", re.ASCII)
 
 
 class InfinibandCollector:
-    """Every port in a tree like /sys/class/infiniband. host: whose ports they are."""
+    """Every port in a tree like /sys/class/infiniband. host: the machine with the ports."""
 
     name = "InfiniBand"
 
@@ -62,7 +62,7 @@ class InfinibandCollector:
         return [reading for device in devices for reading in self._device(device, at_ns)]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: no file stays open."""
 
     def _device(self, device: Path, at_ns: int) -> Iterator[Reading]:
         labels = {"device": device.name, "instance": self._host}
@@ -78,7 +78,7 @@ def ports_by_address(root: Path) -> dict[str, str]:
     for device in _folders(root, DEVICES_MAX) or ():
         try:
             address = pci_address((device / "device").resolve().name)
-        except (OSError, RuntimeError):  # the latter for links that lead in a circle
+        except (OSError, RuntimeError):  # the latter for circular links
             continue
         if address:
             names[address] = device.name
@@ -92,7 +92,7 @@ def _port(port: Path, labels: Labels, at_ns: int) -> Iterator[Reading]:
     for folder, names in FOLDERS.items():
         for file, name in names.items():
             path = port / folder / file
-            # Which counters there are depends on the adapter and its driver.
+            # The set of counters depends on the adapter and its driver.
             if path.exists():
                 scale = WORD_BYTES if file in _IN_WORDS else 1 / MS_PER_SECOND if file == "lifespan" else 1
                 yield _reading(name, labels, at_ns, _text(path), _WHOLE, scale)

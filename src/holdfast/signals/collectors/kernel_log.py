@@ -1,13 +1,14 @@
-"""The kernel log: faults of GPUs, NVSwitches and network adapters, out of every form in which lines come.
+"""The kernel log: faults of GPUs, NVSwitches and network adapters, from every usual form of log lines.
 
-`parse_line` is a pure function of one line and never raises: what a line does not say is None or empty, and a
-line that tells of no fault is an event of source `other`. Read are `dmesg` (seconds since boot, `-T`, `-r`,
+`parse_line` is a pure function of one line and never raises: fields that a line lacks are None or empty, and
+a line without a fault is an event of source `other`. It reads `dmesg` (seconds since boot, `-T`, `-r`,
 `--time-format iso`), `journalctl` (short, short-iso, json), `/dev/kmsg`, syslog of either kind, and the
 fabric manager's own log.
 
-A fault counts only where the form of its line proves who wrote it: the kernel's facility or transport, the
-form of `dmesg`, or that of the fabric manager's log. A tag proves nothing: any user can set it, with `logger
--t kernel`. Continued lines are indented wherever messages may have several, so an indented line is nobody's.
+A fault counts only if the form of its line proves its writer: the kernel's facility or transport, the form of
+`dmesg`, or that of the fabric manager's log. A tag proves nothing: any user can set it, with `logger -t
+kernel`. In formats with multi-line messages continuation lines are indented, so an indented line proves
+nothing either.
 """
 
 import re
@@ -20,30 +21,30 @@ import msgspec
 from holdfast.record import kernel
 
 FUTURE_MAX = timedelta(days=1)
-"""How far ahead of us a clock may be before a date without a year is taken for one of the year before."""
+"""How far ahead of ours a clock may be before a date without a year is taken for one of the year before."""
 
 FABRIC_MANAGER_UNIT = "nvidia-fabricmanager.service"
 
 Source = Literal["xid", "sxid", "mlx5", "other"]
 Recovery = Literal["none", "reset-gpu", "reboot", "drain-p2p", "drain-and-reset", "unknown"]
-"""What XID 154 says is to be done; NVML numbers them from 0 on in this order."""
+"""The action that XID 154 names; NVML numbers them from 0 on in this order."""
 _RECOVERIES: tuple[Recovery, ...] = ("none", "reset-gpu", "reboot", "drain-p2p", "drain-and-reset")
 
 
 class KernelEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of the log.
 
-    at_ns     when, since 1970; None where the line does not say
+    at_ns     when, since 1970; None if the line does not say
     uptime_s  when, since the boot of that machine
-    host      whose line, where it says so
+    host      the machine, if the line names it
     code      the XID or SXID
-    sign      of an mlx5 line: which of the known complaints it is
+    sign      for an mlx5 line: which of the known messages it is
     device    the PCI address of the GPU, switch or adapter: `0000:9b:00.0`
-    fatal     what the line says about it: NVSwitch and NVLink errors do
-    pid, process  who used the GPU
-    link      the NVLink, where one is named
-    recovery  of XID 154: what the driver says is to be done
-    is_unproven  of source `other`: it reads like a fault, and anybody may have written it
+    fatal     whether the line says so: NVSwitch and NVLink errors do
+    pid, process  the user of the GPU
+    link      the NVLink, if one is named
+    recovery  for XID 154: the action that the driver names
+    is_unproven  for source `other`: it reads like a fault, but any user may have written it
     """
 
     source: Source
@@ -66,7 +67,7 @@ Writer = Literal["kernel", "fabric manager", "anybody"]
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands before the text of a line. by: who has written it, as far as that is proven."""
+    """What stands before the text of a line. by: its writer, as far as that is proven."""
 
     text: str
     by: Writer = "anybody"
@@ -76,9 +77,9 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_line(line: str | bytes, *, now_ns: int | None = None, zone: tzinfo | None = UTC) -> KernelEvent:
-    """What the line says.
+    """Parse a line.
 
-    now_ns: about when it was read, which gives syslog's dates their year. zone: of times that name none; None
+    now_ns: about when it was read, which gives syslog's dates their year. zone: of times without one; None
     for this machine's own.
     """
     text = line[: kernel.LINE_BYTES_MAX]
@@ -93,11 +94,11 @@ def parse_line(line: str | bytes, *, now_ns: int | None = None, zone: tzinfo | N
     return msgspec.structs.replace(_event(head, source="other"), is_unproven=event is not None)
 
 
-# Heads: each form has one pattern and one reader, and the first that fits is used.
+# Headers: each form has one pattern and one reader, and the first that fits is used.
 
 
 class _Reckoning(msgspec.Struct, frozen=True, kw_only=True):
-    """What turns a date that leaves something out into a time."""
+    """What turns an incomplete date into a time."""
 
     now_ns: int | None
     zone: tzinfo | None
@@ -163,7 +164,7 @@ def _iso_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
     )
     if at_ns is not None:
         at_ns += int((fraction or "").ljust(9, "0"))
-    if point == ",":  # as dmesg writes it, and nobody else
+    if point == ",":  # only dmesg writes a comma
         return _Head(text=rest, at_ns=at_ns, by="kernel")
     return _tagged(rest, at_ns)
 
@@ -183,8 +184,8 @@ _HEADS: tuple[tuple["re.Pattern[str]", _Reader], ...] = (
 
 
 def _tagged(rest: str, at_ns: int | None, priority: str | None = None) -> _Head:
-    """What stands behind a date: host and program, and sometimes the uptime as well. It is the kernel's where
-    both say so, the tag and the facility, which daemons let no program but the kernel use.
+    """The text behind a date: host and program, and sometimes the uptime as well. It is the kernel's if both
+    say so, the tag and the facility, which daemons let no program but the kernel use.
     """
     tagged = _TAGGED.fullmatch(rest)
     host, tag, text = tagged.groups() if tagged else ("", "", rest)
@@ -197,8 +198,8 @@ def _tagged(rest: str, at_ns: int | None, priority: str | None = None) -> _Head:
 
 
 class _JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Of `journalctl -o json`. A message that is no text comes as a list of its bytes. What begins with `_`
-    is journald's own word: nobody who logs can set it.
+    """From `journalctl -o json`. A message that is not text comes as a list of its bytes. Fields that begin
+    with `_` are journald's own: no program that logs can set them.
     """
 
     transport: str = msgspec.field(name="_TRANSPORT", default="")
@@ -246,12 +247,12 @@ def _date_ns(text: str, reckoning: _Reckoning) -> int | None:
 
 
 def _yearless_ns(text: str, reckoning: _Reckoning) -> int | None:
-    """Syslog leaves the year out: it is the last one in which that date was not still to come."""
+    """Syslog leaves out the year: take the last one in which the date was not in the future."""
     if reckoning.now_ns is None:
         return None
     now = datetime.fromtimestamp(reckoning.now_ns / 1e9, UTC)
     latest_ns = int((now + FUTURE_MAX).timestamp() * 1e9)
-    # Four years hold a 29th of February.
+    # Four years contain a 29th of February.
     years = (_date_ns(f"{now.year + 1 - back:04} {text}", reckoning) for back in range(6))
     return next((at_ns for at_ns in years if at_ns is not None and at_ns <= latest_ns), None)
 
@@ -286,7 +287,7 @@ _MLX5_SIGNS: tuple[tuple[str, "re.Pattern[str]"], ...] = (
 )
 
 NVLINK_XIDS = frozenset({74, *range(144, 151)})
-"""XIDs of NVLinks: whether one is fatal, and on which link, is in its text."""
+"""XIDs of NVLinks: their text says whether one is fatal, and on which link."""
 RECOVERY_XID = 154
 
 
@@ -357,7 +358,7 @@ def _fatal(text: str) -> bool | None:
 
 
 def _link(text: str) -> int | None:
-    """-1 in the driver's text means that it is about no one link."""
+    """-1 in the driver's text means no particular link."""
     found = _LINK.search(text)
     return int(found[1]) if found and found[1] != "-1" else None
 

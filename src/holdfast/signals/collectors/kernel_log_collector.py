@@ -1,6 +1,6 @@
-"""Faults of the kernel log as they come, and XIDs counted as dcgm-exporter counts them.
+"""Faults from the kernel log as they come, and XIDs counted as dcgm-exporter counts them.
 
-The log may be a file that is rotated, /dev/kmsg, or what comes on stdin.
+The log may be a file that is rotated, /dev/kmsg, or stdin.
 """
 
 import errno
@@ -24,9 +24,9 @@ from holdfast.signals.frame import Labels, Reading
 CHUNK_BYTES = 64 * 1024
 """At once; more than a record of /dev/kmsg may have, which comes whole or not at all."""
 READ_BYTES_MAX = 16 * 1024 * 1024
-"""In one look at a log that is followed; what is left is read in the next."""
+"""In one look at a followed log; the rest is read in the next."""
 OVERRUNS_MAX = 100
-"""How often in a row the kernel may overwrite what is about to be read before the next look has its turn."""
+"""How often in a row the kernel may overwrite the next record before the next look has its turn."""
 STDIN = 0
 _NOTHING_YET = (errno.EAGAIN, errno.EWOULDBLOCK)
 
@@ -40,7 +40,7 @@ class LogFollower:
         self._rest = b""
 
     def all_lines(self) -> Iterator[bytes]:
-        """To the end, with a last line that is not finished; waits for what stdin has still to say."""
+        """All lines to the end, including an unfinished last one; waits until stdin ends."""
         while chunk := self._chunk():
             yield from self._split(chunk)
         if self._rest:
@@ -48,7 +48,7 @@ class LogFollower:
             self._rest = b""
 
     def new_lines(self) -> Iterator[bytes]:
-        """What is new and whole; at most `READ_BYTES_MAX` of it, and waiting for nothing."""
+        """New complete lines, at most `READ_BYTES_MAX`, without waiting."""
         read_bytes = 0
         while read_bytes < READ_BYTES_MAX and self._has_more():
             chunk = self._chunk()
@@ -64,7 +64,7 @@ class LogFollower:
             self._descriptor = None
 
     def _has_more(self) -> bool:
-        """A file is always ready to be read, and then gives nothing at its end."""
+        """A file is always ready to be read, and gives nothing at its end."""
         return bool(select.select([self._open()], [], [], 0)[0])
 
     def _open(self) -> int:
@@ -84,7 +84,7 @@ class LogFollower:
             try:
                 return os.read(self._open(), CHUNK_BYTES)
             except OSError as error:
-                # The kernel has overwritten what was next: it goes on with the oldest record there is.
+                # The kernel has overwritten the next record: continue with the oldest one left.
                 if error.errno == errno.EPIPE:
                     continue
                 if error.errno in _NOTHING_YET:
@@ -96,14 +96,14 @@ class LogFollower:
 
     def _split(self, chunk: bytes) -> Iterator[bytes]:
         *whole, rest = (self._rest + chunk).split(b"\n")
-        # Of a line without an end no more is kept than is ever read of it.
+        # Of a line without an end, keep no more than is ever parsed.
         self._rest = rest[:LINE_BYTES_MAX]
         yield from whole
 
     def _at_end(self) -> None:
-        """Look whether there will be more, here or in a file that has taken this one's name."""
+        """Check whether there may be more, here or in a new file under this name."""
         if self._path is None:
-            raise Unavailable("The kernel log on stdin has ended.", hint="Is what wrote it still running?")
+            raise Unavailable("The kernel log on stdin has ended.", hint="Is its writer still running?")
         here = os.fstat(self._open())
         if not stat.S_ISREG(here.st_mode):
             return
@@ -120,22 +120,22 @@ class LogFollower:
 
 XID_METRIC = "DCGM_EXP_XID_ERRORS_COUNT"
 WINDOW_MS = 300_000
-"""The exporter's own default: how long an XID is counted."""
+"""How long an XID is counted: the exporter's own default."""
 COUNTED_MAX = 10_000
-"""XIDs that are counted at once: a storm beyond it is counted as this many."""
+"""XIDs counted at once: a larger storm is counted as this many."""
 SERIES_MAX = 1_000
 EVENTS_MAX = 10_000
-"""Faults that wait to be fetched; the oldest are let go."""
+"""Faults that wait to be fetched; beyond this the oldest are dropped."""
 OWN_LOG = Path("/dev/kmsg")
 
 
 class KernelLogCollector:
-    """Reads a log from its beginning on.
+    """Reads a log from its beginning.
 
-    host      whose log it is, where a line does not say
-    gpus      what labels a GPU has, by PCI address; asked at each look, as it may be known only later
-    whole     read to the end and count everything, not only what is recent
-    unproven  how many lines read like faults and were left out, because anybody may have written them
+    host      the machine of lines that do not name it
+    gpus      the labels of GPUs by PCI address; called at each look, as they may be known only later
+    whole     read to the end and count everything, not only recent lines
+    unproven  lines that read like faults but were left out, because any user may have written them
     """
 
     name = "kernel log"
@@ -154,7 +154,7 @@ class KernelLogCollector:
         self._host = host
         self._gpus = gpus
         self._whole = whole
-        # The kernel stamps its records with the time since the boot, which is known for this machine only.
+        # The kernel stamps its records with the time since boot, which is known for this machine only.
         self._boot_ns = clock.wall_ns() - time.monotonic_ns() if path == OWN_LOG else None
         self._recent: deque[tuple[int, _Series]] = deque(maxlen=COUNTED_MAX)
         self._series: dict[_Series, None] = {}
@@ -168,15 +168,15 @@ class KernelLogCollector:
         return self._counts(now_ns)
 
     def take_events(self) -> list[KernelEvent]:
-        """The faults since the last call, each with its time and host as far as they are known."""
-        # One by one: a look that takes longer than its round adds some meanwhile.
+        """The faults since the last call, each with its time and host as far as known."""
+        # One by one: a look that takes longer than its round may add some in the meantime.
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def close(self) -> None:
         self._follower.close()
 
     def _take(self, lines: Iterable[bytes], now_ns: int) -> None:
-        # A log that is followed is this machine's; one that is read whole may be anybody's.
+        # A followed log is this machine's; a log that is read whole may come from elsewhere.
         zone = UTC if self._whole else None
         for line in lines:
             event = parse_line(line, now_ns=now_ns, zone=zone)
@@ -198,7 +198,7 @@ class KernelLogCollector:
         return msgspec.structs.replace(event, at_ns=at_ns, host=event.host or self._host)
 
     def _counts(self, now_ns: int) -> list[Reading]:
-        """One for each XID of each GPU that was ever seen; 0 once it is past the window."""
+        """One for each XID of each GPU so far; 0 once it is past the window."""
         oldest_ns = 0 if self._whole else now_ns - WINDOW_MS * 10**6
         counts = Counter(series for at_ns, series in self._recent if at_ns >= oldest_ns)
         gpus = self._gpus()
@@ -221,7 +221,7 @@ class _Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _gpu_labels(series: _Series, gpus: Mapping[str, Labels]) -> Labels:
-    """As the exporter names the GPU, where it is known which one has that address."""
+    """The exporter's labels of the GPU, if the GPU at that address is known."""
     known = gpus.get(series.device)
     if known is not None:
         return dict(known)

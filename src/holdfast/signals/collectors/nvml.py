@@ -1,7 +1,7 @@
 """GPUs through NVIDIA's management library, under dcgm-exporter's names, units and labels.
 
-So that a machine without the exporter is seen as well. What a GPU, its driver or the binding in use does not
-tell is left out.
+This covers machines without the exporter. Values that a GPU, its driver or the binding in use does not
+provide are left out.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,22 +28,22 @@ CLOCK_EVENTS = {
     0x80: "hw_power_brake",
     0x100: "display_clocks",
 }
-"""Why a clock is low, by the bit that says so, as dcgm-exporter calls them."""
+"""Reasons for a low clock, by bit, under dcgm-exporter's names."""
 TRANSFERS_PER_SECOND = {1: 2.5e9, 2: 5e9, 3: 8e9, 4: 16e9, 5: 32e9, 6: 64e9}
 """Of a PCIe lane, by generation."""
 
 _UNION_PARTS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Which part of NVML's union holds a field's value, by the type it names."""
+"""Which part of NVML's union holds a field's value, by the type that it names."""
 
 Library = Any
-"""`pynvml`, which has no types, or what answers as it does."""
+"""`pynvml`, which has no types, or a substitute."""
 Ask = Callable[[Library, Any], float | None]
 Asked = tuple[str, Ask]
-"""A metric, and how the library is asked for it about one GPU."""
+"""A metric, and the library call that reads it for one GPU."""
 
 
 def _field(identity: str) -> Ask:
-    """A value that has no function of its own."""
+    """A value without a function of its own."""
 
     def ask(nvml: Library, gpu: Any) -> float | None:
         answer = nvml.nvmlDeviceGetFieldValues(gpu, [getattr(nvml, identity)])[0]
@@ -67,7 +67,7 @@ def _ecc(error: str, counter: str) -> Ask:
 
 
 def _remapped(index: int) -> Ask:
-    """Of corrected errors, of others, whether some wait for a reset, whether one failed."""
+    """0: rows remapped for corrected errors; 1: for others; 2: whether some wait for a reset; 3: failures."""
     return lambda nvml, gpu: float(nvml.nvmlDeviceGetRemappedRows(gpu)[index])
 
 
@@ -159,7 +159,7 @@ class NvmlCollector:
             count = min(nvml.nvmlDeviceGetCount(), GPUS_MAX)
         except nvml.NVMLError as error:
             self.close()
-            raise Unavailable(f"NVML does not say which GPUs there are: {error}.") from None
+            raise Unavailable(f"NVML cannot list the GPUs: {error}.") from None
         return [reading for index in range(count) for reading in self._gpu(nvml, index, at_ns)]
 
     def gpus(self) -> dict[str, Labels]:
@@ -180,7 +180,7 @@ class NvmlCollector:
             except self._library.NVMLError as error:
                 raise Unavailable(
                     f"This machine has no GPU that NVML can see: {error}.",
-                    hint="`nvidia-smi` would say the same; is the driver loaded?",
+                    hint="Try `nvidia-smi`; is the driver loaded?",
                 ) from None
             self._begun = True
         return self._library
@@ -190,7 +190,7 @@ class NvmlCollector:
             gpu = nvml.nvmlDeviceGetHandleByIndex(index)
             labels, address = _labels(nvml, gpu, index, self._host)
         except nvml.NVMLError as error:
-            # A GPU that fell off the bus cannot even be asked for its name; it is known by its number alone.
+            # A GPU that fell off the bus does not even give its name; only its number is known.
             labels = {"gpu": str(index), "hostname": self._host, "instance": self._host}
             yield _reading(PREFIX + "SM_CLOCK", labels, at_ns, None, word=str(error))
             return
@@ -205,7 +205,7 @@ class NvmlCollector:
 
 
 def _labels(nvml: Library, gpu: Any, index: int, host: str) -> tuple[Labels, str]:
-    """As dcgm-exporter has them, and the PCI address in our form."""
+    """The labels as in dcgm-exporter, and the PCI address in our form."""
     bus = _text(nvml.nvmlDeviceGetPciInfo(gpu).busId)
     labels = {
         "gpu": str(index),
@@ -225,7 +225,7 @@ def _text(answer: str | bytes) -> str:
 
 
 def _clock_events(nvml: Library, gpu: Any, labels: Labels, at_ns: int) -> Iterator[Reading]:
-    """1 for each reason for a low clock that holds now, 0 for the others."""
+    """1 for each present reason for a low clock, 0 for the others."""
     reasons = _answer(nvml, gpu, lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
     if reasons is None:
         return
@@ -244,7 +244,7 @@ def _link(nvml: Library, gpu: Any, address: str, host: str, at_ns: int) -> Itera
 
 
 def _answer(nvml: Library, gpu: Any, ask: Ask) -> float | None:
-    """None where this GPU, its driver or this version of the binding does not know."""
+    """None if this GPU, its driver or this version of the binding does not know."""
     try:
         return ask(nvml, gpu)
     except (nvml.NVMLError, AttributeError, IndexError):

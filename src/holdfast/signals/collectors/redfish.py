@@ -1,7 +1,7 @@
-"""Cooling distribution units and power shelves over Redfish: what they measure, under Redfish's own names.
+"""Cooling distribution units and power shelves over Redfish: their readings, under Redfish's own names.
 
 A unit is walked from /redfish/v1/ThermalEquipment down: coolant connectors, pumps, filters, reservoirs and
-leak detectors. Readings that are no number (`"Null"`, `"Out of range"`, null) are kept as words.
+leak detectors. Readings that are not numbers (`"Null"`, `"Out of range"`, null) are kept as words.
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from holdfast.topology.names import unit_name
 MEMBERS_MAX = 64
 WORD_CHARS_MAX = 80
 VALUE_MAX = 1e30
-"""No quantity that a cooling unit measures comes near; what is beyond is no number but a fault."""
+"""No quantity of a cooling unit comes near; a larger value is a fault, not a number."""
 
 CONNECTORS = {"primary": "PrimaryCoolantConnectors", "secondary": "SecondaryCoolantConnectors"}
-"""By the side that the label `side` names: the water of the facility, and the coolant of the racks."""
+"""By the value of the label `side`: the water of the facility, and the coolant of the racks."""
 CONNECTOR_PROPERTIES = (
     *("FlowLitersPerMinute", "RatedFlowLitersPerMinute"),
     *("SupplyTemperatureCelsius", "ReturnTemperatureCelsius", "DeltaTemperatureCelsius"),
@@ -39,7 +39,7 @@ HEALTH = {"OK": 1.0, "Warning": 2.0, "Critical": 3.0}
 
 
 class CoolingLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A unit's connector and a chassis that it cools, both by their place in the service."""
+    """A unit's connector and a chassis that it cools, both by their path in the service."""
 
     cdu: str
     connector: str
@@ -47,7 +47,7 @@ class CoolingLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RedfishCollector:
-    """One service, with all of its units and shelves."""
+    """One service, with all its units and shelves."""
 
     def __init__(self, service: Service, *, clock: Clock) -> None:
         self.name = service.title
@@ -79,7 +79,7 @@ class RedfishCollector:
         if not readings:
             raise Unavailable(
                 f"{self.name} has no cooling unit and no power shelf that could be read.",
-                hint="They are looked for under ThermalEquipment/CDUs and PowerEquipment/PowerShelves.",
+                hint="Holdfast looks under ThermalEquipment/CDUs and PowerEquipment/PowerShelves.",
             )
         self._links = tuple(links)
         return readings
@@ -91,14 +91,14 @@ class RedfishCollector:
 
 
 def is_facility_water(reading: Reading) -> bool:
-    """Of a connector on the primary side: it is no coolant of a rack, and must not be compared with one."""
+    """Whether it is from a primary connector: facility water must not be compared with a rack's coolant."""
     return reading.labels.get("side") == "primary"
 
 
 def as_densewatch(readings: list[Reading]) -> list[Reading]:
-    """The same under densewatch's names, for Prometheus, which has no room for Redfish's: one value a unit.
+    """The same under densewatch's names, for Prometheus, which cannot hold Redfish's: one value a unit.
 
-    Flows and heat of its connectors to the racks add up; temperatures and pump speeds are means. Where one of
+    Flow and heat of its connectors to the racks add up; temperatures and pump speeds are means. If one of
     them is a word, the unit has no value.
     """
     parts: dict[tuple[str, str], list[Reading]] = {}
@@ -150,7 +150,7 @@ def _collection(walk: Walk, link: object) -> list[Resource]:
 
 
 class _Unit:
-    """One cooling distribution unit and what it is made of."""
+    """One cooling distribution unit and its parts."""
 
     def __init__(self, walk: Walk, resource: Resource, cdu: str, at_ns: int) -> None:
         self._walk = walk

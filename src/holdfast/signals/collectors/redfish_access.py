@@ -1,4 +1,4 @@
-"""How the verbs are told of a Redfish service: `cdu-0000=https://10.0.0.7`, or the URL alone."""
+"""Parse a Redfish service from the command line: `cdu-0000=https://10.0.0.7`, or the URL alone."""
 
 from holdfast.signals.collectors.redfish_service import Service
 from holdfast.signals.credentials import secret, spelled_out

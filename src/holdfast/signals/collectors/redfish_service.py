@@ -1,4 +1,4 @@
-"""A Redfish service as it is reached and walked, whatever is looked for in it.
+"""Reach and walk a Redfish service, for any purpose.
 
 A service is not trusted to be short or free of circles: requests, bytes and time are bounded, no link is
 followed twice, and none that leads out of the service.
@@ -19,7 +19,7 @@ from holdfast.signals.collectors import Unavailable
 REQUEST_TIMEOUT_S = 5.0
 """For a whole answer, also at login and logout."""
 WALK_S_MAX = 30.0
-"""For all of a service; a unit has a dozen resources, and slow ones answer in tenths of a second."""
+"""For a whole service; a unit has a dozen resources, and slow ones answer in tenths of a second."""
 REQUESTS_MAX = 500
 BODY_BYTES_MAX = 1024 * 1024
 
@@ -28,16 +28,16 @@ SESSIONS = f"{ROOT}/SessionService/Sessions"
 
 _JSON = {"Content-Type": "application/json"}
 Resource = dict[str, Any]
-"""Whatever a service sent; nothing about it is taken for granted."""
+"""Whatever a service sent; nothing about it is assumed."""
 Found = TypeVar("Found")
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """A Redfish service and how it is reached.
+    """A Redfish service and how to reach it.
 
-    name      what its unit is called in the topology; without one, a unit is called by its `Id`
+    name      the name of its unit in the topology; without one, a unit is called by its `Id`
     session   log in and use a token, instead of sending the password with every request
-    verify    whether its certificate must be good; authority: a file of those that may vouch for it
+    verify    whether its certificate must be valid; authority: a file of the authorities to trust
     """
 
     url: str
@@ -50,12 +50,12 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What it is called in messages; two services of one host are told apart by their ports."""
+        """Its name in messages; ports tell two services of one host apart."""
         return f"Redfish at {self.name or http_client.shown(self.url).partition('://')[2]}"
 
 
 class RedfishConnection:
-    """The way to one service, opened when it is first needed and again after a refusal."""
+    """The connection to one service, opened when first needed and again after a refusal."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -64,13 +64,13 @@ class RedfishConnection:
         self._token: dict[str, str] = {}
 
     def read(self, look: Callable[["Walk"], Found]) -> Found:
-        """What `look` finds on a walk of its own; `Unavailable` where the service gives nothing."""
+        """What `look` finds on a new walk; raises `Unavailable` if the service gives nothing."""
         try:
             return look(self._walk())
         except _Refused:
             self.close()
         if self._service.session:
-            # A token runs out after some time without a request, or when the service starts anew.
+            # A token expires after some time without a request, or when the service restarts.
             with suppress(_Refused):
                 return look(self._walk())
             self.close()
@@ -86,7 +86,7 @@ class RedfishConnection:
         if client is None:
             return
         if session and session.startswith(ROOT):
-            # It forgets the session by itself too, but later.
+            # The service would also forget the session by itself, but later.
             with suppress(http_client.Failed):
                 client.ask("DELETE", session, headers=self._token)
         client.close()
@@ -102,7 +102,7 @@ class RedfishConnection:
                 access=http_client.Access(
                     headers={"Accept": "application/json", "OData-Version": "4.0"}, **signed
                 ),
-                # A proxy for the outside has no way to a cooling unit.
+                # A proxy to the outside has no way to a cooling unit.
                 manners=http_client.Manners(verify=_verification(service)),
             )
         if self._service.session and self._session is None:
@@ -133,9 +133,9 @@ class Walk:
         self._deadline_s = time.monotonic() + WALK_S_MAX
 
     def get(self, link: object) -> Resource | None:
-        """The resource; None where the link is none, leads in a circle, or the service does not have it.
+        """The resource; None if the link is not one, leads in a circle, or the service does not have it.
 
-        What it cannot give is told as `{"@odata.id": ..., "error": ...}`.
+        A resource that the service cannot give is returned as `{"@odata.id": ..., "error": ...}`.
         """
         path = link.get("@odata.id") if isinstance(link, dict) else link
         if not isinstance(path, str) or not path.startswith(ROOT) or path in self._seen:
@@ -179,7 +179,7 @@ def _verification(service: Service) -> ssl.SSLContext | bool:
         return ssl.create_default_context(cafile=service.authority)
     except (OSError, ssl.SSLError):
         raise Unavailable(
-            f"The certificates in {service.authority} cannot be used.", hint="A file in PEM format is wanted."
+            f"Cannot use the certificates in {service.authority}.", hint="Give a file in PEM format."
         ) from None
 
 

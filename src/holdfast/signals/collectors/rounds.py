@@ -1,7 +1,7 @@
-"""Rounds: every collector is asked at the same time, and none can hold up or end the others.
+"""Rounds: all collectors are asked at the same time, and none can hold up or end the others.
 
-A collector that is still at work when its round is over is left to it and asked again when it is done. What
-it fails with is told once, until it fails differently or works again.
+A collector that is still at work when its round is over may go on, and is asked again when it is done. Its
+failure is reported once, until it fails differently or works again.
 """
 
 import threading
@@ -16,14 +16,14 @@ from holdfast.signals.collectors import Collector
 from holdfast.signals.frame import Reading
 
 CLOSE_S_MAX = 8.0
-"""For all collectors together: a logout of each, with room for a machine that is busy."""
+"""For all collectors together: a logout of each, with room for a busy machine."""
 
 Tell = Callable[[str, str], None]
-"""Tells a person a sentence and a hint."""
+"""Shows a person a sentence and a hint."""
 
 
 class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a collector gave in a round. readings: None where it failed, for the reason in `problem`."""
+    """The result of a collector in a round. readings: None if it failed, for the reason in `problem`."""
 
     collector: str
     readings: tuple[Reading, ...] | None
@@ -38,7 +38,7 @@ class Rounds:
         self._tell = tell
 
     def play(self, wait_s: float | None) -> list[RoundOutcome]:
-        """One round: what came of it within this time; None to wait for all, each of which has its bounds."""
+        """One round: the results within this time; None waits for all, each of which has its own bounds."""
         for slot in self._slots:
             slot.begin()
         deadline_s = None if wait_s is None else time.monotonic() + wait_s
@@ -50,7 +50,7 @@ class Rounds:
         return outcomes
 
     def close(self) -> None:
-        """Have every collector give back what it holds, all at once; who takes too long is left."""
+        """Have every collector release its source, all at once; slow ones are left behind."""
         closing = [threading.Thread(target=slot.close, daemon=True) for slot in self._slots]
         deadline_s = time.monotonic() + CLOSE_S_MAX
         for thread in closing:
@@ -71,7 +71,7 @@ class _Slot:
 
     def begin(self) -> None:
         if self._thread is None:
-            # A daemon: nobody who wants to leave has to wait for a source that does not answer.
+            # A daemon: the process can end without waiting for a source that does not answer.
             self._thread = threading.Thread(target=self._work, name=self._collector.name, daemon=True)
             self._thread.start()
 
@@ -80,7 +80,7 @@ class _Slot:
             self._thread.join(seconds)
 
     def take(self) -> RoundOutcome | None:
-        """What it gave; None while it is at work."""
+        """Its result; None while it is at work."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread = None
@@ -99,7 +99,7 @@ class _Slot:
         self._told = problem.sentence if problem else ""
 
     def close(self) -> None:
-        with suppress(Exception):  # It may be at work; what it still does is lost with the process.
+        with suppress(Exception):  # It may be at work; that work is lost with the process.
             self._collector.close()
 
     def _work(self) -> None:
@@ -108,6 +108,6 @@ class _Slot:
             readings = self._collector.collect()
         except HoldfastError as error:
             problem = error
-        except Exception as error:  # a defect of ours: it is told, and the other collectors go on
+        except Exception as error:  # a defect of ours: report it, and let the other collectors go on
             problem = HoldfastError(f"{self._collector.name} failed: {type(error).__name__}: {error}.")
         self._readings, self._problem = readings, problem

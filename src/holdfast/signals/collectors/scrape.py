@@ -1,4 +1,4 @@
-"""Anything that is exported for Prometheus, read without one: a run's own times, a node exporter's."""
+"""Read a page exported for Prometheus without a Prometheus: a run's own times, a node exporter's."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from holdfast.signals.collectors import Unavailable
 from holdfast.signals.frame import Reading
 
 WAIT_S = 5.0
-"""For the whole page: an exporter that drips is one that fails."""
+"""For the whole page: an exporter that drips counts as failed."""
 BYTES_MAX = 64 << 20
 """The exporters of a large node show a few megabytes."""
 
@@ -20,9 +20,9 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class ScrapeCollector:
-    """What one exporter shows, with its host and port as `instance`, as Prometheus would add them.
+    """The metrics of one exporter, with its host and port as `instance`, as Prometheus would add them.
 
-    place: its server, without what may be a secret in the URL
+    place: its server, without the parts of the URL that may be secret
     """
 
     def __init__(self, url: str, *, clock: Clock, access: http_client.Access = http_client.ANONYMOUS) -> None:

@@ -1,7 +1,7 @@
-"""Slurm: how many nodes are in which state, which are drained and why, whose jobs are where, what is planned.
+"""Slurm: how many nodes are in which state, which are drained and why, where jobs run, what is planned.
 
-Slurm's commands are asked for lines of our own form, which every version prints alike (its JSON has changed
-from one to the next). Each has a time limit: without its controller a command would wait for minutes.
+Slurm's commands print lines in our own format, which is the same in every version (its JSON has changed
+between versions). Each has a time limit: without its controller a command would wait for minutes.
 """
 
 import os
@@ -34,13 +34,13 @@ STATES = (
     ("resv", ("resv", "reserved", "planned")),
     ("idle", ("idle",)),
 )
-"""How vpenso's exporter calls a state, and how the words of `sinfo` for it begin; the first that fits."""
+"""The names of states in vpenso's exporter, and how `sinfo`'s words for them begin; the first that fits."""
 SUFFIXES = "*~#!%$@^-+"
 """What `sinfo` appends to a state, such as * for a node that does not answer."""
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as Slurm sees it. state: in its own word; answers: whether it does."""
+    """A node as Slurm sees it. state: Slurm's word; answers: whether the node responds."""
 
     node: str
     state: str
@@ -57,7 +57,7 @@ class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MaintenanceWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """A reservation for maintenance: what happens on these nodes meanwhile is planned."""
+    """A reservation for maintenance: events on these nodes during it are planned."""
 
     name: str
     start_ns: int
@@ -72,7 +72,7 @@ class SlurmView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlurmCollector:
-    """Asks the Slurm that this machine's commands reach."""
+    """Queries Slurm through this machine's commands."""
 
     name = "Slurm"
 
@@ -94,20 +94,20 @@ class SlurmCollector:
         ]
 
     def view(self) -> SlurmView:
-        """What the last reading saw."""
+        """The result of the last reading."""
         return self._view
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: no connection stays open."""
 
 
 def state_name(state: str) -> str:
-    """The exporter's name for a state of `sinfo`; empty for one that is not known."""
+    """The exporter's name for a state of `sinfo`; empty for an unknown one."""
     return next((name for name, starts in STATES if state.startswith(starts)), "")
 
 
 def parse_nodes(text: str) -> tuple[NodeState, ...]:
-    """Of lines `node|state|reason`. A node has a line for each of its partitions, and counts once."""
+    """From lines `node|state|reason`. A node has a line for each of its partitions, and counts once."""
     nodes: dict[str, NodeState] = {}
     for line in text.splitlines():
         node, state, reason = (*line.split("|", 2), "", "")[:3]
@@ -120,14 +120,14 @@ def parse_nodes(text: str) -> tuple[NodeState, ...]:
 
 
 def parse_jobs(text: str) -> tuple[JobPlacement, ...]:
-    """Of lines `job|nodes|name`; a job that has no nodes is left out."""
+    """From lines `job|nodes|name`; a job without nodes is left out."""
     lines = (line.split("|", 2) for line in text.splitlines() if line.count("|") > 1)
     placed = ((job.strip(), name, node_names(nodes)) for job, nodes, name in lines)
     return tuple(JobPlacement(job=job, name=name, nodes=nodes) for job, name, nodes in placed if nodes)
 
 
 def parse_reservations(text: str) -> tuple[MaintenanceWindow, ...]:
-    """Those for maintenance, of `scontrol --oneliner show reservation` with times in UTC."""
+    """Those for maintenance, from `scontrol --oneliner show reservation` with times in UTC."""
     return tuple(window for line in text.splitlines() if (window := _window(line)) is not None)
 
 
@@ -145,7 +145,7 @@ def _window(line: str) -> MaintenanceWindow | None:
 
 
 def node_names(hostlist: str) -> tuple[str, ...]:
-    """None where it is empty, or not a list of hosts."""
+    """The names; none if the text is empty, or not a list of hosts."""
     try:
         return tuple(expand(hostlist)) if hostlist and hostlist != "(null)" else ()
     except InputError:
@@ -153,7 +153,7 @@ def node_names(hostlist: str) -> tuple[str, ...]:
 
 
 def time_ns(text: str) -> int | None:
-    """A time in UTC, as Slurm writes it."""
+    """A time in UTC, in Slurm's format."""
     try:
         return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND_NS
     except ValueError:
@@ -161,7 +161,7 @@ def time_ns(text: str) -> int | None:
 
 
 def ask(*command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-    """What the command prints, with all times in UTC."""
+    """The output of the command, with all times in UTC."""
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""Readings on their way into the store of signals, which may take none for a while."""
+"""Readings on their way into the signal store, which may refuse them for a while."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,17 +12,18 @@ from holdfast.signals.frame import Reading
 from holdfast.signals.store import SignalStore
 
 WAITING_MAX = 100_000
-"""Readings that wait for a store that cannot be written: some 100 MB. The oldest are let go, and counted."""
+"""Readings that wait while the store cannot be written: some 100 MB. The oldest are dropped, and counted."""
 
 Outlet = Callable[[Collected], None]
 
 
 @contextmanager
 def storing(path: Path, tell: Tell, *, step_s: float, keep_s: float | None) -> Iterator[Outlet]:
-    """Readings into the store of signals, but for the facility's water, which is no coolant of a rack. What
-    the store refuses, because the disk is full say, is offered again in the next round.
+    """Write readings to the signal store, except those of the facility's water, which is not a rack's
+    coolant. Readings that the store refuses, for example because the disk is full, are offered again in the
+    next round.
 
-    keep_s: what is older than this is deleted; None: nothing is.
+    keep_s: older readings are deleted; None: none are.
     """
     complaints = ComplaintBox(tell)
     waiting: list[Reading] = []
@@ -49,11 +50,11 @@ def storing(path: Path, tell: Tell, *, step_s: float, keep_s: float | None) -> I
             yield outlet
         finally:
             if lost := dropped + len(waiting):
-                tell(f"The signals lack the last {lost:,} readings: the store took none of them.", "")
+                tell(f"The signals lack the last {lost:,} readings: the store accepted none of them.", "")
 
 
 class ComplaintBox:
-    """What an outlet fails with, told once until it works again."""
+    """Reports an outlet's failure once until it works again."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell

@@ -1,5 +1,5 @@
-"""What the systems of a cluster say about it, as surveys: Slurm, Prometheus, Redfish, Kubernetes.
+"""Surveys of a cluster from its live systems: Slurm, Prometheus, Redfish, Kubernetes.
 
-Everything here is a function of text or of answers that somebody else has fetched. A line, label or entry
-that makes no sense is passed over, because one odd node must not hide all others.
+Everything here is a function of text or answers that the caller has fetched. A line, label or entry that
+makes no sense is skipped, because one odd node must not hide all others.
 """

@@ -1,4 +1,4 @@
-"""Kubernetes: nodes, their GPUs, and what their labels tell about racks, switches and NVLink domains."""
+"""Kubernetes: nodes, their GPUs, and racks, switches and NVLink domains from their labels."""
 
 import re
 from itertools import pairwise
@@ -13,15 +13,16 @@ from holdfast.topology.survey import Survey
 SOURCE = "Kubernetes"
 
 RACK_LABEL = "topology.kubernetes.io/rack"
-"""Not one of Kubernetes' own labels, but the one that is used most for racks."""
+"""Not one of Kubernetes' own labels, but the most common one for racks."""
 ZONE_LABEL = "topology.kubernetes.io/zone"
 GPU_COUNT_LABEL = "nvidia.com/gpu.count"
 GPU_RESOURCE = "nvidia.com/gpu"
 DOMAIN_LABELS = ("nvidia.com/gpu.clique", "network.topology.nvidia.com/accelerator")
-"""Of NVLink: nodes with the same value share one. NVIDIA's GPU operator and Topograph set them."""
+"""Labels of NVLink domains: nodes with the same value share one. NVIDIA's GPU operator and Topograph set
+them."""
 TIER_LABELS = tuple(f"network.topology.nvidia.com/{tier}" for tier in ("leaf", "spine", "core"))
 _TIER_NUMBERED = re.compile(r"fabric\.topograph\.run/tier-([0-9]+)")
-"""As Topograph 1.0 has it: the switch at tier 0 is the node's own."""
+"""The labels of Topograph 1.0: the switch at tier 0 is the node's own."""
 
 
 class _Metadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +44,7 @@ class _NodeList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(nodes: bytes) -> Survey:
-    """nodes: what `kubectl get nodes -o json` prints."""
+    """nodes: the output of `kubectl get nodes -o json`."""
     try:
         listed = msgspec.json.decode(nodes, type=_NodeList)
     except UNDECODABLE as error:
@@ -62,7 +63,7 @@ def survey(nodes: bytes) -> Survey:
 
 
 def _add_gpus(found: Survey, node: _Node) -> None:
-    """What the driver counted; what may be allotted falls when a GPU is taken out of service."""
+    """Prefer the driver's count: the allocatable number falls when a GPU is taken out of service."""
     count = node.metadata.labels.get(GPU_COUNT_LABEL) or node.status.capacity.get(GPU_RESOURCE, "")
     if count.isdecimal() and 0 < int(count) <= GPUS_PER_NODE_MAX:
         found.add_gpus(node.metadata.name, map(str, range(int(count))))

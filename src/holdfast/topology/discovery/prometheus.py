@@ -1,8 +1,8 @@
-"""Prometheus: what the labels of exporters' series tell about where things are.
+"""Prometheus: the topology from the labels of exporters' series.
 
 dcgm-exporter has a node's GPUs and the job that holds them; node_exporter its name, ports and mounts;
-infiniband_exporter which port and switch is connected to which; densewatch which rack a node stands in, and
-which unit cools that.
+infiniband_exporter the cables between ports and switches; densewatch the rack of a node, and the unit that
+cools it.
 """
 
 import re
@@ -25,7 +25,7 @@ SELECTORS = (
     '{__name__=~"infiniband_(switch|hca)_uplink_info"}',
     "densewatch_topology_info",
 )
-"""The series to ask for: each says where something is, and there are no more of them than needed."""
+"""The series to ask for: each has a part of the topology, and no more series than needed."""
 _SELECTOR = re.compile(r'\{__name__=~"(?P<names>[^"]*)"\}|(?P<name>\w+)(?:\{[^}]*\})?')
 SPEAKERS = (
     "kube_node_info",
@@ -34,7 +34,7 @@ SPEAKERS = (
     "gpu_junction_temperature",
     "gpu_edge_temperature",
 )
-"""Those that call machines by name, the one whose word counts most first."""
+"""The metrics that name machines, in order of precedence."""
 
 Labels = Mapping[str, str]
 
@@ -46,7 +46,7 @@ def names_asked_for() -> str:
 
 
 def survey(series: Iterable[Labels], source: str = SOURCE) -> Survey:
-    """series: their labels with `__name__`, in any order. source: who has them."""
+    """series: their labels with `__name__`, in any order. source: the name of the system that has them."""
     found = Survey(source)
     neighbours: dict[str, set[str]] = {}
     leaves: set[str] = set()
@@ -74,7 +74,7 @@ def survey(series: Iterable[Labels], source: str = SOURCE) -> Survey:
 
 
 def _hosts(found: Survey, series: Sequence[Labels]) -> Hosts:
-    """The machines by all of their names: what one series calls by two names is one machine."""
+    """The machines by all of their names: two names in one series mean one machine."""
     named = [
         _names(labels) for who in SPEAKERS for labels in series if labels.get("__name__", "").endswith(who)
     ]
@@ -86,7 +86,8 @@ def _hosts(found: Survey, series: Sequence[Labels]) -> Hosts:
 
 
 def _names(labels: Labels) -> tuple[str, ...]:
-    """kube-state-metrics speaks of other machines than the one that it is scraped from."""
+    """The names of the machine. kube-state-metrics describes machines other than the one it is scraped
+    from."""
     if labels.get("__name__") == "kube_node_info":
         return tuple(name for label in ("node", "internal_ip") if (name := labels.get(label)))
     return host_names_of(labels)
@@ -114,7 +115,7 @@ def _add_mount(found: Survey, host: str, labels: Labels) -> None:
 
 
 def _add_member(found: Survey, hosts: Hosts, labels: Labels) -> None:
-    """A member says on which node it is, or is called as that."""
+    """Add a member: its labels name its node, or its own name does."""
     run, member = labels.get("run", ""), labels.get("member", "")
     named = labels.get("node", "")
     node = hosts.node(named or member) or named
@@ -136,7 +137,7 @@ def _add_rack(found: Survey, hosts: Hosts, labels: Labels) -> None:
 
 
 def _add_cable(found: Survey, labels: Labels, neighbours: dict[str, set[str]], leaves: set[str]) -> None:
-    """Either end may be told: a switch and what is plugged into it, or a node's adapter and its switch."""
+    """Add a cable, given from either end: a switch and its neighbour, or a node's adapter and its switch."""
     here, there = labels.get("switch") or labels.get("hca"), labels.get("uplink")
     if not here or not there:
         return
@@ -152,7 +153,7 @@ def _add_cable(found: Survey, labels: Labels, neighbours: dict[str, set[str]], l
 
 
 def _add_adapter(found: Survey, adapter: str, leaf: str) -> None:
-    """An adapter tells its host and device; where it only has a number, all of the node is meant."""
+    """Add an adapter's host and device; if it only has a number, the whole node is meant."""
     host, _, device = adapter.partition(" ")
     found.kinds[host] = "node"
     if "_" in device:
@@ -163,7 +164,7 @@ def _add_adapter(found: Survey, adapter: str, leaf: str) -> None:
 
 
 def _add_tiers(found: Survey, neighbours: dict[str, set[str]], leaves: set[str]) -> None:
-    """A cable has no direction; distance from the nodes gives it one: who is nearer needs who is farther."""
+    """Give cables a direction by their distance from the nodes: the nearer switch depends on the farther."""
     tier, seen = leaves, set(leaves)
     for leaf in leaves:
         found.kinds[leaf] = "leaf"
@@ -177,6 +178,6 @@ def _add_tiers(found: Survey, neighbours: dict[str, set[str]], leaves: set[str])
 
 
 def labelled_runs(survey: Survey) -> frozenset[str]:
-    """The runs of which only the labels of series tell: jobs of Slurm, pods."""
+    """The runs that are known only from labels of series: jobs of Slurm, pods."""
     labels = (SOURCE, STORED)
     return frozenset(run for run in survey.members if survey.source_of(run, "members") in labels)

@@ -1,6 +1,6 @@
-"""Redfish: which cooling unit has which racks connected to it, and which water it is cooled by itself.
+"""Redfish: the racks connected to each cooling unit, and the water that cools the unit itself.
 
-Who walks the service sets the bounds: how many resources, how long, and that nothing is fetched twice.
+The caller's `Fetch` sets the bounds: how many resources, how long, and that nothing is fetched twice.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ SOURCE = "Redfish"
 CDUS_PATH = "/redfish/v1/ThermalEquipment/CDUs"
 
 Fetch = Callable[[str], object]
-"""Gets the resource at a path, as plain data; None where there is none."""
+"""Fetches the resource at a path, as plain data; None if there is none."""
 
 
 class _Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class _Links(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
 
 
 class _Resource(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """As much of a collection, a cooling unit or a connector as matters here."""
+    """The fields of a collection, a cooling unit or a connector that are used here."""
 
     id: str = ""
     members: list[_Link] = []
@@ -41,9 +41,10 @@ class _Resource(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
 
 
 def survey(fetch: Fetch, *, name: str = "") -> Survey:
-    """The units of one service. A chassis that is connected to one is a rack, called as in its path.
+    """The units of one service.
 
-    name: what the service's unit is called, as for the collector that reads it.
+    A connected chassis is a rack, named as in its path. name: the name of the service's unit, as for the
+    collector that reads it.
     """
     found = Survey(SOURCE)
     units = [*_members(fetch, _Link(path=CDUS_PATH))]

@@ -1,4 +1,4 @@
-"""Slurm: nodes and their GPUs, the tree of switches, and which job has which nodes."""
+"""Slurm: nodes and their GPUs, the tree of switches, and the nodes of each job."""
 
 import re
 from collections import Counter
@@ -28,7 +28,7 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_running(self) -> bool:
-        """Newer versions tell a state as a list."""
+        """Whether the job runs. Newer versions give the state as a list."""
         return "RUNNING" in ([self.job_state] if isinstance(self.job_state, str) else self.job_state)
 
 
@@ -37,9 +37,9 @@ class _Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(*, nodes: str, switches: str, jobs: bytes) -> Survey:
-    """nodes, switches, jobs: what `scontrol show node`, `scontrol show topology` and `squeue --json` print.
+    """nodes, switches, jobs: output of `scontrol show node`, `scontrol show topology` and `squeue --json`.
 
-    The switches may as well be a topology.conf. A running job is a run, called as the job is.
+    The switches may also be a topology.conf. A running job is a run with the job's name.
     """
     found = Survey(SOURCE)
     if count(switches) > NAMES_MAX:
@@ -62,13 +62,13 @@ def _add_nodes(found: Survey, text: str) -> None:
 
 
 def gpu_count(node: str) -> int:
-    """Of a node, in what `scontrol show node` prints of it."""
+    """The number of GPUs in a node's output of `scontrol show node`."""
     gres = _GRES.search(node)
     return sum(int(gpus) for gpus in _GPUS.findall(gres[1])) if gres else 0
 
 
 def _add_switches(found: Survey, text: str) -> None:
-    """One that has switches below it is a spine; all others are leaves."""
+    """Add the switches: one with switches below it is a spine; all others are leaves."""
     for line in text.splitlines():
         settings = {key.lower(): value for key, value in _SETTING.findall(line.partition("#")[0])}
         names = _names(settings.get("switchname", ""))
