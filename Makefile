@@ -172,7 +172,7 @@ clean: ## Remove everything that was made here: environment, caches, build.
 	find src tests bench testbed -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(installed): pyproject.toml $(constraints)
-	@$(find_python); echo "Setting up .venv with $$("$$python" --version)"; "$$python" -m venv .venv
+	@$(find_python); echo "Setting up .venv with $$("$$python" --version); installing packages and torch takes some minutes"; "$$python" -m venv .venv
 	@$(pip) --require-hashes --requirement constraints.txt
 	@$(pip) --requirement constraints-torch.txt
 	@$(pip) --no-deps --no-build-isolation --editable .

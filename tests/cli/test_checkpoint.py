@@ -16,6 +16,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from holdfast.cli.checkpoint import copy, export, import_, prune, verify
 from holdfast.cli.checkpoint import list as list_
 from holdfast.record.errors import InputError
+from holdfast.record.events import CheckpointSaved
+from holdfast.record.recorder import Recorder
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.chunks import FOLDER, packs_in
 from holdfast.train.kept import kept_steps
@@ -47,10 +49,21 @@ def test_a_run_is_listed_with_what_cannot_be_trusted(holdfast: Callable[..., Any
     listed = holdfast("checkpoint", "list", "small")
     assert listed.code == 0, listed.err
     head, *rows = listed.out.splitlines()
-    assert head.split() == ["step", "parts", "size", "written", "sound"]
+    assert head.split() == ["step", "parts", "size", "written", "complete"]
     assert [row.split()[0] for row in rows] == ["10", "20", "30"]
     assert [row.split("Z  ")[1][:3] for row in rows] == ["yes", "yes", "no:"]
     assert "bytes instead of" in rows[2]
+
+
+def test_a_run_is_found_by_name_where_its_record_says_that_it_saved(
+    holdfast: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    elsewhere = folder.rename(tmp_path / "elsewhere")
+    with Recorder(tmp_path / "home" / "journal", run="other") as recorder:
+        recorder.record(CheckpointSaved, step=20, place=str(elsewhere / "step-000000000020.checkpoint"))
+    listed = holdfast("checkpoint", "list", "other")
+    assert [row.split()[0] for row in listed.out.splitlines()[1:]] == ["10", "20", "30"], listed.err
+    assert holdfast("checkpoint", "list", "small").code == 2
 
 
 def test_a_directory_is_listed_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,7 +371,9 @@ def test_weights_are_imported_into_another_checkpoint(tmp_path: Path) -> None:
 
 def test_what_cannot_be_imported_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.pt").write_bytes(b"no")
-    with pytest.raises(InputError, match=r"torch cannot load .*x\.pt safely"):
+    with pytest.raises(
+        InputError, match=r"x\.pt is damaged, was not written by torch\.save\(\), or holds more"
+    ):
         run(import_.command, tmp_path / "x.pt", "--to", tmp_path / "there")
     torch.save({"model": {"weight": WEIGHT}}, tmp_path / "x.pt")
     with pytest.raises(InputError, match="does not say its step"):

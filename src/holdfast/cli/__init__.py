@@ -52,7 +52,7 @@ _HOLDFAST = LazyGroup(
             "reference": "Show the built-in reference figures and their sources.",
         },
         "Rehearse": {
-            "plan": "Foresee a run: cadence, size, end, failures.",
+            "plan": "Plan a run: checkpoint cadence, cluster size, end date, failure rates.",
             "simulate": "Simulate a run on a cluster that breaks, under one policy or several.",
             "drill": "Practise on simulated incidents: list, play and reveal scenarios.",
             "bench": "Measure Holdfast against a peer or a physical limit.",

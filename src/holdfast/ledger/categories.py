@@ -56,7 +56,7 @@ _MEANING = {
     Category.CHECKS: "evaluation and health checks",
     Category.USEFUL: "steps that count, at reference rate",
     Category.RECOMPUTED: "steps done again after a rollback",
-    Category.DISCARDED: "work lost and not done again yet",
+    Category.DISCARDED: "work that was lost in a failure",
     Category.CHECKPOINT_STALL: "waiting for a checkpoint",
     Category.DATA_STALL: "waiting for data",
     Category.SLOWDOWN: "step time beyond the reference",

@@ -183,7 +183,7 @@ def find_endpoint(home: Path, run: str) -> Endpoint:
         )
     if endpoint is None:
         going = [name for name in going_runs(home) if name != run]
-        hint = f"Running here: {', '.join(going)}." if going else "No run is running here."
+        hint = f"Running here: {', '.join(going)}." if going else "`holdfast runs` lists the runs that ended."
         raise InputError(f"No run {run!r} is running on this machine.", hint=hint)
     return endpoint
 

@@ -38,11 +38,10 @@ def from_torch(path: Path) -> ImportedStates:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.", hint="Name a file that exists.") from None
-    except Exception as error:  # torch raises many types for files that are not its own
-        first = (str(error).splitlines() or [type(error).__name__])[0]
+    except Exception:  # torch raises many types for files that are not its own
         raise InputError(
-            f"torch cannot load {path} safely: {first}",
-            hint="Save it again with torch.save() as tensors, numbers and strings in plain dicts.",
+            f"{path} is damaged, was not written by torch.save(), or holds more than plain values.",
+            hint="Save state_dict()s in a plain dict with torch.save().",
         ) from None
     if not isinstance(found, dict):
         raise InputError(

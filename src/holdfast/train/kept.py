@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.record.events import CheckpointSaved
+from holdfast.record.store import Selection, Store
 from holdfast.run.mesh import RANKS_MAX
 from holdfast.train.chunks import Unsound
 from holdfast.train.manifest_file import check_chunks, check_packs, read_manifest
@@ -57,6 +59,16 @@ def root_of(path: Path) -> Path:
     directory = path if path.is_dir() else path.parent
     inner = directory / "checkpoints"
     return inner if inner.is_dir() else directory
+
+
+def saved_directory(store: Store, run: str) -> Path | None:
+    """The directory of the run's newest checkpoint by the record, if this machine has that directory."""
+    saved = store.select(Selection(run=run, kinds=("checkpoint.saved",)))
+    folders = [Path(event.place).parent for event in saved if isinstance(event, CheckpointSaved)]
+    if not folders:
+        return None
+    folder = folders[-1].parent if _FOLDER.fullmatch(folders[-1].name) else folders[-1]
+    return folder if folder.is_dir() else None
 
 
 def folder_of(directory: Path, rail: int, ranks: int) -> Path:

@@ -15,4 +15,4 @@ def command(run_or_path: str, as_json: bool) -> None:
     It reads manifests and the sizes of files. `holdfast checkpoint verify` reads everything.
     """
     root, rows = rows_of(run_or_path)
-    print_rows(root, rows, as_json=as_json)
+    print_rows(root, rows, "complete", as_json=as_json)

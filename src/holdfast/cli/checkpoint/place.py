@@ -1,11 +1,12 @@
-"""Finds checkpoints by a path, or in a run's own directory."""
+"""Finds checkpoints by a path, in a run's own directory, or where the run's record says they were saved."""
 
+import os
 from pathlib import Path
 
-from holdfast.cli.record import home
+from holdfast.cli.record import home, open_record
 from holdfast.record.errors import InputError
 from holdfast.record.files import is_there
-from holdfast.run.endpoint import run_directory
+from holdfast.run.endpoint import is_run_name, run_directory
 from holdfast.run.launcher import CHECKPOINTS_DIRECTORY
 
 PLACE_HINT = "Name the run, its --checkpoints directory, or a file in it."
@@ -19,10 +20,14 @@ def located(run_or_path: str) -> Path:
     directory = run_directory(home(), run_or_path) / CHECKPOINTS_DIRECTORY
     if is_there(directory):
         return directory
-    raise InputError(
-        f"{run_or_path!r} is neither a path nor a run with checkpoints in {home()}.",
-        hint=PLACE_HINT,
-    )
+    if is_run_name(run_or_path):
+        from holdfast.train.kept import saved_directory
+
+        with open_record(os.environ.get("HOLDFAST_STORE")) as store:
+            if (saved := saved_directory(store, run_or_path)) is not None:
+                return saved
+    sentence = f"{run_or_path!r} is neither a path nor a run with checkpoints in {home()}."
+    raise InputError(sentence, hint=PLACE_HINT)
 
 
 def run_of(path: Path) -> str:

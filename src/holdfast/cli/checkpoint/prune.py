@@ -43,5 +43,5 @@ def command(run_or_path: str, keep: int) -> None:
 
 
 def _tell(root: str, steps: list[int], freed: int) -> None:
-    removed = f"removed step {', '.join(map(str, steps))}" if steps else "no checkpoint is old enough"
+    removed = f"removed step {', '.join(map(str, steps))}" if steps else "no checkpoint to remove"
     click.echo(f"{printable(root)}: {removed}; freed {amount(freed)} of chunks")

@@ -71,19 +71,20 @@ def _remote_rows(place: "Storage", is_thorough: bool) -> tuple[str, list[Checkpo
         ]
 
 
-def print_rows(root: str, rows: list[CheckpointRow], *, as_json: bool) -> None:
+def print_rows(root: str, rows: list[CheckpointRow], verdict: str, *, as_json: bool) -> None:
+    """verdict: the heading of the last column, which says what was checked."""
     if as_json:
         print_json(rows)
         return
     if not rows:
         click.echo(f"There is no checkpoint in {printable(root)}.", err=True)
         return
-    click.echo(f"{'step':>10}  {'parts':>7}  {'size':>12}  {'written':20}  sound")
+    click.echo(f"{'step':>10}  {'parts':>7}  {'size':>12}  {'written':20}  {verdict}")
     for row in rows:
-        sound = f"no: {printable(row.fault)}" if row.fault else "yes"
+        answer = f"no: {printable(row.fault)}" if row.fault else "yes"
         parts = f"{row.parts}/{row.parts_total}"
         click.echo(
-            f"{row.step:>10}  {parts:>7}  {amount(row.size_bytes):>12}  {stamp(row.written_ns):20}  {sound}"
+            f"{row.step:>10}  {parts:>7}  {amount(row.size_bytes):>12}  {stamp(row.written_ns):20}  {answer}"
         )
 
 

@@ -14,5 +14,5 @@ def command(run_or_path: str, as_json: bool) -> int:
     are sound; 1: one is not, or there are none.
     """
     root, rows = rows_of(run_or_path, is_thorough=True)
-    print_rows(root, rows, as_json=as_json)
+    print_rows(root, rows, "sound", as_json=as_json)
     return 1 if not rows or any(row.fault for row in rows) else 0

@@ -13,5 +13,5 @@ command = LazyGroup(
         }
     },
     name="plan",
-    help="Foresee a run: its checkpoint cadence, its size, its end, and its failures.",
+    help="Plan a run: its checkpoint cadence, its cluster, its end date and its failure rates.",
 )
