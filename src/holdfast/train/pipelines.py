@@ -62,7 +62,7 @@ class Pipeline:
         for stage in self._stages:
             _check(stage)
             _settle(stage)
-        schedule._warmup_p2p = _tell_nobody
+        schedule._warmup_p2p = _skip_warmup
 
     @classmethod
     def of(cls, schedule: Any) -> Self:
@@ -166,7 +166,7 @@ def _checked(stage: Any) -> Callable[..., None]:
     return check
 
 
-def _tell_nobody(*_: Any) -> None:
+def _skip_warmup(*_: Any) -> None:
     """Replaces torch's exchange between stages before the first microbatch; does nothing."""
 
 
