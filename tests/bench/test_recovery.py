@@ -69,7 +69,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_sentence(capsys: pytest
 def test_an_unknown_peer_is_refused() -> None:
     refused = CliRunner().invoke(command, ["--peer", "horovod"])
     assert refused.exception is not None
-    assert "horovod is no peer" in str(refused.exception)
+    assert "horovod is not a peer" in str(refused.exception)
 
 
 @pytest.mark.soak

@@ -102,7 +102,7 @@ def test_with_a_policy_it_acts_and_shadow_keeps_it_from_that(holdfast: Holdfast,
 def test_nothing_is_wrong(holdfast: Holdfast) -> None:
     done = holdfast("control", "--once")
     assert (done.code, done.out) == (0, "")
-    assert "Nothing is wrong" in done.err
+    assert "Control knows of nothing that is wrong" in done.err
     assert "no action" in holdfast("actions").err
 
 

@@ -86,7 +86,7 @@ def test_a_line_with_a_long_name_does_not_keep_the_others_out(holdfast: Any, tmp
 def test_the_help_says_for_which_logs_a_default_holds_and_what_keeps_its_run(holdfast: Any) -> None:
     text = " ".join(holdfast("import", "--help").out.split())
     assert "[default: 8 for Google's and InfiniteHBD's logs, else unknown]" in text
-    assert "events of Holdfast's own keep theirs" in text
+    assert "Holdfast's own events keep theirs" in text
 
 
 def test_what_a_file_says_cannot_steer_the_terminal(holdfast: Any, tmp_path: Path) -> None:

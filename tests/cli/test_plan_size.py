@@ -22,7 +22,7 @@ def test_the_ranking_names_the_best_first_and_what_was_assumed(holdfast: Any) ->
     assert "and 15 more; see --limit" in done.out
     assert "Table 4" in done.out.partition("Assumed")[2]
     assert "the median of 3 published near this size: 41.0 to 46.5 %" in " ".join(done.out.split())
-    assert "Ranked by the time a step takes" in done.out
+    assert "Ranked by the time of a step" in done.out
     assert "*: may run out of memory" in done.out
     assert done.err == ""
 
@@ -44,7 +44,7 @@ def test_json_has_everything(holdfast: Any) -> None:
     assert found["case"]["training"]["global_batch"] == 2048
     assert found["rate"]["reference"]["mfu_percent"] == 43
     assert found["rate"]["runs"] == 3
-    assert found["ranked_by"].startswith("time a step takes")
+    assert found["ranked_by"].startswith("time of a step")
     low, high = best["memory_range"]["low_bytes"], best["memory_range"]["high_bytes"]
     assert low < best["memory_bytes"] < found["memory_bytes"] < high
     assert best["may_run_out"] is True

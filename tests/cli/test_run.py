@@ -66,7 +66,7 @@ def test_nodes_of_one_machine_know_of_each_other(holdfast: Any, tmp_path: Path) 
     (tmp_path / "train.py").write_text(
         "import os; print(os.environ['HOLDFAST_LOCAL_NODE'])", encoding="utf-8"
     )
-    done = holdfast("run", "--nodes", "2", "--nproc-per-node", "1", "train.py")
+    done = holdfast("run", "--nodes", "2", "--nnodes", "2", "--nproc-per-node", "1", "train.py")
     assert done.code == 0, done.err
     assert sorted(done.out.splitlines()) == ["[n0.0] 0/2", "[n1.0] 1/2"]
 

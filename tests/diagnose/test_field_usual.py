@@ -405,7 +405,7 @@ def test_where_all_compute_longer_and_gpus_do_as_ever_a_step_may_have_more_to_do
     if is_throttled:
         field.change("DCGM_FI_DEV_SM_CLOCK", 12, ["gpu-"], by=0.75)
     one = field.look().incidents[0]
-    assert (one.verdict == "unknown" and "more to do" in one.decides) is not is_throttled
+    assert (one.verdict == "unknown" and "more work" in one.decides) is not is_throttled
 
 
 def test_a_larger_batch_that_nobody_told_of_is_unknown_and_hardly_sure() -> None:

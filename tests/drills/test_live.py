@@ -132,7 +132,7 @@ def test_an_agent_goes_on_when_the_drill_is_aborted_though_the_drill_itself_was_
     (frozen,) = (one.process.pid for one in note.put_back if isinstance(one, Continue))
     assert drill_again_is_refused(start)
     done = start.verb("drill", "live", "--abort", "--run", RUN)
-    assert "everything is put back" in done.stdout
+    assert "all changes are undone" in done.stdout
     assert not is_alive(frozen) or not is_stopped(frozen)
     assert note.keeper is not None
     until(lambda: note.keeper is not None and not is_alive(note.keeper.pid))

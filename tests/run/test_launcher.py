@@ -88,7 +88,7 @@ def test_the_scripts_streams_are_its_own_and_ours_is_stderr(start: Start) -> Non
 
 
 def test_a_script_that_raises_has_its_traceback_printed_once(start: Start) -> None:
-    flags = ("--nproc-per-node", "2", "--nodes", "2", "--max-restarts", "0")
+    flags = ("--nproc-per-node", "2", "--nodes", "2", "--nnodes", "2", "--max-restarts", "0")
     launched = start(*flags, script="raise ValueError('the same on all four')")
     assert launched.wait() == 1
     assert launched.err.count("Traceback (most recent call last):") == 1
@@ -107,7 +107,9 @@ def test_a_script_that_raises_has_its_traceback_printed_once(start: Start) -> No
     ],
 )
 def test_a_signal_ends_everything(start: Start, number: signal.Signals, code: int) -> None:
-    launched = start("--nproc-per-node", "2", "--nodes", "2", "--run", "stopped", *GRACE, script=SLEEPS)
+    launched = start(
+        "--nproc-per-node", "2", "--nodes", "2", "--nnodes", "2", "--run", "stopped", *GRACE, script=SLEEPS
+    )
     launched.until_printed("pid", 4)
     agents, port = launched.agents(), port_of(launched)
     assert len(agents) == 2
@@ -164,7 +166,7 @@ def test_a_signal_before_the_coordinator_is_up_leaves_none_behind(
 
 
 def test_a_killed_launcher_takes_everything_with_it(start: Start) -> None:
-    launched = start("--nproc-per-node", "2", "--nodes", "2", "--run", "killed", script=DEAF)
+    launched = start("--nproc-per-node", "2", "--nodes", "2", "--nnodes", "2", "--run", "killed", script=DEAF)
     launched.until_printed("pid", 4)
     everything = [*launched.agents(), *launched.pids()]
     launched.process.kill()

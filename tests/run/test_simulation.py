@@ -128,6 +128,12 @@ def test_a_run_that_was_alone_has_no_mirrors_to_spare() -> None:
     assert failure is None, str(failure)
 
 
+def test_a_member_that_only_lost_its_connection_is_ended() -> None:
+    """It lived on for a minute, and the run waited for it at its end: see `give_up_explanations`."""
+    _, failure = run_one(59779919)
+    assert failure is None, str(failure)
+
+
 def test_a_shelved_member_is_asked_for_a_part_before_all_members_begin_again() -> None:
     """It had made steps in a generation that the coordinator never heard was formed: see `part_lost`."""
     _, failure = run_one(58174992)

@@ -45,9 +45,9 @@ def wait_for(pattern, count):
         time.sleep({POLL_INTERVAL_S})
 
 
-tell("started", "")
-wait_for("started-*", int(sys.argv[1]))
 with hf.join() as run:
+    tell("started", "")
+    wait_for("started-*", int(sys.argv[1]))  # not before: a node that joins late is only taken in after that
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8))
     state = run.protect(model, torch.optim.AdamW(model.parameters(), lr=0.01), lanes={LANES}, seed=1)

@@ -311,7 +311,7 @@ def test_a_lane_with_more_backwards_than_declared(alone: Path) -> None:
                 lane.backward(loss_of(model, lane))
                 lane.backward(loss_of(model, lane))
 
-    assert "for the 2. time" in mistake(script)
+    assert "too often in a lane (2 times)" in mistake(script)
     assert "had 1 calls of lane.backward(), not 2" in mistake(go, accumulate=2)
 
 

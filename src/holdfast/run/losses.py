@@ -213,10 +213,15 @@ def xid_words(xid: Xid) -> str:
 
 
 def give_up_explanations(state: RunState, *, at_once: bool = False) -> None:
-    """Record losses that no agent explained in time, with the guess."""
+    """Record losses that no agent explained in time, with the guess. End a process that still runs then: it
+    holds its GPU's memory, and the run would wait for it at its end.
+    """
     for name, known in list(state.generations.unexplained.items()):
         due_ns = known.lost_ns + ns(EXPLAIN_S)
         if at_once or state.now_ns >= due_ns:
+            member = state.roster.members.get(name)
+            if member is not None and not (member.is_gone or member.is_stopped):
+                processes.stop(state, member, 0)
             account(state, name, Account(why=known.guess))
         else:
             state.outbox.wake(due_ns)

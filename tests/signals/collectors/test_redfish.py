@@ -177,7 +177,7 @@ def test_nobody_there_is_one_sentence() -> None:
 
 
 def test_certificates_of_an_authority_that_is_no_file() -> None:
-    with pytest.raises(Unavailable, match=r"The certificates in /nowhere\.pem cannot be used"):
+    with pytest.raises(Unavailable, match=r"Cannot use the certificates in /nowhere\.pem"):
         collect("https://127.0.0.1:9", authority="/nowhere.pem")
 
 
