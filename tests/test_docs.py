@@ -30,7 +30,7 @@ PAGES = [
     *sorted(ROOT.glob("docs/**/*.md")),
 ]
 DECISIONS = sorted(ROOT.glob("docs/decisions/*.md"))
-EXAMPLE_SECONDS_MAX = 120
+EXAMPLE_SECONDS_MAX = 400
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 """A block: its indentation, language and text."""
 
