@@ -190,7 +190,7 @@ class Kill:
 
 
 def awaited(processes: Processes, found: Callable[[], T | None], limit_s: float, what: str) -> T:
-    """Return the first result of `found` that is not None. Raises `Failed` if there is none in time."""
+    """The first result of `found` other than None. Raises `Failed` if time runs out."""
     deadline = time.monotonic() + limit_s
     while (result := found()) is None:
         if processes.finished() or time.monotonic() > deadline:
