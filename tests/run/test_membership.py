@@ -164,6 +164,19 @@ def test_with_too_few_nodes_the_run_waits_and_then_fails(cluster: "MakeCluster")
     assert not made.sent(StartWorker)
 
 
+@pytest.mark.parametrize(("own", "late_s", "members"), [(2, 29.0, 2), (2, 31.0, 1), (1, 29.0, 1)])
+def test_the_first_start_waits_for_the_nodes_that_the_launcher_starts(
+    cluster: "MakeCluster", own: int, late_s: float, members: int
+) -> None:
+    made = cluster(joins=False, slots=1, nodes_min=1, nodes_max=2, nodes_own=own)
+    made.join_node("n0")
+    late_ns = made.state.now_ns + int(late_s * 1e9)
+    made.run(lambda: made.state.now_ns >= late_ns)
+    made.join_node("n1")
+    made.run(lambda: bool(made.sent(StartWorker)))
+    assert {message.environment["WORLD_SIZE"] for message in made.sent(StartWorker)} == {str(members)}
+
+
 def test_a_member_that_never_gets_ready_is_not_waited_for_for_ever(cluster: "MakeCluster") -> None:
     made = cluster(slots=2)
 

@@ -140,6 +140,12 @@ def test_a_shelved_member_is_asked_for_a_part_before_all_members_begin_again() -
     assert failure is None, str(failure)
 
 
+def test_members_on_the_shelf_go_on_from_an_earlier_step_if_all_others_die() -> None:
+    told, failure = story(61607688)
+    assert failure is None, str(failure)
+    assert "no member has step 2: back to step 1, which members on the shelf have; 1 step (" in told
+
+
 def test_a_member_that_should_get_the_last_step_continues_if_it_never_comes() -> None:
     """The only member that had left the loop was cut off while it gave its state to the others."""
     _, failure = run_one(55513773)

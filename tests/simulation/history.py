@@ -93,12 +93,17 @@ class Announcing(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The membership recorded the generation as formed. lacking: living members that are not in it yet."""
+    """The membership recorded the generation as formed. lacking: living members that are not in it yet.
+    is_apart: no member was in the generation formed before. holders: counted members with a later step that
+    together have the whole state.
+    """
 
     at_ns: int
     generation: int
     step: int
     lacking: tuple[str, ...]
+    is_apart: bool
+    holders: tuple[str, ...]
 
 
 class Recorded(NamedTuple):

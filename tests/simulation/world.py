@@ -153,6 +153,7 @@ class World:
         self._chosen: dict[int, tuple[int, int, str]] = {}
         self._makers: dict[tuple[int, int], dict[str, int]] = {}
         """The members that have committed each step of an attempt, and in which generation."""
+        self._formed: frozenset[str] = frozenset()
         self._unwanted: dict[str, int] = {}
         self.faults = faults.Faults(self)
 
@@ -304,7 +305,7 @@ class World:
                 elif isinstance(event, StepCommitted):
                     self.note(Recorded(self.now_ns, event.step, self._without_step(event.step)))
                 elif isinstance(event, GenerationOpened) and event.step is not None:
-                    self.note(Opened(self.now_ns, event.generation, event.step, self._not_in(event)))
+                    self._note_opened(event, event.step)
             case Ending():
                 self.ending = effect
                 self.note(Ended(self.now_ns, effect.outcome, effect.reason))
@@ -607,6 +608,18 @@ class World:
         return tuple(
             name for name in names if not self.scripts[name].is_dead and self.scripts[name].version < step
         )
+
+    def _note_opened(self, event: GenerationOpened, step: int) -> None:
+        is_apart = self._formed.isdisjoint(event.members)
+        self._formed = frozenset(event.members)
+        later = [
+            one
+            for one in self.scripts.values()
+            if one.version > step and not one.is_dead and self.counts(one.name)
+        ]
+        is_whole = len({one.rail for one in later}) == self.ranks
+        holders = tuple(one.name for one in later) if is_whole else ()
+        self.note(Opened(self.now_ns, event.generation, step, self._not_in(event), is_apart, holders))
 
     def _not_in(self, event: GenerationOpened) -> tuple[str, ...]:
         living = [self.scripts[name] for name in event.members if not self.scripts[name].is_dead]

@@ -346,6 +346,7 @@ def order_of(given: _Flags) -> Order:
         slots=slots,
         nodes_min=nodes_min,
         nodes_max=nodes_max,
+        nodes_own=given.nodes,
         warm=given.warm,
         max_restarts=given.max_restarts,
         wait_s=_wait_s(given),

@@ -210,16 +210,19 @@ def keep(state: RunState, generation: Generation, step: int) -> None:
 
 def _go_back(state: RunState, generation: Generation, version: int) -> None:
     """Go back to an earlier version because no member had the state, and say what that costs. For the very
-    first generation this only sets the start.
+    first generation this only sets the start. Members on the shelf may still have an earlier step.
     """
     if state.generations.formed is not None:
         steps = state.progress.step - version
         again = f"{steps} step{'s' * (steps > 1)} ({_duration(state.progress.worked.since_ns(version))})"
-        loaders = _loaders(state, generation, version)
-        what = "snapshot" if any(member.from_memory for member in loaders) else "checkpoint"
-        where = f"the {what} at step {version}" if version else "the start"
+        what, where = "the state", "the start"
+        if loaders := _loaders(state, generation, version):
+            kind = "snapshot" if any(member.from_memory for member in loaders) else "checkpoint"
+            where = f"the {kind} at step {version}"
+        elif version:
+            what, where = f"step {state.progress.step}", f"step {version}, which members on the shelf have"
         state.outbox.say(
-            f"no member has the state: back to {where}; {again} will be computed again", severity="trouble"
+            f"no member has {what}: back to {where}; {again} will be computed again", severity="trouble"
         )
     state.progress.worked.go_back(version)
 

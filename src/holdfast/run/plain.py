@@ -9,7 +9,7 @@ import re
 from holdfast.record.events import ActionTaken, GenerationOpened, RunEnded
 from holdfast.run import ending, processes
 from holdfast.run.state import RunState
-from holdfast.run.waits import EXIT_MARGIN_S, LAST_CALL_S, ns
+from holdfast.run.waits import EXIT_MARGIN_S, LAST_CALL_S, OWN_NODES_S, ns
 
 
 def fail(state: RunState, reason: str, complaint: str = "", *, whose: str = "") -> None:
@@ -105,7 +105,8 @@ def _may_launch(state: RunState) -> bool:
             state.outbox.wake(due_ns)
         return False
     state.launch.stalled_ns = None
-    due_ns = state.launch.last_joined_ns + ns(LAST_CALL_S)
+    lacks_own = not state.launch.is_launched and present < policy.nodes_own
+    due_ns = state.launch.last_joined_ns + ns(OWN_NODES_S if lacks_own else LAST_CALL_S)
     if present < policy.nodes_max and state.now_ns < due_ns:
         state.outbox.wake(due_ns)
         return False

@@ -39,9 +39,10 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The user's settings for the run.
 
     team, project, cluster: for the run's bill. slots: members per node. nodes_min: with fewer nodes the run
-    waits. nodes_max: further nodes are spares. warm: processes that a node keeps ready to step in.
-    max_restarts: of a script that never joins. wait_s: the longest the run waits for nodes or members that it
-    needs to continue. hang_after_s: a member that holds up the others for this long is ended; None to derive
+    waits. nodes_max: further nodes are spares. nodes_own: how many the launcher itself starts; the first
+    start waits a while for them. warm: processes that a node keeps ready to step in. max_restarts: of a
+    script that never joins. wait_s: the longest the run waits for nodes or members that it needs to continue.
+    hang_after_s: a member that holds up the others for this long is ended; None to derive
     the bound from the run's times so far. may_join: False if the script certainly never joins. grace_s: the
     time a worker has between SIGTERM and SIGKILL. rebalances: lanes are dealt by the members' pace. faults:
     planned strikes. mesh: the shape of one replica of a sharded model. skipped: lanes that are not computed
@@ -56,6 +57,7 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     slots: Positive = 1
     nodes_min: Positive = 1
     nodes_max: Positive = 1
+    nodes_own: Positive = 1
     warm: Count = 1
     max_restarts: Count = 3
     wait_s: float = 600.0
