@@ -173,9 +173,9 @@ def test_the_example_passes_the_check_and_the_schema_is_printed(holdfast: Holdfa
         (
             "nodes:\n  n1:",
             ["show", "--prometheus", "http://[::1"],
-            "Invalid Prometheus URL.",
+            "Invalid Prometheus URL: 'http://[::1'.",
         ),
-        ("nodes:\n  n1:", ["show", "--redfish", "http://[::1"], "Invalid --redfish URL."),
+        ("nodes:\n  n1:", ["show", "--redfish", "http://[::1"], "Invalid --redfish URL: 'http://[::1'."),
         (
             "nodes:\n  n1:",
             ["show", "--redfish", "http://127.0.0.1:9"],

@@ -167,11 +167,36 @@ def test_json_that_is_deep_but_decodable_is_no_resource_of_redfish() -> None:
 def test_a_url_that_nothing_can_be_sent_to_is_refused_before_any_thread_begins(url: str) -> None:
     threads = threading.active_count()
     for make in (Webhook, Alertmanager, Prometheus):
-        with pytest.raises(InputError, match=r"^Invalid .* URL\.$"):
+        with pytest.raises(InputError, match=r"^Invalid .* URL(: '.*')?\.$"):
             make(url)
     with pytest.raises(InputError, match="Invalid --scrape URL"):
         ScrapeCollector(url, clock=SystemClock())
     assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("prometheus:9090", "prometheus:9090"),
+        ("prometheus", "prometheus"),
+        ("", ""),
+        ("http://h:0/", "http://h:0…"),
+        (f"h:9090/{SECRET}", "h:9090…"),
+        (f"h:9090?token={SECRET}", "h:9090…"),
+        (f"ftp://h\\{SECRET}", "ftp://h…"),
+        (f"ada:{SECRET}@h:9090", "…"),
+        (f"http://ada:{SECRET}@h:0/", "http://…"),
+        (f"http://ada:x/{SECRET}@h:0", "http://…"),
+        (f"h:0?mail=a@{SECRET}", "…"),
+    ],
+)
+def test_a_bad_url_is_quoted_without_what_may_be_a_secret(url: str, told: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Prometheus(url)
+    assert refused.value.sentence == f"Invalid Prometheus URL: {told!r}."
+    assert refused.value.hint == "Write http://HOST:PORT or https://HOST."
+    with pytest.raises(InputError, match=r"^Invalid webhook URL\.$"):
+        Webhook(url)  # a file with the secret alone
 
 
 def test_a_redirect_leads_neither_to_another_host_nor_in_circles() -> None:

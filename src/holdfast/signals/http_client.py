@@ -10,6 +10,7 @@ import asyncio
 import functools
 import ipaddress
 import os
+import re
 import socket
 import ssl
 import threading
@@ -37,6 +38,7 @@ LOOP_GRACE_S = 1.0
 CLOSE_S_MAX = 1.0
 USER_AGENT = "holdfast"
 URL_HINT = "Write http://HOST:PORT or https://HOST."
+_PLACE_END = re.compile(r"[/?#\\]")
 
 _PACKED = frozenset({"gzip", "x-gzip", "deflate"})
 _EITHER_FORM = 47
@@ -226,15 +228,26 @@ async def _body(answer: httpx.Response, bytes_max: int) -> bytes:
     return bytes(body)
 
 
-def checked(url: str, *, what: str, hint: str = URL_HINT) -> httpx.URL:
-    """The URL; `InputError` if nothing could be sent to it. The error hides it: it may hold a secret."""
+def checked(url: str, *, what: str, hint: str = URL_HINT, is_quoted: bool = False) -> httpx.URL:
+    """The URL; `InputError` if nothing could be sent to it. is_quoted: the error shows it as far as that is
+    safe; otherwise not at all, because all of it may be a secret.
+    """
     try:
         address = httpx.URL(url)
         if address.scheme in ("http", "https") and _is_host(address.host) and _is_port(address.port):
             return address.copy_with(fragment=None)
     except (httpx.InvalidURL, ValueError):
         pass
-    raise InputError(f"Invalid {what} URL.", hint=hint)
+    raise InputError(f"Invalid {what} URL{f': {_quotable(url)!r}' if is_quoted else ''}.", hint=hint)
+
+
+def _quotable(url: str) -> str:
+    """What may be shown of a text that is not a URL: nothing after the scheme if it may name a user, and no
+    path and no query.
+    """
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    place = "" if "@" in rest else _PLACE_END.split(rest, maxsplit=1)[0]
+    return f"{scheme}{mark}{place}{'' if place == rest else '…'}"
 
 
 def shown(url: str | httpx.URL) -> str:

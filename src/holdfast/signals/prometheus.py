@@ -272,7 +272,7 @@ class Prometheus(Closable):
 
 def place(url: str) -> str:
     """The server's address for messages and links, without user, password and query, which may be secrets."""
-    address = http_client.checked(url, what="Prometheus")
+    address = http_client.checked(url, what="Prometheus", is_quoted=True)
     return f"{http_client.shown(address)}{http_client.written_path(address)}".rstrip("/")
 
 

@@ -13,7 +13,8 @@ def redfish_service(
     if not separator or "/" in name:
         name, url = "", text
     url = spelled_out(url, what="--redfish")
-    address = checked(url, what="--redfish", hint="Write https://HOST or NAME=https://HOST.")
+    hint = "Write https://HOST or NAME=https://HOST."
+    address = checked(url, what="--redfish", hint=hint, is_quoted=True)
     return Service(
         url=str(address.copy_with(userinfo=b"")),
         name=name,

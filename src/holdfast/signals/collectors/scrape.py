@@ -26,7 +26,7 @@ class ScrapeCollector:
     """
 
     def __init__(self, url: str, *, clock: Clock, access: http_client.Access = http_client.ANONYMOUS) -> None:
-        address = http_client.checked(url, what="--scrape")
+        address = http_client.checked(url, what="--scrape", is_quoted=True)
         self.place = http_client.shown(address)
         self.name = f"scrape {self.place}"
         self._instance = f"{address.host}:{address.port or _PORTS[address.scheme]}"
