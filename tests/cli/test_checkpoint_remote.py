@@ -345,5 +345,29 @@ def test_an_endpoint_must_be_a_url(holdfast: Callable[..., Any], environment: di
     assert "AWS_ENDPOINT_URL is 127.0.0.1:9, which is not a URL." in refused.err
 
 
-def test_to_verify_nothing_is_no_success(holdfast: Callable[..., Any], tmp_path: Path) -> None:
-    assert holdfast("checkpoint", "verify", str(tmp_path)).code == 1
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("list {}", 0),
+        ("list {} --json", 0),
+        ("prune {}", 0),
+        ("verify {}", 2),
+        ("verify {} --json", 2),
+        ("prove {} train.py", 2),
+        ("copy {} --to there", 2),
+        ("export {} --to all.pt", 2),
+        ("import all.safetensors --to there --like {}", 2),
+    ],
+)
+def test_only_a_verb_that_needs_a_checkpoint_fails_where_there_is_none(
+    holdfast: Callable[..., Any], tmp_path: Path, words: str, code: int
+) -> None:
+    for name in ("train.py", "all.safetensors"):
+        (tmp_path / name).touch()
+    (tmp_path / "empty").mkdir()
+    done = holdfast("checkpoint", *words.format(tmp_path / "empty").split())
+    assert done.code == code, done
+    if code:
+        assert done.out == ""
+        assert "no checkpoint" in done.err
+        assert "hint: " in done.err
