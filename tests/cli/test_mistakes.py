@@ -49,6 +49,34 @@ def test_wrong_flags_and_names(holdfast: Any, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("run --nodes x t.py", "--nodes x is not a whole number from 1 to 1,024."),
+        ("run --nodes 1.5 t.py", "--nodes 1.5 is not a whole number from 1 to 1,024."),
+        ("simulate --gpus 0", "--gpus 0 is not a whole number of at least 1."),
+        ("run --hang-after -1 t.py", "--hang-after -1 is not a number above 0."),
+        ("run --hang-after inf t.py", "--hang-after inf is not a finite number above 0."),
+        ("plan fit --lemon-faults 1", "--lemon-faults 1 is not a whole number from 2 to 1,000,000."),
+        ("plan fit --days 1e9", "--days 1000000000 is not a number from 0.001 to 100,000."),
+        ("collect --slurm --every 0", "--every '0' must be above 0."),
+        ("collect --slurm --every soon", "--every 'soon' is not a duration; write 90, 90s, 5m, 3.1h or 2d."),
+        ("simulate --rates gone.json", "--rates: File 'gone.json' does not exist."),
+        (
+            "checkpoint export x --to y --format z",
+            "--format 'z' is not one of 'safetensors', 'torch', 'dcp'.",
+        ),
+        ("checkpoint prove x gone.py", "SCRIPT: File 'gone.py' does not exist."),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_flag_and_what_is_expected(
+    holdfast: Any, arguments: str, sentence: str
+) -> None:
+    done = holdfast(*arguments.split())
+    assert complaint(done) == sentence
+    assert " --help`." in done.err
+
+
+@pytest.mark.parametrize(
     "arguments",
     [["runbook", "x\udcff/s1"], ["watch", "--once", "\udcff"], ["events", "--subject", "\udcff"]],
     ids=["runbook", "watch", "events"],

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from holdfast.cli import main
-from holdfast.cli.values import seconds
 from holdfast.record import events
 from holdfast.record.clock import ManualClock
 from holdfast.record.recorder import Recorder
+from holdfast.wording.parsing import seconds
 
 Holdfast = Callable[..., Any]
 GOOGLE = "test-040104-goodput-n112-70b-a3m"
@@ -214,7 +214,7 @@ def test_a_run_of_our_own_tells_stall_writing_and_price(holdfast: Holdfast, tmp_
         (("--gpus", "8", "--distribution", "weibull:low"), "'low' is not a shape."),
         (("--gpus", "8", "--distribution", "weibull:0.01"), "cannot be simulated"),
         (("--distribution", "gaps:nowhere.txt"), "nowhere.txt cannot be read"),
-        (("--failures-per-1000-node-days", "nan"), "nan is not a number between"),
+        (("--failures-per-1000-node-days", "nan"), "nan is not a finite number"),
         (("--distribution", "gaps:few.txt"), "2 times between failures say too little"),
         (("--distribution", "gaps:wrong.txt"), "In wrong.txt, 'often' is not a duration"),
         (("--distribution", "gaps:enough.txt", "--mtbf", "3h"), "both say"),

@@ -83,9 +83,24 @@ def test_the_published_accounting_has_no_faults(holdfast: Any, data: Path) -> No
     done = holdfast("plan", "fit", data / "slurm" / "sacct.txt", "--nodes", "10", "--days", "1")
     assert done.code == 0
     assert done.out.startswith(
-        "There are no faults in this record. That does not mean a rate of zero: at most 368.89"
+        "There are no faults in this record. That does not mean a rate of zero: at most 369 faults"
     )
+    assert "Watched  10 node-days, as you say" in done.out
     assert "too few faults" in done.out
+
+
+def test_a_short_run_without_faults_is_told_without_figures_that_say_nothing(
+    holdfast: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "run.csv"
+    log.write_text("time,kind,run,gpus,outcome\n0,run.started,a,16,\n73,run.ended,a,,completed\n", "utf-8")
+    done = holdfast("plan", "fit", log, "--gpus-per-node", "8")
+    assert done.code == 0, done.err
+    first, _, watched, *_ = done.out.splitlines()
+    assert first == "There are no faults in this record, but it is too short to tell how rare they are."
+    assert watched.split(maxsplit=1)[1].strip() == "2 min 26 s of one node, as runs paid for"
+    told = holdfast("plan", "fit", log, "--gpus-per-node", "8", "--json").json
+    assert told["faults_interval"][1] > 10**6  # programs get the figure
 
 
 def test_domains_may_be_given(holdfast: Any, tmp_path: Path) -> None:
@@ -127,8 +142,8 @@ def test_lines_that_cannot_be_used_are_told(holdfast: Any, tmp_path: Path) -> No
         (["{trace}", "--nodes", "100"], "231 nodes had faults, but the number of nodes is 100."),
         (["{trace}", "--domains", "gone.csv"], "gone.csv cannot be read: No such file or directory."),
         (["{trace}", "--domains", "{trace}"], "Line 1 of {trace} does not have the form NODE,DOMAIN."),
-        (["{trace}", "--lemon-faults", "1"], "Invalid value for '--lemon-faults': 1 is not in the range"),
-        (["{trace}", "--days", "nan"], "Invalid value for '--days'"),
+        (["{trace}", "--lemon-faults", "1"], "--lemon-faults 1 is not a whole number from 2 to 1,000,000."),
+        (["{trace}", "--days", "nan"], "--days nan is not a finite number from 0.001 to 100,000."),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(holdfast: Any, trace: Path, words: list[str], sentence: str) -> None:

@@ -91,7 +91,7 @@ def test_size_alone_sorts_by_size(capsys: Captured) -> None:
     [
         ("--chip tpu", "The chip 'tpu' is not known."),
         ("--gpus many", "'many' is not a count"),
-        ("--limit 0", "0 is not in the range"),
+        ("--limit 0", "--limit 0 is not a whole number"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_a_hint(capsys: Captured, arguments: str, sentence: str) -> None:

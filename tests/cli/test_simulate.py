@@ -80,7 +80,7 @@ def test_a_page(call: Any, tmp_path: Path) -> None:
         ("--gpus 1000", "not a multiple of that", "1,024"),
         ("--scenario cooling-pump --seed 3 --out drill", "`holdfast drill`.", "drill play NAME"),
         ("--reveal", "`holdfast drill`.", "drill reveal NAME"),
-        ("--days nan", "not a number between", "--help"),
+        ("--days nan", "--days nan is not a finite number from 0.001 to 10,000.", "--help"),
         ("--html - --json", "would both print to stdout", "Leave one"),
     ],
 )

@@ -13,6 +13,7 @@ import click
 from holdfast import __version__
 from holdfast.cli.lazy import LazyGroup
 from holdfast.cli.terminal import NO_ROOM, discard_output, open_streams
+from holdfast.cli.usage import sentence
 from holdfast.record.errors import HoldfastError, complaint
 
 _HOLDFAST = LazyGroup(
@@ -92,7 +93,7 @@ def _run(arguments: list[str]) -> int:
         return 2
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "holdfast"
-        return _complain(error.format_message(), f"See `{where} --help`.")
+        return _complain(sentence(error), f"See `{where} --help`.")
     except click.ClickException as error:
         return _complain(error.format_message(), "")
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -108,8 +109,8 @@ def _run(arguments: list[str]) -> int:
         if error.errno not in NO_ROOM:
             raise
         discard_output()
-        sentence = f"No space left for the output: {error.strerror}."
-        return _complain(sentence, "Print it to a terminal, or to a disk with room.")
+        full = f"No space left for the output: {error.strerror}."
+        return _complain(full, "Print it to a terminal, or to a disk with room.")
 
 
 def _left_by_reader() -> int:

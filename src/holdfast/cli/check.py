@@ -17,9 +17,9 @@ from holdfast.cli.pages import require_writable, write_file
 from holdfast.cli.record import json_option
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import print_json, printable
-from holdfast.cli.values import some_seconds
 from holdfast.detect.suspects import PARTS, SuspectPart
 from holdfast.record.errors import InputError
+from holdfast.wording.parsing import some_seconds
 
 MOST_S = 50.0
 """Slurm kills its HealthCheckProgram after 60 s."""

@@ -16,7 +16,6 @@ from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.record import home, json_option, store_option
 from holdfast.cli.signal_sources import url_option
 from holdfast.cli.terminal import tell
-from holdfast.cli.values import some_seconds
 from holdfast.cli.xid_policy import load_xids
 from holdfast.detect.kernel_faults import FaultRecord, Names
 from holdfast.detect.xids import CATALOGUE, Source
@@ -27,6 +26,7 @@ from holdfast.signals.collectors.infiniband import SYSFS
 from holdfast.signals.collectors.rounds import Rounds
 from holdfast.signals.collectors.storing import Outlet, storing
 from holdfast.signals.opening import SIGNALS_DIRECTORY
+from holdfast.wording.parsing import some_seconds
 
 DEFAULT_SIGNALS = ""
 """`--signals` without a directory: the one that the other verbs read."""

@@ -16,7 +16,6 @@ from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, home_journal, json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable, say
 from holdfast.cli.topology_sources import TOPOLOGY_FILE, load_topology, topology_option
-from holdfast.cli.values import some_seconds
 from holdfast.control.actions import said
 from holdfast.control.controlling import Controlling, ControlSetting, reset_breaker
 from holdfast.control.decision import ControlDecision
@@ -31,6 +30,7 @@ from holdfast.record.store import Store
 from holdfast.record.stores import open_lead, open_store
 from holdfast.schedulers.choosing import leading, reached
 from holdfast.schedulers.live_runs import LiveRuns
+from holdfast.wording.parsing import some_seconds
 
 POLICY_FILE = "control.toml"
 EXIT_NOT_DONE = 1

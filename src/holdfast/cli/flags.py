@@ -24,6 +24,8 @@ Given = TypeVar("Given", bound=msgspec.Struct)
 class FiniteRange(click.FloatRange):
     """A finite number in a range. click's own would let `nan` through, and `inf`."""
 
+    name = "number"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):

@@ -3,12 +3,12 @@
 import click
 import msgspec
 
-from holdfast.cli.flags import flag_of, option, takes
+from holdfast.cli.flags import FiniteRange, flag_of, option, takes
 from holdfast.cli.terminal import print_json, say
-from holdfast.cli.values import count, number_between
 from holdfast.ledger import flops, references
 from holdfast.ledger.utilising import ComparedThroughput, compared_throughput
 from holdfast.record.errors import InputError
+from holdfast.wording.parsing import count
 
 RATE_MIN, RATE_MAX = 1e-9, 1e18
 
@@ -33,7 +33,7 @@ _DIMENSIONS = (
 """The flags that describe a model by its dimensions; with --params only those for attention count."""
 
 
-_RATE = number_between(RATE_MIN, RATE_MAX)
+_RATE = FiniteRange(RATE_MIN, RATE_MAX)
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     precision: flops.Precision = option(type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True)
     peak_tflops: float | None = option("Dense peak of one GPU, for an unknown chip.", type=_RATE)
     recompute: float = option(
-        "Part of the forward pass computed again, 0 to 1.", type=number_between(0, 1), default=0.0
+        "Part of the forward pass computed again, 0 to 1.", type=FiniteRange(0, 1), default=0.0
     )
     as_json: bool = option("--json", "Print one JSON object.")
 

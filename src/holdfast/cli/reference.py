@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import click
 
 from holdfast.cli.terminal import print_json, say
-from holdfast.cli.values import count
 from holdfast.ledger import references
 from holdfast.ledger.flops import chip_named
+from holdfast.wording.parsing import count
 
 NEAREST_ROWS_USUAL = 10
 

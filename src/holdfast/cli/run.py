@@ -15,7 +15,6 @@ from holdfast.cli import torchrun
 from holdfast.cli.flags import FiniteRange, argument, option, takes
 from holdfast.cli.record import home, open_record
 from holdfast.cli.terminal import say
-from holdfast.cli.values import bytes_per_second, some_seconds
 from holdfast.record.errors import InputError
 from holdfast.record.files import require_directory
 from holdfast.run.arbiter import arbiter_at
@@ -30,6 +29,7 @@ from holdfast.run.skipped import skipped_by
 from holdfast.run.state import RunPolicy
 from holdfast.run.visible import gpus_seen, too_few
 from holdfast.run.wire import SLOTS_MAX, PlannedFault, SkippedLanes
+from holdfast.wording.parsing import bytes_per_second, some_seconds
 
 DEFAULT_PORT = 29400
 """torchrun's default, for an endpoint without a port."""

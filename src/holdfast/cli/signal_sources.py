@@ -11,7 +11,7 @@ import msgspec
 from holdfast.cli.flags import is_typed, option, together
 from holdfast.cli.record import home
 from holdfast.cli.terminal import tell
-from holdfast.cli.values import some_seconds
+from holdfast.wording.parsing import some_seconds
 
 if TYPE_CHECKING:
     from holdfast.signals.source import Source
@@ -77,6 +77,11 @@ class SignalFlags(msgspec.Struct, frozen=True, kw_only=True):
     def logged_runs(self) -> tuple[str, ...]:
         """The runs with a step log: they are watched even before their first step."""
         return tuple(run for run, _ in self.logs)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether any source is named; otherwise there may be none."""
+        return bool(self.prometheus_url or self.signals_path or self.step_log)
 
 
 signals_options = together(SignalFlags, "signals")

@@ -7,12 +7,11 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.flags import option, shared, takes
+from holdfast.cli.flags import FiniteRange, option, shared, takes
 from holdfast.cli.pages import html_option, require_one_output, write_file, write_page
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.cli.values import number_between
 from holdfast.economics.pricing.prices import Prices
 from holdfast.record.errors import InputError
 from holdfast.record.events import encode
@@ -51,7 +50,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="NAME",
     )
     gpus: int | None = option("The same kind of cluster with this many GPUs.", type=click.IntRange(min=1))
-    days: float | None = option("How long the run is simulated.", type=number_between(0.001, DAYS_MAX))
+    days: float | None = option("How long the run is simulated.", type=FiniteRange(0.001, DAYS_MAX))
     seed: int = option(type=click.IntRange(min=0), default=1, show_default=True)
     runs: int = option(
         "Seeds from --seed on.", type=click.IntRange(1, RUNS_MAX), default=1, show_default=True

@@ -16,7 +16,7 @@ from holdfast.cli.record import home, home_journal, json_option, recorded_name, 
 from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options, url_option
 from holdfast.cli.terminal import printable, say
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
-from holdfast.cli.values import past_moment_ns, some_seconds, window_seconds
+from holdfast.cli.values import past_moment_ns, window_seconds
 from holdfast.cli.xid_policy import load_xids
 from holdfast.diagnose.alertmanager import Alertmanager
 from holdfast.diagnose.incident import Incident
@@ -35,6 +35,7 @@ from holdfast.record.store import Store
 from holdfast.record.stores import open_store
 from holdfast.signals.credentials import access
 from holdfast.signals.source import Source
+from holdfast.wording.parsing import some_seconds
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):

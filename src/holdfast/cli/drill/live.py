@@ -13,9 +13,9 @@ from holdfast.cli.pages import html_option, require_one_output, require_writable
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, home_journal, json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable, say
-from holdfast.cli.values import some_seconds
 from holdfast.record.errors import InputError
 from holdfast.record.store import Store
+from holdfast.wording.parsing import some_seconds
 from holdfast.wording.units import HOUR_S
 
 if TYPE_CHECKING:

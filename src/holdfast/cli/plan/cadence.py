@@ -6,16 +6,16 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.flags import option, shared, takes
+from holdfast.cli.flags import FiniteRange, option, shared, takes
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
-from holdfast.cli.values import number_between, seconds, seconds_with_unit, some_seconds
 from holdfast.economics.cadence.advice import advise
 from holdfast.economics.cadence.cadence import CheckpointLevel
 from holdfast.economics.cadence.distributions import read_gaps, simulated, with_gaps
 from holdfast.economics.cadence.inputs import CadenceInputs, Recorded, read_run, settle
 from holdfast.record.runs import find_run
+from holdfast.wording.parsing import seconds, seconds_with_unit, some_seconds
 
 COUNT_MAX = 10**7
 
@@ -35,13 +35,6 @@ def _level(text: str) -> CheckpointLevel:
     return CheckpointLevel(name=name, stall_s=some_seconds(stall), survives=survives)
 
 
-def _gap_s(text: str) -> float:
-    try:
-        return seconds(text)
-    except click.BadParameter as error:
-        raise ValueError(error.message) from None
-
-
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     mtbf_s: float | None = option(
         "--mtbf",
@@ -55,7 +48,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     failures_per_1000_node_days: float | None = option(
         "How often a node stops the run, in place of --mtbf.  [default: 3.79, Llama 3's]",
-        type=number_between(1e-6, 1e6),
+        type=FiniteRange(1e-6, 1e6),
     )
     stall_s: float | None = option(
         "--stall", "How long a checkpoint stops training.", type=some_seconds, metavar="TIME"
@@ -111,7 +104,7 @@ def command(asked: _Flags) -> None:
 
     Example: holdfast plan cadence --gpus 16384 --stall 30s --write 2m --step 10s --interval 1h
     """
-    gaps = read_gaps(asked.distribution, _gap_s)
+    gaps = read_gaps(asked.distribution, seconds)
     recorded = Recorded()
     if asked.run is not None:
         with open_record(asked.store_url) as store:

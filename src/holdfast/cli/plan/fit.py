@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from holdfast.cli.flags import argument, option, shared, takes
+from holdfast.cli.flags import FiniteRange, argument, option, shared, takes
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, say
-from holdfast.cli.values import number_between
 from holdfast.cli.windows import reading
 from holdfast.economics.fitting.outages import Observation, OutageFacts
 from holdfast.economics.fitting.reading import observed, passing_store, read_domains
@@ -27,7 +26,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     run: str | None = option("Only events of this run.", metavar="RUN")
     nodes: int | None = option("How many nodes were watched, if the record does not say.", type=_COUNT)
     days: float | None = option(
-        "For how many days, if the record does not say.", type=number_between(0.001, 10**5)
+        "For how many days, if the record does not say.", type=FiniteRange(0.001, 10**5)
     )
     gpus_per_node: int | None = option("GPUs of a node, if the record only counts GPUs.", type=_COUNT)
     domains: Path | None = option(
@@ -39,13 +38,13 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     flap_minutes: float = option(
         "Also count a node that fails again within this time after its return only once.",
-        type=number_between(0, 10**5),
+        type=FiniteRange(0, 10**5),
         default=60.0,
         show_default=True,
     )
     burst_minutes: float = option(
         "Faults of different nodes within this time belong together.",
-        type=number_between(0, 10**4),
+        type=FiniteRange(0, 10**4),
         default=10.0,
         show_default=True,
     )

@@ -5,14 +5,15 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.flags import option, shared, takes
+from holdfast.cli.flags import FiniteRange, option, shared, takes
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.sweeping import sweep
 from holdfast.cli.terminal import print_json
-from holdfast.cli.values import count, moment_ns, number_between, seconds, seconds_with_unit, some_seconds
+from holdfast.cli.values import moment_ns
 from holdfast.twin.case import RunFlags, case
 from holdfast.twin.foresight import Depth, answer
+from holdfast.wording.parsing import count, seconds, seconds_with_unit, some_seconds
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,10 +23,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     run: str | None = option("A run in the record, from its present step; with --steps.", metavar="RUN")
     gpus: int | None = option("A run of your own on this many GPUs; with --days.", type=count)
     days: float | None = option(
-        "How long it would train if nothing ever happened.", type=number_between(0.001, 10_000)
+        "How long it would train if nothing ever happened.", type=FiniteRange(0.001, 10_000)
     )
     steps: int | None = option("The number of the last step of --run.", type=count)
-    step_s: float | None = option("Seconds a step.", type=number_between(0.001, 10**7))
+    step_s: float | None = option("Seconds a step.", type=FiniteRange(0.001, 10**7))
     member_gpus: int | None = option(
         "GPUs of one model replica.  [default: a node's]", type=count, metavar="N"
     )
@@ -48,11 +49,11 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     chip: str | None = option("Such as h100, for its price.")
     start_ns: int | None = option("--start", "When it starts, for dates.", callback=moment_ns, metavar="DATE")
     bad_percent: float = option(
-        "GPUs that are bad.", type=number_between(0.001, 50), default=1.0, show_default=True
+        "GPUs that are bad.", type=FiniteRange(0.001, 50), default=1.0, show_default=True
     )
     slowdown: float = option(
         "How many times as long a step takes with a slow GPU.",
-        type=number_between(1.001, 100),
+        type=FiniteRange(1.001, 100),
         default=1.3,
         show_default=True,
     )

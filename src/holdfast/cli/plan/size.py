@@ -9,7 +9,6 @@ from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
-from holdfast.cli.values import count
 from holdfast.economics.sizing import size_file
 from holdfast.economics.sizing.parallelism import Framework, Recompute
 from holdfast.economics.sizing.sizing import RANKED_BY, Wanted, answer
@@ -17,6 +16,7 @@ from holdfast.economics.sizing.starting import Printed, load_request
 from holdfast.ledger.flops import Precision
 from holdfast.record.errors import InputError
 from holdfast.run.mesh import MeshShape
+from holdfast.wording.parsing import count
 
 ROWS_USUAL = 10
 

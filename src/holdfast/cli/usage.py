@@ -1,0 +1,51 @@
+"""A mistake on the command line as one plain sentence: the flag, what was given, and what is expected."""
+
+import re
+
+import click
+
+_GIVEN = re.compile(r"('.*?'|\".*?\"|\S+) ((?:is|must|has) .*)", re.DOTALL)
+"""A complaint of click, or of a converter, that begins with the value."""
+_PLAIN = re.compile(r"'[^\s'\\]+'")
+PLAIN_BOUND_MIN, PLAIN_BOUND_MAX = 1e-4, 1e9
+"""Other bounds are written with an exponent."""
+
+
+def sentence(error: click.UsageError) -> str:
+    match error:
+        case click.MissingParameter() | click.BadParameter(param=None):
+            return error.format_message()
+        case click.BadParameter(param=click.Parameter() as parameter, message=message):
+            is_argument = isinstance(parameter, click.Argument)
+            name = parameter.human_readable_name if is_argument else max(parameter.opts, key=len)
+            found = _GIVEN.fullmatch(message)
+            if found is None:
+                return f"{name}: {message}"
+            given, rest = found.groups()
+            if not (expected := _number(parameter.type)):
+                return f"{name} {given} {rest}"
+            plain = given[1:-1] if _PLAIN.fullmatch(given) else given.removesuffix(".0")
+            return f"{name} {plain} is not a {'finite ' if 'finite' in rest else ''}{expected}."
+    return error.format_message()
+
+
+def _number(kind: object) -> str:
+    """`whole number from 1 to 8`; empty if the parameter is not a number."""
+    if not isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+        return ""
+    noun = "whole number" if isinstance(kind, click.types.IntParamType) else "number"
+    if not isinstance(kind, click.IntRange | click.FloatRange):
+        return noun
+    low, high = _bound(kind.min), _bound(kind.max)
+    if low and high and not (kind.min_open or kind.max_open):
+        return f"{noun} from {low} to {high}"
+    limits = [f"{'above' if kind.min_open else 'of at least'} {low}"] if low else []
+    limits += [f"{'below' if kind.max_open else 'of at most'} {high}"] if high else []
+    return " ".join([noun, " and ".join(limits)])
+
+
+def _bound(value: float | None) -> str:
+    if value is None:
+        return ""
+    is_plain = value == 0 or PLAIN_BOUND_MIN <= abs(value) <= PLAIN_BOUND_MAX
+    return f"{value:,.12g}" if is_plain else f"{value:g}"
