@@ -258,6 +258,25 @@ def test_without_signals_it_says_where_they_could_come_from(holdfast: Holdfast, 
     assert "Traceback" not in dead.err
 
 
+def test_without_signals_an_unknown_run_is_the_mistake(holdfast: Holdfast, drill: Drill) -> None:
+    done = holdfast("diagnose", "nobody")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("holdfast: The store holds no runs yet.\n  hint: ")
+    assert holdfast("import", drill.events).code == 0
+    done = holdfast("diagnose", drill.run[:-1])
+    assert done.code == 2
+    assert done.err.startswith(f"holdfast: There is no run {drill.run[:-1]!r} in the store.\n  hint: ")
+    assert done.err == holdfast("report", drill.run[:-1]).err
+    unnamed = holdfast("diagnose", drill.run[:-1], "--signals", "nowhere")  # which might have the run
+    assert "There are no signals in nowhere." in unnamed.err
+
+
+def test_a_bad_url_is_quoted(holdfast: Holdfast) -> None:
+    done = holdfast("diagnose", "nobody", "--prometheus", "prometheus:9090")
+    assert done.code == 2
+    assert done.err.startswith("holdfast: Invalid Prometheus URL: 'prometheus:9090'.\n  hint: Write http://")
+
+
 def test_what_is_not_measured_is_named_where_nothing_wrong_is_seen(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

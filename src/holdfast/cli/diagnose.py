@@ -25,6 +25,7 @@ from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
+from holdfast.record.runs import find_run
 from holdfast.signals.flight_dumps import read_dumps
 from holdfast.signals.stack_files import read_stacks
 from holdfast.wording import stamp
@@ -129,7 +130,12 @@ def _answered(given: _Flags, ranks: RanksStanding | None) -> DiagnoseAnswer:
         store = stack.enter_context(open_record(given.store_url))
         logged = given.signals.logged_runs
         run, at_ns = asked_for(store, given.run, given.at_ns, logged, SystemClock().now_ns())
-        source = stack.enter_context(open_signals(given.signals, at_ns))
+        try:
+            source = stack.enter_context(open_signals(given.signals, at_ns))
+        except InputError:
+            if not given.signals.is_named:
+                find_run(store, run)  # without signals only the record can have the run
+            raise
         cluster = known_topology(given.topology_path, given.signals.prometheus_url, source, at_ns)
         question = DiagnoseQuestion(
             run=run,
