@@ -23,6 +23,11 @@ NAME_CHARS_MAX = 36
 
 HOURS_AS_DAYS_MIN = 48.0
 NODE_DAYS_WHOLE_MIN = 10.0
+NODE_DAYS_MIN = 0.1
+"""A shorter watch is written as a duration."""
+RATE_DECIMALS_MAX = 100.0
+RATE_BOUND_MAX = 1_000.0
+"""An upper bound above one fault a day on every node says only that the record is short."""
 WATCHED_SHARE_MIN = 0.95
 """The least share of the nodes' time that must be watched for the rate to cover all of it."""
 
@@ -61,23 +66,25 @@ def show(told: FailureFit) -> None:
 
 def _headline(told: FailureFit) -> str:
     if told.faults:
-        rate = f"{told.faults_per_1000_node_days:.2f} faults per 1000 node-days"
+        rate = f"{_rate(told.faults_per_1000_node_days)} faults per 1000 node-days"
         return f"{rate} ({_between(told.faults_interval)} with 95 %)"
-    least = f"at most {told.faults_interval[1]:.2f} faults per 1000 node-days with 95 %"
-    return f"There are no faults in this record. That does not mean a rate of zero: {least}."
+    highest = told.faults_interval[1]
+    if highest > RATE_BOUND_MAX:
+        return "There are no faults in this record, but it is too short to tell how rare they are."
+    most = f"at most {_rate(highest)} faults per 1000 node-days with 95 %"
+    return f"There are no faults in this record. That does not mean a rate of zero: {most}."
 
 
 def _named_figures(told: FailureFit) -> Iterator[tuple[str, str]]:
     span = wording.duration(told.until_ns - told.from_ns)
     every = "" if told.hours_between_faults is None else f"; {_every(told, told.hours_between_faults)}"
     yield "Faults", f"{told.faults:,} on {wording.many(told.nodes, 'node')} in {span}{every}"
-    decimals = 0 if told.node_days >= NODE_DAYS_WHOLE_MIN else 2
-    yield "Watched", f"{told.node_days:,.{decimals}f} node-days, {_SOURCES[told.nodes_source]}"
+    yield "Watched", f"{_watched(told.node_days)}, {_SOURCES[told.nodes_source]}"
     singly = _between(told.faults_interval_poisson)
     if told.faults and _between(told.faults_interval) != singly:
         yield "Clusters", f"the interval allows for faults in clusters; if they came singly, {singly}"
     if told.hardware_per_1000_node_days is not None and told.hardware_interval is not None:
-        hardware = f"{told.hardware_per_1000_node_days:.2f} per 1000 node-days"
+        hardware = f"{_rate(told.hardware_per_1000_node_days)} per 1000 node-days"
         yield "Hardware", f"{hardware} ({_between(told.hardware_interval)})"
     if told.repairs is not None:
         yield "Outages", _outages(told.repairs)
@@ -120,7 +127,7 @@ def _classes(told: FailureFit) -> Table:
         (
             printable(wording.short(row.name, NAME_CHARS_MAX)),
             f"{row.faults:,}",
-            f"{row.rate_per_1000_node_days:.2f}",
+            _rate(row.rate_per_1000_node_days),
             _between(row.interval),
             wording.UNKNOWN if row.outage_median_h is None else _hours(row.outage_median_h),
         )
@@ -157,7 +164,19 @@ def _without(told: FailureFit, removal: Removal) -> str:
 
 
 def _between(interval: Interval) -> str:
-    return f"{interval[0]:.2f} to {interval[1]:.2f}"
+    return f"{_rate(interval[0])} to {_rate(interval[1])}"
+
+
+def _rate(value: float) -> str:
+    """`4.20`, `369`, `17.5 million`."""
+    return f"{value:.2f}" if value < RATE_DECIMALS_MAX else wording.rough(value)
+
+
+def _watched(node_days: float) -> str:
+    """`139,200 node-days`, `2.50 node-days`, `2 min 26 s of one node`."""
+    if node_days < NODE_DAYS_MIN:
+        return f"{wording.duration(round(node_days * DAY_NS))} of one node"
+    return f"{node_days:,.{0 if node_days >= NODE_DAYS_WHOLE_MIN else 2}f} node-days"
 
 
 def _hours(hours: float) -> str:
