@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ CONNECT_S = 3
 """By then Ray has been loaded and tries to connect."""
 HOURS_NS = 6 * 3_600 * 10**9
 MANY = ("simulate", "--runs", "10000", "--processes", "2")
+SHORT = ("simulate", "--preset", "rsc-1-1024", "--days", "1", "--processes", "1")
 FEW = ("simulate", "--runs", "3", "--days", "1")
 
 
@@ -335,21 +336,35 @@ def read_terminal(descriptor: int) -> str:
     return shown.decode()
 
 
-@pytest.mark.soak
-def test_only_a_terminal_is_shown_progress(
-    holdfast: Callable[..., Any], environment: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("is_json", [False, True])
+def test_only_a_terminal_is_shown_what_is_computed_and_progress(
+    holdfast: Callable[..., Any], environment: dict[str, str], tmp_path: Path, is_json: bool
 ) -> None:
-    piped = holdfast(*FEW)
+    words = (*SHORT, *(["--json"] if is_json else []))
+    piped = holdfast(*words)
     assert (piped.code, piped.err) == (0, "")
+    out, shown = on_a_terminal(words, environment, tmp_path)
+    assert out == piped.out
+    told = "Simulating 2 runs of 1 day on 1,024 GPUs (restart, holdfast); this takes about 1 s."
+    assert (told in shown) is not is_json
+
+
+@pytest.mark.soak
+def test_progress_is_shown_to_its_end(environment: dict[str, str], tmp_path: Path) -> None:
+    assert "100%" in on_a_terminal(FEW, environment, tmp_path)[1]
+
+
+def on_a_terminal(words: Sequence[str], environment: dict[str, str], directory: Path) -> tuple[str, str]:
+    """The command's stdout, and what it prints on stderr if that is a terminal."""
     ours, theirs = pty.openpty()
     try:
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(read_terminal, ours)
             try:
                 done = subprocess.run(
-                    [sys.executable, "-m", "holdfast", *FEW],
+                    [sys.executable, "-m", "holdfast", *words],
                     env={**environment, "TERM": "xterm"},
-                    cwd=tmp_path,
+                    cwd=directory,
                     stdout=subprocess.PIPE,
                     stderr=theirs,
                     text=True,
@@ -361,8 +376,7 @@ def test_only_a_terminal_is_shown_progress(
             shown = reading.result()
     finally:
         os.close(ours)
-    assert "100%" in shown
-    assert done.stdout == piped.out
+    return done.stdout, shown
 
 
 @pytest.mark.soak

@@ -1,6 +1,7 @@
 """`holdfast simulate`: simulate a run on a cluster that breaks, under one policy or several."""
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from holdfast.cli.flags import FiniteRange, option, shared, takes
 from holdfast.cli.pages import html_option, require_one_output, write_file, write_page
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
-from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.terminal import print_json, printable, say
 from holdfast.economics.pricing.prices import Prices
 from holdfast.record.errors import InputError
 from holdfast.record.events import encode
@@ -19,6 +20,7 @@ from holdfast.twin.comparing import SimulationAsked, compare
 from holdfast.twin.policies import policies
 from holdfast.twin.presets import names
 from holdfast.twin.sweep import Comparison, Figures, Task
+from holdfast.twin.sweeping import outlook
 
 RUNS_MAX = 100_000
 SPARES_MAX = 100_000
@@ -106,6 +108,8 @@ def _simulate(given: _Flags, prices: Prices) -> Comparison:
     from holdfast.cli.sweeping import sweep
 
     def played(tasks: list[Task]) -> list[Figures]:
+        if sys.stderr.isatty() and not given.as_json:
+            say(outlook(tasks, processes=given.processes, ray_address=given.ray))
         if given.record is not None:
             _write_record(tasks[0], given.record)
         return sweep(tasks, processes=given.processes, ray_address=given.ray)
