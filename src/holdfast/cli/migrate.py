@@ -18,7 +18,7 @@ def command(run: str, member: str, to: str, wait_s: float, as_json: bool) -> int
 
     The new process gets ready while MEMBER goes on, and takes over between two steps: nothing is computed
     again, and no member waits. The places of a node (n1 instead of MEMBER) go to a spare node. Exit code 1:
-    the run is over, or the member stays; 2: the run has no such member.
+    the run is over, or the member stays; 2: the run has no such member or node.
     """
     asked, again = Migrate(member=member, to=to), Migrate(member=member, asks_only=True)
     return moved(run, asked, again, wait_s=wait_s, as_json=as_json)
