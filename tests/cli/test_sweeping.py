@@ -32,7 +32,9 @@ from holdfast.twin.presets import preset
 from holdfast.twin.ray_cluster import ATTEMPTS_MAX, played_by_ray
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Task, play
+from holdfast.twin.sweeping import announcement
 from holdfast.twin.workers import LAST_WORDS_S_MAX
+from holdfast.wording.units import DAY_NS
 
 pytestmark = pytest.mark.slow
 
@@ -347,6 +349,24 @@ def test_only_a_terminal_is_shown_what_is_computed_and_progress(
     assert out == piped.out
     told = "Simulating 2 runs of 1 day on 1,024 GPUs (restart, holdfast); this takes about 1 s."
     assert (told in shown) is not is_json
+
+
+def test_what_is_computed_is_told_with_the_time_that_it_takes() -> None:
+    llama = preset("llama3-405b")
+    study = Study(
+        name=llama.name,
+        job=llama.job,
+        layout=llama.layout,
+        hazards=llama.hazards,
+        duration_ns=54 * DAY_NS,
+        usd_per_gpu_hour=1.0,
+    )
+    tasks = [Task(study=study, policy=policy("holdfast", 16_384, 32), seed=seed) for seed in range(100)]
+    told = "Simulating 100 runs of 54 days on 16,384 GPUs (holdfast)"
+    alone = announcement(tasks, processes=1, ray_address=None)
+    assert alone == f"{told}; this takes about 6 min 18 s."
+    assert announcement(tasks, processes=4, ray_address=None) == f"{told}; this takes about 1 min 35 s."
+    assert announcement(tasks, processes=None, ray_address="auto") == f"{told} on Ray."
 
 
 @pytest.mark.soak

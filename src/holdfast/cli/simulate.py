@@ -20,7 +20,7 @@ from holdfast.twin.comparing import SimulationAsked, compare
 from holdfast.twin.policies import policies
 from holdfast.twin.presets import names
 from holdfast.twin.sweep import Comparison, Figures, Task
-from holdfast.twin.sweeping import outlook
+from holdfast.twin.sweeping import announcement
 
 RUNS_MAX = 100_000
 SPARES_MAX = 100_000
@@ -109,7 +109,7 @@ def _simulate(given: _Flags, prices: Prices) -> Comparison:
 
     def played(tasks: list[Task]) -> list[Figures]:
         if sys.stderr.isatty() and not given.as_json:
-            say(outlook(tasks, processes=given.processes, ray_address=given.ray))
+            say(announcement(tasks, processes=given.processes, ray_address=given.ray))
         if given.record is not None:
             _write_record(tasks[0], given.record)
         return sweep(tasks, processes=given.processes, ray_address=given.ray)

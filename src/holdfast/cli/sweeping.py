@@ -15,4 +15,4 @@ def sweep(tasks: Sequence[Task], *, processes: int | None, ray_address: str | No
     console = Console(stderr=True)
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
     with closing(played(tasks, processes=processes, ray_address=ray_address)) as figures, bar:
-        return list(bar.track(figures, total=len(tasks)))
+        return list(bar.track(figures, total=len(tasks), description="Simulating"))

@@ -19,7 +19,7 @@ PLAY_S_PER_INTERRUPTION = 0.009
 """
 
 
-def outlook(tasks: Sequence[Task], *, processes: int | None, ray_address: str | None) -> str:
+def announcement(tasks: Sequence[Task], *, processes: int | None, ray_address: str | None) -> str:
     """The sentence for people who wait: what is being simulated, and about how long it takes here."""
     study, days = tasks[0].study, tasks[0].study.duration_ns / DAY_NS
     policies = ", ".join(dict.fromkeys(task.policy.name for task in tasks))
