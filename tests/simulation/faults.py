@@ -82,7 +82,8 @@ class Faults:
                 victim.line.lag_ns = fault.for_ns // 8
                 world.at(fault.for_ns, self._quicken, victim)
             case "hold up":
-                world.held_until_ns = world.now_ns + fault.for_ns
+                until_ns = world.now_ns + fault.for_ns  # connections keep the order of their messages
+                world.held_until_ns = max(world.held_until_ns, until_ns)
             case "raise":
                 world.exit(victim, 1, f"Traceback: {world.now_ns}")
             case "device":

@@ -42,12 +42,12 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     waits. nodes_max: further nodes are spares. nodes_own: how many the launcher itself starts; the first
     start waits a while for them. warm: processes that a node keeps ready to step in. max_restarts: of a
     script that never joins. wait_s: the longest the run waits for nodes or members that it needs to continue.
-    hang_after_s: a member that holds up the others for this long is ended; None to derive
-    the bound from the run's times so far. may_join: False if the script certainly never joins. grace_s: the
-    time a worker has between SIGTERM and SIGKILL. rebalances: lanes are dealt by the members' pace. faults:
-    planned strikes. mesh: the shape of one replica of a sharded model. skipped: lanes that are not computed
-    because the run repeats another one. skipped_of: the number of lanes of that run, if known. audit_rate:
-    the share of lanes that two members compute.
+    hang_after_s: a member that holds up the others for this long is ended; None to derive the bound from the
+    run's times so far. may_join: False if the script certainly never joins. grace_s: the time a worker has
+    between SIGTERM and SIGKILL. rebalances: lanes are dealt by the members' pace. faults: planned strikes.
+    mesh: the shape of one replica of a sharded model. skipped: lanes that are not computed because the run
+    repeats another one. skipped_of: the number of lanes of that run, if known. audit_rate: the share of lanes
+    that two members compute.
     """
 
     run: str
