@@ -55,8 +55,8 @@ def answering() -> Iterator[int]:
         thread.join(WAIT_S)
 
 
-def tried(port: int, token: str = TOKEN) -> dict[str, CheckedFigure]:
-    found = try_fabric([("127.0.0.1", port)], token, time.monotonic() + WAIT_S)
+def tried(port: int, token: str = TOKEN, host: str = "127.0.0.1") -> dict[str, CheckedFigure]:
+    found = try_fabric([(host, port)], token, time.monotonic() + WAIT_S)
     return {one.name: one for one in found}
 
 
@@ -69,10 +69,10 @@ def test_a_way_is_measured_and_strangers_do_not_disturb_it() -> None:
         for said in (b"", b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 1 << 31)):
             with socket.create_connection(("127.0.0.1", port)) as stranger:
                 stranger.sendall(said)
-        found = tried(port)
+        found = tried(port, host="localhost")  # which may have an address where no process listens, too
         assert set(found) == set(NAMES)
         assert all(one.value is not None for one in found.values()), found
-        assert found["fabric.latency"].note == f"to 127.0.0.1:{port}"
+        assert found["fabric.latency"].note == f"to localhost:{port}"
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,37 @@ def test_what_there_is_no_time_for_does_not_speak_against_a_node() -> None:
         found = list(try_fabric([("127.0.0.1", port)], TOKEN, time.monotonic() + TRY_S / 2))
     assert [one.ok for one in found] == [True] * len(NAMES)
     assert found[0].note == f"no time was left to try 127.0.0.1:{port}: give a longer --timeout"
+
+
+SILENT_S = 150.0
+"""How long the resolver waits for a server that does not answer, by its options below."""
+SILENT = "nameserver 127.0.0.1\noptions timeout:30 attempts:5\n"
+RESOLVING = f"""
+import socket, subprocess, sys, time
+from holdfast.check.fabric import TRY_S, try_fabric
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+subprocess.run(["mount", "--bind", sys.argv[1], "/etc/resolv.conf"], check=True)
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+    server.bind(("127.0.0.1", 53))
+    began_s = time.monotonic()
+    found = list(try_fabric([("n1.invalid", 9)], {TOKEN!r}, began_s + TRY_S + 4))
+    print(time.monotonic() - began_s, *(one.ok for one in found), found[0].note)
+"""
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_a_resolver_that_does_not_answer_is_not_waited_for(tmp_path: Path, need: Callable[..., None]) -> None:
+    need("iproute2", "util-linux")
+    (silent := tmp_path / "resolv.conf").write_text(SILENT)
+    command = ["unshare", "--mount", "--net", sys.executable, "-c", RESOLVING, str(silent)]
+    began_s = time.monotonic()
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=WAIT_S, check=True).stdout
+    took_s, *ok, note = said.strip().split(" ", 1 + len(NAMES))
+    assert float(took_s) < SILENT_S / 2
+    assert time.monotonic() - began_s < SILENT_S  # the process did not wait for it either
+    assert ok == ["True"] * len(NAMES)
+    assert note.startswith("n1.invalid:9 cannot be reached: the resolver did not answer in ")
 
 
 def test_a_peer_that_ends_in_the_middle_does_not_speak_against_a_node() -> None:

@@ -1,12 +1,15 @@
 """One process leads on a store; another takes its place when it ends, however it ends."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from waiting import until
 
@@ -72,6 +75,23 @@ def test_who_loses_the_server_has_lost_the_lead(
     postgres_process.start()  # type: ignore[attr-defined]
     assert lead.is_ours()
     lead.close()
+
+
+@pytest.mark.server
+def test_a_connection_that_cannot_ask_for_the_lead_is_closed(
+    postgres_database: Callable[[], str], tmp_path: Path
+) -> None:
+    url = postgres_database()
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("CREATE SCHEMA trap")
+        made = "FUNCTION trap.pg_try_advisory_lock(int) RETURNS int AS 'SELECT 1/0' LANGUAGE sql"
+        admin.execute(f"CREATE {made}")
+    lead = open_lead(f"{url}?options=-csearch_path%3Dtrap,pg_catalog", tmp_path)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert not lead.is_ours()
+        gc.collect()
+    assert not [one for one in told if "was deleted while still open" in str(one.message)]  # says psycopg
 
 
 @pytest.mark.server

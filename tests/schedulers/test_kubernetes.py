@@ -5,6 +5,7 @@ tried on a real server, by tests/schedulers/test_contract.py and test_kubernetes
 import base64
 import os
 import subprocess
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,17 @@ def test_a_token_that_is_none_is_refused_and_not_quoted(token: str) -> None:
         list(api.items("/api/v1/nodes", KubeNode))
     assert "SEC" not in error.value.sentence + error.value.hint
     api.close()
+
+
+def test_a_token_that_is_none_is_told_at_once(tmp_path: Path) -> None:
+    """No retry: waiting does not correct the user's mistake."""
+    bad, began_s = tmp_path / "token", time.monotonic()
+    bad.write_text("SEC RET")
+    for path, said in ((bad, "invalid characters"), (tmp_path / "none", "Cannot read the token")):
+        api = KubernetesApi(KubeAccess(server="http://127.0.0.1:1", token_path=path))
+        with closing(api), pytest.raises(InputError, match=said):
+            api.get("/api/v1/nodes/n1", KubeNode)
+    assert time.monotonic() - began_s < kubernetes_api.PATIENCE_S
 
 
 def test_a_fifo_is_refused_as_kubeconfig_key_or_token(

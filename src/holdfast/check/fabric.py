@@ -7,15 +7,18 @@ RDMA itself is not tried: the bytes go over TCP, by the interface that routes to
 import re
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from statistics import median, quantiles
 
 from holdfast.check.figures import CheckedFigure, figure, unmeasured
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.secret_files import read_secret
-from holdfast.run.handshake import Unreachable
+from holdfast.run.handshake import Unreachable, unreachable
 from holdfast.run.link import shake_hands
 from holdfast.run.seeking import Address
 from holdfast.run.site import TOKEN_CHARS_MIN
@@ -90,8 +93,8 @@ def read_token(path: Path | None) -> str:
 
 def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator[CheckedFigure]:
     """Test the link to the first peer that answers. until_s: by the monotonic clock. This node is not blamed
-    if a peer is busy, refuses the connection or has an unknown name, or if no time was left; it is blamed if
-    no peer can be reached.
+    if a peer is busy, refuses the connection or has a name that is unknown or takes too long to resolve, or
+    if no time was left; it is blamed if no peer can be reached.
     """
     notes, is_ours = [], True
     for number, peer in enumerate(peers):
@@ -101,7 +104,7 @@ def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator
             notes.append(f"no time was left to try {_shown(peer)}: give a longer --timeout")
             continue
         try:
-            connection, _ = shake_hands(token, "operator", "check", peer, None, min(CONNECT_S, wait_s))
+            connection = _met(token, peer, wait_s)
         except HoldfastError as error:
             is_ours &= isinstance(error, Unreachable) and not _is_peers_fault(error)
             notes.append(f"{_shown(peer)} {_reason(error)}")
@@ -112,9 +115,49 @@ def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator
     yield from (unmeasured(name, unit, "; ".join(notes), ok=not is_ours) for name, unit in NAMES.items())
 
 
+class _Unresolved(Unreachable):
+    """The resolver did not answer in time."""
+
+
+def _met(token: str, peer: Address, wait_s: float) -> socket.socket:
+    """A proven connection to the first address of the peer that accepts one. Raises `HoldfastError`."""
+    due_s = time.monotonic() + wait_s
+    addresses = _resolved(peer, wait_s / 2)
+    share_s = min(CONNECT_S, (due_s - time.monotonic()) / len(addresses))
+    for address in addresses[:-1]:
+        with suppress(Unreachable):
+            return shake_hands(token, "operator", "check", address, None, share_s)[0]
+    return shake_hands(token, "operator", "check", addresses[-1], None, share_s)[0]
+
+
+def _resolved(peer: Address, within_s: float) -> list[Address]:
+    """The peer's addresses. The system's resolver has no time limit, so a thread asks it, for which neither
+    the check nor the end of the process waits.
+    """
+    answer: Future[list[Address]] = Future()
+
+    def ask() -> None:
+        try:
+            found = socket.getaddrinfo(*peer, type=socket.SOCK_STREAM)
+            answer.set_result([(str(one[4][0]), peer[1]) for one in found])
+        except (OSError, UnicodeError) as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="holdfast-resolver", daemon=True).start()
+    try:
+        return answer.result(within_s)
+    except TimeoutError:
+        raise _Unresolved(
+            f"{_shown(peer)} cannot be reached: the resolver did not answer in {within_s:.0f} s."
+        ) from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: invalid host name
+        raise unreachable(_shown(peer), error) from None
+
+
 def _is_peers_fault(error: Unreachable) -> bool:
-    """Whether the peer refused, which shows that the link works, or its name is unknown."""
-    return isinstance(error.__context__, ConnectionRefusedError | socket.gaierror)
+    """Whether the peer refused, which shows that the link works, or its name could not be resolved."""
+    why = error.__context__
+    return isinstance(error, _Unresolved) or isinstance(why, ConnectionRefusedError | socket.gaierror)
 
 
 def _reason(error: HoldfastError) -> str:

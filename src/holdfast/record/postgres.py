@@ -216,15 +216,18 @@ class PostgresLead:
                 self._connection.execute("SELECT 1")
                 return True
             connection = _connected(self._url)
-            ((is_taken,),) = connection.execute("SELECT pg_try_advisory_lock(%s)", [_LEAD_LOCK]).fetchall()
+            try:
+                asked = connection.execute("SELECT pg_try_advisory_lock(%s)", [_LEAD_LOCK])
+                ((is_taken,),) = asked.fetchall()
+                if is_taken:
+                    self._connection = connection
+            finally:
+                if self._connection is None:
+                    connection.close()
+            return bool(is_taken)
         except psycopg.Error:
             self.close()
             return False
-        if is_taken:
-            self._connection = connection
-        else:
-            connection.close()
-        return bool(is_taken)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -40,7 +40,6 @@ CONNECTIONS_MAX = 256
 LOOK_INTERVAL_S = 0.25
 LOST_S = 900.0
 """An heir that has found no coordinator for this long ends."""
-EVERYWHERE = "0.0.0.0"
 EXIT_DEPOSED = 75
 """It coordinated and no longer may: the launcher should start another heir here. sysexits.h calls this a
 temporary failure."""
@@ -406,8 +405,11 @@ async def _settled(order: HeirOrder) -> HeirOrder:
 
 
 def _listening(address: str) -> socket.socket:
-    bind = address if is_here(address) else EVERYWHERE
-    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    """Listen at the address. If this machine does not have it (a router translates it), listen at all of its
+    addresses of that family.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    bind = address if is_here(address) else ""
     return socket.create_server((bind, 0), family=family, backlog=BACKLOG)
 
 

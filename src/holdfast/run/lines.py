@@ -21,6 +21,10 @@ LINES_BYTES_MAX = 16 << 20
 LOOK_LINES = 256
 """After this many lines of its own, a process checks the size of the file."""
 READ_BYTES = 1 << 16
+TAIL_BYTES = 1 << 10
+"""A file that has started again may have grown beyond what was read. It is recognised because the last bytes
+that were read are not there any more; these are enough to have a line that does not repeat.
+"""
 
 _MARKS: dict[Stream, bytes] = {"stdout": b"1", "stderr": b"2"}
 _STREAMS: dict[bytes, Stream] = {mark: stream for stream, mark in _MARKS.items()}
@@ -81,15 +85,27 @@ class LinesReader:
     def __init__(self, path: Path) -> None:
         """Raise `OSError` if there is no such file."""
         self._file = path.open("rb", buffering=0)
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        self._offset = 0
+        self._tail = b""
+        """The last bytes before the offset."""
         self._rest = b""
 
     def new(self) -> Iterator[KeptLine]:
         """The whole lines that were added since the last call."""
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # it has started again
-            self._file.seek(0)
-            self._rest = b""
-        while data := self._file.read(READ_BYTES):
-            *lines, self._rest = (self._rest + data).split(b"\n")
+        while True:
+            known = len(self._tail)
+            data = os.pread(self._file.fileno(), known + READ_BYTES, self._offset - known)
+            if not data.startswith(self._tail):  # the file has started again
+                self._begin_again()
+                continue
+            if len(data) == known:
+                return
+            self._offset += len(data) - known
+            self._tail = data[-TAIL_BYTES:]
+            *lines, self._rest = (self._rest + data[known:]).split(b"\n")
             for line in lines:
                 if (stream := _STREAMS.get(line[:1])) is not None:
                     yield KeptLine(stream, line[1:] + b"\n")

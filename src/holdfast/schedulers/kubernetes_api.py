@@ -268,6 +268,8 @@ class KubernetesApi:
             except KubeRefusal as refusal:
                 if refusal.status not in _AWAY - is_final or time.monotonic() >= until:
                     raise
+            except InputError:
+                raise  # waiting does not correct it
             except HoldfastError:
                 if time.monotonic() >= until:
                     raise
