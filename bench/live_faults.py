@@ -75,7 +75,9 @@ class LiveRun:
         return events_of(home) if (home / JOURNAL_DIRECTORY).exists() else []
 
     def await_moment(self, generator: random.Random) -> None:
-        """Wait until all warm processes are ready, and then for a random step and moment."""
+        """Wait until all warm processes have started, and then for a random step and moment. They may still
+        be warming up.
+        """
         step = generator.randint(*STRIKE_STEPS)
 
         def come() -> bool | None:

@@ -33,7 +33,7 @@ from holdfast.run.happenings import (
 )
 from holdfast.run.history import MARKS_MAX, Worked
 from holdfast.run.membership import advance, deadline
-from holdfast.run.waits import IDLE_S_MAX, Observed, backoff_ns, ns
+from holdfast.run.waits import IDLE_S_MAX, REPLACE_S_MIN, Observed, backoff_ns, ns
 from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
     COORDINATOR_GONE,
@@ -60,6 +60,7 @@ from holdfast.run.wire import (
     Strike,
     StrikeWorker,
     Struck,
+    WarmedUp,
     WorkerExited,
     WorkerJoined,
 )
@@ -570,6 +571,31 @@ def test_a_killed_member_is_replaced_by_a_warm_one_in_its_place(cluster: "MakeCl
     assert any("n0.2 takes the place of n0.0" in text for text in made.said)
     made.run(lambda: "n0.2+1" in made.state.roster.nodes["n0"].pool.values())  # the pool is filled again
     assert made.finish().outcome == "completed"
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_only_a_process_that_is_warm_is_waited_for(cluster: "MakeCluster", is_warm: bool) -> None:
+    """The others waited ten seconds for one that was still warming up, though they could step without it."""
+    made = cluster(nodes_max=1, slots=2, warm=1, steps=10**6)
+    made.warms_up = True
+    made.join_node("n0")
+    made.until_generation(1)
+    made.run(lambda: pools_are_parked(made))
+    spare = made.processes["n0.2"]
+    spare.builds = False
+    if is_warm:
+        made.from_worker(spare, WarmedUp(member="n0.2"))
+    made.until_step(made.state.progress.step + 1)
+    killed_ns = made.now_ns
+    made.kill("n0.0")
+    made.until_generation(2)
+    assert made.generations[1].members == ("n0.1",)
+    waited_s = (made.now_ns - killed_ns) / 1e9
+    assert waited_s >= REPLACE_S_MIN if is_warm else waited_s < REPLACE_S_MIN / 2
+    made.from_worker(spare, WarmedUp(member="n0.2"))
+    spare.builds = True
+    made.until_generation(3)
+    assert made.generations[2].members == ("n0.1", "n0.2")
 
 
 def test_rank_0_is_the_oldest_member_and_stays_where_it_is(cluster: "MakeCluster") -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import Line, World
 
 COMMIT_NS = 200_000
+ADMISSION_NS = 200_000_000
+"""As ADMISSION_S in control.py, which needs torch."""
 EXCHANGING = frozenset({"group", "reduce", "confirm", "reflect", "agree"})
 FORMING = frozenset({"standing", "group", "loading", "state"})
 STAGES: dict[str, wire.Stage] = {
@@ -127,6 +129,7 @@ class Script:
         self.history = StateHistory()
         self.fresh = True
         self.through = self.is_apart = False
+        self.warm_ns = 0
         self.settled = False
         self.changing = False
         self.is_patched = False
@@ -195,9 +198,7 @@ class Script:
         match message:
             case wire.Admitted():
                 self.rail = message.rail
-                self.enter("building")
-                if self.at("join"):
-                    self.later(self.world.setting.build_ns, self._get_ready)
+                self._build()
             case wire.Announced():
                 self._take(message)
             case wire.Released():
@@ -215,6 +216,34 @@ class Script:
             return
         self.told.setdefault((generation, key), {})[rank] = stand
         self._look()
+
+    def park(self) -> None:
+        """Wait in `join()`. A process that is not admitted soon is a warm one, and warms up."""
+        self.enter("parked")
+        warm_up_ns = self.world.setting.warm_up_ns
+        self.say(wire.WorkerJoined(member=self.name, pid=1, warms_up=bool(warm_up_ns)))
+        if warm_up_ns:
+            self.later(ADMISSION_NS, lambda: self._warm_up(warm_up_ns))
+
+    def _warm_up(self, warm_up_ns: int) -> None:
+        self.warm_ns = self.world.now_ns + warm_up_ns * self.slowness
+        self.later(warm_up_ns, self._warmed_up)
+
+    def _warmed_up(self) -> None:
+        self.warm_ns = 0
+        self.say(wire.WarmedUp(member=self.name))
+        if self.doing == "building":
+            self.later(self.world.setting.build_ns, self._get_ready)
+
+    def _build(self) -> None:
+        """Leave `join()` and build the model, but finish warming up first."""
+        self.enter("building")
+        if not self.at("join"):
+            return
+        if self.warm_ns:
+            self.world.at(max(0, self.warm_ns - self.world.now_ns), self.go_on, self.epoch, self._warmed_up)
+        else:
+            self.later(self.world.setting.build_ns, self._get_ready)
 
     def _get_ready(self) -> None:
         self.enter("ready")

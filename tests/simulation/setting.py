@@ -81,6 +81,10 @@ KINDS: tuple[tuple[FaultKind, int], ...] = (
 DEAF_SHARE = 0.15
 """The share of schedules in which a member is also deaf for a while. It is drawn last, so that the other
 draws stay what they were before this fault existed."""
+WARM_UP_SHARE = 0.3
+"""The share of schedules in which warm processes need time to warm up."""
+WARM_UPS_SINCE = 64_000_000
+"""Earlier seeds are named in tests, and keep their schedules."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,8 +108,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One schedule's setting. nodes: how many join, `late` of them after a while. delay_ns: the usual delay
-    of a message. spikes: how many of a thousand take seconds. lane_ns: the time of a lane. checkpoint_every:
-    in steps; 0 for none. mirror_every: as in `protect`. is_smaller: lanes of missing members are skipped.
+    of a message. spikes: how many of a thousand take seconds. lane_ns: the time of a lane. build_ns: from
+    admission to `protect`. warm_up_ns: what a warm process needs to get warm. checkpoint_every: in steps; 0
+    for none. mirror_every: as in `protect`. is_smaller: lanes of missing members are skipped.
     """
 
     policy: RunPolicy
@@ -121,6 +126,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     mirror_every: int
     is_smaller: bool
     faults: tuple[Fault, ...]
+    warm_up_ns: int = 0
 
     def __str__(self) -> str:
         policy = self.policy
@@ -191,10 +197,12 @@ def drawn(seed: int) -> Setting:
         is_smaller=draw.random() < 0.25,
         faults=tuple(_storm(draw) if is_storm else _fault(draw) for _ in range(count)),
     )
-    if draw.random() >= DEAF_SHARE:
-        return setting
-    deaf = msgspec.structs.replace(_fault(draw), kind="deaf")
-    return msgspec.structs.replace(setting, faults=(*setting.faults, deaf))
+    if draw.random() < DEAF_SHARE:
+        deaf = msgspec.structs.replace(_fault(draw), kind="deaf")
+        setting = msgspec.structs.replace(setting, faults=(*setting.faults, deaf))
+    if seed >= WARM_UPS_SINCE and draw.random() < WARM_UP_SHARE:
+        setting = msgspec.structs.replace(setting, warm_up_ns=ns(draw.choice((0.05, 0.5, 5.0))))
+    return setting
 
 
 def _storm(draw: random.Random) -> Fault:

@@ -436,8 +436,7 @@ class World:
             return
         self.lines["worker", script.name] = script.line
         script.line.is_open = True
-        script.enter("parked")
-        self.from_worker(script, wire.WorkerJoined(member=script.name, pid=1))
+        script.park()
 
     def _stop(self, script: Script, grace_s: float) -> None:
         if not grace_s:

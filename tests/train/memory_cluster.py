@@ -149,6 +149,7 @@ class Cluster:
         self.policy = RunPolicy(run="r", **policy)  # type: ignore[arg-type]
         self.now_ns = 1000 * SECOND
         self.joins = joins
+        self.warms_up = False
         self.steps = steps
         self.state: RunState = initial(self.policy, self.now_ns)
         self.agents: dict[str, int] = {}
@@ -285,7 +286,7 @@ class Cluster:
                 self.from_agent(node, WorkerStarted(member=member, pid=1))
                 if self.joins:
                     self.queues[("worker", member)] = deque()
-                    self.from_worker(process, WorkerJoined(member=member, pid=1))
+                    self.from_worker(process, WorkerJoined(member=member, pid=1, warms_up=self.warms_up))
                     process.doing = "parked"
                 self.script(process)
             case StopWorker(member=member, grace_s=grace_s):

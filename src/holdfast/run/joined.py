@@ -28,7 +28,7 @@ from holdfast.run.happenings import ToMembers
 from holdfast.run.stages import IN_STEP
 from holdfast.run.state import Generation, Member, RunState, Trouble
 from holdfast.run.waits import ns
-from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, WorkerReady
+from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, WorkerJoined, WorkerReady
 
 LEFT_BEHIND_S = 1.0
 """A member that still waits for the gradients of one that left its step this long ago waits in vain."""
@@ -37,14 +37,14 @@ LEFT_BEHIND_S = 1.0
 # ---- messages from members -------------------------------------------------------------------------------
 
 
-def enter(state: RunState, member: Member) -> None:
+def enter(state: RunState, member: Member, message: WorkerJoined) -> None:
     """Handle a member that reached `join()`. An active one is admitted at once; a warm one waits until it is
     needed.
     """
     if member.reached != "started":
         return
     state.observed.note("start", state.now_ns - member.started_ns)
-    member.reached = "parked"
+    member.reached, member.is_warming = "parked", message.warms_up
     if member.is_muted:
         processes.show(state, member)
     if member.role == "active":
@@ -317,6 +317,7 @@ def _awaits_replacement(state: RunState, generation: Generation) -> bool:
     """Whether a replacement may be ready soon enough to wait for.
 
     The run does not wait if the predecessor was lost earlier, because it already continues without that one.
+    Nor does it wait for a process that is not warm yet, which may take long.
     """
     wait_ns = state.observed.replace_ns
     dues_ns = [
@@ -324,6 +325,7 @@ def _awaits_replacement(state: RunState, generation: Generation) -> bool:
         for member in map(state.roster.members.__getitem__, state.roster.coming)
         if member.replaces in generation.lost
         and member.reached == "admitted"
+        and not member.is_warming
         and state.now_ns < member.admitted_ns + wait_ns
     ]
     for due_ns in dues_ns:

@@ -81,6 +81,7 @@ from holdfast.run.wire import (
     StrikeNode,
     StrikeWorker,
     Struck,
+    WarmedUp,
     Witnessed,
     WorkerExited,
     WorkerJoined,
@@ -344,7 +345,11 @@ def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
             _struck(state, member, message)
             return False
         case WorkerJoined():
-            _worker_joined(state, member)
+            _protect(state)
+            joined.enter(state, member, message)
+        case WarmedUp():
+            member.is_warming = False
+            return False
         case WorkerReady():
             joined.ready(state, member, message)
         case Regrouped():
@@ -373,11 +378,6 @@ def _heard_members(state: RunState, names: Sequence[str], message: Committed | R
         case Regrouped():
             joined.enter_regrouped(state, others, message)
     return _heard_member(state, last, message)
-
-
-def _worker_joined(state: RunState, member: Member) -> None:
-    _protect(state)
-    joined.enter(state, member)
 
 
 def _protect(state: RunState) -> None:

@@ -55,7 +55,13 @@ def from_pool(state: RunState, node: Node, slot: int) -> Member | None:
     pool = [state.roster.members[name] for name in node.pool.values()]
     member = min(
         pool,
-        key=lambda one: (one.reached != "parked", one.slot != slot, one.started_ns, one.name),
+        key=lambda one: (
+            one.reached != "parked",
+            one.is_warming,
+            one.slot != slot,
+            one.started_ns,
+            one.name,
+        ),
         default=None,
     )
     if member is not None:

@@ -111,7 +111,8 @@ def begin(state: RunState, name: str, reason: str = REASON) -> Answer:
         return Answer(ok=False, sentence=sentence, hint="Ask again when its first step is under way.")
     members = generation.living
     if name not in members:
-        sentence = f"no member or node {name!r}; it has {', '.join(members)}"
+        nodes = ", ".join(state.roster.nodes)
+        sentence = f"no member or node {name!r}; it has the members {', '.join(members)} on the nodes {nodes}"
         return Answer(ok=False, sentence=sentence, is_mistake=True)
     if len(members) == 1:
         sentence = f"{name} is the only member: no other member has its state"

@@ -91,16 +91,17 @@ class Member(msgspec.Struct, kw_only=True):
 
     slot: the seat it has or is meant for; a warm process has a slot beyond the node's seats until it takes
     one. reached: `started`, at `join()` (`parked`), out of it (`admitted`), at `protect()` (`ready`).
-    replaces: the member whose place it takes. is_lost: it no longer counts, whether or not its exit is known.
-    has_left: it ended successfully without being released. is_stopped: we ended it. is_muted: its output
-    before `join()` is not shown. reported: generation and step of its last commit. version: the last step
-    whose result it is known to have; 0 for none. loaded: step and place of the checkpoint it started with.
-    restore_ns: how long loading took. from_memory: the checkpoint was a snapshot. snapshot: the last step of
-    which its node's memory has its share. struck_ns: when a fault was last aimed at it. recorded_as: its role
-    in the record. finished, finished_ns: how and when its script ended. spent: where its time went, by its
-    last report and the one before. since_generation: the first generation that it was in; 0 for none yet.
-    told: how many messages it has sent to other members. rail: its part of a sharded model. clock: by how
-    much ours is ahead of its own, if known. slow_fault: the last event that called it slow.
+    is_warming: it joined, and is not warm yet. replaces: the member whose place it takes. is_lost: it no
+    longer counts, whether or not its exit is known. has_left: it ended successfully without being released.
+    is_stopped: we ended it. is_muted: its output before `join()` is not shown. reported: generation and step
+    of its last commit. version: the last step whose result it is known to have; 0 for none. loaded: step and
+    place of the checkpoint it started with. restore_ns: how long loading took. from_memory: the checkpoint
+    was a snapshot. snapshot: the last step of which its node's memory has its share. struck_ns: when a fault
+    was last aimed at it. recorded_as: its role in the record. finished, finished_ns: how and when its script
+    ended. spent: where its time went, by its last report and the one before. since_generation: the first
+    generation that it was in; 0 for none yet. told: how many messages it has sent to other members. rail: its
+    part of a sharded model. clock: by how much ours is ahead of its own, if known. slow_fault: the last event
+    that called it slow.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Member(msgspec.Struct, kw_only=True):
     started_ns: int
     seated_ns: int = 0
     reached: Literal["started", "parked", "admitted", "ready"] = "started"
+    is_warming: bool = False
     admitted_ns: int = 0
     ready_ns: int = 0
     seen_ns: int | None = None

@@ -300,9 +300,16 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerJoined(MemberMessage, frozen=True, kw_only=True, tag=True):
-    """The script reached `join()`: its imports are done. The member waits to be admitted."""
+    """The script reached `join()`: its imports are done. The member waits to be admitted. warms_up: if that
+    takes long, it prepares itself meanwhile and says when it has.
+    """
 
     pid: int
+    warms_up: bool = False
+
+
+class WarmedUp(MemberMessage, frozen=True, kw_only=True, tag=True):
+    """A warm process has done in advance what the first step needs: from now on it can step in at once."""
 
 
 class WorkerReady(MemberMessage, frozen=True, kw_only=True, tag=True):
@@ -781,7 +788,7 @@ Handshake = Challenge | Proof | Accepted | Refused
 FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located | Proven
 ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | Locate | EndNode
 OfRegrouping = Published | Regrouped | Dealt | Broken | PartLost | LeftBehind
-OfMembership = WorkerJoined | WorkerReady | OfRegrouping | DeviceFailed | Finished
+OfMembership = WorkerJoined | WarmedUp | WorkerReady | OfRegrouping | DeviceFailed | Finished
 OfState = Checkpointed | Witnessed | Snapshotted
 OfProgress = Planned | Committed | Balanced | Audited | Working | MemberBeat | OfState | Struck
 FromWorker = OfMembership | OfProgress

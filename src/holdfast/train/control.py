@@ -128,7 +128,7 @@ class Coordinated:
         self._struck: set[int] = set()
         self._link = Link.connect(environment)
         self._link.on_message = self._heard
-        self._link.send(wire.WorkerJoined(member=self.member, pid=os.getpid()))
+        self._link.send(wire.WorkerJoined(member=self.member, pid=os.getpid(), warms_up=True))
 
     def _heard(self, message: wire.AnyMessage | None) -> None:
         """In the link's thread."""
@@ -185,6 +185,9 @@ class Coordinated:
         """Whether this process is admitted within a moment, so that it is not a warm one."""
         with self._lock:
             return self._changed.wait_for(lambda: self._admitted is not None, ADMISSION_S)
+
+    def warmed_up(self) -> None:
+        self._link.send(wire.WarmedUp(member=self.member))
 
     def admitted(self) -> wire.Admitted:
         self._wait(lambda: self._admitted is not None or self._released is not None)

@@ -80,11 +80,12 @@ def join(*, warm: Rehearsal | None = None) -> "Run":
     control: Control
     if "HOLDFAST_COORDINATOR" in os.environ:
         register(os.environ)
-        control = Coordinated(os.environ)
-        if not control.admitted_soon():
+        coordinated = control = Coordinated(os.environ)
+        if not coordinated.admitted_soon():
             device = _warm_up()
             if warm is not None and device is not None:
                 rehearse(warm, device)
+            coordinated.warmed_up()
     elif (order := ReplayOrder.given(os.environ)) is not None:
         control = Replaying(order)
     else:
