@@ -98,7 +98,7 @@ def test_a_short_run_without_faults_is_told_without_figures_that_say_nothing(
     assert done.code == 0, done.err
     first, _, watched, *_ = done.out.splitlines()
     assert first == "There are no faults in this record, but it is too short to tell how rare they are."
-    assert watched.split(maxsplit=1)[1].strip() == "2 min 26 s of one node, as runs paid for"
+    assert watched.split(maxsplit=1)[1].strip() == "2 min 26 s of node time, as runs paid for"
     told = holdfast("plan", "fit", log, "--gpus-per-node", "8", "--json").json
     assert told["faults_interval"][1] > 10**6  # programs get the figure
 

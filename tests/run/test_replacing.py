@@ -160,8 +160,8 @@ def test_a_replacement_needs_no_room_in_the_lanes(cluster: "MakeCluster") -> Non
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("n0.7", "no member or node 'n0.7'; it has the members n0.0, n0.1 on the nodes n0"),
-        ("n0.2", "no member or node 'n0.2'; it has the members n0.0, n0.1 on the nodes n0"),
+        ("n0.7", "no member or node 'n0.7'; members: n0.0, n0.1; nodes: n0"),
+        ("n0.2", "no member or node 'n0.2'; members: n0.0, n0.1; nodes: n0"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_right_ones(

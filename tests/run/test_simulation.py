@@ -143,7 +143,7 @@ def test_a_shelved_member_is_asked_for_a_part_before_all_members_begin_again() -
 def test_members_on_the_shelf_go_on_from_an_earlier_step_if_all_others_die() -> None:
     told, failure = story(61607688)
     assert failure is None, str(failure)
-    assert "no member has step 2: back to step 1, which members on the shelf have; 1 step (" in told
+    assert "no member has step 2: back to step 1, the last that any member has; 1 step (" in told
 
 
 def test_a_member_that_should_get_the_last_step_continues_if_it_never_comes() -> None:
@@ -240,6 +240,10 @@ def test_a_broken_rule_of_the_membership_shows(step: Advance, words: tuple[str, 
 
 def test_lanes_that_are_counted_for_another_step_show() -> None:
     assert "has the lanes" in _first_words(drawn, script=broken.StaleClaims)
+
+
+def test_a_checkpoint_that_is_passed_over_shows() -> None:
+    assert "opens at step" in _first_words(drawn, script=broken.BeginsAnew)
 
 
 def test_skipped_lanes_that_do_not_bind_show() -> None:

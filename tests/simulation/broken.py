@@ -111,6 +111,14 @@ class StaleClaims(Script):
         return stand.held
 
 
+class BeginsAnew(Script):
+    """Begins at the start, although there is a checkpoint."""
+
+    def checkpoint(self) -> tuple[int, int, str]:
+        super().checkpoint()
+        return 0, 0, ""
+
+
 class FreeSkips(Script):
     """Skips lanes for which the present members have no room, although a member may have committed the step
     differently.

@@ -88,7 +88,7 @@ def nothing_lost(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> I
 
 def steps_in_order(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
     """The record is consistent: steps one by one, from where the generation opened. One of members on the
-    shelf may open at an earlier step, if the members that had the later ones are gone.
+    shelf may open a step earlier, if the members that had the last one are gone.
     """
     reached = 0
     returned: int | None = None  # where a generation that was not formed may have gone back to
@@ -103,8 +103,8 @@ def steps_in_order(notes: Sequence[Note], setting: Setting, outcome: Outcome) ->
                 yield f"step {note.step} is recorded as committed, but {names} does not have it"
             reached = note.step
         elif isinstance(note, Opened):
-            may_return = note.is_apart and not note.holders
-            if note.step < reached and not may_return and (returned is None or note.step < returned):
+            is_shelf = returned is None and note.is_apart and not note.holders and note.step == reached - 1
+            if note.step < reached and not is_shelf and (returned is None or note.step < returned):
                 yield f"generation {note.generation} opens at step {note.step} after step {reached}"
             if note.lacking:
                 yield f"generation {note.generation} is recorded as formed without {', '.join(note.lacking)}"

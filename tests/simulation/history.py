@@ -94,8 +94,8 @@ class Announcing(NamedTuple):
 
 class Opened(NamedTuple):
     """The membership recorded the generation as formed. lacking: living members that are not in it yet.
-    is_apart: no member was in the generation formed before. holders: counted members with a later step that
-    together have the whole state.
+    is_apart: no member was in the generation formed before. holders: living members that had the run's last
+    step and counted when the generation was announced, if they have the whole state together.
     """
 
     at_ns: int

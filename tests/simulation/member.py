@@ -344,6 +344,12 @@ class Script:
             history=self.history,
         )
 
+    def parts_of(self, step: int) -> frozenset[int]:
+        """The parts of the state after this step that it has, its mirror's included."""
+        stand = self.standing()
+        own = {self.rail} if stand.version >= step and not stand.fresh else set()
+        return frozenset(own.union(rail for rail in range(self.ranks) if _covers(stand, rail, step)))
+
     def _publish(self, key: str) -> None:
         stand = self.standing()
         self.told.setdefault((self.number, key), {})[self.rank] = stand
@@ -388,10 +394,13 @@ class Script:
         self.settled = False
         self._bring_up([_caught_up(stand, ahead) for stand in stands])
 
+    def checkpoint(self) -> tuple[int, int, str]:
+        return self.world.checkpoint_for(self.number)
+
     def _load(self) -> None:
         """Start from a durable checkpoint, if there is one, because no member has a step yet."""
         self.settled, self.held = False, frozenset()
-        self.version, self.content, before = self.world.checkpoint_for(self.number)
+        self.version, self.content, before = self.checkpoint()
         self.history = StateHistory(str(self.number), self.version, before, self.number)
         self.fresh = not self.version
         if self.version:

@@ -132,9 +132,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         policy = self.policy
         mesh = f", replicas of {policy.mesh.ranks}" if policy.mesh.ranks > 1 else ""
         smaller = ", smaller batches" if self.is_smaller else ""
+        warming = f" after {self.warm_up_ns / 1e9:g} s" if self.warm_up_ns else ""
         return (
             f"{self.nodes} nodes ({policy.nodes_min} to {policy.nodes_max}) of {policy.slots}{mesh}, "
-            f"{policy.warm} warm, {self.steps} steps of {self.lanes} lanes{smaller}, "
+            f"{policy.warm} warm{warming}, {self.steps} steps of {self.lanes} lanes{smaller}, "
             f"a checkpoint every {self.checkpoint_every}"
         )
 

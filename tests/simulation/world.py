@@ -154,6 +154,8 @@ class World:
         self._makers: dict[tuple[int, int], dict[str, int]] = {}
         """The members that have committed each step of an attempt, and in which generation."""
         self._formed: frozenset[str] = frozenset()
+        self._holding: dict[Script, frozenset[int]] = {}
+        """The counted members that had the run's last step at the last announcement, and what parts of it."""
         self._unwanted: dict[str, int] = {}
         self.faults = faults.Faults(self)
 
@@ -568,6 +570,11 @@ class World:
     # ---- the observer's notes ------------------------------------------------------------------------------
 
     def _note_announced(self, generation: wire.Announced) -> None:
+        self._holding = {
+            one: rails
+            for one in self.scripts.values()
+            if not one.is_dead and self.counts(one.name) and (rails := one.parts_of(self.state.progress.step))
+        }
         announced = self.state.generations.announced
         given_up = tuple(name for name in generation.members if self.state.roster.living(name) is None)
         apart = () if announced is None else (*announced.leaving, *announced.shelved)
@@ -611,13 +618,9 @@ class World:
     def _note_opened(self, event: GenerationOpened, step: int) -> None:
         is_apart = self._formed.isdisjoint(event.members)
         self._formed = frozenset(event.members)
-        later = [
-            one
-            for one in self.scripts.values()
-            if one.version > step and not one.is_dead and self.counts(one.name)
-        ]
-        is_whole = len({one.rail for one in later}) == self.ranks
-        holders = tuple(one.name for one in later) if is_whole else ()
+        living = {one.name: rails for one, rails in self._holding.items() if not one.is_dead}
+        is_whole = len(frozenset[int]().union(*living.values())) == self.ranks
+        holders = tuple(living) if is_whole else ()
         self.note(Opened(self.now_ns, event.generation, step, self._not_in(event), is_apart, holders))
 
     def _not_in(self, event: GenerationOpened) -> tuple[str, ...]:

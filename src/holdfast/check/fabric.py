@@ -139,7 +139,10 @@ def _resolved(peer: Address, within_s: float) -> list[Address]:
     def ask() -> None:
         try:
             found = socket.getaddrinfo(*peer, type=socket.SOCK_STREAM)
-            answer.set_result([(str(one[4][0]), peer[1]) for one in found])
+            places = [
+                socket.getnameinfo(one[4], socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0] for one in found
+            ]  # with the scope, if any
+            answer.set_result([(place, peer[1]) for place in places])
         except (OSError, UnicodeError) as error:
             answer.set_exception(error)
 

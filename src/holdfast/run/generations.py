@@ -220,7 +220,7 @@ def _go_back(state: RunState, generation: Generation, version: int) -> None:
             kind = "snapshot" if any(member.from_memory for member in loaders) else "checkpoint"
             where = f"the {kind} at step {version}"
         elif version:
-            what, where = f"step {state.progress.step}", f"step {version}, which members on the shelf have"
+            what, where = f"step {state.progress.step}", f"step {version}, the last that any member has"
         state.outbox.say(
             f"no member has {what}: back to {where}; {again} will be computed again", severity="trouble"
         )

@@ -44,7 +44,7 @@ def enter(state: RunState, member: Member, message: WorkerJoined) -> None:
     if member.reached != "started":
         return
     state.observed.note("start", state.now_ns - member.started_ns)
-    member.reached, member.is_warming = "parked", message.warms_up
+    member.reached, member.is_warming = "parked", message.warms_up and member.role == "spare"
     if member.is_muted:
         processes.show(state, member)
     if member.role == "active":

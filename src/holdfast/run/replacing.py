@@ -112,7 +112,7 @@ def begin(state: RunState, name: str, reason: str = REASON) -> Answer:
     members = generation.living
     if name not in members:
         nodes = ", ".join(state.roster.nodes)
-        sentence = f"no member or node {name!r}; it has the members {', '.join(members)} on the nodes {nodes}"
+        sentence = f"no member or node {name!r}; members: {', '.join(members)}; nodes: {nodes}"
         return Answer(ok=False, sentence=sentence, is_mistake=True)
     if len(members) == 1:
         sentence = f"{name} is the only member: no other member has its state"

@@ -91,7 +91,7 @@ class Member(msgspec.Struct, kw_only=True):
 
     slot: the seat it has or is meant for; a warm process has a slot beyond the node's seats until it takes
     one. reached: `started`, at `join()` (`parked`), out of it (`admitted`), at `protect()` (`ready`).
-    is_warming: it joined, and is not warm yet. replaces: the member whose place it takes. is_lost: it no
+    is_warming: at `join()`, and not warm yet. replaces: the member whose place it takes. is_lost: it no
     longer counts, whether or not its exit is known. has_left: it ended successfully without being released.
     is_stopped: we ended it. is_muted: its output before `join()` is not shown. reported: generation and step
     of its last commit. version: the last step whose result it is known to have; 0 for none. loaded: step and
@@ -406,8 +406,9 @@ class Roster(msgspec.Struct, kw_only=True):
         return None if member is None or member.is_lost else member
 
     def has_parked(self, node: Node) -> bool:
-        """Whether a warm process of the node waits in `join()`."""
-        return any(self.members[name].reached == "parked" for name in node.pool.values())
+        """Whether a process of the node waits in `join()`, and is warm."""
+        pool = [self.members[name] for name in node.pool.values()]
+        return any(one.reached == "parked" and not one.is_warming for one in pool)
 
     def active_nodes(self) -> list[Node]:
         """The active nodes in rank order."""

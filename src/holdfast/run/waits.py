@@ -61,8 +61,8 @@ LAST_CALL_S = 1.0
 """Nodes that start together join within this time of each other. It is worth waiting for more than
 `nodes_min`."""
 OWN_NODES_S = 30.0
-"""How long the first start waits for the nodes that the launcher itself starts: their agents may need longer
-on a busy machine. torchrun waits as long for further nodes."""
+"""How long the first start waits for another node while fewer have joined than the launcher itself starts:
+their agents may need longer on a busy machine. torchrun waits as long for further nodes."""
 EXPLAIN_S = 10.0
 """How long the record of a loss waits for the agent to report the cause. Nothing else waits. A script that
 raises closes its connection first, and then takes seconds to end (see HOLD_S in output.py)."""

@@ -173,9 +173,9 @@ def _rate(value: float) -> str:
 
 
 def _watched(node_days: float) -> str:
-    """`139,200 node-days`, `2.50 node-days`, `2 min 26 s of one node`."""
+    """`139,200 node-days`, `2.50 node-days`, `2 min 26 s of node time`."""
     if node_days < NODE_DAYS_MIN:
-        return f"{wording.duration(round(node_days * DAY_NS))} of one node"
+        return f"{wording.duration(round(node_days * DAY_NS))} of node time"
     return f"{node_days:,.{0 if node_days >= NODE_DAYS_WHOLE_MIN else 2}f} node-days"
 
 
