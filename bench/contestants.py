@@ -199,6 +199,7 @@ class Processes:
         self._log = (folder / OUTPUT).open("wb")
         self._started: list[subprocess.Popen[bytes]] = []
         self._supervisors = []
+        self._killed: set[int] = set()
         self.spared: set[int] = set()
         for launch in launches:
             process = self._start(launch)
@@ -230,8 +231,8 @@ class Processes:
         return all(process.poll() is not None for process in self._started)
 
     def succeeded(self) -> bool:
-        """Whether all of it ended with code 0."""
-        return all(process.poll() == 0 for process in self._started)
+        """Whether all of it ended with code 0, except what was killed on purpose."""
+        return all(process.poll() == 0 for process in self._started if process.pid not in self._killed)
 
     def output(self) -> str:
         """What they have printed so far, on both streams."""
@@ -264,31 +265,35 @@ class Processes:
             supervisor.join()
         self._log.close()
 
-    def kill(self) -> None:
-        """SIGKILL to all of them and to all that they have started, until none is left."""
+    def kill(self, number: int | None = None) -> None:
+        """SIGKILL to all of them, or to one, and to all that they have started, until none is left."""
+        began = self._started if number is None else [self._started[number]]
+        self._killed |= {process.pid for process in began}
         deadline = time.monotonic() + KILL_S_MAX
-        mine = set(self._descendants())
-        while alive := [pid for pid in mine | set(self._left()) if _is_alive(pid)]:
+        mine = set(_descendants([process.pid for process in began]))
+        while alive := [pid for pid in mine | set(self._left() if number is None else ()) if _is_alive(pid)]:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"processes {alive} are alive {KILL_S_MAX:.0f} s after SIGKILL")
             for pid in alive:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for process in self._started:
+            for process in began:
                 process.poll()
             time.sleep(POLL_INTERVAL_S)
-
-    def _descendants(self) -> list[int]:
-        found = [process.pid for process in self._started]
-        parents = {pid: parent_of(pid) for pid in _processes()}
-        for parent in found:  # grows meanwhile
-            found += [pid for pid, of in parents.items() if of == parent and pid not in found]
-        return found
 
     def _left(self) -> list[int]:
         """The benchmark's processes that are left: those with its folder in their command line."""
         own = str(self._folder).encode()
         return [pid for pid in _processes() if pid != os.getpid() and own in _command_line(pid)]
+
+
+def _descendants(pids: Iterable[int]) -> list[int]:
+    """These processes, and all that they have started."""
+    found = [*pids]
+    parents = {pid: parent_of(pid) for pid in _processes()}
+    for parent in found:  # grows meanwhile
+        found += [pid for pid, of in parents.items() if of == parent and pid not in found]
+    return found
 
 
 def node_of(worker: int) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ import msgspec
 from bench.kills import Failed
 from bench.live_faults import FAULTS, LiveFault, LiveRun, Struck, alone
 from bench.losses import steps_redone
+from bench.machines import can_make_machines
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
 from holdfast.record.errors import InputError
@@ -70,10 +71,13 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultsBench(msgspec.Struct, frozen=True, kw_only=True):
-    """false_alarms: faults in the record of undisturbed steps, and the number of these steps."""
+    """false_alarms: faults in the record of undisturbed steps, and the number of these steps. left_out: the
+    faults that need machines in network namespaces, which this user cannot make.
+    """
 
     seed: int
     faults: tuple[FaultResult, ...]
+    left_out: tuple[str, ...]
     undisturbed_steps: int
     false_alarms: tuple[str, ...]
 
@@ -85,7 +89,15 @@ class FaultsBench(msgspec.Struct, frozen=True, kw_only=True):
 @json_option
 def command(only: tuple[str, ...], repetitions: int, seed: int, as_json: bool) -> int:
     """Strike live runs: what is found, how soon they go on, what is lost. Exit code 1: a result is wrong."""
-    bench = measure(_chosen(only), repetitions, seed)
+    chosen = _chosen(only)
+    possible = [fault for fault in chosen if not fault.machines or can_make_machines()]
+    left_out = [fault.name for fault in chosen if fault not in possible]
+    if only and left_out:
+        raise InputError(
+            f"{left_out[0]} needs machines in network namespaces, which this user cannot make.",
+            hint="Run it as root, with iproute2 and util-linux installed.",
+        )
+    bench = measure(possible, repetitions, seed, left_out)
     if as_json:
         print_json(bench)
     else:
@@ -100,22 +112,29 @@ def _chosen(only: Sequence[str]) -> list[LiveFault]:
     return [known[name] for name in only] or list(FAULTS)
 
 
-def measure(faults: Iterable[LiveFault], repetitions: int, seed: int) -> FaultsBench:
+def measure(
+    faults: Sequence[LiveFault], repetitions: int, seed: int, left_out: Sequence[str] = ()
+) -> FaultsBench:
     with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as directory:
         folder = Path(directory)
-        reference = alone(_made(folder / "alone"))
+        lengths = {fault.steps for fault in faults}
+        digests = {steps: alone(_made(folder / f"alone-{steps}"), steps) for steps in lengths}
         results = []
         for fault in faults:
             samples = []
             for number in range(repetitions):
                 generator = random.Random(f"{seed} {fault.name} {number}")
                 place = _made(folder / f"{fault.name}-{number}")
-                samples.append(sampled(fault, place, generator, reference))
+                samples.append(sampled(fault, place, generator, digests[fault.steps]))
                 click.echo(f"{fault.name} {number + 1} of {repetitions}: {samples[-1]}", err=True)
             results.append(summary(fault.name, samples))
         alarms = undisturbed(_made(folder / "undisturbed"))
     return FaultsBench(
-        seed=seed, faults=tuple(results), undisturbed_steps=UNDISTURBED_STEPS, false_alarms=alarms
+        seed=seed,
+        faults=tuple(results),
+        left_out=tuple(left_out),
+        undisturbed_steps=UNDISTURBED_STEPS,
+        false_alarms=alarms,
     )
 
 
@@ -126,7 +145,7 @@ def _made(folder: Path) -> Path:
 
 def sampled(fault: LiveFault, folder: Path, generator: random.Random, reference: str) -> Sample:
     try:
-        with LiveRun(folder) as run:
+        with fault.run(folder) as run:
             run.await_moment(generator)
             struck = fault.strike(run, generator)
             digest = run.digest()
@@ -214,15 +233,17 @@ def is_right(bench: FaultsBench) -> bool:
 def table(bench: FaultsBench) -> str:
     """The result for people."""
     head = (
-        f"{'fault':<12}{'times':>6}{'found':>7}{'right':>7}{'went on':>9}{'same bits':>11}{'steps lost':>12}"
+        f"{'fault':<20}{'times':>6}{'found':>7}{'right':>7}{'went on':>9}{'same bits':>11}{'steps lost':>12}"
     )
     lines = [f"{head}{'found after':>18}{'went on after':>18}{'pause in steps':>18}"]
     for one in bench.faults:
         counts = f"{one.repetitions:>6}{one.detected:>7}{one.right_culprit:>7}{one.recovered:>9}"
         lines.append(
-            f"{one.fault:<12}{counts}{one.bits_equal:>11}{one.steps_lost:>12}"
+            f"{one.fault:<20}{counts}{one.bits_equal:>11}{one.steps_lost:>12}"
             f"{_seconds(one.detect_s):>18}{_seconds(one.recover_s):>18}{_steps(one.pause_steps):>18}"
         )
+    if bench.left_out:
+        lines.append(f"left out, because they need root: {', '.join(bench.left_out)}")
     false = ", ".join(bench.false_alarms) or "none"
     return "\n".join([*lines, f"false alarms in {bench.undisturbed_steps} undisturbed steps: {false}"])
 

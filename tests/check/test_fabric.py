@@ -14,9 +14,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from networks import NetworkedMachine, network
+from networks import network
 from waiting import WAIT_S, alone, until
 
+from bench.machines import NetworkedMachine
 from holdfast.check.answering import WAITING_MAX, FabricAnswerer
 from holdfast.check.fabric import (
     ECHO,

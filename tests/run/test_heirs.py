@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from launching import TOKEN, Start
-from networks import NetworkedRun, Way, network
+from networks import NetworkedRun, network
 from quantity import sampled
 from waiting import alone, until
 
+from bench.machines import Way
 from holdfast.run.agent import EXIT_MISTAKE
 from holdfast.run.estate import OUTLIVES
 

@@ -1,5 +1,4 @@
-"""Machines in network namespaces on one bridge, for tests of network cuts: their connections can be changed
-at will.
+"""A run on machines in network namespaces (`bench/machines.py`), for tests of network cuts.
 
 Only root can make them. Every name begins with `hh-`; leftovers of a killed test are removed first.
 """
@@ -9,115 +8,27 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal
 
 from launching import JOINS, TOKEN, Launched, Start, descendants
 from waiting import WAIT_S, until
 
+from bench.machines import NetworkedMachine, Site
+from bench.machines import network as machines_at
 from holdfast.run.endpoint import find_endpoint
 from holdfast.run.estate import OUTLIVES
 
-NETWORK = "10.78.0"
-BRIDGE = "hh-bridge"
-DEVICE = "hh-cable"
-DROP_ALL = ("bpf", "direct-action", "bytecode", "1,6 0 0 2")
-"""A packet filter of one instruction: drop (linux/filter.h, TC_ACT_SHOT)."""
-DROP_SOME = (*DROP_ALL[:3], "4,32 0 0 4294963256,53 0 1 214748365,6 0 0 0,6 0 0 2")
-"""One that loads a random number and drops if it is below a twentieth of the largest (SKF_AD_RANDOM)."""
+SITE = Site(prefix="hh", subnet="10.78.0")
 
 COORDINATES = "holdfast: this machine ("
 """What a machine's launcher prints when its heir takes over."""
 
-Way = Literal["in", "out"]
 
-
-def sh(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=WAIT_S)
-
-
-class NetworkedMachine:
-    """One machine."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.address = f"{NETWORK}.{10 + number}"
-        self._namespace = f"hh-n{number}"
-        self._plug = f"hh-plug{number}"
-
-    @property
-    def prefix(self) -> tuple[str, ...]:
-        """The prefix that runs a command there."""
-        return ("nsenter", f"--net=/run/netns/{self._namespace}")
-
-    def plug_in(self) -> None:
-        sh("ip", "netns", "add", self._namespace)
-        sh("ip", "link", "add", self._plug, "type", "veth", "peer", "name", DEVICE, "netns", self._namespace)
-        sh("ip", "link", "set", self._plug, "master", BRIDGE, "up")
-        inside = ("ip", "-n", self._namespace)
-        sh(*inside, "address", "add", f"{self.address}/24", "dev", DEVICE)
-        sh(*inside, "link", "set", DEVICE, "up")
-        sh(*inside, "link", "set", "lo", "up")
-
-    def remove(self) -> None:
-        with contextlib.suppress(subprocess.CalledProcessError):
-            sh("ip", "link", "delete", self._plug)
-        with contextlib.suppress(subprocess.CalledProcessError):
-            sh("ip", "netns", "delete", self._namespace)
-
-    def cut(self, *ways: Way) -> None:
-        """Drop everything that goes in, or out."""
-        for way in ways:
-            tc, device = self._end(way)
-            sh(*tc, "qdisc", "add", "dev", device, "ingress")
-            sh(*tc, "filter", "add", "dev", device, "ingress", *DROP_ALL)
-
-    def heal(self) -> None:
-        for way in ("in", "out"):
-            tc, device = self._end(way)
-            with contextlib.suppress(subprocess.CalledProcessError):  # that way was open
-                sh(*tc, "qdisc", "del", "dev", device, "ingress")
-
-    def slow(self, rate: str) -> None:
-        """Limit its sending rate, for example to `200kbit`."""
-        shape = ("rate", rate, "burst", "4kb", "latency", "500ms")
-        sh(*self.prefix, "tc", "qdisc", "replace", "dev", DEVICE, "root", "tbf", *shape)
-
-    def hurry(self) -> None:
-        """Remove the limit."""
-        sh(*self.prefix, "tc", "qdisc", "del", "dev", DEVICE, "root")
-
-    def lose(self) -> None:
-        """Lose a twentieth of what it receives."""
-        sh(*self.prefix, "tc", "qdisc", "add", "dev", DEVICE, "ingress")
-        sh(*self.prefix, "tc", "filter", "add", "dev", DEVICE, "ingress", *DROP_SOME)
-
-    def _end(self, way: Way | str) -> tuple[tuple[str, ...], str]:
-        return ((*self.prefix, "tc"), DEVICE) if way == "in" else (("tc",), self._plug)
-
-
-@contextlib.contextmanager
-def network(count: int) -> Iterator[list[NetworkedMachine]]:
+def network(count: int) -> AbstractContextManager[list[NetworkedMachine]]:
     """This many machines, for as long as the block lasts."""
-    machines = [NetworkedMachine(number) for number in range(count)]
-    _remove(machines)
-    sh("ip", "link", "add", BRIDGE, "type", "bridge")
-    try:
-        sh("ip", "address", "add", f"{NETWORK}.1/24", "dev", BRIDGE)
-        sh("ip", "link", "set", BRIDGE, "up")
-        for machine in machines:
-            machine.plug_in()
-        yield machines
-    finally:
-        _remove(machines)
-
-
-def _remove(machines: list[NetworkedMachine]) -> None:
-    for machine in machines:
-        machine.remove()
-    if Path(f"/sys/class/net/{BRIDGE}").exists():
-        sh("ip", "link", "delete", BRIDGE)
+    return machines_at(SITE, count)
 
 
 class NetworkedRun:
