@@ -34,16 +34,20 @@ from holdfast.record.events import (
 
 REPETITIONS = 10
 UNDISTURBED_STEPS = 1000
+WARM_UP_STEPS = 10
+"""The first steps take longer, and are not pauses."""
+NEVER_NS = 1 << 63
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault, once. pause_steps: the longest time without a commit from then on, in usual steps. failure:
-    why the run did not get through, if it did not.
+    """One fault, once. pause_steps: the longest time without a commit from then on, in usual steps;
+    calm_pause_steps: before. failure: why the run did not get through, if it did not.
     """
 
     detect_s: float | None = None
     recover_s: float | None = None
     pause_steps: float | None = None
+    calm_pause_steps: float | None = None
     right_culprit: bool = False
     steps_lost: int = 0
     bits_equal: bool = False
@@ -66,6 +70,7 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
     detect_s: Times | None
     recover_s: Times | None
     pause_steps: Times | None
+    calm_pause_steps: Times | None
     steps_lost: int
     bits_equal: int
 
@@ -161,20 +166,23 @@ def judged(fault: LiveFault, events: Sequence[AnyEvent], struck: Struck, *, is_s
     return Sample(
         detect_s=None if found_ns is None else max(0.0, (found_ns - struck.at_ns) / 1e9),
         recover_s=None if went_on_ns is None else (went_on_ns - struck.at_ns) / 1e9,
-        pause_steps=pause_steps(events, struck.at_ns),
+        pause_steps=pause_steps(events, struck.at_ns, since_ns=struck.at_ns),
+        calm_pause_steps=pause_steps(events, struck.at_ns, until_ns=struck.at_ns),
         right_culprit=is_right,
         steps_lost=steps_redone(events),
         bits_equal=is_same,
     )
 
 
-def pause_steps(events: Iterable[AnyEvent], struck_ns: int) -> float | None:
-    """The longest gap between two commits that ends after the strike, by the usual one before it."""
+def pause_steps(
+    events: Iterable[AnyEvent], struck_ns: int, *, since_ns: int = 0, until_ns: int = NEVER_NS
+) -> float | None:
+    """The longest gap between commits that ends within these times, by the usual one before the strike."""
     commits = sorted(one.occurred_ns for one in events if isinstance(one, StepCommitted))
-    gaps = [(after, after - before) for before, after in pairwise(commits)]
+    gaps = [(after, after - before) for before, after in pairwise(commits[WARM_UP_STEPS:])]
     usual = [gap for after, gap in gaps if after < struck_ns]
-    later = [gap for after, gap in gaps if after >= struck_ns]
-    return max(later) / median(usual) if usual and later else None
+    within = [gap for after, gap in gaps if since_ns <= after < until_ns]
+    return max(within) / median(usual) if usual and within else None
 
 
 def went_on(events: Iterable[AnyEvent], found_ns: int) -> int | None:
@@ -211,6 +219,7 @@ def summary(name: str, samples: Sequence[Sample]) -> FaultResult:
         detect_s=_times([one.detect_s for one in samples]),
         recover_s=_times([one.recover_s for one in samples]),
         pause_steps=_times([one.pause_steps for one in samples]),
+        calm_pause_steps=_times([one.calm_pause_steps for one in samples]),
         steps_lost=sum(one.steps_lost for one in samples),
         bits_equal=sum(one.bits_equal for one in samples),
     )
@@ -235,12 +244,13 @@ def table(bench: FaultsBench) -> str:
     head = (
         f"{'fault':<20}{'times':>6}{'found':>7}{'right':>7}{'went on':>9}{'same bits':>11}{'steps lost':>12}"
     )
-    lines = [f"{head}{'found after':>18}{'went on after':>18}{'pause in steps':>18}"]
+    lines = [f"{head}{'found after':>18}{'went on after':>18}{'pause in steps':>18}{'before it':>18}"]
     for one in bench.faults:
         counts = f"{one.repetitions:>6}{one.detected:>7}{one.right_culprit:>7}{one.recovered:>9}"
         lines.append(
             f"{one.fault:<20}{counts}{one.bits_equal:>11}{one.steps_lost:>12}"
             f"{_seconds(one.detect_s):>18}{_seconds(one.recover_s):>18}{_steps(one.pause_steps):>18}"
+            f"{_steps(one.calm_pause_steps):>18}"
         )
     if bench.left_out:
         lines.append(f"left out, because they need root: {', '.join(bench.left_out)}")

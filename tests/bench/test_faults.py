@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bench.faults import judged
+from bench.faults import WARM_UP_STEPS, judged
 from bench.live_faults import FAULTS, MACHINES, LiveFault, Struck
 from bench.machines import can_make_machines
 from holdfast.record.events import (
@@ -19,7 +19,7 @@ from holdfast.record.events import (
 )
 
 STRUCK_S = 10
-STEPS_S = (8, 9, 10, 14, 15)
+STEPS_S = (*range(-WARM_UP_STEPS, 7), 8, 9, 10, 14, 15)
 SECOND_NS = 10**9
 
 
@@ -49,7 +49,7 @@ def opened(count: int, at_s: int = 13) -> GenerationOpened:
 def committed() -> list[StepCommitted]:
     return [
         StepCommitted(id="", occurred_ns=at_s * SECOND_NS, recorded_ns=at_s * SECOND_NS, step=number)
-        for number, at_s in enumerate(STEPS_S, 1)
+        for number, at_s in enumerate(STEPS_S)
     ]
 
 
@@ -65,7 +65,7 @@ def test_the_times_of_a_takeover() -> None:
     assert sample.right_culprit
     assert sample.detect_s == pytest.approx(1)
     assert sample.recover_s == pytest.approx(4)
-    assert sample.pause_steps == 4
+    assert (sample.pause_steps, sample.calm_pause_steps) == (4, 2)
     assert sample.steps_lost == 0
 
 
