@@ -11,6 +11,7 @@ from holdfast.run.hangs import LOOKS
 from holdfast.run.happenings import FromMember, MoveRequested, Tick, Unreached
 from holdfast.run.kernel_view import KernelView
 from holdfast.run.stacks import StackFrame
+from holdfast.run.state import WARM
 from holdfast.run.waits import (
     FORM_S_MIN,
     HUNG_S_MIN,
@@ -504,7 +505,7 @@ def test_an_heir_has_the_seat_before_a_process_that_is_only_warm(cluster: "MakeC
     replace(made, "n0.1")
     stand_in = made.state.replacing.leaving["n0.1"]
     made.processes[stand_in].builds = False
-    made.run(lambda: made.state.roster.has_parked(made.state.roster.nodes["n0"]))
+    made.run(lambda: made.state.roster.readiness(made.state.roster.nodes["n0"]) == WARM)
     made.run(lambda: "n0.1" in lost(made))
     assert made.state.roster.nodes["n0"].seats == ["n0.0", stand_in]
 

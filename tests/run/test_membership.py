@@ -598,6 +598,34 @@ def test_only_a_process_that_is_warm_is_waited_for(cluster: "MakeCluster", is_wa
     assert made.generations[2].members == ("n0.1", "n0.2")
 
 
+def test_of_two_processes_in_the_pool_the_warm_one_steps_in(cluster: "MakeCluster") -> None:
+    made = cluster(nodes_max=1, slots=2, warm=2, steps=10**6)
+    made.warms_up = True
+    made.join_node("n0")
+    made.until_generation(1)
+    made.run(lambda: pools_are_parked(made))
+    made.from_worker(made.processes["n0.3"], WarmedUp(member="n0.3"))
+    made.kill("n0.0")
+    made.until_generation(2)
+    assert made.generations[1].members == ("n0.1", "n0.3")
+
+
+def test_of_two_spare_nodes_the_one_whose_process_is_further_steps_in(cluster: "MakeCluster") -> None:
+    made = cluster(nodes_max=1, slots=1, warm=1, steps=10**6)
+    made.warms_up = True
+    made.join_node("n0")
+    made.until_generation(1)
+    made.joins = False
+    made.join_node("n1")
+    made.run(lambda: "n1.0" in made.processes)
+    made.joins = True
+    made.join_node("n2")
+    made.run(lambda: "n2.0" in made.processes and made.state.roster.members["n2.0"].reached == "parked")
+    made.kill_node("n0")
+    made.run(lambda: "n0" not in made.state.roster.nodes and made.state.roster.nodes_active == 1)
+    assert [node.name for node in made.state.roster.active_nodes()] == ["n2"]
+
+
 def test_rank_0_is_the_oldest_member_and_stays_where_it_is(cluster: "MakeCluster") -> None:
     """As long as it lives, and then the next oldest, whichever members join and seats are filled again."""
     made = up(cluster, nodes=2, slots=2, steps=1000)

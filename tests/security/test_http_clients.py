@@ -188,6 +188,10 @@ def test_a_url_that_nothing_can_be_sent_to_is_refused_before_any_thread_begins(u
         (f"http://ada:{SECRET}@h:0/", "http://…"),
         (f"http://ada:x/{SECRET}@h:0", "http://…"),
         (f"h:0?mail=a@{SECRET}", "…"),
+        (f"ada:{SECRET}@http://h:9090", "…"),
+        (f"ada:{SECRET}@h:9090/to?go=http://x", "…"),
+        (f"h:9090/q?token={SECRET}&to=http://x", "h:9090…"),
+        (f"http://ada:{SECRET}%40h:x", "http://…"),
     ],
 )
 def test_a_bad_url_is_quoted_without_what_may_be_a_secret(url: str, told: str) -> None:

@@ -1,6 +1,9 @@
 """A member's waits: every wait ends when the run changes course, or is over."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -171,6 +174,25 @@ def test_work_within_declared_work_is_a_part_of_it(coordinator: Coordinator, con
     control.working("shared work")
     told = [(one.work, one.is_over) for one in coordinator.hear(wire.Working, 3)]
     assert told == [("evaluation", False), ("evaluation", True), ("shared work", False)]
+
+
+def test_a_process_says_that_it_is_warm_though_its_rehearsal_failed(coordinator: Coordinator) -> None:
+    program = "import holdfast.train as hf; hf.join(warm=lambda device: 1 / 0)"
+    with subprocess.Popen(
+        (sys.executable, "-c", program),
+        env={**os.environ, **coordinator.environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            coordinator.welcome()
+            (joined,) = coordinator.hear(wire.WorkerJoined, 1)
+            assert joined.warms_up
+            assert coordinator.hear(wire.WarmedUp, 1)
+        finally:
+            process.kill()
+        assert process.stderr is not None
+        assert "ZeroDivisionError" in process.stderr.read()
 
 
 def test_getting_ready_begins_when_a_rehearsal_is_over(

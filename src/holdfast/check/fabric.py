@@ -40,6 +40,8 @@ CONNECT_S, TRY_S = 8.0, 6.0
 """How long a check waits for its turn at one peer, and how long the test of a sound link takes at most. With
 less time left nothing is tried: a timeout would then say nothing about the link.
 """
+CONNECT_S_MIN = 0.5
+"""The least time to connect, for the same reason."""
 GB_PER_S_MIN = 0.1
 """Less than a sound link of 1 Gb/s carries."""
 LATENCY_US_MAX, LATENCY_P99_US_MAX = 5_000.0, 100_000.0
@@ -99,7 +101,7 @@ def try_fabric(peers: Sequence[Address], token: str, until_s: float) -> Iterator
     notes, is_ours = [], True
     for number, peer in enumerate(peers):
         wait_s = (until_s - time.monotonic() - TRY_S) / (len(peers) - number)
-        if wait_s <= 0:
+        if wait_s < CONNECT_S_MIN:
             is_ours = False
             notes.append(f"no time was left to try {_shown(peer)}: give a longer --timeout")
             continue
@@ -123,7 +125,7 @@ def _met(token: str, peer: Address, wait_s: float) -> socket.socket:
     """A proven connection to the first address of the peer that accepts one. Raises `HoldfastError`."""
     due_s = time.monotonic() + wait_s
     addresses = _resolved(peer, wait_s / 2)
-    share_s = min(CONNECT_S, (due_s - time.monotonic()) / len(addresses))
+    share_s = max(CONNECT_S_MIN, min(CONNECT_S, (due_s - time.monotonic()) / len(addresses)))
     for address in addresses[:-1]:
         with suppress(Unreachable):
             return shake_hands(token, "operator", "check", address, None, share_s)[0]

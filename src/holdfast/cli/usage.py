@@ -6,6 +6,7 @@ import click
 
 _GIVEN = re.compile(r"('.*?'|\".*?\"|\S+) ((?:is|must|has) .*)", re.DOTALL)
 """A complaint of click, or of a converter, that begins with the value."""
+_OF_NUMBERS = ("is not a valid ", "is not in the range ", "is not a finite ")
 _PLAIN = re.compile(r"'[^\s'\\]+'")
 PLAIN_BOUND_MIN, PLAIN_BOUND_MAX = 1e-4, 1e9
 """Other bounds are written with an exponent."""
@@ -22,7 +23,8 @@ def sentence(error: click.UsageError) -> str:
             if found is None:
                 return f"{name}: {message}"
             given, rest = found.groups()
-            if not (expected := _number(parameter.type)):
+            expected = _number(parameter.type) if rest.startswith(_OF_NUMBERS) else ""
+            if not expected:
                 return f"{name} {given} {rest}"
             plain = given[1:-1] if _PLAIN.fullmatch(given) else given.removesuffix(".0")
             return f"{name} {plain} is not a {'finite ' if 'finite' in rest else ''}{expected}."

@@ -6,7 +6,7 @@ judged. If the failure follows the work from one GPU to the next, it is the scri
 """
 
 from holdfast.run import ending, losses, processes
-from holdfast.run.state import Ailing, DeviceFailure, Failing, Generation, Member, RunState
+from holdfast.run.state import WARM, Ailing, DeviceFailure, Failing, Generation, Member, RunState
 from holdfast.run.waits import BACKOFF_S_MAX, DEVICE_EXIT_S, EXPLAIN_S, backoff_ns, ns
 from holdfast.run.wire import CODE_DEVICE_FAILED, DeviceFailed, WorkerExited
 
@@ -107,7 +107,7 @@ def awaits_exit(state: RunState, generation: Generation) -> bool:
         and failing.exited is None
         and state.now_ns < failing.due_ns
         and state.devices.ailing[failing.seat].failures == 1
-        and state.roster.has_parked(state.roster.nodes[failing.seat[0]])
+        and state.roster.readiness(state.roster.nodes[failing.seat[0]]) == WARM
     ]
     for due_ns in dues_ns:
         state.outbox.wake(due_ns)

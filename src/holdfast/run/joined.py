@@ -58,7 +58,7 @@ def ready(state: RunState, member: Member, message: WorkerReady) -> None:
     if member.reached != "admitted" or not setups.fits(state, member, message.setup):
         return
     state.observed.note("ready", ns(message.took_s))
-    member.reached, member.ready_ns = "ready", state.now_ns
+    member.reached, member.ready_ns, member.is_warming = "ready", state.now_ns, False
     state.roster.nodes[member.node].failures = 0
     del state.roster.coming[member.name]
     state.roster.waiting[member.name] = None

@@ -106,7 +106,7 @@ def _may_launch(state: RunState) -> bool:
         return False
     state.launch.stalled_ns = None
     lacks_own = not state.launch.is_launched and present < policy.nodes_own
-    wait_s = min(OWN_NODES_S, policy.wait_s) if lacks_own else LAST_CALL_S
+    wait_s = max(LAST_CALL_S, min(OWN_NODES_S, policy.wait_s)) if lacks_own else LAST_CALL_S
     due_ns = state.launch.last_joined_ns + ns(wait_s)
     if present < policy.nodes_max and state.now_ns < due_ns:
         state.outbox.wake(due_ns)

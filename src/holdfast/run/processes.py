@@ -56,8 +56,7 @@ def from_pool(state: RunState, node: Node, slot: int) -> Member | None:
     member = min(
         pool,
         key=lambda one: (
-            one.reached != "parked",
-            one.is_warming,
+            -one.readiness,
             one.slot != slot,
             one.started_ns,
             one.name,

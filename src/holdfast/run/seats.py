@@ -10,9 +10,7 @@ def promote_spare_nodes(state: RunState) -> None:
     if room > 0 and len(state.roster.nodes) > state.roster.nodes_active:
         spares = [node for node in state.roster.nodes.values() if node.is_spare and not node.is_drained]
         chosen = state.replacing.chosen
-        spares.sort(
-            key=lambda node: (node.name not in chosen, not state.roster.has_parked(node), node.joined_ns)
-        )
+        spares.sort(key=lambda node: (node.name not in chosen, -state.roster.readiness(node), node.joined_ns))
         for node in spares[:room]:
             processes.activate(state, node)
 

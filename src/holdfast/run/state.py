@@ -86,6 +86,10 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
 # ---- the state ---------------------------------------------------------------------------------------------
 
 
+WARM = 3
+"""The readiness of a process that can step in at once."""
+
+
 class Member(msgspec.Struct, kw_only=True):
     """One worker process, from the moment it is wanted until its exit is known.
 
@@ -144,6 +148,13 @@ class Member(msgspec.Struct, kw_only=True):
     @property
     def is_done(self) -> bool:
         return self.finished is not None or self.has_left
+
+    @property
+    def readiness(self) -> int:
+        """How soon a process of the pool could step in: 1 before `join()`, 2 there, `WARM` if it is warm."""
+        if self.reached != "parked":
+            return 1
+        return 2 if self.is_warming else WARM
 
     @property
     def onset_ns(self) -> int | None:
@@ -405,10 +416,10 @@ class Roster(msgspec.Struct, kw_only=True):
         member = self.members.get(name)
         return None if member is None or member.is_lost else member
 
-    def has_parked(self, node: Node) -> bool:
-        """Whether a process of the node waits in `join()`, and is warm."""
-        pool = [self.members[name] for name in node.pool.values()]
-        return any(one.reached == "parked" and not one.is_warming for one in pool)
+    def readiness(self, node: Node) -> int:
+        """That of the process of the node's pool that is most ready; 0 if the pool is empty."""
+        pool = [self.members[name].readiness for name in node.pool.values()]
+        return max(pool, default=0)
 
     def active_nodes(self) -> list[Node]:
         """The active nodes in rank order."""

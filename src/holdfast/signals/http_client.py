@@ -38,6 +38,9 @@ LOOP_GRACE_S = 1.0
 CLOSE_S_MAX = 1.0
 USER_AGENT = "holdfast"
 URL_HINT = "Write http://HOST:PORT or https://HOST."
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_USER_END = re.compile("[@＠]|%40")
+"""The end of a user's name and password, also if it is escaped or of full width."""
 _PLACE_END = re.compile(r"[/?#\\]")
 
 _PACKED = frozenset({"gzip", "x-gzip", "deflate"})
@@ -245,9 +248,11 @@ def _quotable(url: str) -> str:
     """What may be shown of a text that is not a URL: nothing after the scheme if it may name a user, and no
     path and no query.
     """
-    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
-    place = "" if "@" in rest else _PLACE_END.split(rest, maxsplit=1)[0]
-    return f"{scheme}{mark}{place}{'' if place == rest else '…'}"
+    begun = _SCHEME.match(url)
+    scheme = begun[0] if begun else ""
+    rest = url.removeprefix(scheme)
+    place = "" if _USER_END.search(rest) else _PLACE_END.split(rest, maxsplit=1)[0]
+    return f"{scheme}{place}{'' if place == rest else '…'}"
 
 
 def shown(url: str | httpx.URL) -> str:
