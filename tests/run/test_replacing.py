@@ -488,3 +488,24 @@ def test_whatever_fails_while_members_are_replaced_the_run_ends(
     if ending.outcome == "completed" and (generation := made.state.generations.announced) is not None:
         stand_ins = {*generation.leaving.values()} if generation.formed_ns is None else set()
         assert active(made) == {*generation.present} - stand_ins - {*generation.lost}
+
+
+def test_members_without_the_one_that_stayed_are_apart_until_a_generation_forms(
+    cluster: "MakeCluster",
+) -> None:
+    """The one that stayed may have made steps by itself, before it died. The next generation never forms."""
+    made = up(cluster, nodes=2, slots=1, warm=1, steps=1000)
+    ask(made, "n1")
+    made.run(lambda: made.state.generations.number == 2)
+    made.kill("n0.0")
+    made.run(lambda: made.state.generations.number == 3)
+    third = made.state.generations.announced
+    assert third is not None
+    assert "n1.0" in third.members
+    made.kill(next(name for name in third.members if name != "n1.0"))
+    made.until_generation(4)
+    made.until_step(made.state.progress.step + 1)
+    ask(made, "n1")
+    made.until_generation(5)
+    told = {each.number: each.is_apart for each in made.generations}
+    assert told == {1: False, 2: False, 3: True, 4: True, 5: False}

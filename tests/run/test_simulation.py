@@ -158,6 +158,14 @@ def test_steps_of_members_that_are_never_heard_again_belong_to_another_attempt()
     assert failure is None, str(failure)
 
 
+def test_steps_of_the_only_member_that_stayed_in_a_drained_run_belong_to_another_attempt() -> None:
+    """It made them with fewer lanes and was cut off; the members that were to leave made them again: see
+    `makers` in state.py.
+    """
+    _, failure = run_one(80082809)
+    assert failure is None, str(failure)
+
+
 @pytest.mark.parametrize("seed", [12446128, 12904787])
 def test_a_sum_of_an_earlier_attempt_from_the_same_state_is_used(seed: int) -> None:
     """Without it a part was lost, and all began again."""

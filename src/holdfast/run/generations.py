@@ -55,7 +55,7 @@ def announce(
         leaving=leaving,
         shelved=shelved,
     )
-    if (before := state.generations.announced) is not None:
+    if state.generations.announced is not None:
         _act(state, generation, lost, newcomers)
     state.generations.announced = generation
     state.launch.stalled_ns = None
@@ -67,15 +67,25 @@ def announce(
         number=state.generations.number,
         members=members,
         at_boundary=at_boundary,
-        is_apart=before is not None and before.names.isdisjoint(members),
+        is_apart=any(makers.isdisjoint(members) for makers in state.generations.makers),
         faults=state.faults,
         replicas_most=max(state.generations.replicas_most, len(members) // state.policy.mesh.ranks),
         rebalances=state.policy.rebalances,
         audit_rate=state.audits.rate(state.policy.audit_rate, is_deterministic=_is_deterministic(state)),
     )
+    _note_makers(state, generation.names)
     state.outbox.effects.append(ToMembers(members, announcement))
     if leaving or shelved:  # they change over, too, then wait to be ended or to come back
         state.outbox.effects.append(ToMembers((*leaving, *shelved), announcement))
+
+
+def _note_makers(state: RunState, names: frozenset[str]) -> None:
+    """Of two sets, one of which contains the other, the smaller decides: members apart from the larger one
+    are apart from it as well.
+    """
+    makers = state.generations.makers
+    if not any(one <= names for one in makers):
+        state.generations.makers = [*(one for one in makers if not names <= one), names]
 
 
 def _is_deterministic(state: RunState) -> bool:
@@ -170,7 +180,7 @@ def form(state: RunState, generation: Generation) -> None:
     )
     if state.generations.formed is not None:
         _note_hurt(state)
-    state.generations.formed = generation
+    state.generations.formed, state.generations.makers = generation, [generation.names]
     pacing.begin(state, generation)
     state.generations.lost_ns, state.generations.failed_ns, state.generations.causes = None, None, ()
     state.generations.fates.clear()

@@ -468,12 +468,14 @@ class Generations(msgspec.Struct, kw_only=True):
     failed collective since then without a loss. fates: lost members of a generation and the cause, as far as
     known. unexplained: losses that no agent has explained yet. hurt: the time of the first loss or failure
     since the last step that all members committed, and which of the two it was. replicas_most: the most
-    replicas that a generation has had.
+    replicas that a generation has had. makers: the members, as announced, of each generation since `formed`,
+    that one included: each may have made steps by itself of which the coordinator has not heard.
     """
 
     number: int = 0
     announced: Generation | None = None
     formed: Generation | None = None
+    makers: list[frozenset[str]] = []
     vacated: dict[tuple[int, int], str] = {}
     lost_ns: int | None = None
     causes: tuple[str, ...] = ()

@@ -591,8 +591,8 @@ class Announced(Message, frozen=True, kw_only=True, tag=True):
     present member knows of this (new members wait for them). Otherwise, abandon the present step. faults:
     planned faults that have not struck yet. replicas_most: the most replicas that the run has had.
     rebalances: lanes are dealt by the members' pace. audit_rate: the share of lanes that two members compute;
-    0 to compare only states, None to compare nothing. is_apart: no member was in the previous generation,
-    which may have made steps that they do not know of.
+    0 to compare only states, None to compare nothing. is_apart: no member is of a generation since the last
+    formed one, which may have made steps that they do not know of.
     """
 
     number: int
