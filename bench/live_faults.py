@@ -45,7 +45,7 @@ STRIKE_S_MAX = 0.2
 """The strike comes at any moment within this time."""
 AHEAD = 8
 """A script acts this many steps later: by then all of its members have read the order."""
-START_S_MAX, END_S_MAX = 240.0, 300.0
+START_S_MAX, END_S_MAX = 240.0, 900.0
 COMMAND_S_MAX = 120.0
 NAME = "drilled"
 SLOW = "slow member"
