@@ -41,7 +41,8 @@ NEVER_NS = 1 << 63
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One fault, once. pause_steps: the longest time without a commit from then on, in usual steps;
-    calm_pause_steps: before. failure: why the run did not get through, if it did not.
+    calm_pause_steps: before. recorded: the faults in the record. failure: why the run did not get through, if
+    it did not.
     """
 
     detect_s: float | None = None
@@ -51,6 +52,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     right_culprit: bool = False
     steps_lost: int = 0
     bits_equal: bool = False
+    recorded: tuple[str, ...] = ()
     failure: str = ""
 
 
@@ -171,6 +173,7 @@ def judged(fault: LiveFault, events: Sequence[AnyEvent], struck: Struck, *, is_s
         right_culprit=is_right,
         steps_lost=steps_redone(events),
         bits_equal=is_same,
+        recorded=tuple(f"{one.fault} {one.subject}" for one in events if isinstance(one, FaultObserved)),
     )
 
 

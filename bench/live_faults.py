@@ -164,8 +164,10 @@ class LiveRun:
         return at_ns
 
     def signalled(self, pid: int, number: signal.Signals) -> int:
+        """Send the signal. Return the time before: on a busy machine it may be recorded before this returns."""
+        at_ns = time.time_ns()
         os.kill(pid, number)
-        return time.time_ns()
+        return at_ns
 
     def act(self, act: str, members: Sequence[str]) -> int:
         """Make it happen in the script of those members. Return when it did in the last of them."""
