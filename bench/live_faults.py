@@ -164,7 +164,7 @@ class LiveRun:
         return at_ns
 
     def signalled(self, pid: int, number: signal.Signals) -> int:
-        """Send the signal. Return the time before: on a busy machine it may be recorded before this returns."""
+        """Send the signal. Return the time before it, because the record may have it before this returns."""
         at_ns = time.time_ns()
         os.kill(pid, number)
         return at_ns
