@@ -124,6 +124,7 @@ def measure(
 ) -> FaultsBench:
     with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as directory:
         folder = Path(directory)
+        click.echo("a run of one member, to compare the weights with", err=True)
         lengths = {fault.steps for fault in faults}
         digests = {steps: alone(_made(folder / f"alone-{steps}"), steps) for steps in lengths}
         results = []

@@ -20,6 +20,7 @@ import msgspec
 from bench.contestants import SCRIPTS, Launch, Processes, parent_of
 from bench.kills import Failed, awaited
 from bench.machines import NetworkedMachine, Site, Way, network
+from holdfast.record.errors import HoldfastError
 from holdfast.record.events import (
     TAKE_OVER,
     ActionTaken,
@@ -223,9 +224,15 @@ def alone(folder: Path, steps: int) -> str:
     told = ("--folder", str(folder), "--steps", str(steps), "--lane-s", "0")
     script = (sys.executable, str(SCRIPTS / "drilled.py"), *told)
     environment = {"HOLDFAST_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        script, env={**os.environ, **environment}, capture_output=True, timeout=END_S_MAX, check=True
-    )
+    try:
+        subprocess.run(
+            script, env={**os.environ, **environment}, stdout=sys.stderr, timeout=END_S_MAX, check=True
+        )
+    except subprocess.SubprocessError as error:
+        raise HoldfastError(
+            f"The run of one member, with which the others are compared, failed: {error}.",
+            hint="A machine that is too busy to end it in time is too busy for this benchmark.",
+        ) from None
     (file,) = folder.glob("*.digest")
     return file.read_text(encoding="ascii")
 

@@ -60,7 +60,10 @@ def test_a_place_that_was_wrong_before_is_suspected(cluster: MakeCluster) -> Non
     made = up(cluster)
     made.state.audits.seats["n0", 1] = 1
     said = tell(made, AuditFinding(kind="lane", step=2, culprits=(1,)))
-    assert any("this is number 2 in the same place" in line and "holdfast drain" in line for line in said)
+    assert said[2] == (
+        "this is number 2 in slot 1 of n0: suspect the device or the node; start the run again on another "
+        "machine: it goes on from its checkpoint"
+    )
 
 
 def test_states_without_a_majority_send_all_back_and_the_second_time_end_the_run(

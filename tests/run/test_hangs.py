@@ -243,7 +243,9 @@ def test_a_hang_is_told_with_its_place_and_then_ended(cluster: "MakeCluster") ->
     made = up(cluster)
     hang(made, "n0.1", "train.py:88")
     pass_s(made, HUNG_S_MIN / 3 + 3)
-    line = "n0.1 has not entered the reduction, it is at train.py:88; it is ended and replaced after 60 s"
+    line = (
+        "n0.1 has not entered the reduction, it is at train.py:88; it is ended and replaced after at most 60"
+    )
     told = [text for text in made.said if line in text]
     assert len(told) == 1
     assert told[0].startswith(f"step {made.state.progress.step + 1} has taken 12 s")

@@ -224,7 +224,7 @@ def test_a_node_is_migrated_to_the_spare_node_that_is_named(cluster: "MakeCluste
         made.join_node(f"n{number}")
     made.until_step(1)
     made.run(lambda: not made.state.roster.short and not made.state.roster.coming)
-    assert tell(made, Migrate(member="n0", to="n1")).sentence == "n1 is not a spare node; there is n2, n3"
+    assert tell(made, Migrate(member="n0", to="n1")).sentence == "n1 is not a spare node; spare nodes: n2, n3"
     for member in ("n0", "n0.0"):
         unknown = tell(made, Migrate(member=member, to="n7"))
         assert (unknown.is_mistake, unknown.sentence) == (True, "no node 'n7'; it has n0, n1, n2, n3")
@@ -237,14 +237,15 @@ def test_a_node_is_migrated_to_the_spare_node_that_is_named(cluster: "MakeCluste
 
 def test_a_node_is_not_migrated_where_no_node_is_spare(cluster: "MakeCluster") -> None:
     made = up(cluster, nodes=2, slots=2, steps=10**6)
-    hint = "`holdfast drain n1` has the others share its lanes."
+    drain = f"`holdfast drain n1 --run {made.state.policy.run}`"
+    hint = f"To go on without it, use {drain}: the others share its lanes."
     sentence = "no spare node can take the place of n1"
     assert tell(made, Migrate(member="n1")) == Answer(ok=False, sentence=sentence, hint=hint)
 
 
 def test_a_node_that_the_run_cannot_do_without_is_not_drained(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=10**6)
-    assert ask(made, "n0").sentence == "without n0 no member would have the state"
+    assert ask(made, "n0").sentence == "n0 cannot be drained: no member of another node has the state"
     made = up(cluster, nodes=2, nodes_min=2, steps=10**6)
     assert ask(made, "n0").sentence == "the run needs at least 2 nodes"
 

@@ -37,8 +37,8 @@ def command(
 ) -> int:
     """Compute LANE of STEP of RUN again, with its SCRIPT and ARGUMENTS, and compare it with the record.
 
-    The script trains alone from the newest checkpoint before the step. Exit code 0: the same bits; 1: other
-    bits.
+    The script trains alone from the newest checkpoint before the step. Exit code 0: the same bits, or
+    the record has none to compare with; 1: other bits.
     """
     with open_record(os.environ.get("HOLDFAST_STORE")) as store:
         run = find_run(store, run)

@@ -5,7 +5,7 @@ until the wrong ones are gone, so that nothing the wrong ones sent is used.
 """
 
 from holdfast.record.events import FaultObserved, LaneExamined
-from holdfast.run import ending, losses
+from holdfast.run import ending, losses, replacing
 from holdfast.run.audits import AuditFinding
 from holdfast.run.state import Generation, Member, RunState
 from holdfast.run.wire import Audited
@@ -53,8 +53,8 @@ def _blame(state: RunState, member: Member, finding: AuditFinding, size: int) ->
     losses.fence(state, member, FAULT, onset_ns=None, account=f"{FAULT}: {_where(finding)}")
     if times > 1:
         state.outbox.say(
-            f"this is number {times} in the same place: suspect the device, or the node; "
-            f"`holdfast drain {member.node} --run {state.policy.run}` continues without it",
+            f"this is number {times} in slot {member.slot} of {member.node}: suspect the device or the node; "
+            + replacing.advice(state, member.node),
             "trouble",
         )
 

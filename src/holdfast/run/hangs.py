@@ -34,8 +34,8 @@ ASKED_MAX = 64
 DECLARABLE: frozenset[HangKind] = frozenset({"loop", "busy", "idle", "unknown"})
 """Kinds of hang that may have been work after all."""
 HINT = (
-    "work that takes a script longer than its steps can be declared: `with run.alone(...)` on one member, "
-    "`with run.together(...)` on all; --hang-after sets the bound"
+    "if this was real work, such as an evaluation, declare it: `with run.alone(...)` on one member, "
+    "`with run.together(...)` on all; --hang-after sets how long a member may take"
 )
 
 
@@ -396,7 +396,7 @@ def _say(
         found = _explained(state, generation, stall, suspects)
         who = _whereabouts(stall, suspects, _goal(generation), found)
         is_one, idle_s = len(suspects) == 1, _idle_ns(ns(limit_s)) / 1e9
-        then = f"{'it is' if is_one else 'they are'} ended and replaced after {limit_s:.0f} s"
+        then = f"{'it is' if is_one else 'they are'} ended and replaced after at most {limit_s:.0f} s"
         if is_spared:
             then = f"no other member has the state: waiting for at most {idle_s:.0f} s"
             if not is_waited_for:

@@ -548,7 +548,7 @@ def _strike(state: RunState, strike: Strike) -> Answer:
     else:
         struck = [member for member in living if member.name == strike.target]
     if not struck:
-        return Answer(ok=False, sentence=f"the run has no member or node {strike.target!r}")
+        return Answer(ok=False, sentence=f"the run has {replacing.unknown(state, strike.target)}")
     for member in struck:
         member.struck_ns = state.now_ns
     match strike.fault:

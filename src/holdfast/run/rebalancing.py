@@ -157,8 +157,8 @@ def _give_up(state: RunState, finding: BalanceFinding, unit: Sequence[str]) -> N
     seat = (member.node, member.slot)
     if seat in state.replacing.slow_seats:
         state.outbox.say(
-            f"{sentence}, like the process before it: the node is slow. "
-            f"`holdfast drain {member.node} --run {state.policy.run}` continues without it",
+            f"{sentence}, like the process before it: the node is slow; "
+            + replacing.advice(state, member.node),
             "trouble",
         )
         return

@@ -64,15 +64,23 @@ def _migrate_node(state: RunState, node: Node, message: Migrate) -> Answer:
     """Drain the node, if a spare node can take its place."""
     spares = [other.name for other in state.roster.nodes.values() if other.is_spare and not other.is_drained]
     if not message.asks_only and not node.is_drained:
-        if message.to and message.to not in spares:
-            there = f"; there is {', '.join(spares)}" if spares else ", and there is none"
-            hint = "Leave out --to, or drain the node instead."
-            return Answer(ok=False, sentence=f"{message.to} is not a spare node{there}", hint=hint)
         if not spares:
-            hint = f"`holdfast drain {node.name}` has the others share its lanes."
+            hint = f"To go on without it, {advice(state, node.name)}."
             return Answer(ok=False, sentence=f"no spare node can take the place of {node.name}", hint=hint)
+        if message.to and message.to not in spares:
+            hint = "Name one of them, or leave out --to."
+            sentence = f"{message.to} is not a spare node; spare nodes: {', '.join(spares)}"
+            return Answer(ok=False, sentence=sentence, hint=hint)
         state.replacing.chosen = {message.to or spares[0]}
     return _ask_drain(state, node, asks_only=message.asks_only)
+
+
+def advice(state: RunState, node: str) -> str:
+    """What to do to go on without the node."""
+    others = sum(not other.is_drained for other in state.roster.nodes.values() if other.name != node)
+    if others >= max(1, state.policy.nodes_min):
+        return f"use `holdfast drain {node} --run {state.policy.run}`: the others share its lanes"
+    return "start the run again on another machine: it goes on from its checkpoint"
 
 
 def _ask_drain(state: RunState, node: Node, *, asks_only: bool) -> Answer:
@@ -103,6 +111,14 @@ def _no_node(state: RunState, name: str) -> Answer:
     return Answer(ok=False, sentence=sentence, is_mistake=True)
 
 
+def unknown(state: RunState, name: str) -> str:
+    """That the run has no such member or node, with those that it has."""
+    members = () if state.generations.announced is None else state.generations.announced.living
+    return (
+        f"no member or node {name!r}; members: {', '.join(members)}; nodes: {', '.join(state.roster.nodes)}"
+    )
+
+
 def begin(state: RunState, name: str, reason: str = REASON) -> Answer:
     """Begin to replace the member by a stand-in. reason: why it leaves."""
     generation = state.generations.announced
@@ -111,9 +127,7 @@ def begin(state: RunState, name: str, reason: str = REASON) -> Answer:
         return Answer(ok=False, sentence=sentence, hint="Ask again when its first step is under way.")
     members = generation.living
     if name not in members:
-        nodes = ", ".join(state.roster.nodes)
-        sentence = f"no member or node {name!r}; members: {', '.join(members)}; nodes: {nodes}"
-        return Answer(ok=False, sentence=sentence, is_mistake=True)
+        return Answer(ok=False, sentence=unknown(state, name), is_mistake=True)
     if len(members) == 1:
         sentence = f"{name} is the only member: no other member has its state"
         return Answer(ok=False, sentence=sentence, hint="Stop the run, and start it again elsewhere.")
@@ -140,7 +154,8 @@ def _drain(state: RunState, node: Node) -> Answer:
         return Answer(ok=False, sentence=f"{node.name} has no members", hint="There is nothing to drain.")
     if all(name in there or _is_drained(state, name) for name in members):
         hint = "Wait until members of another node have joined, or stop the run."
-        return Answer(ok=False, sentence=f"without {node.name} no member would have the state", hint=hint)
+        sentence = f"{node.name} cannot be drained: no member of another node has the state"
+        return Answer(ok=False, sentence=sentence, hint=hint)
     if left < state.policy.nodes_min:
         hint = "Add another node first; --nnodes MIN:MAX sets how few are enough."
         return Answer(ok=False, sentence=f"the run needs at least {state.policy.nodes_min} nodes", hint=hint)

@@ -87,6 +87,9 @@ class Recomputed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Found = TypeVar("Found", Replayed, Recomputed)
+_MISTAKE = 2
+"""The exit code of a script that a mistake ended, with a sentence about it."""
+_ARGUMENTS_HINT = "Give it the arguments that the run was started with."
 
 
 def compute(order: ReplayOrder, checkpoints: Path, words: tuple[str, ...], kind: type[Found]) -> Found:
@@ -101,7 +104,7 @@ def compute(order: ReplayOrder, checkpoints: Path, words: tuple[str, ...], kind:
         return msgspec.json.decode(Path(order.result).read_bytes(), type=kind)
     except FileNotFoundError:
         what = f"step {order.step}" if order.lane is None else f"lane {order.lane} of step {order.step}"
+        hint = "See above what it said." if code == _MISTAKE else _ARGUMENTS_HINT
         raise InputError(
-            f"{words[0]} ended with exit code {code} before it had computed {what}.",
-            hint="Give it the arguments that the run was started with.",
+            f"{words[0]} ended with exit code {code} before it had computed {what}.", hint=hint
         ) from None

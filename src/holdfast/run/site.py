@@ -60,6 +60,11 @@ def survey(place: tuple[str, int] | None, token: str, *, is_shared: bool) -> Sit
     addresses = _resolve(host)
     is_loopback = all(address.is_loopback for address in addresses)
     is_name = host != "localhost" and not _is_address(host)
+    if not token and is_shared and place is None:
+        raise InputError(
+            "Without --coordinator HOST:PORT other machines cannot find the run.",
+            hint="Give it and $HOLDFAST_TOKEN on every machine; --nodes N starts N nodes on this one.",
+        )
     if not token and (is_shared or not is_loopback or is_name):
         raise InputError(
             f"The nodes of a run with the coordinator {host}:{port} need a token to authenticate each other.",
