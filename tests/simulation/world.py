@@ -633,7 +633,9 @@ class World:
         )
 
     def _note_return(self, effects: tuple[Effect, ...]) -> None:
-        """Note whether members that were ended because a part was gone had every part together."""
+        """Note whether members that were ended because a part was gone had every part together. One that has
+        only the sum of the last step has its part if that sum skips the same lanes.
+        """
         ended = [
             one
             for effect in effects
@@ -645,5 +647,8 @@ class World:
         formed = self.state.generations.formed
         holders = [one for one in ended if formed is not None and one.name in formed.names]
         top = max((one.version for one in holders), default=0)
-        held = {one.rail for one in holders if one.version == top or (one.settled and one.version == top - 1)}
+        skipped = next((one.skipped for one in holders if one.version == top), ())
+        following = [one for one in holders if one.settled and one.version == top - 1]
+        held = {one.rail for one in holders if one.version == top}
+        held |= {one.rail for one in following if one.bound is None or one.bound.lanes == skipped}
         self.note(BeganAgain(self.now_ns, top > 0 and len(held) == self.ranks))
