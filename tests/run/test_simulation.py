@@ -167,8 +167,8 @@ def test_steps_of_the_only_member_that_stayed_in_a_drained_run_belong_to_another
 
 
 def test_a_sum_with_other_lanes_than_the_last_step_is_not_a_part_of_it() -> None:
-    """A shelved member had one with all lanes, and the step was made without some of them. The simulation once
-    took it for the lost part.
+    """A shelved member had one with all lanes, and the step was made without some of them. The simulation
+    once took it for the lost part.
     """
     _, failure = run_one(90243191)
     assert failure is None, str(failure)
