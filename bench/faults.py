@@ -36,7 +36,6 @@ REPETITIONS = 10
 UNDISTURBED_STEPS = 1000
 WARM_UP_STEPS = 10
 """The first steps take longer, and are not pauses."""
-NEVER_NS = 1 << 63
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,12 +164,13 @@ def sampled(fault: LiveFault, folder: Path, generator: random.Random, reference:
 def judged(fault: LiveFault, events: Sequence[AnyEvent], struck: Struck, *, is_same: bool) -> Sample:
     """Judge one fault by the record."""
     found_ns, is_right = fault.found(events, struck)
+    calm_pause, pause = pauses_steps(events, struck.at_ns)
     went_on_ns = None if found_ns is None else went_on(events, found_ns)
     return Sample(
         detect_s=None if found_ns is None else max(0.0, (found_ns - struck.at_ns) / 1e9),
         recover_s=None if went_on_ns is None else (went_on_ns - struck.at_ns) / 1e9,
-        pause_steps=pause_steps(events, struck.at_ns, since_ns=struck.at_ns),
-        calm_pause_steps=pause_steps(events, struck.at_ns, until_ns=struck.at_ns),
+        pause_steps=pause,
+        calm_pause_steps=calm_pause,
         right_culprit=is_right,
         steps_lost=steps_redone(events),
         bits_equal=is_same,
@@ -178,15 +178,16 @@ def judged(fault: LiveFault, events: Sequence[AnyEvent], struck: Struck, *, is_s
     )
 
 
-def pause_steps(
-    events: Iterable[AnyEvent], struck_ns: int, *, since_ns: int = 0, until_ns: int = NEVER_NS
-) -> float | None:
-    """The longest gap between commits that ends within these times, by the usual one before the strike."""
+def pauses_steps(events: Iterable[AnyEvent], struck_ns: int) -> tuple[float | None, float | None]:
+    """The longest gap between commits before the strike, and since, by the usual one before it."""
     commits = sorted(one.occurred_ns for one in events if isinstance(one, StepCommitted))
     gaps = [(after, after - before) for before, after in pairwise(commits[WARM_UP_STEPS:])]
-    usual = [gap for after, gap in gaps if after < struck_ns]
-    within = [gap for after, gap in gaps if since_ns <= after < until_ns]
-    return max(within) / median(usual) if usual and within else None
+    earlier = [gap for after, gap in gaps if after < struck_ns]
+    later = [gap for after, gap in gaps if after >= struck_ns]
+    if not earlier:
+        return None, None
+    usual = median(earlier)
+    return max(earlier) / usual, max(later) / usual if later else None
 
 
 def went_on(events: Iterable[AnyEvent], found_ns: int) -> int | None:

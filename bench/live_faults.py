@@ -62,7 +62,7 @@ class Struck(msgspec.Struct, frozen=True, kw_only=True):
 
 class LiveRun:
     """Four members in a folder of its own: on two nodes of this machine, each with a warm process, or on
-    machines of their own, the first of which has the coordinator. A context.
+    machines of their own; the first one has the coordinator. A context.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class LiveRun:
 
 
 def members_of(events: Iterable[AnyEvent]) -> tuple[str, ...]:
-    """Those of the newest generation; none if there is no generation yet."""
+    """The members of the newest generation. Before the first one there are none."""
     opened = [event for event in events if isinstance(event, GenerationOpened)]
     return opened[-1].members if opened else ()
 
@@ -366,6 +366,20 @@ def stop(run: LiveRun, member: str) -> int:
     return run.signalled(run.pid_of(member), signal.SIGSTOP)
 
 
+def cut(name: str, what: str, strike: Strike, *, action: str = "") -> LiveFault:
+    """A machine that is cut off is given up, and its node is back at the end."""
+    return LiveFault(
+        name=name,
+        what=what,
+        strike=strike,
+        found_as="node lost",
+        action=action,
+        steps=STEPS_HEALED,
+        machines=MACHINES,
+        returns=True,
+    )
+
+
 FAULTS: tuple[LiveFault, ...] = (
     LiveFault(name="kill", what="SIGKILL of a member", strike=on_member(kill), found_as="SIGKILL"),
     LiveFault(name="stop", what="SIGSTOP of a member", strike=on_member(stop), found_as="stopped"),
@@ -418,33 +432,21 @@ FAULTS: tuple[LiveFault, ...] = (
         steps=STEPS_ELSEWHERE,
         machines=MACHINES,
     ),
-    LiveFault(
-        name="cut-coordinator",
-        what="the coordinator's machine is cut off, and comes back",
-        strike=cut_off(both_ways, among=(0,)),
-        found_as="node lost",
+    cut(
+        "cut-coordinator",
+        "the coordinator's machine is cut off, and comes back",
+        cut_off(both_ways, among=(0,)),
         action=TAKE_OVER,
-        steps=STEPS_HEALED,
-        machines=MACHINES,
-        returns=True,
     ),
-    LiveFault(
-        name="cut-one-way",
-        what="the coordinator's machine cannot send, or cannot receive, and comes back",
-        strike=cut_off(one_way, among=(0,)),
-        found_as="node lost",
+    cut(
+        "cut-one-way",
+        "the coordinator's machine cannot send, or cannot receive, and comes back",
+        cut_off(one_way, among=(0,)),
         action=TAKE_OVER,
-        steps=STEPS_HEALED,
-        machines=MACHINES,
-        returns=True,
     ),
-    LiveFault(
-        name="cut-machine",
-        what="another machine is cut off, and comes back",
-        strike=cut_off(both_ways, among=range(1, MACHINES)),
-        found_as="node lost",
-        steps=STEPS_HEALED,
-        machines=MACHINES,
-        returns=True,
+    cut(
+        "cut-machine",
+        "another machine is cut off, and comes back",
+        cut_off(both_ways, among=range(1, MACHINES)),
     ),
 )

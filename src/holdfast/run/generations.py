@@ -80,9 +80,7 @@ def announce(
 
 
 def _note_makers(state: RunState, names: frozenset[str]) -> None:
-    """Of two sets, one of which contains the other, the smaller decides: members apart from the larger one
-    are apart from it as well.
-    """
+    """Keep no set that contains another: members apart from the larger are apart from the smaller, too."""
     makers = state.generations.makers
     if not any(one <= names for one in makers):
         state.generations.makers = [*(one for one in makers if not names <= one), names]

@@ -468,8 +468,8 @@ class Generations(msgspec.Struct, kw_only=True):
     failed collective since then without a loss. fates: lost members of a generation and the cause, as far as
     known. unexplained: losses that no agent has explained yet. hurt: the time of the first loss or failure
     since the last step that all members committed, and which of the two it was. replicas_most: the most
-    replicas that a generation has had. makers: the members, as announced, of each generation since `formed`,
-    that one included: each may have made steps by itself of which the coordinator has not heard.
+    replicas that a generation has had. makers: the members of `formed` and of each generation announced
+    since. Each of these may have made steps that the coordinator has not heard of.
     """
 
     number: int = 0

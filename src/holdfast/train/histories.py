@@ -2,8 +2,8 @@
 
 A run that loses the only copy of its state begins anew from a checkpoint. A member that was cut off meanwhile
 may come back with steps of the previous attempt. They have the same numbers as the new ones, but need not
-have the same bits. A new attempt also begins with a generation that has no member of an earlier one, if that
-one may have made steps of which no member knows, and have kept parts of them in a checkpoint.
+have the same bits. A new attempt also begins with a generation that has no member of an earlier one: the
+earlier one may have made steps that no member knows, and may have kept parts of them in a checkpoint.
 """
 
 from collections.abc import Sequence
