@@ -20,6 +20,7 @@ from holdfast.record.events import (
 from holdfast.run.happenings import FromMember, FromNode, MoveRequested
 from holdfast.run.wire import (
     Answer,
+    Broken,
     Drain,
     Finished,
     Migrate,
@@ -281,22 +282,42 @@ def test_a_loss_meanwhile_costs_no_state(cluster: "MakeCluster", who: str, when:
     assert made.finish().outcome == "completed"
 
 
-def test_a_collective_that_breaks_meanwhile_costs_the_replacement_and_nothing_else(
-    cluster: "MakeCluster",
-) -> None:
+def test_a_collective_that_breaks_meanwhile_puts_the_replacement_off(cluster: "MakeCluster") -> None:
+    """The member that is to leave may have the step that the other one lacks."""
     made = up(cluster, slots=2, steps=10**6)
     ask(made, "n0.1")
     made.run(lambda: made.state.generations.number == 2)
     made.break_group("n0.0")
-    made.until_generation(3)
-    assert made.generations[-1].members == ("n0.0", "n0.1")
-    assert not made.recorded(MemberLost)
-    sentence = "n0.1 stays: n0.0 could not exchange gradients: reset"
-    assert ask(made, "n0.1", asks_only=True).sentence == sentence
-    assert sentence in made.said
-    assert ask(made, "n0.1").ok  # once more
     made.run(lambda: not made.state.replacing.leaving)
-    assert "n0.1" not in made.generations[-1].members
+    *before, (_, heir) = [one.members for one in made.generations]
+    assert before == [("n0.0", "n0.1"), ("n0.0", "n0.2"), ("n0.0", "n0.1")]
+    assert heir not in ("n0.1", "n0.2")
+    assert not made.recorded(MemberLost)
+    assert "generation 2 did not form, because n0.0 could not exchange gradients: reset" in made.said
+    assert ask(made, "n0.1", asks_only=True).sentence == f"{heir} has taken the place of n0.1"
+
+
+def test_a_drain_that_a_broken_collective_puts_off_is_done_afterwards(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=2, steps=10**6)
+    ask(made, "n1")
+    made.run(lambda: made.state.generations.number == 2)
+    made.break_group("n0.1")
+    made.run(lambda: not made.state.replacing.leaving)
+    assert [len(one.members) for one in made.generations] == [4, 2, 4, 2]
+    assert ask(made, "n1", asks_only=True).sentence == "n1 no longer has members"
+
+
+def test_what_broke_before_a_boundary_does_not_concern_the_generation_that_formed_there(
+    cluster: "MakeCluster",
+) -> None:
+    """The member that leaves missed the end of the step, which the other has."""
+    made = up(cluster, nodes=2, slots=1, steps=10**6)
+    ask(made, "n1")
+    made.run(lambda: made.state.generations.number == 2)
+    made.tell(FromMember("n1.0", Broken(member="n1.0", generation=1, reason="reset", operation="exchange")))
+    made.until_step(made.state.progress.step + 5)
+    assert [one.members for one in made.generations] == [("n0.0", "n1.0"), ("n0.0",)]
+    assert made.state.generations.announced is made.state.generations.formed
 
 
 def test_a_member_that_is_lost_first_is_replaced_as_after_any_loss(cluster: "MakeCluster") -> None:

@@ -174,6 +174,12 @@ def test_a_sum_with_other_lanes_than_the_last_step_is_not_a_part_of_it() -> None
     assert failure is None, str(failure)
 
 
+def test_a_step_of_members_that_are_to_leave_is_not_made_again_without_them() -> None:
+    """The others had lost their connection in it: see wire.py, `Announced.admits`."""
+    _, failure = run_one(90850604)
+    assert failure is None, str(failure)
+
+
 @pytest.mark.parametrize("seed", [12446128, 12904787])
 def test_a_sum_of_an_earlier_attempt_from_the_same_state_is_used(seed: int) -> None:
     """Without it a part was lost, and all began again."""

@@ -131,7 +131,7 @@ class Script:
         self.through = self.is_apart = False
         self.warm_ns = 0
         self.settled = False
-        self.changing = False
+        self.changing = self.is_torn = False
         self.is_patched = False
         self.held: frozenset[int] = frozenset()
         self.todo: tuple[int, ...] = ()
@@ -298,6 +298,7 @@ class Script:
 
     def _break(self) -> None:
         """Handle a failed collective."""
+        self.is_torn = True
         self.world.groups.leave(self)
         if not self.is_lost:
             self.say(wire.Broken(member=self.name, generation=self.number, reason="reset by peer"))
@@ -306,17 +307,17 @@ class Script:
     # ---- regrouping ----------------------------------------------------------------------------------------
 
     def regroup(self) -> None:
-        """Continue in the newest generation, if this member is in it."""
-        generation = self.newest
-        if generation is None or generation.number <= self.number or self.name not in generation.members:
-            self._wait()
+        """Continue in the newest generation, if it admits this member."""
+        generation = self._next()
+        if generation is None:
+            self.enter("waiting")
             return
         if not generation.at_boundary:
             self.world.groups.leave(self)
         self.number, self.members = generation.number, generation.members
         self.replicas_most, self.is_apart = generation.replicas_most, generation.is_apart
         self.rank = self.members.index(self.name)
-        self.changing = False
+        self.changing = self.is_torn = False
         self.enter("standing")
         self.told = {key: told for key, told in self.told.items() if key[0] >= self.number}
         if not self.at("regroup"):
@@ -326,8 +327,15 @@ class Script:
 
     def _wait(self) -> None:
         self.enter("waiting")
-        if self.newest is not None and self.newest.number > self.number and self.name in self.newest.members:
+        if self._next() is not None:
             self.regroup()
+
+    def _next(self) -> wire.Announced | None:
+        """The generation that it may enter."""
+        newest = self.newest
+        if newest is None or newest.number <= self.number or self.name not in newest.members:
+            return None
+        return newest if newest.admits(self.members, is_torn=self.is_torn) else None
 
     def standing(self) -> Stand:
         return Stand(
@@ -674,8 +682,7 @@ class Script:
                 steps_total=self.world.setting.steps,
             )
         )
-        newest = self.newest
-        if newest is not None and newest.number > self.number and self.name in newest.members:
+        if self._next() is not None:
             self.regroup()
 
 

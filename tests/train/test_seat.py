@@ -34,10 +34,11 @@ class Board:
         self.published: dict[tuple[int, str], bytes] = {}
         self.generations: list[wire.Announced] = []
 
-    def open(self, *members: str) -> None:
+    def open(self, *members: str, at_boundary: bool = True) -> None:
         with self.changed:
             number = len(self.generations) + 1
-            self.generations.append(wire.Announced(number=number, members=members, at_boundary=number > 1))
+            at_boundary = at_boundary and number > 1
+            self.generations.append(wire.Announced(number=number, members=members, at_boundary=at_boundary))
             self.changed.notify_all()
 
 
@@ -251,7 +252,7 @@ class BrokenGroup:
         return nullcontext()
 
     def exchange(self, *_: object, **__: object) -> None:
-        self._board.open(self._survivor)
+        self._board.open(self._survivor, at_boundary=False)
         raise GroupBroken("it ended")
 
     def abort(self) -> None:
@@ -282,6 +283,26 @@ def test_a_member_that_followed_another_attempt_belongs_to_it_even_if_regrouping
     assert [said.generation for said in member.control.said if isinstance(said, wire.Regrouped)] == [1, 3]
     told = msgspec.msgpack.decode(board.published[3, "standing/0"], type=Standing)
     assert (told.version, told.fresh, told.settled, told.history) == (1, False, False, later)
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_a_torn_step_is_made_again_with_the_members_that_were_to_leave(is_torn: bool) -> None:
+    """They may have made it. So a member whose collective failed waits for a generation that has them."""
+    board = Board()
+    member = Member("a", board, BrokenGroup(board, "a"))
+    board.open("a")
+    member.seat.regroup()
+    member.seat.members = ("a", "b")
+    if is_torn:
+        member.seat.say_broken("reset by peer", "exchange gradients")
+    board.open("a")
+    following = threading.Timer(0.2, lambda: board.open("a", at_boundary=False))
+    following.start()
+    member.seat.regroup()
+    assert [said.generation for said in member.control.said if isinstance(said, wire.Regrouped)] == (
+        [1, 3] if is_torn else [1, 2]
+    )
+    following.join()
 
 
 @pytest.mark.parametrize("is_apart", [False, True])

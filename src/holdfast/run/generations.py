@@ -173,6 +173,8 @@ def form(state: RunState, generation: Generation) -> None:
     _record_opened(state, generation, version)
     _say_formed(state, generation, version)
     generation.formed_ns = state.now_ns
+    if generation.trouble is not None and generation.trouble.is_before:
+        generation.broken_ns = generation.trouble = None  # all members have left the previous generation
     state.generations.replicas_most = max(
         state.generations.replicas_most, len(generation.members) // state.policy.mesh.ranks
     )

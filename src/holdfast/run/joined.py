@@ -128,6 +128,7 @@ def broken(state: RunState, message: Broken) -> None:
     ):
         generation.broken_ns = state.now_ns
         generation.trouble = generations.trouble_of(message.member, message.operation, message.reason)
+        generation.trouble.is_before = message.generation != generation.number
 
 
 def committed(state: RunState, member: Member, message: Committed) -> bool:
@@ -296,11 +297,10 @@ def _go_on(state: RunState, generation: Generation) -> None:
         due_ns = generation.broken_ns + state.observed.broken_ns
         if state.now_ns < due_ns:
             state.outbox.wake(due_ns)
-        elif generation.leaving and generation.formed_ns is None:
-            why = "a collective failed" if generation.trouble is None else str(generation.trouble)
-            replacing.revert(state, generation, why)  # the leaving members have the state, and stay
-            _announce(state, generation.members, at_boundary=False)
         else:
+            if generation.leaving and generation.formed_ns is None:
+                replacing.put_off(state, generation)
+                survivors = generation.members
             state.progress.setbacks += 1
             _announce(state, survivors, at_boundary=False, because=generations.broke(state, generation))
     elif (

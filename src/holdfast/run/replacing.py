@@ -291,6 +291,23 @@ def revert(state: RunState, generation: Generation, why: str) -> None:
             state.roster.waiting = {stand_in_name: None, **state.roster.waiting}
         if is_here:
             _give_up(state, name, why)
+    _void(state, generation)
+
+
+def put_off(state: RunState, generation: Generation) -> None:
+    """Put off a replacement, because the step before its boundary failed. Members that are to leave may have
+    that step: they stay until a later boundary. Their stand-ins are ended, because they may have made steps
+    in this generation already; others will take their places.
+    """
+    for name, stand_in_name in generation.leaving.items():
+        state.replacing.leaving[name] = ""
+        if (stand_in := state.roster.living(stand_in_name)) is not None:
+            _dismiss(state, stand_in)
+    _void(state, generation)
+
+
+def _void(state: RunState, generation: Generation) -> None:
+    """Make the members that were to leave with this generation members of it. It never forms."""
     names = {*generation.present} - {*generation.leaving.values()}
     ranked = [] if state.generations.formed is None else state.generations.formed.members
     generation.members = tuple(

@@ -189,12 +189,14 @@ class Node(msgspec.Struct, kw_only=True):
 class Trouble(msgspec.Struct, kw_only=True):
     """The reason why a generation broke although no member was lost.
 
-    member: the first that reported it. words: what it could not do, and why. times: how often this happened
-    in a row. is_said: the operator has been told the words.
+    member: the first that reported it. words: what it could not do, and why. is_before: it happened in the
+    previous generation, while this one waited for its boundary. times: how often this happened in a row.
+    is_said: the operator has been told the words.
     """
 
     member: str
     words: str
+    is_before: bool = False
     times: int = 1
     is_said: bool = False
 

@@ -604,6 +604,14 @@ class Announced(Message, frozen=True, kw_only=True, tag=True):
     rebalances: bool = False
     audit_rate: float | None = None
 
+    def admits(self, members: Sequence[str], *, is_torn: bool) -> bool:
+        """Whether one of these members, which left their last step unfinished (is_torn) or not, may enter.
+
+        The others may have finished that step. If some of them are to leave at the boundary, they must be
+        asked for it first. So the coordinator announces another generation, which has them all.
+        """
+        return not (self.at_boundary and is_torn) or set(members) <= set(self.members)
+
 
 class Released(Message, frozen=True, kw_only=True, tag=True):
     """The run is over; leave."""

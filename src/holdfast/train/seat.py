@@ -146,6 +146,7 @@ class Seat:
         self.places: list[tuple[ScriptPlace, int | None]] = [(ScriptPlace(), None)]
         self.version_met = 0
         self._fresh = True
+        self._is_torn = False  # the last step was left unfinished, because a collective failed
         self._patched = False
         self._balance: LaneBalance | None = None
         self._everyone = Everyone()
@@ -234,13 +235,17 @@ class Seat:
         return self.rank == (0 if step > self.version_met else self._elder)
 
     def regroup(self) -> None:
-        """Continue in the newest generation. Raises `RunOver` if there is none."""
+        """Continue in the newest generation that admits it. Raises `RunOver` if there is none."""
+        number = self.number
         while True:
             self._control.at(self.version + 1, "waiting")
-            generation = self._control.newest(self.number)
+            generation = self._control.newest(number)
             if generation is None:
                 raise RunOver
-            self.number = generation.number
+            number = generation.number
+            if not generation.admits(self.members, is_torn=self._is_torn):
+                continue
+            self.number, self._is_torn = number, False
             try:
                 self._form(generation)
                 return
@@ -251,6 +256,7 @@ class Seat:
 
     def say_broken(self, reason: str, operation: str) -> None:
         """Report that the group is broken. operation: what this member could not do."""
+        self._is_torn = True
         _abort(self._group, self._line)  # takes a while, in which the others get ready
         if not self.lost:
             self._control.say(
