@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from quantity import examples
 
+from holdfast.record.events import KnownEvent
 from holdfast.run import happenings, wire
 from holdfast.run.estate import (
     ASKERS_MAX,
@@ -36,6 +37,7 @@ from holdfast.run.state import RunPolicy
 SETUP = wire.Setup(
     lanes=8, seed=1, threads=1, torch="2", device="cpu", deterministic=True, model="m", parts={}
 )
+TOKEN = "token"
 TURNS = 400
 NODES = 2
 
@@ -107,14 +109,16 @@ class World:
         self.chance = random.Random(seed)
         self.now_ns = 0
         policy = RunPolicy(run="r", slots=2, nodes_min=1, nodes_max=NODES, warm=1)
-        self.leader = Estate(policy, 0, FRAMES_MAX)
+        self.leader = Estate(policy, 0, FRAMES_MAX, token=TOKEN)
         self.follower: Estate = self._copied()
         self.pipe: deque[EstateEntry] = deque()
         self.log: list[EstateEntry] = []
         self.clients: dict[ClientName, Client] = {}
         self.dead: list[Client] = []
         self.lines: list[int] = []
-        self.takeovers = 0
+        self.record: dict[str, KnownEvent] = {}
+        """What any coordinator has recorded."""
+        self.takeovers = self.written = self.left = 0
         self.enter(Advanced(happenings.Begun(), 0))
         for number in range(NODES):
             agent = self.connect(("agent", f"n{number}"))
@@ -137,12 +141,15 @@ class World:
                     self.disconnect(self._name(session))
                 case OperatorLine(number=number):
                     self.lines.append(number)
-        if self.leader.unwritten:
-            ids = {
-                one.event.id if isinstance(one, happenings.Record) else one.key: f"id-{len(self.log)}"
-                for one in self.leader.unwritten
-            }
-            self.enter(Written(ids))
+                case happenings.Record(event):
+                    self.write_down(event)
+        if self.written and self.chance.random() < 0.1:
+            count, self.written = self.written, 0
+            self.enter(Written(count))
+
+    def write_down(self, event: KnownEvent) -> None:
+        assert self.record.setdefault(event.id, event) == event
+        self.written += 1
 
     def _name(self, session: int) -> ClientName:
         return next(name for name, one in self.leader.sessions.items() if one.number == session)
@@ -191,6 +198,10 @@ class World:
         self.follower = self._copied()
         self.pipe.clear()
         self.takeovers += 1
+        self.left += len(self.leader.unwritten)
+        self.written = 0
+        for pending in self.leader.unwritten:  # perhaps a second time
+            self.write_down(pending.event)
         for client in [*self.clients.values()]:
             if not client.resume(self.leader):
                 self.dead.append(self.clients.pop(client.name))
@@ -245,17 +256,22 @@ def plain(value: object) -> object:
 def fingerprint(estate: Estate) -> object:
     """Everything that a successor continues with."""
     sessions = [(name, one.received, one.sent.count) for name, one in estate.sessions.items()]
-    return plain((estate.state, sessions, estate.ids, estate.lines, estate.notices))
+    return plain(
+        (estate.state, sessions, estate.ids, estate.events, estate.lines, estate.notices, estate.unwritten)
+    )
 
 
-def played_again(world: World) -> tuple[dict[ClientName, list[bytes]], dict[ClientName, list[bytes]]]:
-    """What each client would have received and sent with a coordinator that never died. Names are unique
-    here.
+def played_again(
+    world: World,
+) -> tuple[dict[ClientName, list[bytes]], dict[ClientName, list[bytes]], dict[str, KnownEvent]]:
+    """What each client would have received and sent with a coordinator that never died, and what it would
+    have recorded. Names are unique here.
     """
     policy = world.leader.state.policy
-    estate = Estate(policy, 0, FRAMES_MAX)
+    estate = Estate(policy, 0, FRAMES_MAX, token=TOKEN)
     heard: dict[ClientName, list[bytes]] = {}
     said: dict[ClientName, list[bytes]] = {}
+    record: dict[str, KnownEvent] = {}
     clients: dict[int, ClientName] = {}
     for entry in world.log:
         match entry:
@@ -270,8 +286,10 @@ def played_again(world: World) -> tuple[dict[ClientName, list[bytes]], dict[Clie
             if isinstance(deed, Deliver):
                 for session in deed.sessions:
                     heard[clients[session]].append(deed.data)
+            elif isinstance(deed, happenings.Record):
+                record[deed.event.id] = deed.event
     assert fingerprint(estate) == fingerprint(world.leader)
-    return heard, said
+    return heard, said, record
 
 
 def pickled(estate: Estate) -> Estate:
@@ -290,7 +308,7 @@ def sent(estate: Estate) -> Estate:
 def test_whenever_coordinators_die_nothing_is_lost_and_nothing_comes_twice(
     block: int, copied: Callable[[Estate], Estate]
 ) -> None:
-    takeovers = generations = 0
+    takeovers = generations = left = 0
     for seed in range(block * examples(20), (block + 1) * examples(20)):
         world = World(seed, copied)
         for _ in range(TURNS):
@@ -299,15 +317,18 @@ def test_whenever_coordinators_die_nothing_is_lost_and_nothing_comes_twice(
                 world.die()
         world.die()
         world.drain()
-        heard, said = played_again(world)
+        heard, said, record = played_again(world)
+        assert world.record == record
         for name, client in world.clients.items():
             assert client.heard == heard[name], f"seed {seed}: {name} missed something"
             assert client.said == said[name], f"seed {seed}: {name} was not heard"
         assert world.lines == [*range(1, len(world.lines) + 1)]
         takeovers += world.takeovers
         generations += world.leader.state.generations.number
+        left += world.left
     assert takeovers > examples(20)
     assert generations > examples(20)
+    assert left > examples(20)
 
 
 @pytest.mark.parametrize("copied", [pickled, sent])
@@ -322,7 +343,7 @@ def test_a_wish_to_end_the_run_counts_once_under_any_coordinator(copied: Callabl
         request = happenings.StopRequested("SIGINT", 130)
         deeds = estate.take(StopWished(request=request, now_ns=now_ns, wish=wish))
         assert wish is None or deeds[-1] == WishHeard(wish)  # also if it is heard again
-        estate.take(Written({}))
+        estate.take(Written(len(estate.unwritten)))
         estate = copied(estate)
         assert estate.state.ending.closing is not None
         return estate.state.ending.closing.patience

@@ -13,6 +13,7 @@ from quantity import sampled
 from waiting import alone, until
 
 from bench.machines import Way
+from holdfast.record.events import MemberLost, StepCommitted
 from holdfast.run.agent import EXIT_MISTAKE
 from holdfast.run.estate import OUTLIVES
 
@@ -100,6 +101,9 @@ def test_a_coordinator_that_is_cut_off_is_replaced_and_its_machine_comes_back(si
     site.launched[0].until_said("this machine's coordinator ends: another machine coordinates the run now")
     until(lambda: sum(OUTLIVES in line for line in tuple(site.launched[0].err)) == 2, site.tell)
     assert site.finish() == [0, 0, 0]
+    record = site.record().values()  # nothing of how it looked from the machine that was cut off
+    assert [event.subject for event in record if isinstance(event, MemberLost)] == ["n0.0"]
+    assert len({event.step for event in record if isinstance(event, StepCommitted)}) > 1
 
 
 @pytest.mark.soak

@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import msgspec
 from launching import JOINS, TOKEN, Launched, Start, descendants
 from waiting import WAIT_S, until
 
 from bench.machines import NetworkedMachine, Site
 from bench.machines import network as machines_at
+from holdfast.record.events import KnownEvent
+from holdfast.record.journal import JOURNAL_DIRECTORY, read_directory
 from holdfast.run.endpoint import find_endpoint
 from holdfast.run.estate import OUTLIVES
 
@@ -88,6 +91,16 @@ class NetworkedRun:
             for number, launched in enumerate(self.launched)
             if any(COORDINATES in line for line in tuple(launched.err))
         ]
+
+    def record(self) -> dict[str, KnownEvent]:
+        """What all coordinators together have recorded, each event once."""
+        events: dict[str, KnownEvent] = {}
+        for journal in self.folder.glob(f"*/home/{JOURNAL_DIRECTORY}"):
+            for event in read_directory(journal):
+                assert isinstance(event, KnownEvent)
+                same = msgspec.structs.replace(event, recorded_ns=0, source="")
+                assert events.setdefault(event.id, same) == same
+        return events
 
     def is_encrypted(self, number: int) -> bool:
         """Whether the coordinator on that machine uses TLS, as a client finds by connecting."""

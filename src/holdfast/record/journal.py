@@ -6,6 +6,7 @@ Reading never fails on a file's content: anything but a whole line with the righ
 `Damage`, and reading goes on. docs/journal.md has the format, and what survives which failure.
 """
 
+import base64
 import contextlib
 import io
 import os
@@ -43,6 +44,11 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 def home(environment: Mapping[str, str]) -> Path:
     """The directory for this user's data: `$HOLDFAST_HOME`, or `~/.holdfast`."""
     return Path(environment.get("HOLDFAST_HOME") or Path.home() / HOME_NAME)
+
+
+def new_token() -> str:
+    """A name that no other source of events has."""
+    return base64.b32encode(os.urandom(8)).decode().lower()[:12]
 
 
 def event_id(token: str, count: int) -> str:

@@ -8,7 +8,6 @@ caller's own signal handlers pass through. Events that cannot be kept are droppe
 """
 
 import atexit
-import base64
 import contextlib
 import functools
 import itertools
@@ -29,7 +28,15 @@ from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.closing import Closable
 from holdfast.record.events import KnownEvent, decode, encode
 from holdfast.record.files import make_private_directory
-from holdfast.record.journal import ROTATE_BYTES, JournalWriter, dropped_notice, event_id, line_of, salvage
+from holdfast.record.journal import (
+    ROTATE_BYTES,
+    JournalWriter,
+    dropped_notice,
+    event_id,
+    line_of,
+    new_token,
+    salvage,
+)
 from holdfast.record.spool import (
     LINE_BYTES_MAX,
     SHARED_MEMORY,
@@ -132,14 +139,10 @@ class Recorder(Closable):
         _recorders.add(self)
         self._open()
 
-    def reserve(self) -> str:
-        """An id for an event that will be recorded later, so that others can name it as their cause now."""
-        return event_id(self._owner.token, next(self._counter))
-
     def record(self, kind: type[KnownEvent], *, identity: str = "", **fields: Any) -> str:
         """Record an event. Returns its id, for effects to name as their cause.
 
-        Id (unless one was reserved for it), source and time of recording are filled in, run and `occurred_ns`
+        Id (unless given), source and time of recording are filled in, run and `occurred_ns`
         unless given. Never raises by itself.
         """
         identity = identity or event_id(self._owner.token, next(self._counter))
@@ -184,8 +187,7 @@ class Recorder(Closable):
 
     def _take_name(self) -> None:
         """Take a new token, with a spool yet to be opened."""
-        token = base64.b32encode(os.urandom(8)).decode().lower()[:12]
-        self._owner = Owner.here(token=token, run=self._run)
+        self._owner = Owner.here(token=new_token(), run=self._run)
         self._counter = itertools.count()
         self._spool: Spool | None = None
         self._put = self._open_and_put

@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.record.clock import Clock
 from holdfast.record.errors import HoldfastError
+from holdfast.record.journal import new_token
 from holdfast.record.recorder import Recorder
 from holdfast.run import hangs, happenings, membership, wire
 from holdfast.run.estate import (
@@ -35,7 +36,6 @@ from holdfast.run.estate import (
     Told,
     WishHeard,
     Written,
-    causes_in,
 )
 from holdfast.run.exposure import kept_steps
 from holdfast.run.following import Following
@@ -109,7 +109,7 @@ class Coordinator:
         self.follow: Callable[[EstateEntry], None] | None = None
         self.heirs: Following | None = None
         self.on_line: Callable[[Sequence[Address]], None] = lambda places: None
-        self.estate = Estate(policy, clock.now_ns()) if estate is None else estate
+        self.estate = Estate(policy, clock.now_ns(), token=new_token()) if estate is None else estate
         self._token = token
         self._recorder = recorder
         self._clock = clock
@@ -123,6 +123,8 @@ class Coordinator:
         """The same connections, by their sessions."""
         self._viewers: set[ClientConnection] = set()
         self._is_handing_out = False
+        self._written = 0
+        """Events that were recorded and that the estate still has as pending."""
         self._due_ns: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._return_timer: asyncio.TimerHandle | None = None
@@ -163,14 +165,17 @@ class Coordinator:
         self._begin(listener)
         if first is not None:
             self._enter(first)
-        loop = asyncio.get_running_loop()
-        self._write_down(self.estate.unwritten)
-        self._hand_out()
-        self._return_timer = loop.call_later(RETURN_S, self._give_up_absent)
-        self._set_timer()
+        left: list[Deed] = [*self.estate.unwritten]
         ending = self._state.ending
-        if ending.is_over and ending.closing is not None:  # only the end was left to report
-            self._end(ending.closing.end)
+        if ending.is_over and ending.closing is not None:  # only the end is left to report
+            if left:
+                left.append(ending.closing.end)
+            else:  # the predecessor has reported it, and heirs may have left
+                self._end(ending.closing.end)
+        self._see_to(left)
+        self._hand_out()
+        self._return_timer = asyncio.get_running_loop().call_later(RETURN_S, self._give_up_absent)
+        self._set_timer()
 
     def _begin(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -374,8 +379,6 @@ class Coordinator:
             if self.heirs is not None:
                 self.heirs.enter(entry)
             self._see_to(self.estate.take(entry))
-            if self.estate.unwritten:
-                self._write_down(self.estate.unwritten)
             if self.estate.notices and not self._is_handing_out:
                 self._is_handing_out = True
                 asyncio.get_running_loop().call_soon(self._hand_out)
@@ -391,8 +394,15 @@ class Coordinator:
                 self._carry_out(deed)
             else:
                 self.heirs.hold(deed)
+        self._release()
+
+    def _release(self) -> None:
+        """Carry out what is not on hold any more."""
         if self.heirs is not None:
             self.heirs.release(self._carry_out)
+        if count := self._written:
+            self._written = 0
+            self._enter(Written(count))
 
     def _hand_out(self) -> None:
         """Hand out the notices that members published in this turn of the loop."""
@@ -478,7 +488,7 @@ class Coordinator:
             self._heard_operator(connection, message)
         elif role == "heir" and self.heirs is not None:
             self.heirs.heard(connection, message)
-            self.heirs.release(self._carry_out)
+            self._release()
         elif role == "agent" and isinstance(message, _FROM_AGENT):
             self.happened(happenings.FromNode(name, message))
         elif role == "worker" and isinstance(message, _FROM_WORKER):
@@ -597,6 +607,9 @@ class Coordinator:
                     self._say(text)
                 for viewer in self._viewers:
                     viewer.send(_said(deed))
+            case happenings.Record(event):
+                write_down(self._recorder, event)
+                self._written += 1
             case WishHeard(wish):
                 if (asker := self._asking.pop(wish, None)) is not None:
                     asker.send(wire.Answer(ok=True, sentence="the run is ending"))
@@ -616,21 +629,6 @@ class Coordinator:
         )
         for viewer in self._viewers:
             viewer.send(self._over)
-
-    def _write_down(self, unwritten: list[happenings.Record | happenings.Expect]) -> None:
-        """Record the pending events, with the record's ids in place of the membership's keys."""
-        ids: dict[str, str] = {}
-        for effect in unwritten:
-            if isinstance(effect, happenings.Expect):
-                self.estate.ids[effect.key] = ids[effect.key] = self._recorder.reserve()
-                continue
-            event = effect.event
-            causes = causes_in(self.estate, event)
-            identity = self.estate.ids.get(event.id, "")
-            identity = write_down(self._recorder, event, causes, identity=identity)
-            if event.id:
-                self.estate.ids[event.id] = ids[event.id] = identity
-        self._enter(Written(ids))
 
     def _set_timer(self) -> None:
         due_ns = membership.deadline(self._state)

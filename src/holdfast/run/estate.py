@@ -10,6 +10,7 @@ from collections import deque
 import msgspec
 
 from holdfast.record.events import KnownEvent, StepCommitted
+from holdfast.record.journal import event_id
 from holdfast.run import happenings, membership, wire
 from holdfast.run.happenings import Effect, FromMember, FromNode, Happening, Severity
 from holdfast.run.sent import SentFrames
@@ -67,9 +68,9 @@ class Told(msgspec.Struct, frozen=True, tag=True):
 
 
 class Written(msgspec.Struct, frozen=True, tag=True):
-    """The pending events are recorded. ids: their ids in the record, by the membership's keys."""
+    """So many of the pending events are in the record now, the oldest first."""
 
-    ids: dict[str, str]
+    count: int
 
 
 class StopWished(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -142,8 +143,8 @@ class WishHeard(msgspec.Struct, frozen=True):
 
 
 Deed = (
-    Deliver | EndSession | LineTold | OperatorLine | WishHeard | happenings.Record | happenings.Expect
-    | happenings.Reply | happenings.Ending
+    Deliver | EndSession | LineTold | OperatorLine | WishHeard
+    | happenings.Record | happenings.Reply | happenings.Ending
 )  # fmt: skip
 
 
@@ -203,16 +204,29 @@ class ClientSession:
 
 
 class Estate:
-    """One run's estate. frames_max: how many frames per client are kept for a successor to send again."""
+    """One run's estate. frames_max: how many frames per client are kept for a successor to send again.
+    token: unique; the ids of the run's events begin with it.
+    """
 
     def __init__(
-        self, policy: RunPolicy, now_ns: int, frames_max: int = 0, duties: Duties = NO_DUTIES
+        self,
+        policy: RunPolicy,
+        now_ns: int,
+        frames_max: int = 0,
+        duties: Duties = NO_DUTIES,
+        token: str = "",
     ) -> None:
         self.state = membership.initial(policy, now_ns)
         self.sessions: dict[ClientName, ClientSession] = {}
         self.nodes: dict[str, None] = {}
+        self.token = token
+        self.events = 0
+        """How many ids of events were given out."""
         self.ids: dict[str, str] = {}
-        self.unwritten: list[happenings.Record | happenings.Expect] = []
+        """Ids in the record, by the membership's keys."""
+        self.unwritten: list[happenings.Record] = []
+        """With the record's ids. Each coordinator gives an event the same id, so an event that two of them
+        record is one event."""
         self.happened: deque[Happened] = deque(maxlen=HAPPENED_MAX)
         self.lines: deque[OperatorLine] = deque(maxlen=LINES_MAX)
         self.commits: deque[tuple[int, int]] = deque(maxlen=RATE_STEPS)
@@ -248,8 +262,8 @@ class Estate:
                 self._hand_out()
             case Told(text, now_ns, severity):
                 self._tell(text, now_ns, severity)
-            case Written(ids):
-                self._name(ids)
+            case Written(count):
+                del self.unwritten[:count]
             case StopWished(request=request, now_ns=now_ns, wish=wish):
                 if self.wishes.count(wish):
                     self._advance(request, now_ns)
@@ -323,11 +337,14 @@ class Estate:
                 if (session := self.sessions.get((role, name))) is not None:
                     session.is_given_up = True
                     self._deeds.append(EndSession(session.number))
-            case happenings.Record() | happenings.Expect():
-                if isinstance(effect, happenings.Record) and isinstance(effect.event, StepCommitted):
-                    self.commits.append((effect.event.occurred_ns, effect.event.step))
-                self.unwritten.append(effect)
-                self._deeds.append(effect)
+            case happenings.Record(event):
+                if isinstance(event, StepCommitted):
+                    self.commits.append((event.occurred_ns, event.step))
+                pending = happenings.Record(self._named(event))
+                self.unwritten.append(pending)
+                self._deeds.append(pending)
+            case happenings.Expect(key):
+                self._reserve(key)
             case happenings.Reply() | happenings.Ending():
                 self._deeds.append(effect)
 
@@ -348,11 +365,21 @@ class Estate:
         self.lines.append(line)
         self._deeds.append(line)
 
-    def _name(self, ids: dict[str, str]) -> None:
-        self.unwritten.clear()
-        self.ids.update(ids)
-        while len(self.ids) > KEYS_MAX:
-            del self.ids[next(iter(self.ids))]
+    def _named(self, event: KnownEvent) -> KnownEvent:
+        """The event with the record's ids in place of the membership's keys."""
+        causes = tuple(self.ids[key] for key in event.causes if key in self.ids)
+        identity = self.ids.get(event.id) or self._reserve(event.id)
+        return msgspec.structs.replace(event, id=identity, causes=causes)
+
+    def _reserve(self, key: str) -> str:
+        """An id for an event. key: the membership's name for it; empty if no other event refers to it."""
+        self.events += 1
+        identity = event_id(self.token, self.events)
+        if key:
+            self.ids[key] = identity
+            if len(self.ids) > KEYS_MAX:
+                del self.ids[next(iter(self.ids))]
+        return identity
 
     # ---- messages between members --------------------------------------------------------------------------
 
@@ -391,8 +418,3 @@ class Estate:
             data = wire.frame(wire.PublishedTogether(generation=number, packed=wire.pack(notices)))
         members = self.addressees.members
         self._deliver(tuple(("worker", member) for member in members if member != apart), data)
-
-
-def causes_in(estate: Estate, event: KnownEvent) -> tuple[str, ...]:
-    """The ids of an event's causes in the record."""
-    return tuple(estate.ids[key] for key in event.causes if key in estate.ids)

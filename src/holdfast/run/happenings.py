@@ -125,8 +125,8 @@ class Close(msgspec.Struct, frozen=True, tag=True):
 class Record(msgspec.Struct, frozen=True, tag=True):
     """Record this event.
 
-    `id` and `causes` are not yet the record's: the membership names an event that it will refer to by a key
-    of its own, and the coordinator replaces the keys by the record's ids.
+    From the membership, `id` and `causes` are not yet the record's: it names an event that it will refer to
+    by a key of its own, and the estate replaces the keys by the record's ids.
     """
 
     event: KnownEvent

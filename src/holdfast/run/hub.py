@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import HoldfastError, InputError
-from holdfast.record.journal import JOURNAL_DIRECTORY
+from holdfast.record.journal import JOURNAL_DIRECTORY, new_token
 from holdfast.record.recorder import Recorder
 from holdfast.record.spool import SPOOL_BYTES
 from holdfast.run.arbiter import Arbiter, arbiter_at
@@ -146,7 +146,7 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
         _keeper(run_directory(home, run) / LINES_FILE) as keep,
     ):
         estate = (
-            Estate(charge.policy, clock.now_ns(), FRAMES_MAX, charge.duties)
+            Estate(charge.policy, clock.now_ns(), FRAMES_MAX, charge.duties, new_token())
             if legacy is None
             else legacy.estate
         )

@@ -19,7 +19,7 @@ from holdfast.run.estate import (
     OperatorLine,
     Wishes,
 )
-from holdfast.run.happenings import Expect, Record
+from holdfast.run.happenings import Record
 from holdfast.run.sent import SentFrames
 from holdfast.run.state import LOSS_VALUES_MAX, Generation, RunState
 from holdfast.run.status import Happened
@@ -48,8 +48,10 @@ class EstateImage(msgspec.Struct, frozen=True, kw_only=True):
     frames: tuple[bytes, ...]
     sessions: tuple[SessionImage, ...]
     nodes: tuple[str, ...]
+    token: str
+    events: int
     ids: dict[str, str]
-    unwritten: list[Record | Expect]
+    unwritten: list[Record]
     happened: list[Happened]
     lines: list[OperatorLine]
     commits: list[tuple[int, int]]
@@ -110,6 +112,8 @@ def estate_bytes(estate: Estate) -> bytes:
         frames=tuple(frame for _, frame in frames.values()),
         sessions=tuple(sessions),
         nodes=tuple(estate.nodes),
+        token=estate.token,
+        events=estate.events,
         ids=estate.ids,
         unwritten=estate.unwritten,
         happened=list(estate.happened),
@@ -137,7 +141,8 @@ def estate_of(data: bytes) -> Estate:
 
 
 def _estate(image: EstateImage) -> Estate:
-    estate = Estate(image.state.policy, image.state.started_ns, image.frames_max, image.duties)
+    policy, started_ns = image.state.policy, image.state.started_ns
+    estate = Estate(policy, started_ns, image.frames_max, image.duties, image.token)
     estate.state = image.state
     _make_one(image.state)
     for one in image.sessions:
@@ -147,7 +152,7 @@ def _estate(image: EstateImage) -> Estate:
         session.sent = SentFrames.restored(image.frames_max, one.sent, frames)
         estate.sessions[one.client] = session
     estate.nodes = dict.fromkeys(image.nodes)
-    estate.ids, estate.unwritten = image.ids, image.unwritten
+    estate.events, estate.ids, estate.unwritten = image.events, image.ids, image.unwritten
     estate.happened.extend(image.happened)
     estate.lines.extend(image.lines)
     estate.commits.extend(image.commits)

@@ -13,15 +13,13 @@ from holdfast.record.events import (
 from holdfast.record.recorder import Recorder
 from holdfast.run.wire import Checkpointed, Witnessed
 
-_FILLED_IN = ("id", "recorded_ns", "source", "run", "schema", "causes")
+_FILLED_IN = ("id", "recorded_ns", "source", "run", "schema")
 
 
-def write_down(
-    recorder: Recorder, event: KnownEvent, causes: tuple[str, ...] = (), *, identity: str = ""
-) -> str:
-    """Record an event and return its id. causes: ids in the record. identity: the id reserved for it."""
+def write_down(recorder: Recorder, event: KnownEvent) -> None:
+    """Record the event; if its id is empty, under a new one."""
     fields = {key: value for key, value in msgspec.structs.asdict(event).items() if key not in _FILLED_IN}
-    return recorder.record(type(event), identity=identity, causes=causes, **fields)
+    recorder.record(type(event), identity=event.id, **fields)
 
 
 def checkpoint_event(message: Checkpointed, occurred_ns: int) -> KnownEvent:

@@ -21,7 +21,7 @@ from holdfast.run.mesh import MeshShape
 from holdfast.run.stacks import Stack
 from holdfast.run.succession import Candidacy, MachinePlace, Vote
 
-PROTOCOL = 10
+PROTOCOL = 11
 """Both ends must use the same protocol; a run does not mix versions of Holdfast."""
 FRAME_BYTES_MAX = 8 << 20
 """Larger than any message: a larger frame does not come from Holdfast."""
