@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from holdfast.record.clock import SystemClock
+from holdfast.record.journal import new_token
 from holdfast.record.recorder import Recorder
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.distant import HeirOrder
@@ -121,7 +122,7 @@ async def serve(nodes: int, slots: int, heirs: int, token: str, folder: Path) ->
     policy = RunPolicy(run=RUN, nodes_min=1, nodes_max=nodes, slots=slots, warm=0)
     clock = SystemClock()
     with Recorder(folder / "journal", run=RUN, clock=clock) as recorder:
-        estate = Estate(policy, clock.now_ns(), FRAMES_MAX)
+        estate = Estate(policy, clock.now_ns(), new_token(), FRAMES_MAX)
         hub = Watched(
             policy, token, recorder, clock, lambda text: print(text, file=sys.stderr), estate=estate
         )

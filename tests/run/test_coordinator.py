@@ -11,13 +11,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
 from holdfast.record.clock import SystemClock
-from holdfast.record.errors import HoldfastError
+from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.events import (
     ActionTaken,
     FaultObserved,
@@ -104,7 +104,14 @@ class Site:
         return await dial(host, port, token, role=role, name=name)  # type: ignore[arg-type]
 
     def recorded(self, kind: type[Thing]) -> list[Thing]:
-        return [event for event in read_directory(self._journal) if isinstance(event, kind)]
+        return [event for event in events_in(self._journal) if isinstance(event, kind)]
+
+
+def events_in(journal: Path) -> list[Any]:
+    try:
+        return [*read_directory(journal)]
+    except InputError:  # nothing was recorded
+        return []
 
 
 @asynccontextmanager
@@ -443,20 +450,78 @@ def test_a_node_that_hangs_up_takes_its_members_with_it(tmp_path: Path) -> None:
     ]
 
 
+def led(hub: Coordinator, place: tuple[str, int]) -> tuple[Following, Callable[[], None]]:
+    """Let the coordinator need one other machine for a quorum. The second result lets that one agree."""
+    mandate = Mandate(electorate=Electorate(machines=("a", "b"), casting="b"))
+    reign = Reign("a", 1, mandate, hub.estate.known.position)
+    heirs = hub.heirs = Following(hub.estate, MachinePlace("a", *place), reign)
+
+    def agree() -> None:
+        reign.acknowledged("b", reign.position)
+        hub.enter(HandedOut())
+
+    return heirs, agree
+
+
+def test_nothing_is_recorded_before_a_quorum_has_it(tmp_path: Path) -> None:
+    async def whole() -> None:
+        async with listening(tmp_path, slots=1) as site:
+            hub = site.coordinator
+            _, agree = led(hub, hub.endpoint)
+            agree()
+            agent = await site.dial("agent", "n0")
+            agent.send(AgentJoined(node="n0", slots=1, address="127.0.0.1", port=29500))
+            await until(lambda: bool(hub.estate.nodes))
+            agree()
+            await agent.close()
+            await until(lambda: ("agent", "n0") not in hub.estate.sessions)
+            assert site.recorded(FaultObserved) == []
+            assert [type(one.event) for one in hub.estate.unwritten].count(FaultObserved) == 1
+            agree()
+            assert [(event.subject, event.fault) for event in site.recorded(FaultObserved)] == [
+                ("n0", "node lost")
+            ]
+            assert hub.estate.unwritten == []
+
+    asyncio.run(whole())
+
+
+def test_a_successor_records_what_was_left_and_then_ends_the_run(tmp_path: Path) -> None:
+    async def whole() -> None:
+        async with listening(tmp_path, slots=1) as site:
+            hub = site.coordinator
+            _, agree = led(hub, hub.endpoint)
+            agree()
+            hub.stop("SIGTERM")  # its end is on hold
+            left = [one.event.id for one in hub.estate.unwritten]
+            assert len(left) > 1
+            estate = pickle.loads(pickle.dumps(hub.estate))
+            listener = socket.socket(fileno=os.dup(hub.listener.fileno()))
+            with Recorder(tmp_path / "second", run="r", clock=SystemClock()) as recorder:
+                policy = hub.estate.state.policy
+                heir = Coordinator(policy, TOKEN, recorder, SystemClock(), site.said.append, estate=estate)
+                _, agree = led(heir, hub.endpoint)
+                heir.succeed(listener)
+                ended = asyncio.create_task(heir.ended())
+                await asyncio.sleep(0)
+                assert not ended.done()
+                assert events_in(tmp_path / "second") == []
+                agree()
+                assert (await ended).outcome == "stopped"
+                assert [event.id for event in events_in(tmp_path / "second")] == left
+                assert estate.unwritten == []
+                await heir.close()
+
+    asyncio.run(whole())
+
+
 def test_what_waits_for_a_quorum_does_not_reach_another_client_of_the_same_name(tmp_path: Path) -> None:
     joined = AgentJoined(node="n0", slots=1, address="127.0.0.1", port=29500)
 
     async def whole() -> None:
         async with listening(tmp_path, slots=1) as site:
             hub = site.coordinator
-            mandate = Mandate(electorate=Electorate(machines=("a", "b"), casting="b"))
-            reign = Reign("a", 1, mandate, hub.estate.known.position)
-            heirs = hub.heirs = Following(hub.estate, MachinePlace("a", *hub.endpoint), reign)
-
-            def agree() -> None:
-                reign.acknowledged("b", reign.position)
-                hub.enter(HandedOut())
-
+            heirs, agree = led(hub, hub.endpoint)
             agree()
             first = await site.dial("agent", "n0")
             session = hub.estate.sessions["agent", "n0"].number

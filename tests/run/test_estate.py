@@ -109,7 +109,7 @@ class World:
         self.chance = random.Random(seed)
         self.now_ns = 0
         policy = RunPolicy(run="r", slots=2, nodes_min=1, nodes_max=NODES, warm=1)
-        self.leader = Estate(policy, 0, FRAMES_MAX, token=TOKEN)
+        self.leader = Estate(policy, 0, TOKEN, FRAMES_MAX)
         self.follower: Estate = self._copied()
         self.pipe: deque[EstateEntry] = deque()
         self.log: list[EstateEntry] = []
@@ -268,7 +268,7 @@ def played_again(
     have recorded. Names are unique here.
     """
     policy = world.leader.state.policy
-    estate = Estate(policy, 0, FRAMES_MAX, token=TOKEN)
+    estate = Estate(policy, 0, TOKEN, FRAMES_MAX)
     heard: dict[ClientName, list[bytes]] = {}
     said: dict[ClientName, list[bytes]] = {}
     record: dict[str, KnownEvent] = {}

@@ -86,7 +86,10 @@ def _came(machine: str, promised: int) -> wire.HeirCame:
 def test_a_coordinator_asks_for_a_term_until_enough_have_voted(tmp_path: Path) -> None:
     async def ask() -> None:
         electorate = Electorate(machines=("a", "b", "c"), casting="a")
-        estate, reign = Estate(RunPolicy(run="r"), 0), Reign("a", 1, Mandate(electorate=electorate), 0)
+        estate, reign = (
+            Estate(RunPolicy(run="r"), 0, "token"),
+            Reign("a", 1, Mandate(electorate=electorate), 0),
+        )
         following = Following(estate, MachinePlace("a", "127.0.0.1", 1), reign)
         with socket.socket() as listener:
             desk = DistantHeir(_order(1, tmp_path, _memory()), MachinePlace("b", "", 1), listener)
@@ -160,7 +163,7 @@ async def _followed(estate: Estate, home: Path, *electors: str) -> AsyncIterator
 
 def test_an_estate_of_any_size_is_followed(tmp_path: Path) -> None:
     async def follow() -> None:
-        estate = Estate(RunPolicy(run="r"), 0)
+        estate = Estate(RunPolicy(run="r"), 0, "token")
         estate.notices = [("n0.0", f"k{number}", bytes(1 << 20)) for number in range(48)]
         async with _followed(estate, tmp_path, "a"):
             pass
@@ -172,7 +175,7 @@ def test_an_heir_votes_for_the_coordinator_that_it_follows(tmp_path: Path) -> No
     """It votes at once, although it has just heard a coordinator."""
 
     async def follow() -> None:
-        async with _followed(Estate(RunPolicy(run="r"), 0), tmp_path, "a", "b", "c") as following:
+        async with _followed(Estate(RunPolicy(run="r"), 0, "token"), tmp_path, "a", "b", "c") as following:
             following.heard(_Told(_HeirDesk(following), "c"), _came("c", 3))
             following.beat()
             following.ask_for_term()
@@ -284,7 +287,7 @@ def test_a_successor_that_is_not_chosen_yet_is_waited_for() -> None:
 
 def test_an_heir_that_was_elected_and_deposed_follows_again(tmp_path: Path) -> None:
     async def follow() -> None:
-        estate = Estate(RunPolicy(run="r"), 0)
+        estate = Estate(RunPolicy(run="r"), 0, "token")
         estate.mandate = Mandate(electorate=Electorate(machines=("a", "b", "c"), casting="a"))
         following = Following(estate, MachinePlace("a", "", 1), Reign("a", 1, estate.mandate, 0))
         desk, loop = _Rival(following), asyncio.get_running_loop()

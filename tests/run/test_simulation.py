@@ -180,6 +180,12 @@ def test_a_step_of_members_that_are_to_leave_is_not_made_again_without_them() ->
     assert failure is None, str(failure)
 
 
+def test_a_member_that_comes_back_from_the_shelf_is_admitted_at_any_boundary() -> None:
+    """It had lost its connection in a step that the others made again long ago."""
+    _, failure = run_one(64000577)
+    assert failure is None, str(failure)
+
+
 @pytest.mark.parametrize("seed", [12446128, 12904787])
 def test_a_sum_of_an_earlier_attempt_from_the_same_state_is_used(seed: int) -> None:
     """Without it a part was lost, and all began again."""

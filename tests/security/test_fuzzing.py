@@ -213,7 +213,7 @@ def sample(path: str) -> bytes:
 
 EVENT = events.encode(events.RunStarted(id="e1", occurred_ns=1, run="r", gpus=8))
 FRAME = msgspec.msgpack.encode({"type": "AgentJoined", "node": "n", "slots": 8, "address": "a", "port": 1})
-ESTATE = image.estate_bytes(estate.Estate(state.RunPolicy(run="r"), 1))
+ESTATE = image.estate_bytes(estate.Estate(state.RunPolicy(run="r"), 1, "token"))
 ENTRY = image.entry_bytes(estate.Told("a line", 1, "trouble"))
 PROFILE = b'{"traceEvents":[{"name":"ProfilerStep#3","ph":"X","cat":"cpu_op","ts":1.0,"dur":2.5,"args":{}}]}'
 CSV = b"step,optype,start_ts,duration\n1,forward-compute,0.0,1.0\n"

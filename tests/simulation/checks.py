@@ -8,6 +8,7 @@ from tests.simulation.history import (
     BeganAgain,
     Doubled,
     Ended,
+    GivenUp,
     Heeded,
     Kept,
     Lingering,
@@ -170,8 +171,19 @@ def ends_once(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iter
 def _may_fail(reason: str, setting: Setting, outcome: Outcome) -> bool:
     if reason.startswith(("waited", "only")):
         has_nodes = setting.nodes - len(outcome.away) >= setting.policy.nodes_min
-        return not has_nodes or not outcome.kinds.isdisjoint(("drain", "hang", "slow"))
+        return not has_nodes or not outcome.kinds.isdisjoint(("drain", "hang", "hold up", "slow"))
     return any(words in reason and kinds <= outcome.kinds and outcome.kinds for words, kinds in _REASONS)
+
+
+_MUTE = frozenset({"power", "partition", "pause", "agent pause", "hang", "slow", "lag", "hold up", "deaf"})
+"""Faults that keep a member from a generation without an end that anybody sees."""
+
+
+def none_stays_away(notes: Sequence[Note], setting: Setting, outcome: Outcome) -> Iterator[str]:
+    """No healthy member stays away from a generation until it is given up."""
+    for note in notes:
+        if isinstance(note, GivenUp) and outcome.kinds.isdisjoint(_MUTE):
+            yield f"{note.member} did not regroup in time, and was healthy"
 
 
 CHECKS: tuple[Check, ...] = (
@@ -183,6 +195,7 @@ CHECKS: tuple[Check, ...] = (
     sound_generations,
     fences_hold,
     ends_once,
+    none_stays_away,
 )
 
 

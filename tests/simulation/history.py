@@ -54,6 +54,13 @@ class Kept(NamedTuple):
     skipped: tuple[int, ...]
 
 
+class GivenUp(NamedTuple):
+    """A member was given up because a generation did not form in time."""
+
+    at_ns: int
+    member: str
+
+
 class Doubled(NamedTuple):
     """A step was committed that a counted member already had from another generation, without being part of
     this one.
@@ -151,6 +158,7 @@ Note = (
     | Began
     | Summed
     | Kept
+    | GivenUp
     | Doubled
     | Returned
     | BeganAgain

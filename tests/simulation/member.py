@@ -335,7 +335,7 @@ class Script:
         newest = self.newest
         if newest is None or newest.number <= self.number or self.name not in newest.members:
             return None
-        return newest if newest.admits(self.members, is_torn=self.is_torn) else None
+        return newest if newest.admits(self.number, self.members, is_torn=self.is_torn) else None
 
     def standing(self) -> Stand:
         return Stand(

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.record.events import GenerationOpened, MemberLost, StepCommitted
 from holdfast.run import wire
+from holdfast.run.hangs import FORMATION_HANGS
 from holdfast.run.happenings import (
     Begun,
     Close,
@@ -39,6 +40,7 @@ from tests.simulation.history import (
     Died,
     Doubled,
     Ended,
+    GivenUp,
     Heeded,
     Kept,
     Lingering,
@@ -304,6 +306,8 @@ class World:
             case Record(event):
                 if isinstance(event, MemberLost):
                     self._note_lost(event.subject, effects)
+                    if event.reason.startswith(FORMATION_HANGS):
+                        self.note(GivenUp(self.now_ns, event.subject))
                 elif isinstance(event, StepCommitted):
                     self.note(Recorded(self.now_ns, event.step, self._without_step(event.step)))
                 elif isinstance(event, GenerationOpened) and event.step is not None:

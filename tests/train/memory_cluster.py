@@ -499,7 +499,9 @@ class Cluster:
             and len(versions) == 1
             and all(other.pending is not None or other.doing == "finished" for other in group)
             and process.pending.admits(
-                process.generation.members, is_torn=any(other.doing == "broken" for other in group)
+                number,
+                process.generation.members,
+                is_torn=any(other.doing == "broken" for other in group),
             )
         ):
             for other in group:

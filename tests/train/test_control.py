@@ -89,7 +89,7 @@ def control(coordinator: Coordinator) -> Iterator[Coordinated]:
 
 
 def generation(number: int, *members: str, at_boundary: bool = False) -> wire.Announced:
-    return wire.Announced(number=number, members=members, at_boundary=at_boundary)
+    return wire.Announced(number=number, members=members, boundary_of=number - 1 if at_boundary else 0)
 
 
 def outcome(wait: Callable[[], object], ended_by: Callable[[], None]) -> object:

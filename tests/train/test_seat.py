@@ -37,8 +37,8 @@ class Board:
     def open(self, *members: str, at_boundary: bool = True) -> None:
         with self.changed:
             number = len(self.generations) + 1
-            at_boundary = at_boundary and number > 1
-            self.generations.append(wire.Announced(number=number, members=members, at_boundary=at_boundary))
+            boundary_of = number - 1 if at_boundary else 0
+            self.generations.append(wire.Announced(number=number, members=members, boundary_of=boundary_of))
             self.changed.notify_all()
 
 
@@ -180,7 +180,8 @@ def test_a_member_knows_how_many_nodes_there_are_and_how_often_the_run_has_faile
 
     def open_next(*members: str, at_boundary: bool) -> None:
         number = len(board.generations) + 1
-        board.generations.append(wire.Announced(number=number, members=members, at_boundary=at_boundary))
+        boundary_of = number - 1 if at_boundary else 0
+        board.generations.append(wire.Announced(number=number, members=members, boundary_of=boundary_of))
 
     open_next("n0.0", "n1.0+1", at_boundary=False)  # the first generation follows no loss
 
@@ -303,6 +304,20 @@ def test_a_torn_step_is_made_again_with_the_members_that_were_to_leave(is_torn: 
         [1, 3] if is_torn else [1, 2]
     )
     following.join()
+
+
+def test_a_member_whose_last_generation_is_long_over_enters_at_a_boundary() -> None:
+    """It was on the shelf while the others made the step again that had failed on it."""
+    board = Board()
+    member = Member("a", board, BrokenGroup(board, "a"))
+    board.open("a")
+    member.seat.regroup()
+    member.seat.members = ("a", "b")
+    member.seat.say_broken("reset by peer", "exchange gradients")
+    board.open("c")
+    board.open("a")
+    member.seat.regroup()
+    assert [said.generation for said in member.control.said if isinstance(said, wire.Regrouped)] == [1, 3]
 
 
 @pytest.mark.parametrize("is_apart", [False, True])

@@ -47,7 +47,7 @@ def home(environment: Mapping[str, str]) -> Path:
 
 
 def new_token() -> str:
-    """A name that no other source of events has."""
+    """A random name for a source of events."""
     return base64.b32encode(os.urandom(8)).decode().lower()[:12]
 
 

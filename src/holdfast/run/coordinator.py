@@ -109,7 +109,7 @@ class Coordinator:
         self.follow: Callable[[EstateEntry], None] | None = None
         self.heirs: Following | None = None
         self.on_line: Callable[[Sequence[Address]], None] = lambda places: None
-        self.estate = Estate(policy, clock.now_ns(), token=new_token()) if estate is None else estate
+        self.estate = Estate(policy, clock.now_ns(), new_token()) if estate is None else estate
         self._token = token
         self._recorder = recorder
         self._clock = clock
@@ -123,8 +123,8 @@ class Coordinator:
         """The same connections, by their sessions."""
         self._viewers: set[ClientConnection] = set()
         self._is_handing_out = False
-        self._written = 0
-        """Events that were recorded and that the estate still has as pending."""
+        self._recorded = 0
+        """How many events are in the record that the estate still has as pending."""
         self._due_ns: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._return_timer: asyncio.TimerHandle | None = None
@@ -137,7 +137,7 @@ class Coordinator:
         self._is_full = False
         self._is_short_told = False
         self._ended: asyncio.Future[happenings.Ending] | None = None
-        self._is_closed = False
+        self._is_closed = self._is_retired = False
         self._asking: dict[tuple[str, int], ClientConnection] = {}
         """Operators that asked for the end of the run and are owed an answer."""
         self._answer = wire.Answer(ok=False, sentence="")
@@ -398,11 +398,17 @@ class Coordinator:
 
     def _release(self) -> None:
         """Carry out what is not on hold any more."""
+        if self._is_retired:
+            return
         if self.heirs is not None:
             self.heirs.release(self._carry_out)
-        if count := self._written:
-            self._written = 0
+        if count := self._recorded:
+            self._recorded = 0
             self._enter(Written(count))
+
+    def retire(self) -> None:
+        """Carry out nothing more: what is on hold never takes effect, or another coordinator sees to it."""
+        self._is_retired = True
 
     def _hand_out(self) -> None:
         """Hand out the notices that members published in this turn of the loop."""
@@ -609,7 +615,7 @@ class Coordinator:
                     viewer.send(_said(deed))
             case happenings.Record(event):
                 write_down(self._recorder, event)
-                self._written += 1
+                self._recorded += 1
             case WishHeard(wish):
                 if (asker := self._asking.pop(wish, None)) is not None:
                     asker.send(wire.Answer(ok=True, sentence="the run is ending"))

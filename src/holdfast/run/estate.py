@@ -204,17 +204,17 @@ class ClientSession:
 
 
 class Estate:
-    """One run's estate. frames_max: how many frames per client are kept for a successor to send again.
-    token: unique; the ids of the run's events begin with it.
+    """One run's estate. token: unique; the ids of the run's events begin with it. frames_max: how many frames
+    per client are kept for a successor to send again.
     """
 
     def __init__(
         self,
         policy: RunPolicy,
         now_ns: int,
+        token: str,
         frames_max: int = 0,
         duties: Duties = NO_DUTIES,
-        token: str = "",
     ) -> None:
         self.state = membership.initial(policy, now_ns)
         self.sessions: dict[ClientName, ClientSession] = {}
@@ -225,8 +225,9 @@ class Estate:
         self.ids: dict[str, str] = {}
         """Ids in the record, by the membership's keys."""
         self.unwritten: list[happenings.Record] = []
-        """With the record's ids. Each coordinator gives an event the same id, so an event that two of them
-        record is one event."""
+        """Events to record, under ids that are the same for each coordinator: if two of them record an event,
+        stores keep one. A coordinator records them once a quorum has them, and ends without one after
+        `QUORUM_WAIT_S`, so they are few."""
         self.happened: deque[Happened] = deque(maxlen=HAPPENED_MAX)
         self.lines: deque[OperatorLine] = deque(maxlen=LINES_MAX)
         self.commits: deque[tuple[int, int]] = deque(maxlen=RATE_STEPS)
@@ -264,6 +265,8 @@ class Estate:
                 self._tell(text, now_ns, severity)
             case Written(count):
                 del self.unwritten[:count]
+                while len(self.ids) > KEYS_MAX:
+                    del self.ids[next(iter(self.ids))]
             case StopWished(request=request, now_ns=now_ns, wish=wish):
                 if self.wishes.count(wish):
                     self._advance(request, now_ns)
@@ -377,8 +380,6 @@ class Estate:
         identity = event_id(self.token, self.events)
         if key:
             self.ids[key] = identity
-            if len(self.ids) > KEYS_MAX:
-                del self.ids[next(iter(self.ids))]
         return identity
 
     # ---- messages between members --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from holdfast.run import pacing, processes, replacing, replicas
 from holdfast.run.happenings import ToMembers
 from holdfast.run.history import gist
 from holdfast.run.state import Generation, Member, RunState, Trouble
-from holdfast.run.wire import Announced
+from holdfast.run.wire import Announced, Broken
 from holdfast.wording import many
 from holdfast.wording.lanes import few_lanes
 
@@ -63,10 +63,11 @@ def announce(
     for name in state.roster.departed:
         del state.roster.members[name]
     state.roster.departed.clear()
+    present = state.generations.formed
     announcement = Announced(
         number=state.generations.number,
         members=members,
-        at_boundary=at_boundary,
+        boundary_of=present.number if at_boundary and present is not None else 0,
         is_apart=any(makers.isdisjoint(members) for makers in state.generations.makers),
         faults=state.faults,
         replicas_most=max(state.generations.replicas_most, len(members) // state.policy.mesh.ranks),
@@ -156,9 +157,10 @@ def broke(state: RunState, generation: Generation) -> Trouble:
     return trouble
 
 
-def trouble_of(member: str, operation: str, reason: str) -> Trouble:
-    told = " ".join(reason.split())[:WORDS_CHARS_MAX]
-    return Trouble(member=member, words=f"could not {operation}: {told}")
+def trouble_of(message: Broken, *, is_before: bool) -> Trouble:
+    told = " ".join(message.reason.split())[:WORDS_CHARS_MAX]
+    words = f"could not {message.operation}: {told}"
+    return Trouble(member=message.member, words=words, is_before=is_before)
 
 
 def form(state: RunState, generation: Generation) -> None:

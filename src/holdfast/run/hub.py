@@ -146,7 +146,7 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
         _keeper(run_directory(home, run) / LINES_FILE) as keep,
     ):
         estate = (
-            Estate(charge.policy, clock.now_ns(), FRAMES_MAX, charge.duties, new_token())
+            Estate(charge.policy, clock.now_ns(), new_token(), FRAMES_MAX, charge.duties)
             if legacy is None
             else legacy.estate
         )
@@ -284,6 +284,7 @@ async def _coordinate(
                 hub.heirs.finish()
                 keep_line(Path(charge.home), charge.policy.run, ())
             else:
+                hub.retire()
                 print(f"holdfast: this machine's coordinator ends: {reigning.result()}", file=sys.stderr)
             return ended.done()
         finally:

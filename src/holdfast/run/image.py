@@ -142,7 +142,7 @@ def estate_of(data: bytes) -> Estate:
 
 def _estate(image: EstateImage) -> Estate:
     policy, started_ns = image.state.policy, image.state.started_ns
-    estate = Estate(policy, started_ns, image.frames_max, image.duties, image.token)
+    estate = Estate(policy, started_ns, image.token, image.frames_max, image.duties)
     estate.state = image.state
     _make_one(image.state)
     for one in image.sessions:

@@ -117,18 +117,18 @@ def planned(state: RunState, steps_total: int) -> bool:
 def broken(state: RunState, message: Broken) -> None:
     """Note that a collective failed. The culprit shows within moments; if none does, all members try again.
 
-    Only the first report counts: the others then merely see that the first has left.
+    Only the first report of a generation counts: the others then merely see that the first has left.
     """
     generation = state.generations.announced
-    if generation is None or generation.broken_ns is not None:
+    if generation is None:
         return
+    is_own = message.generation == generation.number
+    is_known = generation.trouble is not None and not (is_own and generation.trouble.is_before)
     is_pending = generation.at_boundary and generation.formed_ns is None  # then the previous one still steps
-    if message.generation == generation.number or (
-        is_pending and message.generation == _number(state.generations.formed)
-    ):
+    is_before = is_pending and message.generation == _number(state.generations.formed)
+    if not is_known and (is_own or is_before):
         generation.broken_ns = state.now_ns
-        generation.trouble = generations.trouble_of(message.member, message.operation, message.reason)
-        generation.trouble.is_before = message.generation != generation.number
+        generation.trouble = generations.trouble_of(message, is_before=is_before)
 
 
 def committed(state: RunState, member: Member, message: Committed) -> bool:

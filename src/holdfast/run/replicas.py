@@ -61,7 +61,8 @@ def _take_in(state: RunState, ordered: list[str], names: Sequence[str], having: 
     versions = {name: state.roster.members[name].version for name in names}
     top = max((versions[name] for name in ordered), default=0)
     formed = _formed(state)
-    for name in sorted(having.intersection(names).difference(ordered), key=lambda one: -versions[one]):
+    others = [name for name in names if name in having and name not in ordered]
+    for name in sorted(others, key=lambda one: -versions[one]):
         rail = state.roster.members[name].rail
         places = range(rail, len(ordered), state.policy.mesh.ranks)
         have = [

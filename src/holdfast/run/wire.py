@@ -587,9 +587,9 @@ class Admitted(Message, frozen=True, kw_only=True, tag=True):
 class Announced(Message, frozen=True, kw_only=True, tag=True):
     """From now on these are the members, in rank order.
 
-    at_boundary: the present generation still works; change over at the first step boundary at which every
-    present member knows of this (new members wait for them). Otherwise, abandon the present step. faults:
-    planned faults that have not struck yet. replicas_most: the most replicas that the run has had.
+    boundary_of: the generation that still works; change over at its first step boundary at which each of its
+    members knows of this (new members wait for them). 0: abandon the present step. faults: planned faults
+    that have not struck yet. replicas_most: the most replicas that the run has had.
     rebalances: lanes are dealt by the members' pace. audit_rate: the share of lanes that two members compute;
     0 to compare only states, None to compare nothing. is_apart: no member is of a generation since the last
     formed one, which may have made steps that they do not know of.
@@ -597,20 +597,25 @@ class Announced(Message, frozen=True, kw_only=True, tag=True):
 
     number: int
     members: tuple[str, ...]
-    at_boundary: bool = False
+    boundary_of: int = 0
     is_apart: bool = False
     faults: tuple[PlannedFault, ...] = ()
     replicas_most: int = 1
     rebalances: bool = False
     audit_rate: float | None = None
 
-    def admits(self, members: Sequence[str], *, is_torn: bool) -> bool:
-        """Whether one of these members, which left their last step unfinished (is_torn) or not, may enter.
+    @property
+    def at_boundary(self) -> bool:
+        return self.boundary_of > 0
+
+    def admits(self, number: int, members: Sequence[str], *, is_torn: bool) -> bool:
+        """Whether a member of that generation, one of these members, may enter. is_torn: it came to no
+        boundary, because a collective failed.
 
         The others may have finished that step. If some of them are to leave at the boundary, they must be
-        asked for it first. So the coordinator announces another generation, which has them all.
+        asked for it first. So the coordinator announces another generation, which waits for no boundary.
         """
-        return not (self.at_boundary and is_torn) or set(members) <= set(self.members)
+        return not is_torn or number != self.boundary_of or set(members) <= set(self.members)
 
 
 class Released(Message, frozen=True, kw_only=True, tag=True):

@@ -146,7 +146,7 @@ class Seat:
         self.places: list[tuple[ScriptPlace, int | None]] = [(ScriptPlace(), None)]
         self.version_met = 0
         self._fresh = True
-        self._is_torn = False  # the last step was left unfinished, because a collective failed
+        self._is_torn = False  # a collective of the current generation has failed
         self._patched = False
         self._balance: LaneBalance | None = None
         self._everyone = Everyone()
@@ -243,7 +243,7 @@ class Seat:
             if generation is None:
                 raise RunOver
             number = generation.number
-            if not generation.admits(self.members, is_torn=self._is_torn):
+            if not generation.admits(self.number, self.members, is_torn=self._is_torn):
                 continue
             self.number, self._is_torn = number, False
             try:
