@@ -1,10 +1,15 @@
 """`holdfast bench`: the verb finds the benchmarks in a checkout, and says so where there is none."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from launching import descendants
+from waiting import WAIT_S, until
 
 from bench.record import EVENT_US_MAX, RecordBench
 from holdfast.cli.bench import checkout
@@ -49,6 +54,16 @@ def test_help_lists_the_benchmarks_under_the_name_of_the_verb(holdfast: Any) -> 
     assert done.out.startswith("Usage: holdfast bench [OPTIONS] COMMAND")
     assert "Fold a million events" in done.out
     assert holdfast("bench", "ledger", "--help").out.startswith("Usage: holdfast bench ledger [OPTIONS]")
+
+
+def test_sigterm_ends_what_a_benchmark_has_started() -> None:
+    command = [sys.executable, "-m", "holdfast", "bench", "faults", "--only", "drain", "--repetitions", "1"]
+    running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    until(lambda: len(descendants(running.pid)) > 4)
+    started = descendants(running.pid)
+    running.terminate()
+    assert running.wait(WAIT_S) == 128 + signal.SIGTERM
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
 
 
 def test_killed_processes_lose_nothing_and_a_program_reads_it(holdfast: Any) -> None:

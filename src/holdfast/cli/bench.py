@@ -1,8 +1,10 @@
 """`holdfast bench`: runs the benchmarks, which come with the source and not with the package."""
 
 import importlib
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -22,6 +24,7 @@ class _Bench(click.Command):
         root = checkout(Path(holdfast.__file__), Path.cwd())
         if str(root) not in sys.path:
             sys.path.insert(0, str(root))
+        signal.signal(signal.SIGTERM, _leave)  # what a benchmark has started ends with it
         found: click.Command = importlib.import_module("bench").command
         return found.make_context(info_name, args, parent, **extra)
 
@@ -35,6 +38,10 @@ def checkout(package: Path, folder: Path) -> Path:
         "The installed package does not include the benchmarks; they come with the source.",
         hint="Clone the repository and run this command in its top folder.",
     )
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 command = _Bench("bench", help="Measure Holdfast against a peer or a physical limit.")
