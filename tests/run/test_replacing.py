@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_cluster import Cluster, Process
+from memory_cluster import SECOND, Cluster, Process
 from quantity import examples
 
 from holdfast.record.events import (
@@ -318,6 +318,20 @@ def test_what_broke_before_a_boundary_does_not_concern_the_generation_that_forme
     made.until_step(made.state.progress.step + 5)
     assert [one.members for one in made.generations] == [("n0.0", "n1.0"), ("n0.0",)]
     assert made.state.generations.announced is made.state.generations.formed
+
+
+def test_what_broke_before_a_boundary_does_not_hide_that_the_next_generation_breaks(
+    cluster: "MakeCluster",
+) -> None:
+    made = up(cluster, nodes=2, slots=1, steps=10**6)
+    ask(made, "n1")
+    made.run(lambda: made.state.generations.number == 2)
+    for member, number in (("n1.0", 1), ("n0.0", 2)):
+        broken = Broken(member=member, generation=number, reason="reset", operation="exchange")
+        made.tell(FromMember(member, broken))
+    made.wait(made.now_ns + SECOND)
+    assert made.state.generations.number == 3
+    assert "generation 2 did not form, because n0.0 could not exchange: reset" in made.said
 
 
 def test_a_member_that_is_lost_first_is_replaced_as_after_any_loss(cluster: "MakeCluster") -> None:
