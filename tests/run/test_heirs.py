@@ -77,6 +77,9 @@ def test_what_goes_with_the_coordinator_goes_on_elsewhere(site: NetworkedRun) ->
         looking.until_said(text)
     assert site.finish()[1:] == [0, 0, 0]
     assert all(len({*launched.pids()}) == 1 for launched in site.launched[1:3])  # the same processes
+    printed = "\n".join(site.launched[number].err)  # its launcher prints what the first one did
+    assert "holdfast: generation 2: without n0.0 (node lost)" in printed
+    assert printed.count("holdfast: run r completed") == 1
 
 
 @pytest.mark.soak

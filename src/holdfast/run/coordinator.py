@@ -141,7 +141,8 @@ class Coordinator:
         self._asking: dict[tuple[str, int], ClientConnection] = {}
         """Operators that asked for the end of the run and are owed an answer."""
         self._answer = wire.Answer(ok=False, sentence="")
-        self._over: wire.RunClosed | None = None
+        self.over: wire.RunClosed | None = None
+        """How the run ended, once viewers are told."""
         self._line = self.estate.line
         """The line of succession as far as clients may know it."""
 
@@ -519,8 +520,8 @@ class Coordinator:
                 for line in self.estate.lines:
                     if line.number > seen and (self.heirs is None or self.heirs.may_see(line)):
                         connection.send(_said(line))
-                if self._over is not None:
-                    connection.send(self._over)
+                if self.over is not None:
+                    connection.send(self.over)
             case _:
                 raise wire.MalformedFrame(f"an operator does not send {type(message).__name__}")
 
@@ -630,11 +631,11 @@ class Coordinator:
 
     def tell_over(self, ending: happenings.Ending) -> None:
         """Tell the viewers how the run ended."""
-        self._over = wire.RunClosed(
+        self.over = wire.RunClosed(
             outcome=ending.outcome, code=ending.code, reason=ending.reason, complaint=ending.complaint
         )
         for viewer in self._viewers:
-            viewer.send(self._over)
+            viewer.send(self.over)
 
     def _set_timer(self) -> None:
         due_ns = membership.deadline(self._state)

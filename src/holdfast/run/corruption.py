@@ -124,7 +124,6 @@ def _odd(state: RunState, generation: Generation, finding: AuditFinding) -> None
         "model or learning rate"
     )
     state.outbox.say(sentence, "trouble")
-    _record(state, "", sentence, fault="odd loss")
 
 
 def _stop(state: RunState, finding: AuditFinding) -> None:
@@ -156,13 +155,13 @@ def _record_lane(state: RunState, finding: AuditFinding, culprit: str) -> None:
         )
 
 
-def _record(state: RunState, subject: str, detail: str, fault: str = FAULT) -> None:
+def _record(state: RunState, subject: str, detail: str) -> None:
     state.outbox.record(
         FaultObserved(
-            id=f"{fault} {subject} {state.now_ns}",
+            id=f"{FAULT} {subject} {state.now_ns}",
             occurred_ns=state.now_ns,
             subject=subject,
-            fault=fault,
+            fault=FAULT,
             severity="degraded",
             detail=detail,
         )

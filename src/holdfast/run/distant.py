@@ -434,6 +434,7 @@ async def _run(order: HeirOrder) -> int:
         machine=order.machine,
         arbiter=order.arbiter,
         ahead_ns=heir.ahead_ns,
+        prints=True,
     )
     heir.estate.takeovers += 1
     print(f"holdfast: this machine ({address}) coordinates the run now", file=sys.stderr)

@@ -372,8 +372,9 @@ def _end(
         account = words if kind == fault else f"{kind}, {words}"
         told = f"{account}\n{detail}" if detail else account
         losses.fence(state, state.roster.members[name], kind, onset_ns=None, account=account, detail=told)
-    state.hangs.endings = state.hangs.endings + 1 if state.now_ns < state.hangs.endings_until_ns else 1
-    state.hangs.endings_until_ns = state.now_ns + ns(PATIENT_S)
+    if not found.is_proven:  # else they were certainly not at work
+        state.hangs.endings = state.hangs.endings + 1 if state.now_ns < state.hangs.endings_until_ns else 1
+        state.hangs.endings_until_ns = state.now_ns + ns(PATIENT_S)
     state.hangs.stall = None
     if not state.hangs.is_hinted and found.kind in DECLARABLE:
         state.hangs.is_hinted = True

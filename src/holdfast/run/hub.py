@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -34,12 +34,14 @@ from holdfast.run.happenings import FromMember, Happening, StrikeRequested, Took
 from holdfast.run.heir import Heir
 from holdfast.run.kin import wake_with
 from holdfast.run.lines import LINES_FILE, KeptLines
+from holdfast.run.output import STREAMS, Printer
 from holdfast.run.reigning import tend
 from holdfast.run.sent import FRAMES_MAX
 from holdfast.run.site import Site, is_here
 from holdfast.run.state import RunPolicy
 from holdfast.run.succession import Electorate, MachinePlace, Mandate, Reign
 from holdfast.run.tls import Identity, make_identity
+from holdfast.run.watching import end_lines
 from holdfast.run.wire import Strike, Struck
 
 END_WAIT_S = 10.0
@@ -58,7 +60,7 @@ class HubOrder(msgspec.Struct, frozen=True, kw_only=True):
     later ones find them in the estate. machine: this machine's name for the others. arbiter: the URL of the
     arbiter between two machines; empty for none. ahead_ns: for an elected coordinator and its successors, how
     far the first coordinator's clock was ahead of this machine's. name: the run's name in this home; empty
-    for its own.
+    for its own. prints: Holdfast's lines, to stderr, because no launcher here shows them.
     """
 
     policy: RunPolicy
@@ -72,6 +74,7 @@ class HubOrder(msgspec.Struct, frozen=True, kw_only=True):
     arbiter: str = ""
     ahead_ns: int = 0
     name: str = ""
+    prints: bool = False
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,15 +147,15 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
         _place(charge, legacy) as reservation,
         Recorder(home / JOURNAL_DIRECTORY, run=run, clock=clock, listener=watch) as recorder,
         _keeper(run_directory(home, run) / LINES_FILE) as keep,
+        _printer(prints=charge.prints) as put,
     ):
         estate = (
             Estate(charge.policy, clock.now_ns(), new_token(), FRAMES_MAX, charge.duties)
             if legacy is None
             else legacy.estate
         )
-        hub = _Hub(
-            charge.policy, charge.site.token, recorder, clock, partial(_keep_own, keep), identity, estate
-        )
+        say = partial(_say_own, (keep, put))
+        hub = _Hub(charge.policy, charge.site.token, recorder, clock, say, identity, estate)
         hub.show = partial(_keep_members, keep)
         hub.on_line = partial(keep_line, home, run)
         watch.listen(hub, asyncio.get_running_loop())
@@ -169,6 +172,8 @@ async def serve(charge: HubOrder, begun: Callable[[Readiness], None], legacy: Le
                     _succeed(charge, hub, legacy)
                     _introduce_again(charge, hub, legacy, page)
                 is_over = await _coordinate(charge, hub, reservation, begun, arbiter)
+            if hub.over is not None:
+                put("".join(f"{line}\n" for line in end_lines(run, hub.over)).encode("utf-8", "replace"))
             await asyncio.to_thread(recorder.close)
             await asyncio.sleep(0)  # let its last messages through
             return is_over
@@ -447,8 +452,22 @@ def _keeper(path: Path) -> Iterator[Keep]:
         kept.close()
 
 
-def _keep_own(keep: Keep, text: str) -> None:
-    keep(f"holdfast: {one_line(text)}\n".encode("utf-8", "replace"))
+@contextmanager
+def _printer(*, prints: bool) -> Iterator[Keep]:
+    if not prints:
+        yield lambda line: None
+        return
+    printer = Printer(lambda: None)  # nobody may read stderr, and the coordinator must not wait for that
+    try:
+        yield partial(printer.put, STREAMS["stderr"])
+    finally:
+        printer.close()
+
+
+def _say_own(keeps: Iterable[Keep], text: str) -> None:
+    line = f"holdfast: {one_line(text)}\n".encode("utf-8", "replace")
+    for keep in keeps:
+        keep(line)
 
 
 def _keep_members(keep: Keep, member: str, text: str) -> None:
