@@ -299,6 +299,41 @@ def test_one_that_is_seen_asleep_has_as_long_as_was_set(
     assert least_s * SECOND < made.now_ns - begun_ns < most_s * SECOND
 
 
+def until_first_step(made: "Cluster") -> None:
+    """Lose a member, and let the others be in their first step without it."""
+    made.stall_steps = True
+    made.kill("n0.2")
+    made.until_generation(2)
+    made.deliver_all("worker")
+    assert made.state.generations.announced is not None
+    assert made.state.generations.announced.is_fresh
+
+
+@pytest.mark.parametrize(
+    ("who", "seen", "least_s", "most_s"),
+    [
+        ("n0.1", KernelView(state="S", waits_for="sleep"), 5.0, 16.0),
+        ("n0.1", KernelView(state="S", waits_for="connection"), HUNG_S_MIN - 5, HUNG_S_MIN + 6),
+        ("n0.3", KernelView(state="S", waits_for="sleep"), HUNG_S_MIN - 5, HUNG_S_MIN + 6),
+    ],
+    ids=["asleep", "waits for data", "new"],
+)
+def test_the_first_step_of_a_generation_is_none_for_those_that_have_stepped_before(
+    cluster: "MakeCluster", who: str, seen: KernelView, least_s: float, most_s: float
+) -> None:
+    """But it may have to read data for lanes that are new to it."""
+    made = up(cluster, slots=3)
+    until_first_step(made)
+    asleep = made.processes[who]
+    asleep.stacks = ((StackFrame("/home/me/train.py", 30, "wait", is_own=True, source="time.sleep(1)"),),)
+    asleep.seen = seen
+    hang(made, who)
+    begun_ns, before = made.now_ns, lost(made)
+    made.run(lambda: lost(made) != before)
+    assert lost(made) == [*before, who]
+    assert least_s * SECOND < made.now_ns - begun_ns < most_s * SECOND
+
+
 @pytest.mark.parametrize(("is_mute", "least_s", "most_s"), [(False, 10, 16), (True, HUNG_S_MIN - 5, 75)])
 def test_one_that_computes_and_cannot_speak_may_be_past_its_step(
     cluster: "MakeCluster", is_mute: bool, least_s: float, most_s: float
@@ -336,13 +371,8 @@ def test_a_member_that_no_other_waits_for_is_reported_as_such(cluster: "MakeClus
 
 def test_what_is_set_holds_in_the_first_step_of_a_generation_too(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=3, hang_after_s=3.0)
-    made.stall_steps = True
-    made.kill("n0.2")
-    made.until_generation(2)
-    made.deliver_all("worker")
+    until_first_step(made)
     hang(made, "n0.1")
-    assert made.state.generations.announced is not None
-    assert made.state.generations.announced.is_fresh
     begun_ns = made.now_ns
     made.run(lambda: "n0.1" in lost(made))
     assert made.now_ns - begun_ns < 6 * SECOND

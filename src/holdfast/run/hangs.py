@@ -33,6 +33,8 @@ ASKED_MAX = 64
 """How many members, waiting ones included, are located once to record their stacks."""
 DECLARABLE: frozenset[HangKind] = frozenset({"loop", "busy", "idle", "unknown"})
 """Kinds of hang that may have been work after all."""
+AT_REST: frozenset[HangKind] = frozenset({"lock", "members", "idle"})
+"""Kinds that are no work and wait for none, such as data that a member reads for lanes that are new to it."""
 HINT = (
     "if this was real work, such as an evaluation, declare it: `with run.alone(...)` on one member, "
     "`with run.together(...)` on all; --hang-after sets how long a member may take"
@@ -95,12 +97,16 @@ def bound_ns(state: RunState, generation: Generation) -> int:
 
 
 def _stuck_ns(state: RunState, generation: Generation) -> int:
-    """The bound for a member that is visibly stuck. It is not shorter while usual times are unknown, in the
-    first step of a generation and while one forms, or if the user set a bound, perhaps for a reason.
+    """The bound for a member that is visibly stuck. It is not shorter while usual times are unknown: while a
+    generation forms, and in a member's first step. Nor if the user set a bound, perhaps for a reason.
     """
     limit_ns = _limit_ns(state, generation)
-    if generation.formed_ns is None or generation.is_fresh or state.policy.hang_after_s is not None:
+    if generation.formed_ns is None or state.policy.hang_after_s is not None:
         return limit_ns
+    if generation.is_fresh:
+        suspects, _ = _suspects(state, generation)
+        if not (suspects and all(state.roster.members[name].reported[0] for name in suspects)):
+            return limit_ns
     return min(limit_ns, _patiently(state, state.observed.stuck_ns))
 
 
@@ -329,7 +335,8 @@ def _conclude(state: RunState, generation: Generation, stall: Stall) -> bool:
     if waited_ns >= limit_ns and (not is_spared or waited_ns >= _idle_ns(limit_ns)):
         _end(state, generation, stall, suspects, found)
         return True
-    if found.is_certain and not is_spared and waited_ns >= _stuck_ns(state, generation):
+    is_certain = found.is_certain and (not generation.is_fresh or found.kind in AT_REST)
+    if is_certain and not is_spared and waited_ns >= _stuck_ns(state, generation):
         _end(state, generation, stall, list(found.culprits), found)
         return True
     if _is_told(state, generation, stall):
