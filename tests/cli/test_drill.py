@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.drill.text import show, show_list, sparkline
+from holdfast.drills.live.keeping import DrillNote, note_path, write_note
 from holdfast.drills.scenarios import SCENARIOS, Played, play
 from holdfast.drills.tabletop import BoardRow
 
@@ -62,6 +63,16 @@ def test_mistakes_are_told_in_a_sentence(drill: Any, line: str, sentence: str, h
     assert sentence in outcome.err
     assert hint in outcome.err
     assert outcome.out == ""
+
+
+@pytest.mark.parametrize(
+    ("scenario", "target", "told"),
+    [("slow-storage", "storage", "slow-storage is"), ("half-speed", "n2.1+2", "half-speed of n2.1+2 is")],
+)
+def test_an_abort_names_the_drill(drill: Any, tmp_path: Path, scenario: str, target: str, told: str) -> None:
+    note = DrillNote(id="one", run="big", scenario=scenario, target=target, due_ns=2**62, put_back=())
+    write_note(note_path(tmp_path / "home", "big"), note)
+    assert drill("live --run big --abort").out == f"{told} over; all changes are undone.\n"
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,7 @@ def test_wrong_flags_and_names(holdfast: Any, arguments: list[str]) -> None:
     [
         ("run --nodes x t.py", "--nodes x is not a whole number from 1 to 1,024."),
         ("run --nodes 1.5 t.py", "--nodes 1.5 is not a whole number from 1 to 1,024."),
+        ("chaos a", "Missing argument 'FAULT': one of kill, node, pause."),
         ("simulate --gpus 0", "--gpus 0 is not a whole number of at least 1."),
         ("run --hang-after -1 t.py", "--hang-after -1 is not a number above 0."),
         ("run --hang-after inf t.py", "--hang-after inf is not a finite number above 0."),

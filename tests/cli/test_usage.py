@@ -40,6 +40,17 @@ def test_an_argument_is_told_by_its_name() -> None:
     assert sentence(refused.value) == "STEPS 0 is not a whole number of at least 1."
 
 
+def test_a_missing_choice_is_one_line() -> None:
+    kind = click.Choice(["a", "b"])
+    for parameter, told in (
+        (click.Argument(["fault"], type=kind), "Missing argument 'FAULT': one of a, b."),
+        (click.Option(["--kind"], type=kind, required=True), "Missing option '--kind': one of a, b."),
+    ):
+        with pytest.raises(click.MissingParameter) as refused:
+            click.Command("verb", params=[parameter]).make_context("verb", [])
+        assert sentence(refused.value) == told
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -125,6 +125,13 @@ def test_who_blames_somebody_else_has_not_found_the_cause() -> None:
     assert verdict("worker-killed", unnoticed.events).detect_s is None
 
 
+def test_a_fault_of_the_run_as_a_whole_blames_nobody() -> None:
+    told = Story()(events.FaultObserved, 0.1, fault="storage slow", severity="degraded")
+    found = verdict("worker-killed", [*told.events, *killed().events])
+    assert (found.cause_right, found.causes) == (True, ("n0.1: SIGKILL",))
+    assert "noticed: storage slow" in [row.what for row in found.timeline]
+
+
 def slowed() -> Story:
     told = Story()(events.FaultObserved, 2, subject="n0.1", fault="slow member", severity="degraded")
     return told(events.ActionTaken, 2, subject="n0.1", action="rebalance").steps(3, 40)

@@ -84,6 +84,7 @@ def test_a_run_gets_through_and_the_record_says_so(start: Start, scenario: str, 
     done = start.verb("drill", "live", scenario, "--run", RUN, "--json", "--html", str(page))
     found = msgspec.json.decode(done.stdout)
     assert done.returncode == (found["score"] != found["judged"]), done.stderr
+    assert (" are struck;" in done.stderr) == (scenario == "two-at-once")
     assert found.keys() >= KEYS
     assert (found["recovered"], found["cause_right"], found["action_right"]) == (True, True, True)
     assert found["bits_equal"] is None
@@ -137,6 +138,31 @@ def test_an_agent_goes_on_when_the_drill_is_aborted_though_the_drill_itself_was_
     assert note.keeper is not None
     until(lambda: note.keeper is not None and not is_alive(note.keeper.pid))
     assert "No drill" in start.verb("drill", "live", "--abort", "--run", RUN).stderr
+
+
+def test_a_drill_that_is_aborted_ends_with_a_sentence_and_no_verdict(start: Start) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "drill", "live", "half-speed", "--run", RUN, "--for", "200s"],
+        env={**os.environ, "HOLDFAST_HOME": str(start.home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as playing:
+        assert playing.stderr is not None
+        until(lambda: read_note(note_path(start.home, RUN)))
+        assert "all changes are undone" in start.verb("drill", "live", "--abort", "--run", RUN).stdout
+        out, err = playing.communicate(timeout=WAIT_S)
+    assert playing.returncode == 3, err
+    assert re.search(r"half-speed of n\S+ was aborted after \d+ s; it is not judged\.", err)
+    assert out == ""
+
+
+def test_chaos_does_not_take_a_member_for_its_node(start: Start) -> None:
+    name = seen(RUN, start.endpoint(RUN), events_of(start.home)).members[0].name
+    done = start.verb("chaos", RUN, "node", name)
+    assert done.returncode == 2
+    node = name.partition(".")[0]
+    assert f"Nothing was struck: {name} is a member; its node is {node}.\n  hint: " in done.stderr
 
 
 def drill_again_is_refused(start: Start) -> bool:

@@ -404,6 +404,13 @@ def test_a_member_is_replaced_on_request(start: Start, tmp_path: Path) -> None:
     wrong = start.verb("migrate", "asked", "n0.9")
     assert wrong.returncode == 2
     assert "The run 'asked' has no member or node 'n0.9'; members: n0.0, n0.1; nodes: n0." in wrong.stderr
+    for name, sentence in (
+        ("n0.1", "--to is for nodes: the member n0.1 stays on n0."),
+        ("n0", "n0 cannot take its own place."),
+    ):
+        mistaken = start.verb("migrate", "asked", name, "--to", "n0")
+        assert mistaken.returncode == 2
+        assert mistaken.stderr.startswith(f"holdfast: {sentence}\n  hint: ")
     done = start.verb("migrate", "asked", "n0.1")
     assert (done.returncode, done.stdout) == (0, "n0.2 has taken the place of n0.1\n"), done.stderr
     (pid,) = (int(line.split()[2]) for line in launched.out if line.startswith("[n0.1] pid"))

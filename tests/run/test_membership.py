@@ -58,6 +58,7 @@ from holdfast.run.wire import (
     StartWorker,
     StopWorker,
     Strike,
+    StrikeNode,
     StrikeWorker,
     Struck,
     WarmedUp,
@@ -1436,6 +1437,16 @@ def test_strikes_reach_whom_they_name_or_one_that_the_seed_picks(cluster: "MakeC
     made.tell(StrikeRequested(Strike(fault="pause", target="n9.9")))
     assert not made.answer.ok
     assert "no member or node 'n9.9'" in made.answer.sentence
+
+
+def test_a_member_is_not_taken_for_its_node(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=2, steps=10**6)
+    made.tell(StrikeRequested(Strike(fault="node", target="n1.1")))
+    assert made.answer is not None
+    assert not made.answer.ok
+    assert made.answer.sentence == "n1.1 is a member; its node is n1"
+    assert made.answer.hint == "To strike the whole node, name n1."
+    assert not made.sent(StrikeNode)
 
 
 # ---- time ------------------------------------------------------------------------------------------------

@@ -229,7 +229,13 @@ def test_a_node_is_migrated_to_the_spare_node_that_is_named(cluster: "MakeCluste
     for member in ("n0", "n0.0"):
         unknown = tell(made, Migrate(member=member, to="n7"))
         assert (unknown.is_mistake, unknown.sentence) == (True, "no node 'n7'; it has n0, n1, n2, n3")
-    assert tell(made, Migrate(member="n0.0", to="n3")).sentence.startswith("every place on n3 is taken")
+    for to in ("n0", "n3"):
+        refused = tell(made, Migrate(member="n0.0", to=to))
+        assert (refused.ok, refused.is_mistake) == (False, True)
+        assert refused.sentence == "--to is for nodes: the member n0.0 stays on n0"
+        assert refused.hint
+    itself = tell(made, Migrate(member="n0", to="n0"))
+    assert (itself.is_mistake, itself.sentence) == (True, "n0 cannot take its own place")
     assert tell(made, Migrate(member="n0", to="n3")).ok
     made.until_generation(2)
     made.until_step(made.state.progress.step + 20)

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -169,6 +170,10 @@ def test_a_run_without_coordinator_and_successor_ends_everywhere(start: Start) -
     assert [first.wait(), second.wait()] == [1, 1]
     for launched in (first, second):
         assert any("the coordinator at" in line and "is gone" in line for line in launched.err)
+        again = (
+            "start it again as before, with `--run r`: it goes on from its newest checkpoint, if it has one"
+        )
+        assert f"holdfast: the run r is over; {again}" in launched.err
     assert not any(map(is_alive, (*first.pids(), *second.pids())))
     seen_ns = (start.home / "runs" / "r" / "endpoint.json").stat().st_mtime_ns
     gone = start.verb("attach", "r")
@@ -340,3 +345,26 @@ def test_an_invalid_arbiter_is_a_mistake(start: Start) -> None:
     launched = start("--arbiter", "redis://here", "--run", "r", script=JOINS)
     assert launched.wait() == 2
     assert launched.err[0] == "holdfast: The arbiter is not a PostgreSQL database."
+
+
+def test_a_move_goes_on_while_another_coordinator_is_chosen(start: Start, tmp_path: Path) -> None:
+    """With heirs, a successor has to be elected first."""
+    flags = ("--nnodes", "2:3", "--warm", "0", "--coordinator", f"127.0.0.1:{free_port()}", "--run", "r")
+    first = start(*flags, "--node-rank", "0", script=JOINS, token=TOKEN)
+    first.until_said("coordinator at")
+    others = [start(*flags, "--node-rank", rank, script=JOINS, token=TOKEN) for rank in "12"]
+    for launched in (first, *others):
+        launched.until_printed("generation n0.0 n1.0 n2.0$")
+    first.until_said(OUTLIVES)
+    pid = others[0].pids()[-1]
+    os.kill(pid, signal.SIGSTOP)  # so that the drain takes until it goes on
+    with ThreadPoolExecutor() as pool:
+        drain = pool.submit(start.verb, "drain", "n2", "--run", "r")
+        first.until_said("n2 is to be drained")
+        kill_coordinator(start, "r")
+        first.until_said(TAKEN_OVER)
+        os.kill(pid, signal.SIGCONT)
+        moved = drain.result()
+    assert (moved.returncode, moved.stdout) == (0, "n2 no longer has members\n"), moved.stderr
+    (tmp_path / "enough").touch()
+    assert [launched.wait() for launched in (first, *others)] == [0, 0, 0]

@@ -1,17 +1,15 @@
 """`holdfast chaos`: inject a fault into a live run, on purpose."""
 
-import asyncio
 import secrets
 from typing import get_args
 
 import click
 
 from holdfast.cli.flags import FiniteRange
-from holdfast.cli.going import endpoint_of
+from holdfast.cli.going import answer_of
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError
-from holdfast.run.dial import asked
 from holdfast.run.wire import FaultKind, Strike
 
 FOR_S, FOR_S_MAX = 3.0, 86_400.0
@@ -34,13 +32,14 @@ FOR_S, FOR_S_MAX = 3.0, 86_400.0
 def command(run: str, fault: FaultKind, target: str, for_s: float, seed: int | None, as_json: bool) -> None:
     """Strike RUN, which is live on this machine: kill a member, lose a node, or pause a member.
 
-    TARGET is a member (n0.1) or a node (n0); without one, a member is chosen at random.
+    TARGET is a member (n0.1) or a node (n0); without one, a member is chosen at random. To lose
+    a node, name the node.
     """
     seed = secrets.randbits(32) if seed is None else seed
     strike = Strike(fault=fault, target=target, seed=seed, for_s=for_s)
-    answer = asyncio.run(asked(endpoint_of(run), run, strike))
+    answer = answer_of(run, strike)
     if not answer.ok:
-        raise HoldfastError(f"Nothing was struck: {answer.sentence}.")
+        raise HoldfastError(f"Nothing was struck: {answer.sentence}.", hint=answer.hint)
     if as_json:
         print_json(answer)
     else:

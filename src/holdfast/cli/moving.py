@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from holdfast.cli.flags import FiniteRange
-from holdfast.cli.going import located_here
+from holdfast.cli.going import asker_of
 from holdfast.cli.record import open_record
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError, InputError, complaint
-from holdfast.run.dial import asked
 from holdfast.run.wire import Answer, Move
 
 ASK_INTERVAL_S = 0.2
@@ -42,6 +41,8 @@ def moved(run: str, move: Move, again: Move, *, wait_s: float, as_json: bool) ->
         click.echo(error.told, err=True)
         return EXIT_NOT_DONE
     if answer.is_mistake:
+        if answer.hint:
+            raise InputError(f"{answer.sentence}.", hint=answer.hint)
         raise InputError(f"The run {run!r} has {answer.sentence}.", hint="Name one of them.")
     if as_json:
         print_json(answer)
@@ -65,10 +66,10 @@ def _hint(run: str, answer: Answer) -> str:
 
 
 async def _asked(run: str, move: Move, again: Move, wait_s: float) -> Answer:
-    endpoint = await located_here(run)
+    asker = await asker_of(run)
     due_s = asyncio.get_running_loop().time() + wait_s
-    answer = await asked(endpoint, run, move)
+    answer = await asker.ask(move)
     while answer.ok and not answer.is_done and asyncio.get_running_loop().time() < due_s:
         await asyncio.sleep(ASK_INTERVAL_S)
-        answer = await asked(endpoint, run, again)
+        answer = await asker.ask(again)
     return answer

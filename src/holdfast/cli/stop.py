@@ -1,12 +1,9 @@
 """`holdfast stop`: end a live run of this machine."""
 
-import asyncio
-
 import click
 
-from holdfast.cli.going import endpoint_of
+from holdfast.cli.going import answer_of
 from holdfast.cli.terminal import printable
-from holdfast.run.dial import asked
 from holdfast.run.wire import Stop, fresh_asker
 
 
@@ -18,5 +15,5 @@ def command(run: str) -> None:
     Members have the time of --shutdown-timeout to leave; a second `holdfast stop` does not wait for them.
     """
     wish = Stop(reason="SIGTERM", asker=fresh_asker())
-    answer = asyncio.run(asked(endpoint_of(run), run, wish))
+    answer = answer_of(run, wish)
     click.echo(printable(answer.sentence))

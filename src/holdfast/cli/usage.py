@@ -14,11 +14,13 @@ PLAIN_BOUND_MIN, PLAIN_BOUND_MAX = 1e-4, 1e9
 
 def sentence(error: click.UsageError) -> str:
     match error:
+        case click.MissingParameter(param=click.Parameter(type=click.Choice(choices=choices)) as parameter):
+            # click writes the choices below each other, and a complaint is one line.
+            return f"Missing {parameter.param_type_name} '{_name(parameter)}': one of {', '.join(choices)}."
         case click.MissingParameter() | click.BadParameter(param=None):
             return error.format_message()
         case click.BadParameter(param=click.Parameter() as parameter, message=message):
-            is_argument = isinstance(parameter, click.Argument)
-            name = parameter.human_readable_name if is_argument else max(parameter.opts, key=len)
+            name = _name(parameter)
             found = _GIVEN.fullmatch(message)
             if found is None:
                 return f"{name}: {message}"
@@ -29,6 +31,11 @@ def sentence(error: click.UsageError) -> str:
             plain = given[1:-1] if _PLAIN.fullmatch(given) else given.removesuffix(".0")
             return f"{name} {plain} is not a {'finite ' if 'finite' in rest else ''}{expected}."
     return error.format_message()
+
+
+def _name(parameter: click.Parameter) -> str:
+    is_argument = isinstance(parameter, click.Argument)
+    return parameter.human_readable_name if is_argument else max(parameter.opts, key=len)
 
 
 def _number(kind: object) -> str:

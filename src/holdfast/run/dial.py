@@ -260,10 +260,25 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 ANSWER_WAIT_S = 10.0
 
 
-async def asked(endpoint: Endpoint, run: str, message: Strike | Move | Stop) -> Answer:
+class Unanswered(HoldfastError):
+    """The connection ended before the answer came: the coordinator was lost, or the run is over."""
+
+
+async def asked(
+    endpoint: Endpoint,
+    run: str,
+    message: Strike | Move | Stop,
+    *,
+    wait_s: float = handshake.HANDSHAKE_WAIT_S,
+) -> Answer:
     """The coordinator's answer to the operator. Raise `HoldfastError` if none comes."""
-    connection = await dial(endpoint.host, endpoint.port, endpoint.token, role="operator")
+    connection = await dial(endpoint.host, endpoint.port, endpoint.token, role="operator", wait_s=wait_s)
     try:
+        if connection.run != run:
+            raise handshake.Stranger(
+                f"The coordinator at {endpoint.host}:{endpoint.port} serves the run {connection.run!r}, "
+                f"not {run!r}."
+            )
         connection.send(message)
         async with asyncio.timeout(ANSWER_WAIT_S):
             answer = await connection.receive()
@@ -275,5 +290,5 @@ async def asked(endpoint: Endpoint, run: str, message: Strike | Move | Stop) -> 
     finally:
         await connection.close()
     if not isinstance(answer, Answer):
-        raise HoldfastError(f"The run {run!r} ended before it could answer.")
+        raise Unanswered(f"The run {run!r} ended before it could answer.")
     return answer

@@ -457,7 +457,7 @@ def _printer(*, prints: bool) -> Iterator[Keep]:
     if not prints:
         yield lambda line: None
         return
-    printer = Printer(lambda: None)  # nobody may read stderr, and the coordinator must not wait for that
+    printer = Printer(lambda: None)  # stderr may have no reader, and the coordinator must not wait for one
     try:
         yield partial(printer.put, STREAMS["stderr"])
     finally:

@@ -195,6 +195,7 @@ async def _hold_heard(
                 await hub.process.wait()
     if over is None:
         voice.say(f"the coordinator at {site} is gone")
+        voice.say(_way_on(run, viewer))
         return EXIT_FAILED
     keep_line(order.home, run, ())
     voice.tell_end(run, over)
@@ -415,6 +416,7 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
         with _signals(order.signals, leave):
             codes = await asyncio.gather(*(node.keep() for node in nodes))
         is_over = not received and EXIT_DISCONNECTED not in codes
+        is_lost = not viewer.is_connected  # otherwise only this node was given up
     finally:
         await heir.finish(END_WAIT_S if is_over else 0.0)
         for chore in chores:
@@ -424,6 +426,8 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
         return 128 + received[0]
     if EXIT_DISCONNECTED in codes:
         voice.say(f"the coordinator at {site} is gone")
+        if is_lost:
+            voice.say(_way_on(run, viewer))
     return max(EXIT_FAILED if code < 0 or code == EXIT_DISCONNECTED else code for code in codes)
 
 
@@ -459,6 +463,16 @@ async def _away_s() -> float:
 
 
 # ---- in both cases ---------------------------------------------------------------------------------------
+
+
+def _way_on(run: str, viewer: Viewer) -> str:
+    """What to do after the run has lost its coordinator."""
+    again = (
+        f"start it again as before, with `--run {run}`: it goes on from its newest checkpoint, if it has one"
+    )
+    if viewer.may_be_elsewhere:
+        return f"another machine may coordinate the run {run} by now; if none does, {again}"
+    return f"the run {run} is over; {again}"
 
 
 def _listed(directories: Sequence[Path]) -> str:

@@ -549,6 +549,10 @@ def _strike(state: RunState, strike: Strike) -> Answer:
         struck = [member for member in living if member.name == strike.target]
     if not struck:
         return Answer(ok=False, sentence=f"the run has {replacing.unknown(state, strike.target)}")
+    if strike.fault == "node" and strike.target == struck[0].name:
+        node = struck[0].node
+        sentence = f"{strike.target} is a member; its node is {node}"
+        return Answer(ok=False, sentence=sentence, hint=f"To strike the whole node, name {node}.")
     for member in struck:
         member.struck_ns = state.now_ns
     match strike.fault:

@@ -54,14 +54,19 @@ def _migrate(state: RunState, message: Migrate) -> Answer:
     if message.asks_only:
         return Answer(ok=False, sentence=state.replacing.kept.get(name, f"{name} was lost meanwhile"))
     member = state.roster.living(name)
-    if message.to and member is not None and message.to != member.node:
-        sentence = f"every place on {message.to} is taken"
-        return Answer(ok=False, sentence=sentence, hint="A whole node can be migrated to a spare one.")
+    if message.to and member is not None:
+        hint = f"Leave out --to, or migrate its node: `holdfast migrate {state.policy.run} {member.node}`."
+        sentence = f"--to is for nodes: the member {name} stays on {member.node}"
+        return Answer(ok=False, sentence=sentence, hint=hint, is_mistake=True)
     return begin(state, name)
 
 
 def _migrate_node(state: RunState, node: Node, message: Migrate) -> Answer:
     """Drain the node, if a spare node can take its place."""
+    if message.to == node.name:
+        hint = "Name a spare node, or leave out --to."
+        sentence = f"{node.name} cannot take its own place"
+        return Answer(ok=False, sentence=sentence, hint=hint, is_mistake=True)
     spares = [other.name for other in state.roster.nodes.values() if other.is_spare and not other.is_drained]
     if not message.asks_only and not node.is_drained:
         if not spares:

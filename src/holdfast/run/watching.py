@@ -80,6 +80,7 @@ class Viewer:
                     self._heard(message)
                 self._line = self._connection.line
                 await self._connection.close()
+                self._connection = None
         except (Unreachable, Stranger, Rejected):
             pass  # there is no coordinator any more
         finally:
@@ -119,6 +120,16 @@ class Viewer:
             case wire.RunClosed():
                 if not self._over.done():
                     self._over.set_result(message)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has a coordinator at present."""
+        return self._connection is not None
+
+    @property
+    def may_be_elsewhere(self) -> bool:
+        """Whether the run may go on although this viewer lost its coordinator: it had heirs."""
+        return bool(self._line)
 
     async def over(self) -> wire.RunClosed | None:
         """How the run ended; None if its coordinator is gone without a successor."""

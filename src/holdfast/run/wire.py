@@ -757,8 +757,8 @@ class AskStatus(Message, frozen=True, kw_only=True, tag=True):
 class Answer(Message, frozen=True, kw_only=True, tag=True):
     """The coordinator's answer to an operator: what was done, or why not (`ok` false).
 
-    is_done: False while the request is still being carried out. is_mistake: the named member or node does not
-    exist. hint: what to do about it, if known.
+    is_done: False while the request is still being carried out. is_mistake: the request cannot be meant, such
+    as one for a member that does not exist. hint: what to do about it, if known.
     """
 
     ok: bool

@@ -62,7 +62,7 @@ def command(given: _Flags) -> int:
     """Make the fault of SCENARIO in a live run, and judge the result by the record.
 
     `holdfast drill list --live` lists the scenarios. Exit code 0: everything that could be judged is right;
-    1: something is not; 2: the drill was refused, and nothing was struck.
+    1: something is not; 2: the drill was refused, and nothing was struck; 3: it was aborted, and not judged.
     """
     if given.abort:
         return _abort(given.run)
@@ -81,12 +81,13 @@ def command(given: _Flags) -> int:
 
 def _abort(run: str) -> int:
     from holdfast.drills.live.keeping import abort
+    from holdfast.drills.live.scenarios import title_of
 
     note = abort(home(), run)
     if note is None:
         click.echo(f"No drill of {printable(run)} is under way.", err=True)
     else:
-        click.echo(printable(f"{note.scenario} of {note.target} is over; all changes are undone."))
+        click.echo(printable(f"{title_of(note.scenario, note.target)} is over; all changes are undone."))
     return 0
 
 

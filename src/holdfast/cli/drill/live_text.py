@@ -4,14 +4,15 @@ from rich.console import Console
 
 from holdfast.cli.tables import figure, table, word
 from holdfast.drills.live.judging import LiveVerdict
-from holdfast.drills.live.scenarios import LIVE_SCENARIOS
+from holdfast.drills.live.scenarios import LIVE_SCENARIOS, title_of
 
 
 def show(verdict: LiveVerdict) -> None:
     console = Console(highlight=False, markup=False)
     right, judged = verdict.score
     console.print(
-        f"{verdict.scenario} of {verdict.target} in {verdict.run}: {right} of {judged} right", style="bold"
+        f"{title_of(verdict.scenario, verdict.target)} in {verdict.run}: {right} of {judged} right",
+        style="bold",
     )
     console.print(f"{verdict.hypothesis}\n")
     rows = ((f"{one.at_s:.1f} s", one.what) for one in verdict.timeline)

@@ -26,7 +26,8 @@ from holdfast.drills.live.monkey import (
     require_budget,
     upcoming,
 )
-from holdfast.drills.live.scenarios import live_scenario
+from holdfast.drills.live.playing import DrillAborted
+from holdfast.drills.live.scenarios import live_scenario, title_of
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import HoldfastError
 from holdfast.record.events import ActionTaken
@@ -120,6 +121,8 @@ def _go_on(given: _Flags, budget: MonkeyBudget, seed: int) -> None:
                 continue
             try:
                 _strike(given, budget, due)
+            except DrillAborted as error:
+                say(error.sentence)
             except HoldfastError as error:  # the run has ended, or the scenario does not fit it now
                 say(f"{due.scenario} is left out: {error.sentence}")
 
@@ -137,7 +140,7 @@ def _strike(given: _Flags, budget: MonkeyBudget, due: DueDrill) -> None:
     if given.as_json:
         click.echo(msgspec.json.encode(as_data(verdict)))
     else:
-        click.echo(printable(f"{verdict.scenario} of {verdict.target}: {right} of {judged} right"))
+        click.echo(printable(f"{title_of(verdict.scenario, verdict.target)}: {right} of {judged} right"))
 
 
 def _done_ns(store: Store, run: str) -> list[int]:

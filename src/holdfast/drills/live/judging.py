@@ -224,14 +224,18 @@ def _diagnosed(since: Sequence[events.AnyEvent]) -> list[tuple[int, str]]:
 def _is_cause_right(
     scenario: LiveScenario, strike: LiveStrike, since: Sequence[events.AnyEvent], noticed: int | None
 ) -> bool | None:
-    """No other member may be blamed, except for being slow: on a busy machine others are, too. None if only a
-    diagnosis could have named the cause, and there was none."""
+    """No other member may be blamed, except for being slow: on a busy machine others are, too. A fault of the
+    run as a whole, such as a lost checkpoint, does not count. None if only a diagnosis could have named the
+    cause, and there was none.
+    """
     if not scenario.signs and not _diagnosed(since):
         return None
     others = [
         one
         for one in since
-        if isinstance(one, events.FaultObserved) and one.subject not in strike.subjects and one.fault != SLOW
+        if isinstance(one, events.FaultObserved)
+        and one.subject not in ("", *strike.subjects)
+        and one.fault != SLOW
     ]
     return noticed is not None and not others
 
@@ -240,7 +244,7 @@ def _causes(since: Sequence[events.AnyEvent]) -> list[str]:
     found = []
     for one in since:
         match one:
-            case events.FaultObserved(subject=subject, fault=fault):
+            case events.FaultObserved(subject=subject, fault=fault) if subject:
                 found.append(f"{subject}: {fault}")
             case events.CheckpointFailed(reason=reason):
                 found.append(f"checkpoint: {wording.short(reason, 80)}")
@@ -387,7 +391,7 @@ def _told(event: events.AnyEvent, scenario: LiveScenario) -> tuple[int, str, Row
     at_ns = event.occurred_ns
     match event:
         case events.FaultObserved(subject=subject, fault=fault):
-            return _row(at_ns, f"noticed: {subject}, {fault}", "noticed")
+            return _row(at_ns, f"noticed: {', '.join(filter(None, (subject, fault)))}", "noticed")
         case events.IncidentDiagnosed(incident=name, state=state):
             return _row(at_ns, f"diagnosis: {name} {state}", "noticed")
         case events.ActionTaken(action=action, subject=subject) if action != DRILL:

@@ -1,7 +1,8 @@
 """How a drill's changes are undone, and the note of them that outlives the drill.
 
 The note is written before the fault is made. A separate process, the keeper, undoes everything when the time
-is up, even if the drill dies; `--abort` does it at once. Undoing something twice does no harm.
+is up, even if the drill dies; `--abort` does it at once, and leaves the note aside, which tells the drill.
+Undoing something twice does no harm.
 """
 
 import os
@@ -98,6 +99,11 @@ def note_path(home: Path, run: str) -> Path:
     return home / NOTES_DIRECTORY / f"{run}.json"
 
 
+def aborted_path(home: Path, run: str) -> Path:
+    """Where `--abort` leaves the note, for the drill that it ends."""
+    return note_path(home, run).with_suffix(".aborted")
+
+
 def read_note(path: Path) -> DrillNote | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=DrillNote)
@@ -144,18 +150,39 @@ def _is_ready(keeper: "subprocess.Popen[bytes]") -> bool:
 
 
 def abort(home: Path, run: str) -> DrillNote | None:
-    """Undo the changes of this run's drill at once. None if there is no drill."""
+    """Undo the changes of this run's drill at once, and tell the drill. None if there is no drill."""
     path = note_path(home, run)
     note = read_note(path)
     if note is None:
         return None
-    path.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):  # the keeper was quicker
+        path.replace(aborted_path(home, run))
+    _undo(note)
+    return note
+
+
+def is_aborted(home: Path, run: str, drill: str) -> bool:
+    """Whether `--abort` has ended this drill."""
+    note = read_note(aborted_path(home, run))
+    return note is not None and note.id == drill
+
+
+def end(home: Path, run: str, drill: str) -> None:
+    """Undo what is left of this drill at its end, also if it made its fault only after `--abort`. Another
+    drill's changes stay."""
+    for path in (note_path(home, run), aborted_path(home, run)):
+        note = read_note(path)
+        if note is not None and note.id == drill:
+            path.unlink(missing_ok=True)
+            _undo(note)
+
+
+def _undo(note: DrillNote) -> None:
     if note.keeper is not None:
         due_s = time.monotonic() + KEEPER_WAIT_S
         while note.keeper.is_there and not is_zombie(note.keeper.pid) and time.monotonic() < due_s:
             time.sleep(POLL_S)
     put_back(note)
-    return note
 
 
 def put_back(note: DrillNote) -> None:

@@ -1,9 +1,10 @@
 """A drill from its hypothesis to its verdict: strike, wait for the record, undo, judge."""
 
 import re
+import secrets
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -20,8 +21,8 @@ from holdfast.drills.live.judging import (
     judged,
     recovered_ns,
 )
-from holdfast.drills.live.keeping import abort
-from holdfast.drills.live.scenarios import LiveScenario, live_scenario
+from holdfast.drills.live.keeping import end, is_aborted
+from holdfast.drills.live.scenarios import LiveScenario, live_scenario, title_of
 from holdfast.drills.live.scene import LiveScene, seen
 from holdfast.drills.live.striking import (
     LiveStrike,
@@ -40,7 +41,7 @@ from holdfast.record.recorder import Recorder
 from holdfast.record.store import Selection, Store
 from holdfast.run.endpoint import Endpoint, find_endpoint, run_directory
 from holdfast.run.lines import LINES_FILE, LinesReader
-from holdfast.wording.units import MINUTE_NS
+from holdfast.wording.units import MINUTE_NS, SECOND_NS
 
 POLL_S = 0.25
 LATELY_NS = 10 * MINUTE_NS
@@ -61,6 +62,12 @@ class DrillSetting(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_gpu_hour: float
     wait_s: float
     end_s: float
+
+
+class DrillAborted(HoldfastError):
+    """`--abort` ended the drill before it could be judged."""
+
+    exit_code = 3
 
 
 class LivePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,8 +116,9 @@ class LiveDrill:
         return {name: why for name, why in found.items() if why}
 
     def played(self, plan: LivePlan, *, reference: str = "", say: Callable[[str], None]) -> LiveVerdict:
-        """Strike, wait for the recovery, and judge."""
+        """Strike, wait for the recovery, and judge. Raises `DrillAborted` if it is aborted meanwhile."""
         order = StrikeOrder(
+            id=secrets.token_hex(8),
             home=self._setting.home,
             scenario=plan.scenario,
             scene=plan.scene,
@@ -123,19 +131,19 @@ class LiveDrill:
         try:
             self._recorded(plan)
             strike = _struck(order)
-            say(f"{_whom(plan)} is struck; {_until(plan)}.")
+            say(f"{_whom(plan)} struck; {_until(plan)}.")
             for number in range(2, plan.scenario.rounds + 1):
-                self._await_back(plan, strike)
+                self._await_back(order, strike)
                 again = _struck(order)
                 say(f"{plan.target} was back, and is struck again: {number} of {plan.scenario.rounds}.")
                 strike = msgspec.structs.replace(
                     again, at_ns=strike.at_ns, again_ns=(*strike.again_ns, again.at_ns)
                 )
-            self._await_recovery(plan, strike)
-            digest = self._await_digest(lines) if reference else ""
+            self._await_recovery(order, strike)
+            digest = self._await_digest(order, strike, lines) if reference else ""
         finally:
             lines.close()
-            abort(self._setting.home, self._run)
+            end(self._setting.home, self._run, order.id)
         return judged(self._gathered(plan, strike, digest, reference))
 
     # -- the record ------------------------------------------------------------------------------------
@@ -180,33 +188,43 @@ class LiveDrill:
 
     # -- waiting ---------------------------------------------------------------------------------------
 
-    def _await_recovery(self, plan: LivePlan, strike: LiveStrike) -> None:
-        due_s = time.monotonic() + self._setting.wait_s + plan.for_s
-        while time.monotonic() < due_s:
-            since = self._since(strike)
-            if recovered_ns(plan.scenario, strike, plan.scene, since) is not None or _is_over(since):
+    def _looks(self, order: StrikeOrder, strike: LiveStrike, wait_s: float) -> Iterator[None]:
+        """The moments to look at the run, until the wait is over or the drill is aborted."""
+        due_s = time.monotonic() + wait_s
+        while True:
+            if is_aborted(order.home, self._run, order.id):
+                lasted_s = (SystemClock().now_ns() - strike.at_ns) / SECOND_NS
+                raise DrillAborted(
+                    f"{title_of(order.scenario.name, order.target)} was aborted after "
+                    f"{wording.lasting(lasted_s)}; it is not judged.",
+                    hint="All changes are undone, and the run goes on.",
+                )
+            if time.monotonic() >= due_s:
                 return
+            yield
             time.sleep(POLL_S)
 
-    def _await_back(self, plan: LivePlan, strike: LiveStrike) -> None:
+    def _await_recovery(self, order: StrikeOrder, strike: LiveStrike) -> None:
+        for _ in self._looks(order, strike, self._setting.wait_s + order.for_s):
+            since = self._since(strike)
+            if recovered_ns(order.scenario, strike, order.scene, since) is not None or _is_over(since):
+                return
+
+    def _await_back(self, order: StrikeOrder, strike: LiveStrike) -> None:
         """Wait until the node has its members again; then it is struck once more."""
-        due_s = time.monotonic() + BACK_S_MAX
-        while time.monotonic() < due_s:
+        for _ in self._looks(order, strike, BACK_S_MAX):
             opened = [one for one in self._since(strike) if isinstance(one, events.GenerationOpened)]
             lost = [one for one in self._since(strike) if isinstance(one, events.MemberLost)]
-            is_full = opened and len(opened[-1].members) >= len(plan.scene.members)
+            is_full = opened and len(opened[-1].members) >= len(order.scene.members)
             if is_full and lost and opened[-1].occurred_ns > lost[-1].occurred_ns:
                 return
-            time.sleep(POLL_S)
 
-    def _await_digest(self, lines: LinesReader) -> str:
+    def _await_digest(self, order: StrikeOrder, strike: LiveStrike, lines: LinesReader) -> str:
         """The run's final digest; empty if the run does not end in time."""
-        due_s = time.monotonic() + self._setting.end_s
-        while time.monotonic() < due_s:
+        for _ in self._looks(order, strike, self._setting.end_s):
             for line in lines.new():
                 if found := _DIGEST.search(line.data):
                     return found[1].decode()
-            time.sleep(POLL_S)
         return ""
 
 
@@ -215,8 +233,9 @@ def _struck(order: StrikeOrder) -> LiveStrike:
         return struck(order)
     except (OSError, subprocess.SubprocessError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
+        title = title_of(order.scenario.name, order.target)
         raise HoldfastError(
-            f"{order.scenario.name} of {order.target} could not be made: {why}. Everything is put back.",
+            f"{title} could not be made: {why}. Everything is put back.",
             hint="The run goes on. Try again, or another scenario.",
         ) from None
 
@@ -226,15 +245,16 @@ def _is_over(since: Sequence[events.AnyEvent]) -> bool:
 
 
 def _whom(plan: LivePlan) -> str:
+    """The subject and its verb."""
     match plan.scenario.reach:
         case "member" | "node":
-            return plan.target
+            return f"{plan.target} is"
         case "coordinator":
-            return "The coordinator"
+            return "The coordinator is"
         case "coordinator-and-member":
-            return f"The coordinator and {plan.target}"
+            return f"The coordinator and {plan.target} are"
         case "storage":
-            return "The checkpoints' storage"
+            return "The checkpoints' storage is"
     assert_never(plan.scenario.reach)
 
 

@@ -207,6 +207,11 @@ LIVE_SCENARIOS: dict[str, LiveScenario] = {
 }
 
 
+def title_of(scenario: str, target: str) -> str:
+    """`half-speed of n0.1`; the scenario alone if it has no target of its own."""
+    return scenario if target in ("coordinator", "storage") else f"{scenario} of {target}"
+
+
 def live_scenario(name: str) -> LiveScenario:
     if name not in LIVE_SCENARIOS:
         names = ", ".join(LIVE_SCENARIOS)

@@ -56,8 +56,9 @@ _BLKIO_LINE = re.compile(r"^\d+:(?:[^:]*,)?blkio(?:,[^:]*)?:(.*)$", re.MULTILINE
 
 
 class StrikeOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """endpoint: read anew each time, because a successor may have taken over."""
+    """id: of the drill. endpoint: read anew each time, because a successor may have taken over."""
 
+    id: str
     home: Path
     scenario: LiveScenario
     scene: LiveScene
@@ -240,7 +241,7 @@ def _here(order: StrikeOrder, member: LiveMember) -> LiveMember:
 def _keep(order: StrikeOrder, put_back: tuple[PutBack, ...], *, slowed: bool = False) -> DrillNote:
     first = put_back[0]
     note = DrillNote(
-        id=secrets.token_hex(8),
+        id=order.id,
         run=order.scene.run,
         scenario=order.scenario.name,
         target=order.target,
