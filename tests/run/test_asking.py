@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from desks import TOKEN, OpenDesk
 from waiting import WAIT_S, free_port
 
 from holdfast.record.errors import HoldfastError
@@ -13,22 +14,18 @@ from holdfast.run import wire
 from holdfast.run.asking import Asker
 from holdfast.run.dial import Unanswered
 from holdfast.run.endpoint import Endpoint, keep_line, run_directory
-from holdfast.run.handshake import Host, Unreachable
+from holdfast.run.handshake import Unreachable
 from holdfast.run.locating import located
 from holdfast.run.serving import ClientConnection
-from holdfast.run.tls import Identity
 
-TOKEN = "0123456789abcdef"
 DRAIN = wire.Drain(node="n0")
 STRIKE = wire.Strike(fault="kill", seed=1, for_s=1.0)
 
 Deed = Literal["not chosen", "dies", "answers"]
 
 
-class _Coordinator:
+class _Coordinator(OpenDesk):
     """What listens at one place does one deed for each connection, and the last one from then on."""
-
-    identity: Identity | None = None
 
     def __init__(self, *deeds: Deed) -> None:
         self.deeds = list(deeds)
@@ -37,25 +34,11 @@ class _Coordinator:
     def _deed(self) -> Deed:
         return self.deeds.pop(0) if len(self.deeds) > 1 else self.deeds[0]
 
-    def opened(self, connection: ClientConnection) -> None:
-        pass
-
-    def handshake(self, endpoint: str) -> Host:
-        return Host(TOKEN, endpoint=endpoint, certificate=b"")
-
     def refusal(self, proof: wire.Proof) -> wire.Refused | None:
         if self.deeds[0] == "not chosen":
             self._deed()
             return wire.Refused(sentence="The coordinator is not chosen yet.", is_elsewhere=True)
         return None
-
-    def accepted(
-        self, connection: ClientConnection, received: int | None
-    ) -> tuple[wire.Accepted, list[bytes]]:
-        return wire.Accepted(run="r", term=1), []
-
-    def closed(self, connection: ClientConnection) -> None:
-        pass
 
     def heard(self, connection: ClientConnection, message: wire.AnyMessage) -> None:
         self.heard_of.append(message)

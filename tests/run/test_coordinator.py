@@ -463,12 +463,19 @@ def led(hub: Coordinator, place: tuple[str, int]) -> tuple[Following, Callable[[
     return heirs, agree
 
 
+@asynccontextmanager
+async def listening_led(directory: Path) -> AsyncIterator[tuple[Site, Following, Callable[[], None]]]:
+    """Like `listening`, with a coordinator that is `led` and has its first quorum."""
+    async with listening(directory, slots=1) as site:
+        heirs, agree = led(site.coordinator, site.coordinator.endpoint)
+        agree()
+        yield site, heirs, agree
+
+
 def test_nothing_is_recorded_before_a_quorum_has_it(tmp_path: Path) -> None:
     async def whole() -> None:
-        async with listening(tmp_path, slots=1) as site:
+        async with listening_led(tmp_path) as (site, _, agree):
             hub = site.coordinator
-            _, agree = led(hub, hub.endpoint)
-            agree()
             agent = await site.dial("agent", "n0")
             agent.send(AgentJoined(node="n0", slots=1, address="127.0.0.1", port=29500))
             await until(lambda: bool(hub.estate.nodes))
@@ -488,10 +495,8 @@ def test_nothing_is_recorded_before_a_quorum_has_it(tmp_path: Path) -> None:
 
 def test_a_successor_records_what_was_left_and_then_ends_the_run(tmp_path: Path) -> None:
     async def whole() -> None:
-        async with listening(tmp_path, slots=1) as site:
+        async with listening_led(tmp_path) as (site, _, agree):
             hub = site.coordinator
-            _, agree = led(hub, hub.endpoint)
-            agree()
             hub.stop("SIGTERM")  # its end is on hold
             left = [one.event.id for one in hub.estate.unwritten]
             assert len(left) > 1
@@ -519,10 +524,8 @@ def test_what_waits_for_a_quorum_does_not_reach_another_client_of_the_same_name(
     joined = AgentJoined(node="n0", slots=1, address="127.0.0.1", port=29500)
 
     async def whole() -> None:
-        async with listening(tmp_path, slots=1) as site:
+        async with listening_led(tmp_path) as (site, heirs, agree):
             hub = site.coordinator
-            heirs, agree = led(hub, hub.endpoint)
-            agree()
             first = await site.dial("agent", "n0")
             session = hub.estate.sessions["agent", "n0"].number
             first.send(joined)

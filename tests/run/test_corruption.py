@@ -107,7 +107,7 @@ def test_odd_losses_are_named_but_not_without_end(cluster: MakeCluster) -> None:
     ]
     assert sum(map(len, said)) == ODD_SAID_MAX == len(made.recorded(LaneExamined))
     assert not made.recorded(MemberLost)
-    assert not made.recorded(FaultObserved)  # it is no fault of the cluster
+    assert not made.recorded(FaultObserved)  # the cluster is not at fault
 
 
 def test_two_that_disagree_are_named_once(cluster: MakeCluster) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from desks import TOKEN, OpenDesk
 from waiting import WAIT_S, free_port
 
 from holdfast.run import wire
@@ -18,17 +19,13 @@ from holdfast.run.dial import dial
 from holdfast.run.distant import DistantHeir, HeirOrder
 from holdfast.run.estate import Estate
 from holdfast.run.following import Following
-from holdfast.run.handshake import Host
 from holdfast.run.heirs import MachineHeir
 from holdfast.run.link import Link
 from holdfast.run.serving import ClientConnection, Desk
 from holdfast.run.site import Site
 from holdfast.run.state import RunPolicy
 from holdfast.run.succession import HUSH_S, Candidacy, Electorate, MachinePlace, Mandate, Reign, Stand, Vote
-from holdfast.run.tls import Identity
 from holdfast.run.watching import Viewer
-
-TOKEN = "0123456789abcdef"
 
 
 def _order(port: int, home: Path, memory: int = 0) -> HeirOrder:
@@ -110,27 +107,11 @@ def test_a_coordinator_asks_for_a_term_until_enough_have_voted(tmp_path: Path) -
     asyncio.run(ask())
 
 
-class _HeirDesk:
+class _HeirDesk(OpenDesk):
     """A coordinator's desk, for heirs only."""
-
-    identity: Identity | None = None
 
     def __init__(self, following: Following) -> None:
         self._following = following
-
-    def opened(self, connection: ClientConnection) -> None:
-        pass
-
-    def handshake(self, endpoint: str) -> Host:
-        return Host(TOKEN, endpoint=endpoint, certificate=b"")
-
-    def refusal(self, proof: wire.Proof) -> wire.Refused | None:
-        return None
-
-    def accepted(
-        self, connection: ClientConnection, received: int | None
-    ) -> tuple[wire.Accepted, list[bytes]]:
-        return wire.Accepted(run="r", term=1), []
 
     def closed(self, connection: ClientConnection) -> None:
         self._following.closed(connection)

@@ -65,11 +65,17 @@ def tell(made: "Cluster", move: Move) -> Answer:
     return made.answer
 
 
+def leaving(cluster: "MakeCluster", name: str, *, nodes: int = 1, slots: int = 2) -> "Cluster":
+    """A cluster that has just announced the generation without this member or node."""
+    made = up(cluster, nodes=nodes, slots=slots, steps=10**6)
+    ask(made, name)
+    made.run(lambda: made.state.generations.number == 2)
+    return made
+
+
 def announced(cluster: "MakeCluster", member: str, *, nodes: int = 1) -> "Cluster":
     """A cluster in which the generation without the member is announced and the one before still steps."""
-    made = up(cluster, nodes=nodes, slots=2, steps=10**6)
-    ask(made, member)
-    made.run(lambda: made.state.generations.number == 2)
+    made = leaving(cluster, member, nodes=nodes)
     made.deliver_all("worker")
     made.deliver_all("agent")
     assert made.state.generations.announced is not None
@@ -290,9 +296,7 @@ def test_a_loss_meanwhile_costs_no_state(cluster: "MakeCluster", who: str, when:
 
 def test_a_collective_that_breaks_meanwhile_puts_the_replacement_off(cluster: "MakeCluster") -> None:
     """The member that is to leave may have the step that the other one lacks."""
-    made = up(cluster, slots=2, steps=10**6)
-    ask(made, "n0.1")
-    made.run(lambda: made.state.generations.number == 2)
+    made = leaving(cluster, "n0.1")
     made.break_group("n0.0")
     made.run(lambda: not made.state.replacing.leaving)
     *before, (_, heir) = [one.members for one in made.generations]
@@ -304,9 +308,7 @@ def test_a_collective_that_breaks_meanwhile_puts_the_replacement_off(cluster: "M
 
 
 def test_a_drain_that_a_broken_collective_puts_off_is_done_afterwards(cluster: "MakeCluster") -> None:
-    made = up(cluster, nodes=2, slots=2, steps=10**6)
-    ask(made, "n1")
-    made.run(lambda: made.state.generations.number == 2)
+    made = leaving(cluster, "n1", nodes=2)
     made.break_group("n0.1")
     made.run(lambda: not made.state.replacing.leaving)
     assert [len(one.members) for one in made.generations] == [4, 2, 4, 2]
@@ -317,9 +319,7 @@ def test_what_broke_before_a_boundary_does_not_concern_the_generation_that_forme
     cluster: "MakeCluster",
 ) -> None:
     """The member that leaves missed the end of the step, which the other has."""
-    made = up(cluster, nodes=2, slots=1, steps=10**6)
-    ask(made, "n1")
-    made.run(lambda: made.state.generations.number == 2)
+    made = leaving(cluster, "n1", nodes=2, slots=1)
     made.tell(FromMember("n1.0", Broken(member="n1.0", generation=1, reason="reset", operation="exchange")))
     made.until_step(made.state.progress.step + 5)
     assert [one.members for one in made.generations] == [("n0.0", "n1.0"), ("n0.0",)]
@@ -329,9 +329,7 @@ def test_what_broke_before_a_boundary_does_not_concern_the_generation_that_forme
 def test_what_broke_before_a_boundary_does_not_hide_that_the_next_generation_breaks(
     cluster: "MakeCluster",
 ) -> None:
-    made = up(cluster, nodes=2, slots=1, steps=10**6)
-    ask(made, "n1")
-    made.run(lambda: made.state.generations.number == 2)
+    made = leaving(cluster, "n1", nodes=2, slots=1)
     for member, number in (("n1.0", 1), ("n0.0", 2)):
         broken = Broken(member=member, generation=number, reason="reset", operation="exchange")
         made.tell(FromMember(member, broken))

@@ -34,7 +34,8 @@ ASKED_MAX = 64
 DECLARABLE: frozenset[HangKind] = frozenset({"loop", "busy", "idle", "unknown"})
 """Kinds of hang that may have been work after all."""
 AT_REST: frozenset[HangKind] = frozenset({"lock", "members", "idle"})
-"""Kinds that are no work and wait for none, such as data that a member reads for lanes that are new to it."""
+"""Kinds in which a member cannot be at work, nor waiting for data. In the first step of a generation it may
+have to read data for lanes that are new to it."""
 HINT = (
     "if this was real work, such as an evaluation, declare it: `with run.alone(...)` on one member, "
     "`with run.together(...)` on all; --hang-after sets how long a member may take"

@@ -235,7 +235,7 @@ class Seat:
         return self.rank == (0 if step > self.version_met else self._elder)
 
     def regroup(self) -> None:
-        """Continue in the newest generation that admits it. Raises `RunOver` if there is none."""
+        """Continue in the newest generation that admits this member. Raises `RunOver` if the run is over."""
         number = self.number
         while True:
             self._control.at(self.version + 1, "waiting")

@@ -150,7 +150,7 @@ def _is_ready(keeper: "subprocess.Popen[bytes]") -> bool:
 
 
 def abort(home: Path, run: str) -> DrillNote | None:
-    """Undo the changes of this run's drill at once, and tell the drill. None if there is no drill."""
+    """Undo the changes of this run's drill at once, and let the drill know. None if the run has no drill."""
     path = note_path(home, run)
     note = read_note(path)
     if note is None:
@@ -169,7 +169,8 @@ def is_aborted(home: Path, run: str, drill: str) -> bool:
 
 def end(home: Path, run: str, drill: str) -> None:
     """Undo what is left of this drill at its end, also if it made its fault only after `--abort`. Another
-    drill's changes stay."""
+    drill's changes stay.
+    """
     for path in (note_path(home, run), aborted_path(home, run)):
         note = read_note(path)
         if note is not None and note.id == drill:
