@@ -30,7 +30,7 @@ gpu_python = $(if $(DEPENDENCIES),PYTHONPATH=$(CURDIR)/src:$(abspath $(DEPENDENC
 # Ignore other pytest plugins that happen to be installed there.
 gpu_pytest = PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(gpu_python) -m pytest -p xdist -p no:cacheprovider \
   --confcutdir=tests/gpu --durations=15
-gpu_alone := tests/gpu/test_transport.py tests/gpu/test_profile.py
+gpu_alone := tests/gpu/test_transport.py tests/gpu/test_profile.py tests/gpu/test_check.py
 
 constraints := constraints.txt constraints-torch.txt
 # What torch needs beside its own libraries, and what builds Holdfast: hashed like everything else.

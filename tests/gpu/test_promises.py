@@ -45,7 +45,11 @@ def test_every_promise_is_kept_in_one_run(cluster: Cluster) -> None:
     assert disturbed.digest == alone.digest
     assert disturbed.losses.items() <= alone.losses.items()
     assert re.search(r"generation \d+: n\d\.\S+ takes the place of n\d\.", said), said  # replaced
-    assert re.search(r"generation \d+: without n3\.0\b.*; step 35 goes on with 3 members", said), (
+    # Who has rank 3 by then depends on who came back first.
+    shrunk = re.search(
+        r"generation \d+: without (n\d)\.\S+ \(node lost\); step 35 goes on with 3 members", said
+    )
+    assert shrunk, said
+    assert re.search(rf"generation \d+: with {shrunk[1]}\.\S+; step \d+ goes on with 4 members", said), (
         said
-    )  # shrunk
-    assert re.search(r"generation \d+: with n3\.\S+; step \d+ goes on with 4 members", said), said  # grown
+    )  # grown
