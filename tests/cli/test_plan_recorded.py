@@ -67,6 +67,6 @@ def test_where_failures_overlap_the_run_is_down_once(told: Report) -> None:
     assert found.repair_s_mean == pytest.approx(21)
 
 
-def test_a_stall_is_that_of_one_checkpoint(told: Report) -> None:
-    assert stall_s(told) == pytest.approx(2)
+def test_a_stall_is_that_of_a_checkpoint_that_tells_its_stall(told: Report) -> None:
+    assert stall_s(told) == pytest.approx(4)
     assert stall_s(msgspec.structs.replace(told, gpus=0)) is None

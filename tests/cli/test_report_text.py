@@ -123,6 +123,21 @@ def test_what_checkpoints_cost_and_which_was_proven(shown: Shown) -> None:
     assert "none was ever" not in said
 
 
+def test_a_cost_of_checkpoints_that_is_not_known_is_not_said(shown: Shown) -> None:
+    ledger = Ledger()
+    ledger.add(
+        [
+            RunStarted(id="a-1", occurred_ns=NOON_NS, run="r", gpus=1),
+            StepCommitted(id="a-2", occurred_ns=NOON_NS + 9 * 10**9, run="r", step=1),
+            CheckpointSaved(
+                id="a-3", occurred_ns=NOON_NS + 9 * 10**9, run="r", step=1, written_bytes=4_000_000
+            ),
+        ]
+    )
+    said = " ".join(" ".join(shown(report("r", ledger.fold))).split())
+    assert "Checkpoints 4.0 MB new each; 0 steps since the last; none was ever proven" in said
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [

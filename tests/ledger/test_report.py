@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.ledger.failures import stall_s
 from holdfast.ledger.report import CheckpointCosts, Report
 from holdfast.record.events import (
     CheckpointLoaded,
@@ -138,6 +139,18 @@ def test_what_checkpoints_cost_and_which_was_proven(story: Any) -> None:
     )
     assert (saved.restore_s_mean, saved.since_steps) == (3.0, 10)
     assert (saved.proven_step, saved.refuted_step) == (20, 10)
+
+
+def test_a_cost_that_a_checkpoint_does_not_record_is_not_zero(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    for step in (1, 2, 3):
+        cost = {"size_bytes": 10**10, "stall_ns": 2 * S} if step == 2 else {}
+        story.steps(step, step, 5).wait(2).tell(CheckpointSaved, step=step, write_ns=3 * S, **cost)
+    told = story.steps(4, 4, 5).report()
+    assert told.saved.costs == CheckpointCosts(
+        saves=3, size_bytes=10**10, written_bytes=None, stall_s=2.0, write_s=3.0, exposed_s_max=None
+    )
+    assert stall_s(told) == 2.0
 
 
 def test_the_price_is_the_mean_over_what_it_holds_for(story: Any) -> None:

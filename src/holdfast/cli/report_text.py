@@ -11,7 +11,7 @@ from holdfast.cli.tables import GAP_CHARS, figure, table, word
 from holdfast.cli.terminal import printable
 from holdfast.ledger.categories import Category
 from holdfast.ledger.opinions import SLOWER_RATIO_MIN
-from holdfast.ledger.report import CheckpointReach, IncidentReport, Report, StepReference
+from holdfast.ledger.report import CheckpointCosts, CheckpointReach, IncidentReport, Report, StepReference
 
 INCIDENTS_SHOWN_MAX = 8
 BAR_CELLS_MAX = 100
@@ -200,13 +200,7 @@ def _counts(told: Report) -> str:
 
 def _checkpoints(saved: CheckpointReach) -> str:
     """The cost and the value of checkpoints; empty if neither was recorded."""
-    costs, said = saved.costs, []
-    if costs is not None:
-        said.append(
-            f"{_size(costs.size_bytes)} each, {_size(costs.written_bytes)} of it new; training waited "
-            f"{_seconds(costs.stall_s)}, durable {_seconds(costs.write_s)} later; at most "
-            f"{_seconds(costs.exposed_s_max)} of work at stake"
-        )
+    said = [] if saved.costs is None else _checkpoint_costs(saved.costs)
     if saved.restore_s_mean is not None:
         said.append(f"a restore took {_seconds(saved.restore_s_mean)}")
     if said or saved.proven_ns is not None:
@@ -224,6 +218,18 @@ def _checkpoints(saved: CheckpointReach) -> str:
         trouble = f", and no newer one: {printable(copy.reason)}" if copy.reason else ""
         said.append(f"{newest} in {printable(copy.place)}{trouble}")
     return "; ".join(said)
+
+
+def _checkpoint_costs(costs: CheckpointCosts) -> list[str]:
+    """The recorded costs; what was not recorded is not said."""
+    new = "" if costs.written_bytes is None else f"{_size(costs.written_bytes)}"
+    size = "" if costs.size_bytes is None else f"{_size(costs.size_bytes)} each"
+    written = f"{new} of it new" if size and new else f"{new} new each" if new else ""
+    waited = "" if costs.stall_s is None else f"training waited {_seconds(costs.stall_s)}"
+    durable = "" if costs.write_s is None else f"durable {_seconds(costs.write_s)} later"
+    stake = "" if costs.exposed_s_max is None else f"at most {_seconds(costs.exposed_s_max)} of work at stake"
+    pairs = (", ".join(filter(None, pair)) for pair in ((size, written), (waited, durable), (stake,)))
+    return list(filter(None, pairs))
 
 
 def _seconds(seconds: float) -> str:

@@ -86,11 +86,29 @@ class LaunchAttempt(msgspec.Struct):
     begun_step: int = -1
 
 
+_COSTS = ("size_bytes", "written_bytes", "stall_ns", "write_ns")
+
+
+class Mean(msgspec.Struct, frozen=True):
+    """The mean of what was recorded. A quantity that an event leaves out is not known, so it is not a 0."""
+
+    total: int = 0
+    count: int = 0
+
+    def plus(self, found: int | None) -> "Mean":
+        return self if found is None else Mean(self.total + found, self.count + 1)
+
+    @property
+    def value(self) -> float | None:
+        return self.total / self.count if self.count else None
+
+
 class Saves(msgspec.Struct):
     """The checkpoints that saved new steps: first and last step, how many, and how far apart.
 
     A checkpoint of the last saved step or an earlier one does not count: it protects nothing new.
-    measured: how many have recorded costs, whose sums follow; loads, restore_ns: the same for loads.
+    measured: how many have any recorded cost; each cost is a mean over those that record it. stalls: how many
+    say how long training waited for them, if only by when they began. restore_ns: of loads.
     proven: step and moment of the last checkpoint that was verified by loading it and computing with it;
     refuted: of the last that failed this. copies: by place, the last step copied there, and why the next copy
     failed.
@@ -101,18 +119,18 @@ class Saves(msgspec.Struct):
     count: int = 0
     gap_steps_max: int = 0
     measured: int = 0
-    size_bytes: int = 0
-    written_bytes: int = 0
-    stall_ns: int = 0
-    write_ns: int = 0
-    exposed_ns_max: int = 0
-    loads: int = 0
-    restore_ns: int = 0
+    stalls: int = 0
+    size_bytes: Mean = Mean()
+    written_bytes: Mean = Mean()
+    stall_ns: Mean = Mean()
+    write_ns: Mean = Mean()
+    exposed_ns_max: int | None = None
+    restore_ns: Mean = Mean()
     proven: tuple[int, int] | None = None
     refuted: tuple[int, int] | None = None
     copies: dict[str, tuple[int | None, str]] = msgspec.field(default_factory=dict)
 
-    def add(self, step: int) -> None:
+    def add(self, step: int, *, tells_stall: bool) -> None:
         if self.last_step is None:
             self.first_step = step
         elif step <= self.last_step:
@@ -121,21 +139,20 @@ class Saves(msgspec.Struct):
             self.gap_steps_max = max(self.gap_steps_max, step - self.last_step)
         self.last_step = step
         self.count += 1
+        self.stalls += tells_stall
 
     def measure(self, event: CheckpointSaved) -> None:
-        """Add the checkpoint's cost if it was recorded."""
-        if event.write_ns is not None:
-            self.measured += 1
-            self.size_bytes += event.size_bytes or 0
-            self.written_bytes += event.written_bytes or 0
-            self.stall_ns += event.stall_ns or 0
-            self.write_ns += event.write_ns
-            self.exposed_ns_max = max(self.exposed_ns_max, event.exposed_ns or 0)
+        """Add the checkpoint's costs that were recorded."""
+        costs = {name: getattr(event, name) for name in _COSTS}
+        for name, cost in costs.items():
+            setattr(self, name, getattr(self, name).plus(cost))
+        if event.exposed_ns is not None:
+            self.exposed_ns_max = max(self.exposed_ns_max or 0, event.exposed_ns)
+        self.measured += any(cost is not None for cost in (*costs.values(), event.exposed_ns))
 
     def measure_load(self, event: CheckpointLoaded) -> None:
-        if event.restore_ns is not None and not event.is_snapshot:
-            self.loads += 1
-            self.restore_ns += event.restore_ns
+        if not event.is_snapshot:
+            self.restore_ns = self.restore_ns.plus(event.restore_ns)
 
     def verified(self, event: CheckpointVerified) -> None:
         found = event.step, event.occurred_ns

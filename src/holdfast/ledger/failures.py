@@ -49,11 +49,11 @@ def _down_ns(fatal: Sequence[IncidentReport], last_ns: int) -> int:
 
 
 def stall_s(told: Report) -> float | None:
-    """Mean wait for one checkpoint; None if no such wait is recorded."""
+    """Mean wait for a checkpoint, of those that say how long training waited; None if none does."""
     stalled_gpu_ns = told.partition[Category.CHECKPOINT_STALL.key]
-    if not stalled_gpu_ns or not told.counts.saves or not told.gpus:
+    if not stalled_gpu_ns or not told.saved.stalls or not told.gpus:
         return None
-    return stalled_gpu_ns / told.gpus / told.counts.saves / 1e9
+    return stalled_gpu_ns / told.gpus / told.saved.stalls / 1e9
 
 
 def write_s(store: Store, run: str) -> float | None:

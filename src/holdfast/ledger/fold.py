@@ -54,7 +54,7 @@ class Fold(Attempts):
         self._calm = False  # see `_is_calm`
         self._useful_step = _USEFUL_STEP  # the key of a useful step, without its bin
         self._reports_steps = False  # if so, a checkpoint says nothing new about progress
-        self._stall_step = 0  # the step of the checkpoint that training last waited for
+        self._stall_step = -1  # the step of the checkpoint that training last waited for
         self._writing = (-1, 0)  # the last background checkpoint: its step, and when it began
 
     def apply(self, event: AnyEvent) -> None:
@@ -302,12 +302,13 @@ class Fold(Attempts):
         self._is_bare = False
         self.counts.saves += 1
         self._count_bytes("checkpoints_saved", event.size_bytes)
-        self.saves.add(event.step)
+        begun_step, begun_ns = self._writing
+        tells_stall = event.stall_ns is not None or event.step in (begun_step, self._stall_step)
+        self.saves.add(event.step, tells_stall=tells_stall)
         self.saves.measure(event)
         now_ns = self.accounts.now_ns
         if event.stall_ns:
             self.accounts.stall(now_ns - event.stall_ns, now_ns)
-        begun_step, begun_ns = self._writing
         if event.step == begun_step:
             self._written_ns = begun_ns, now_ns
         if not self._reports_steps:

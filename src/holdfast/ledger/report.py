@@ -206,16 +206,17 @@ class CopyReach(msgspec.Struct, frozen=True, kw_only=True):
 class CheckpointReach(msgspec.Struct, frozen=True, kw_only=True):
     """How far checkpoints reach. since_steps: steps that the run has and no checkpoint does.
 
-    between_steps_mean, between_steps_max: between consecutive checkpoints that saved new steps.
-    costs: None if none were recorded. proven_step, proven_ns: the last checkpoint that was verified by
-    loading it and computing with it, and when; refuted_step, refuted_ns: the last that failed this. copies:
-    in further places.
+    between_steps_mean, between_steps_max: between consecutive checkpoints that saved new steps. stalls: how
+    many of them say how long training waited. costs: None if none were recorded. proven_step, proven_ns: the
+    last checkpoint that was verified by loading it and computing with it, and when; refuted_step, refuted_ns:
+    the last that failed this. copies: in further places.
     """
 
     last_step: int | None
     since_steps: int
     between_steps_mean: float | None
     between_steps_max: int | None
+    stalls: int = 0
     costs: "CheckpointCosts | None" = None
     restore_s_mean: float | None = None
     proven_step: int | None = None
@@ -226,16 +227,17 @@ class CheckpointReach(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean costs of the saves whose costs were recorded. written_bytes: without data already stored.
-    exposed_s_max: the most work that the loss of all members would have cost.
+    """Mean costs of saves, each over those that recorded it; None if none did. saves: how many recorded any.
+    written_bytes: without data already stored. exposed_s_max: the most work that the loss of all members
+    would have cost.
     """
 
     saves: int
-    size_bytes: int
-    written_bytes: int
-    stall_s: float
-    write_s: float
-    exposed_s_max: float
+    size_bytes: int | None
+    written_bytes: int | None
+    stall_s: float | None
+    write_s: float | None
+    exposed_s_max: float | None
 
 
 class Course(msgspec.Struct, frozen=True, kw_only=True):

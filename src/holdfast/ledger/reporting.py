@@ -242,8 +242,9 @@ class _Reader:
             since_steps=progress.kept() if last is None else max(0, (progress.position or 0) - last),
             between_steps_mean=((last or 0) - (saves.first_step or 0)) / gaps if gaps > 0 else None,
             between_steps_max=saves.gap_steps_max if gaps > 0 else None,
+            stalls=saves.stalls,
             costs=_costs(saves),
-            restore_s_mean=saves.restore_ns / saves.loads / 1e9 if saves.loads else None,
+            restore_s_mean=_seconds(saves.restore_ns.value),
             proven_step=saves.proven[0] if saves.proven else None,
             proven_ns=saves.proven[1] if saves.proven else None,
             refuted_step=saves.refuted[0] if saves.refuted else None,
@@ -553,17 +554,21 @@ def _chip(declared: Declared) -> Chip | None:
 
 
 def _costs(saves: Saves) -> CheckpointCosts | None:
-    count = saves.measured
-    if not count:
+    if not saves.measured:
         return None
+    size_bytes, written_bytes = saves.size_bytes.value, saves.written_bytes.value
     return CheckpointCosts(
-        saves=count,
-        size_bytes=round(saves.size_bytes / count),
-        written_bytes=round(saves.written_bytes / count),
-        stall_s=saves.stall_ns / count / 1e9,
-        write_s=saves.write_ns / count / 1e9,
-        exposed_s_max=saves.exposed_ns_max / 1e9,
+        saves=saves.measured,
+        size_bytes=None if size_bytes is None else round(size_bytes),
+        written_bytes=None if written_bytes is None else round(written_bytes),
+        stall_s=_seconds(saves.stall_ns.value),
+        write_s=_seconds(saves.write_ns.value),
+        exposed_s_max=_seconds(saves.exposed_ns_max),
     )
+
+
+def _seconds(nanoseconds: float | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1e9
 
 
 def _peak_flops_per_s(declared: Declared) -> float | None:

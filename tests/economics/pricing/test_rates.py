@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.economics.finance.finance import FinanceQuestion, cuts_ns, finance
-from holdfast.economics.finance.invoice import COLUMNS, focus_csv, in_cents
+from holdfast.economics.finance.invoice import COLUMNS, InvoiceLine, focus_csv, largest_remainder
 from holdfast.economics.finance.statement import Finance
 from holdfast.economics.finance.wastes import REMEDIES, WASTES_MAX
 from holdfast.economics.pricing.cost import run_cost
@@ -332,10 +332,37 @@ def test_lines_sum_to_the_invoice_to_the_cent_and_months_stand_alone() -> None:
         assert sum(round(float(row["BilledCost"]) * 100) for row in rows) == found.invoice.cents
 
 
+def test_months_teams_projects_runs_and_lines_are_all_less_than_a_cent_from_their_exact_cost() -> None:
+    random = Random(7)
+    prices = read("usd_per_gpu_hour = 3.137")
+    reports = []
+    for number in range(24):
+        team, project = f"team-{number % 4}", f"project-{number % 3}"
+        story = Story(run=f"run-{number}", gpus=random.randrange(1, 9), team=team, project=project)
+        story.tell(PhaseEntered, random.randrange(10**13), phase="init")
+        for step in range(1, 4):
+            story.tell(StepCommitted, random.randrange(10**14), step=step)
+        story.tell(PhaseEntered, phase="eval")
+        reports.append(story.tell(RunEnded, random.randrange(10**14), outcome="completed").reported(prices))
+    lines = spend(prices, *reports).invoice.lines
+    levels: tuple[Callable[[InvoiceLine], tuple[str, ...]], ...] = (
+        lambda line: (line.month,),
+        lambda line: (line.month, line.team),
+        lambda line: (line.month, line.team, line.project),
+        lambda line: (line.month, line.run),
+        lambda line: (line.month, line.run, line.cause, line.kind or ""),
+    )
+    for level in levels:
+        off: dict[tuple[str, ...], float] = {}
+        for line in lines:
+            off[level(line)] = off.get(level(line), 0.0) + line.cents - 100 * line.usd
+        assert max(map(abs, off.values())) < 1, level
+
+
 def test_cents_go_where_most_was_cut_off() -> None:
-    assert in_cents([Fraction(1, 3)] * 3) == [34, 33, 33]
-    assert in_cents([Fraction("0.005"), Fraction("0.009"), Fraction("0.006")]) == [0, 1, 1]
-    assert in_cents([]) == []
+    assert largest_remainder(100, [Fraction(100, 3)] * 3) == [34, 33, 33]
+    assert largest_remainder(2, [Fraction("0.5"), Fraction("0.9"), Fraction("0.6")]) == [0, 1, 1]
+    assert largest_remainder(0, []) == []
 
 
 def test_the_columns_are_those_of_focus() -> None:

@@ -1,9 +1,11 @@
 """The invoice: the cost of each run in each month, by cause and kind of price, in whole cents that sum up.
 
-A month's total is its exact cost, rounded once. Its lines share that many cents: each is rounded down, and
-those that lost most by it get one more. So lines sum to the month, and months to the invoice, to the cent;
-and a month is the same alone and among others. `focus_csv` writes them with the columns of FOCUS 1.2, the
-FinOps Foundation's billing schema (focus.finops.org), so that they can be joined with a cloud's own bill.
+One rule divides cents, the largest remainder: each part is rounded down, and those that lost most by it get
+one more. A month's total is its exact cost, rounded once; its teams share those cents, then a team's projects
+share theirs, a project's runs, and a run's lines. So each of these is less than a cent from its exact cost,
+and all sum up to the cent. Months are rounded each for itself, so a month is the same alone and in a year.
+`focus_csv` writes them with the columns of FOCUS 1.2, the FinOps Foundation's billing schema
+(focus.finops.org), so that they can be joined with a cloud's own bill.
 """
 
 import csv
@@ -102,7 +104,9 @@ def invoice(charged: Iterable[tuple[Report, Month, Charge]], currency: Currency)
         by_month.setdefault(one.month.name, []).append(one)
     lines = []
     for opened in by_month.values():
-        cents = in_cents([one.usd / worth for one in opened])
+        exact = [one.usd / worth * CENTS for one in opened]
+        owners = [(one.report.team, one.report.project, one.report.run) for one in opened]
+        cents = _divided(round(sum(exact, Fraction())), exact, owners)
         lines += [_line(one, part) for one, part in zip(opened, cents, strict=True)]
     months = {name: sum(line.cents for line in lines if line.month == name) for name in by_month}
     return Invoice(
@@ -114,15 +118,31 @@ def invoice(charged: Iterable[tuple[Report, Month, Charge]], currency: Currency)
     )
 
 
-def in_cents(amounts: Sequence[Fraction]) -> list[int]:
-    """Whole cents that sum to the rounded total: rounded down, plus one for those that lost most by it."""
-    exact = [amount * CENTS for amount in amounts]
-    whole = [int(amount // 1) for amount in exact]
-    missing = round(sum(exact, Fraction())) - sum(whole)
-    by_rest = sorted(range(len(exact)), key=lambda index: (whole[index] - exact[index], index))
-    for index in by_rest[:missing]:
-        whole[index] += 1
-    return whole
+def _divided(cents: int, exact: Sequence[Fraction], owners: Sequence[tuple[str, ...]]) -> list[int]:
+    """The cents of each line: first divided among the lines' first owners, then among those' own parts."""
+    if not owners or not owners[0]:
+        return largest_remainder(cents, exact)
+    places: dict[str, list[int]] = {}
+    for place, (owner, *_) in enumerate(owners):
+        places.setdefault(owner, []).append(place)
+    parts = largest_remainder(
+        cents, [sum((exact[place] for place in own), Fraction()) for own in places.values()]
+    )
+    divided = [0] * len(exact)
+    for own, part in zip(places.values(), parts, strict=True):
+        shares = _divided(part, [exact[place] for place in own], [owners[place][1:] for place in own])
+        for place, share in zip(own, shares, strict=True):
+            divided[place] = share
+    return divided
+
+
+def largest_remainder(whole: int, exact: Sequence[Fraction]) -> list[int]:
+    """Integers that sum to `whole`: rounded down, plus one for those that lost most by it."""
+    parts = [int(amount // 1) for amount in exact]
+    by_rest = sorted(range(len(exact)), key=lambda index: (parts[index] - exact[index], index))
+    for index in by_rest[: whole - sum(parts)]:
+        parts[index] += 1
+    return parts
 
 
 def _line(one: _Open, cents: int) -> InvoiceLine:
