@@ -31,6 +31,8 @@ PAGES = [
 ]
 DECISIONS = sorted(ROOT.glob("docs/decisions/*.md"))
 EXAMPLE_SECONDS_MAX = 400
+EXAMPLE_STEPS = "10"
+"""The first argument of Python examples: the README's takes a minute without it."""
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 """A block: its indentation, language and text."""
 
@@ -179,7 +181,7 @@ def test_examples_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
 def test_python_examples_run(page: Path, tmp_path: Path) -> None:
     blocks = [block for _, language, block in FENCE.findall(page.read_text("utf-8")) if language == "python"]
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(blocks)],
+        [sys.executable, "-W", "error", "-c", "\n".join(blocks), EXAMPLE_STEPS],
         cwd=tmp_path,
         env={**os.environ, "HOME": str(tmp_path)},
         capture_output=True,
