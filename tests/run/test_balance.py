@@ -14,6 +14,7 @@ from holdfast.run.balance import (
     FLOOR,
     LASTING_S,
     NAMED_AGAIN_S,
+    ROUND_S,
     SETTLED,
     SUDDEN,
     WINDOW,
@@ -273,7 +274,22 @@ def test_where_no_lane_can_be_moved_that_is_told_once() -> None:
     run = Run(4, 4, noise=0.1)
     run.go(500, slow(1, 2.0))
     assert run.changes == 0
-    assert [(one.kind, one.member) for _, one in run.found] == [("stuck", 1)]
+    ((step, found),) = run.found
+    assert (found.kind, found.member, found.wants_smaller_lanes) == ("stuck", 1, True)
+    assert step * 2 * LANE_S >= LASTING_S - ROUND_S  # a short burst of other work is not worth a line
+
+
+def test_on_a_busy_machine_nothing_is_told_of_members_that_are_slow_in_turn() -> None:
+    run = Run(8, 4, noise=0.1, lane_s=0.1)
+    run.go(600, lambda step, number: 1.5 if step // 20 % 4 == number else 1.0)  # each for some six seconds
+    assert run.steps_of("stuck") == []
+
+
+def test_more_lanes_are_no_help_against_slow_work_beside_the_lanes() -> None:
+    run = Run(8, 8, lane_s=0.01)
+    run.go(500, alike, rest_s=(0.1, *[0.07] * 7))
+    ((_, found),) = run.found
+    assert (found.kind, found.member, found.wants_smaller_lanes) == ("stuck", 0, False)
 
 
 def test_a_member_below_the_floor_is_given_up_after_a_while_and_fed_less_until_then() -> None:

@@ -34,13 +34,21 @@ def tell(
     after: tuple[int, ...] = (4, 4, 4, 4),
     generation: int | None = None,
     is_named: bool = False,
+    wants_smaller_lanes: bool = False,
 ) -> list[str]:
     """The lines said about the finding."""
     formed = made.state.generations.formed
     assert formed is not None
     said = len(made.said)
     finding = BalanceFinding(
-        kind=kind, member=member, times=times, data=data, before=before, after=after, is_named=is_named
+        kind=kind,
+        member=member,
+        times=times,
+        data=data,
+        before=before,
+        after=after,
+        is_named=is_named,
+        wants_smaller_lanes=wants_smaller_lanes,
     )
     message = Balanced(
         member="n0.0",
@@ -106,9 +114,16 @@ def test_so_is_that_they_are_even_again(cluster: MakeCluster) -> None:
 
 def test_where_no_lane_can_be_moved_it_says_what_would_help(cluster: MakeCluster) -> None:
     made = up(cluster)
-    (sentence,) = tell(made, "stuck", before=(1, 1, 1, 1))
-    assert "n0.1 takes 2.0 times as long" in sentence
-    assert "it has only one; call protect() with more than 4 lanes" in sentence
+    kept = "takes 2.0 times as long as the others for the same work, but keeps its lanes: it has only one"
+    (useless,) = tell(made, "stuck", before=(1, 1, 1, 1))
+    assert useless == f"n0.1 {kept}"
+    (sentence,) = tell(made, "stuck", before=(1, 1, 1, 1), wants_smaller_lanes=True)
+    assert sentence == (
+        f"n0.1 {kept}; call protect() with more than 4 lanes, "
+        "so that they can be shared more finely among 4 members"
+    )
+    (again,) = tell(made, "stuck", member=2, before=(1, 1, 1, 1), wants_smaller_lanes=True)
+    assert again == f"n0.2 {kept}"  # the advice is given once a run
     assert made.recorded(ActionTaken) == []
 
 

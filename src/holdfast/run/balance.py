@@ -48,6 +48,8 @@ SPREAD_MAX = 0.8
 """The gain must also exceed this fraction of the spread of a member's rounds. That is three standard errors
 of a window's median if round times are normally distributed.
 """
+SMALLER = 4
+"""More lanes are advised if this many times as many, dealt by pace, would make a step shorter."""
 EVEN_COST_MAX = 0.02
 """Lanes are dealt evenly again if, for a while, that would lengthen a step by no more than this fraction."""
 SLOW = 1.25
@@ -97,12 +99,13 @@ class Lap(msgspec.Struct, frozen=True, kw_only=True):
 class BalanceFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A conclusion from the members' pace.
 
-    moved: lanes are dealt by pace. even: lanes are dealt evenly again. stuck: a member is slow, and no lane
-    can be moved away from it. slow: a member is clearly slow; whether lanes move is not decided yet. floor: a
-    member is too slow to keep. everyone: all are slower than before. everyone_over: they no longer are.
-    member: the number of the member that is slow or gets lanes back. times: how many times as long as the
-    others it takes for the same work, or as before if it is about everyone. data: the part of the slowdown
-    that is waiting for data. is_named: an earlier finding called it slow, and it has been slow since.
+    moved: lanes are dealt by pace. even: lanes are dealt evenly again. stuck: a member has been slow for a
+    while, and no lane can be moved away from it. slow: a member is clearly slow; whether lanes move is not
+    decided yet. floor: a member is too slow to keep. everyone: all are slower than before. everyone_over:
+    they no longer are. member: the number of the member that is slow or gets lanes back. times: how many
+    times as long as the others it takes for the same work, or as before if it is about everyone. data: the
+    part of the slowdown that is waiting for data. is_named: an earlier finding called it slow, and it has
+    been slow since. wants_smaller_lanes: with more and smaller lanes a deal would be better.
     """
 
     kind: FindingKind
@@ -112,6 +115,7 @@ class BalanceFinding(msgspec.Struct, frozen=True, kw_only=True):
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     is_named: bool = False
+    wants_smaller_lanes: bool = False
 
 
 class RoundStretch(msgspec.Struct, frozen=True):
@@ -127,7 +131,8 @@ class RoundStretch(msgspec.Struct, frozen=True):
 class DealDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The next deal and why. slowest: the member that the others wait for in the present deal. times: how
     many times as long as the others it takes for the same work. is_stuck: it is slow, and no other deal would
-    help. is_even_free: even shares would cost next to nothing. laggard: the member that takes longest per
+    help. wants_smaller_lanes: more and smaller lanes would. is_even_free: even shares would cost next to
+    nothing. laggard: the member that takes longest per
     lane, however many lanes it has. lane_times: how many times as long as the others it takes per lane.
     """
 
@@ -135,6 +140,7 @@ class DealDecision(msgspec.Struct, frozen=True, kw_only=True):
     slowest: int
     times: float
     is_stuck: bool
+    wants_smaller_lanes: bool
     is_even_free: bool
     laggard: int
     lane_times: float
@@ -204,6 +210,7 @@ def decide(rounds: Sequence[Sequence[Lap]], shares: Sequence[int], holds: int = 
         slowest=slowest,
         times=times,
         is_stuck=is_stuck,
+        wants_smaller_lanes=is_stuck and usual.smaller_s(lanes) <= present_s * (1 - GAIN_MIN),
         is_even_free=is_even_free,
         laggard=laggard,
         lane_times=_against_others(usual.lane_s, laggard),
@@ -238,6 +245,7 @@ class LaneBalance:
         self._unseen = RoundStretch()
         self._evident = _Evident()
         self._floored, self._lasting = 0, _Lasting()
+        self._stuck, self._staying = 0, _Lasting()
         self._free = _Lasting()
         self._quiet = self._calm = 0
         self._patience = WINDOW
@@ -294,8 +302,7 @@ class LaneBalance:
                 decision, shares=sudden.shares, slowest=sudden.slowest, times=sudden.times
             )
         found = [*self._everyone.note(self.window, seen), *self._judge_laggard(decision, seen)]
-        if decision.is_stuck and decision.lane_times < FLOOR:
-            found += self._news("stuck", decision.slowest, decision.times)
+        found += self._judge_stuck(decision, seen)
         even = even_shares(sum(self.shares), len(self.shares))
         is_free = self._free.note(decision.is_even_free and self.shares != even, seen)
         shares = even if is_free and decision.shares == self.shares else decision.shares
@@ -331,12 +338,33 @@ class LaneBalance:
             return []
         return self._news("floor", decision.laggard, decision.lane_times)
 
-    def _news(self, kind: FindingKind, member: int, times: float) -> list[BalanceFinding]:
+    def _judge_stuck(self, decision: DealDecision, seen: RoundStretch) -> list[BalanceFinding]:
+        """On a busy machine each member is slow at times, which no number of lanes would change."""
+        if decision.slowest != self._stuck:
+            self._stuck, self._staying = decision.slowest, _Lasting()
+        if not self._staying.note(decision.is_stuck and decision.lane_times < FLOOR, seen):
+            return []
+        return self._news(
+            "stuck", decision.slowest, decision.times, wants_smaller_lanes=decision.wants_smaller_lanes
+        )
+
+    def _news(
+        self, kind: FindingKind, member: int, times: float, *, wants_smaller_lanes: bool = False
+    ) -> list[BalanceFinding]:
         """The finding, unless it was already reported since lanes last moved."""
         if (kind, member) in self._told:
             return []
         self._told.add((kind, member))
-        return [BalanceFinding(kind=kind, member=member, times=times, before=self.shares, after=self.shares)]
+        return [
+            BalanceFinding(
+                kind=kind,
+                member=member,
+                times=times,
+                before=self.shares,
+                after=self.shares,
+                wants_smaller_lanes=wants_smaller_lanes,
+            )
+        ]
 
 
 class Everyone:
@@ -443,6 +471,14 @@ class _Look:
             return 0.0
         rests = math.fsum(rest_s / lane_s for rest_s, lane_s in zip(self.rest_s, self.lane_s, strict=True))
         return (lanes + rests) / math.fsum(1 / lane_s for lane_s in self.lane_s)
+
+    def smaller_s(self, lanes: int) -> float:
+        """The time with the best deal of `SMALLER` times as many lanes, each so much smaller."""
+        lane_s = [one_s / SMALLER for one_s in self.lane_s]
+        shares = fair_shares(SMALLER * lanes, lane_s, self.rest_s)
+        return max(
+            rest_s + count * one_s for count, one_s, rest_s in zip(shares, lane_s, self.rest_s, strict=True)
+        )
 
     def lateness(self, number: int, shares: Sequence[float]) -> float:
         """How many times as long as the others a member takes."""

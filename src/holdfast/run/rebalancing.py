@@ -38,7 +38,7 @@ def heard(state: RunState, message: Balanced) -> bool:
             _name(state, finding, unit)
             state.outbox.say(f"{_slow(finding, unit)}: it gets fewer lanes if that lasts", "trouble")
         case "stuck":
-            state.outbox.say(_stuck(finding, unit, len(units), state.policy.mesh.slices), "trouble")
+            _keep(state, finding, unit, len(units))
         case "floor":
             _give_up(state, finding, unit)
             return True
@@ -125,14 +125,19 @@ def _slow(finding: BalanceFinding, unit: Sequence[str]) -> str:
     return f"{_named(unit)} takes {finding.times:.1f} times as long as the others for the same work"
 
 
-def _stuck(finding: BalanceFinding, unit: Sequence[str], units: int, slices: int) -> str:
+def _keep(state: RunState, finding: BalanceFinding, unit: Sequence[str], units: int) -> None:
+    """Say that a slow member keeps its lanes and, once a run, that more lanes would help, if they would."""
     has, whom = finding.before[finding.member], "members" if len(unit) == 1 else "replicas"
     why = f"fewer than its {has} would not make steps shorter" if has > 1 else "it has only one"
-    hint = (
-        f"call protect() with more than {slices * sum(finding.before)} lanes, "
-        f"so that they can be shared more finely among {units} {whom}"
-    )
-    return f"{_slow(finding, unit)}, but keeps its lanes: {why}; {hint}"
+    hint = ""
+    if finding.wants_smaller_lanes and not state.replacing.is_hinted:
+        state.replacing.is_hinted = True
+        lanes = state.policy.mesh.slices * sum(finding.before)
+        hint = (
+            f"; call protect() with more than {lanes} lanes, "
+            f"so that they can be shared more finely among {units} {whom}"
+        )
+    state.outbox.say(f"{_slow(finding, unit)}, but keeps its lanes: {why}{hint}", "trouble")
 
 
 def _everyone(finding: BalanceFinding) -> str:

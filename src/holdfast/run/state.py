@@ -591,7 +591,8 @@ class Replacing(msgspec.Struct, kw_only=True):
     """Replacements of members. leaving: members and their stand-ins, empty if unknown yet or if the node is
     drained. replaced: replaced members and their replacements. kept: members and nodes that stayed, and why.
     reasons: why a member leaves, if not at the operator's request. slow_seats: node and slot of members that
-    were replaced because they were slow. chosen: spare nodes that the operator wants to use first.
+    were replaced because they were slow. chosen: spare nodes that the operator wants to use first. is_hinted:
+    the hint that more lanes could be shared more finely was given.
     """
 
     leaving: dict[str, str] = {}
@@ -600,6 +601,7 @@ class Replacing(msgspec.Struct, kw_only=True):
     reasons: dict[str, str] = {}
     slow_seats: set[tuple[str, int]] = set()
     chosen: set[str] = set()
+    is_hinted: bool = False
 
 
 class Audits(msgspec.Struct, kw_only=True):
