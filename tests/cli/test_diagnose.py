@@ -263,11 +263,12 @@ def test_without_signals_an_unknown_run_is_the_mistake(holdfast: Holdfast, drill
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("holdfast: The store holds no runs yet.\n  hint: ")
     assert holdfast("import", drill.events).code == 0
-    done = holdfast("diagnose", drill.run[:-1])
+    unknown = f"{drill.run}x"
+    done = holdfast("diagnose", unknown)
     assert done.code == 2
-    assert done.err.startswith(f"holdfast: There is no run {drill.run[:-1]!r} in the store.\n  hint: ")
-    assert done.err == holdfast("report", drill.run[:-1]).err
-    unnamed = holdfast("diagnose", drill.run[:-1], "--signals", "nowhere")  # which might have the run
+    assert done.err.startswith(f"holdfast: There is no run {unknown!r} in the store.\n  hint: ")
+    assert done.err == holdfast("report", unknown).err
+    unnamed = holdfast("diagnose", unknown, "--signals", "nowhere")  # which might have the run
     assert "There are no signals in nowhere." in unnamed.err
 
 

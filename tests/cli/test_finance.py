@@ -131,7 +131,7 @@ def test_the_page_is_written_where_it_is_wanted(month: Any, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "sentence", "hint"),
     [
-        (("--run", "agents"), "There is no run 'agents' in the store.", "Did you mean 'agents-rl'?"),
+        (("--run", "agent-rl"), "There is no run 'agent-rl' in the store.", "Did you mean 'agents-rl'?"),
         (("--team", "visions"), "No run names the team 'visions'.", "Named are: 'post-training'"),
         (
             ("--run", "agents-rl", "--team", "vision"),

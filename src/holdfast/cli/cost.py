@@ -13,7 +13,7 @@ from holdfast.economics.pricing.prices import template
 from holdfast.economics.pricing.rates import edges_ns
 from holdfast.ledger.opinions import consulted
 from holdfast.ledger.runs import AskedWindow, read_run
-from holdfast.record.runs import find_run
+from holdfast.record.runs import find_run, known_run
 from holdfast.record.store import Store
 
 
@@ -56,8 +56,8 @@ def command(
 
 def _named(store: Store, subject: str | None) -> tuple[str, str | None]:
     """The run and, if one is named, the incident. A run's own name may have slashes in it."""
-    runs = {summary.run for summary in store.runs()}
     run, slash, incident = (subject or "").rpartition("/")
-    if slash and subject not in runs and (run in runs or incident.isdigit()):
-        return find_run(store, run), incident
+    if slash and subject and known_run(store, subject) is None:
+        if incident.isdigit() or known_run(store, run) is not None:
+            return find_run(store, run), incident
     return find_run(store, subject), None

@@ -44,7 +44,8 @@ def show(cost: layers.RunCost | layers.IncidentCost) -> None:
 
 def _incident(console: Console, cost: layers.IncidentCost) -> None:
     what = f"{cost.what} ({cost.subject})" if cost.subject else cost.what
-    console.print(Text("Incident ", style="bold").append(_named(f"{cost.run}/{cost.name}: {what}")))
+    incident = wording.run_label(f"{cost.run}/{cost.name}", cost.run_name)
+    console.print(Text("Incident ", style="bold").append(_named(f"{incident}: {what}")))
     lasted = wording.duration(cost.ended_ns - cost.began_ns) + ("" if cost.over else " so far")
     when = wording.span(cost.began_ns, cost.ended_ns)
     console.print(f"{when}, {lasted}, {wording.many(cost.gpus, 'GPU')}\n")
@@ -56,7 +57,7 @@ def _incident(console: Console, cost: layers.IncidentCost) -> None:
 
 
 def _run(console: Console, cost: layers.RunCost) -> None:
-    console.print(Text("Run ", style="bold").append(_named(cost.run)))
+    console.print(Text("Run ", style="bold").append(_named(wording.run_label(cost.run, cost.run_name))))
     lasted = wording.duration(cost.last_ns - cost.first_ns)
     console.print(f"{wording.span(cost.first_ns, cost.last_ns)}, {lasted}, {wording.many(cost.gpus, 'GPU')}")
     if cost.window != (None, None):

@@ -25,7 +25,8 @@ from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
-from holdfast.record.runs import find_run
+from holdfast.record.runs import called, find_run, known_run, run_names
+from holdfast.record.store import Store
 from holdfast.signals.flight_dumps import read_dumps
 from holdfast.signals.stack_files import read_stacks
 from holdfast.wording import stamp
@@ -129,7 +130,7 @@ def _answered(given: _Flags, ranks: RanksStanding | None) -> DiagnoseAnswer:
     with ExitStack() as stack:
         store = stack.enter_context(open_record(given.store_url))
         logged = given.signals.logged_runs
-        run, at_ns = asked_for(store, given.run, given.at_ns, logged, SystemClock().now_ns())
+        run, at_ns = asked_for(store, _meant(given, store), given.at_ns, logged, SystemClock().now_ns())
         try:
             source = stack.enter_context(open_signals(given.signals, at_ns))
         except InputError:
@@ -147,11 +148,20 @@ def _answered(given: _Flags, ranks: RanksStanding | None) -> DiagnoseAnswer:
             ranks=ranks,
         )
         answer, changes = answered(question, store, source, cluster, load_prices(given.prices_path))
+        name = run_names(store, run).get(run, "")
     recorded = answer.recorded
     if given.record:
         _write(changes)
         recorded |= {change.incident.name for change in changes}
-    return msgspec.structs.replace(answer, recorded=recorded, again=_again(given, run))
+    return msgspec.structs.replace(answer, recorded=recorded, name=name, again=_again(given, run))
+
+
+def _meant(given: _Flags, store: Store) -> str | None:
+    """The id of the run, if the record has it; signals may have others, of which it says nothing."""
+    run = given.run
+    if run is None or run in given.signals.logged_runs:
+        return run
+    return called(store, run) if given.signals.is_named else known_run(store, run) or run
 
 
 def _again(given: _Flags, run: str) -> tuple[str, ...]:

@@ -182,7 +182,7 @@ def _runs(console: Console, told: Finance) -> None:
     for run in told.runs[:RUNS_SHOWN_MAX]:
         most = max(run.causes, key=lambda key: run.causes[key].gpu_ns)
         table.add_row(
-            _named(run.run),
+            printable(wording.run_label(run.run, run.name, NAME_CHARS_MAX)),
             wording.usd_cell(run.spend.usd, told.spend.usd),
             _share(console, run.useful_share, run.basis),
             wording.usd_cell(run.usd_per_useful_gpu_hour, 0.0),

@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console, JustifyMethod
 from rich.table import Column, Table
@@ -31,7 +31,7 @@ _COLOURS = {"critical": "red", "warning": "yellow", "info": "cyan"}
 def show(answer: DiagnoseAnswer) -> None:
     """Print the answer to stdout, as wide as the terminal."""
     console = Console(highlight=False, markup=False)
-    console.print(Text("Run ", style="bold").append(printable(answer.run)))
+    console.print(Text("Run ", style="bold").append(printable(wording.run_label(answer.run, answer.name))))
     lasted = wording.duration(answer.at_ns - answer.since_ns)
     console.print(f"{wording.span(answer.since_ns, answer.at_ns)}, {lasted}\n")
     if not answer.sees_run:
@@ -194,10 +194,10 @@ def _show_flaws(console: Console, flaws: Sequence[Flaw]) -> None:
     console.print(rows)
 
 
-def show_list(incidents: Sequence[tuple[IncidentState, Incident]]) -> None:
-    """Print one row for each incident, the newest first."""
+def show_list(incidents: Sequence[tuple[IncidentState, Incident]], names: Mapping[str, str]) -> None:
+    """Print one row for each incident, the newest first. names: of the runs."""
     console = Console(highlight=False, markup=False)
-    rows = [_row(state, incident) for state, incident in incidents]
+    rows = [_row(state, incident, names.get(incident.run, "")) for state, incident in incidents]
     headings = ("incident", "state", "began (UTC)", "slower", "GPU-h", "owner", "cause")
     columns = [_column(heading, cells) for heading, *cells in zip(headings, *rows, strict=True)]
     console.print(table(*columns, rows=rows), crop=False)
@@ -217,12 +217,12 @@ def _column(heading: str, cells: Sequence[Text]) -> Column:
     )
 
 
-def _row(state: IncidentState, incident: Incident) -> tuple[Text, ...]:
+def _row(state: IncidentState, incident: Incident, name: str) -> tuple[Text, ...]:
     lost = "–" if incident.cost is None else f"{incident.cost.lost_gpu_hours:,.1f}"
     told = f"{incident.cause.mechanism} ({incident.cause.subject})"
     cause = "unknown" if incident.verdict == "unknown" else told
     return (
-        Text(printable(incident.name)),
+        Text(printable(wording.run_label(incident.name, name))),
         Text("over") if state == "resolved" else Text("open", style=_COLOURS[severity(incident)]),
         Text(wording.moment_of_year(incident.began_ns)),
         Text("stopped" if stands(incident) else share(incident.slowdown - 1)),
@@ -232,10 +232,11 @@ def _row(state: IncidentState, incident: Incident) -> tuple[Text, ...]:
     )
 
 
-def change_line(change: IncidentChange) -> str:
-    """A change in one line, as `watch` prints it."""
+def change_line(change: IncidentChange, name: str) -> str:
+    """A change in one line, as `watch` prints it. name: of its run."""
     incident = change.incident
-    told = f"{wording.stamp(change.at_ns)}  {change.state:8}  {severity(incident):8}  {incident.name}"
+    about = wording.run_label(incident.name, name)
+    told = f"{wording.stamp(change.at_ns)}  {change.state:8}  {severity(incident):8}  {about}"
     return printable(f"{told}  {summary(incident)}")
 
 

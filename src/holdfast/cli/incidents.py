@@ -6,7 +6,7 @@ import msgspec
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
 from holdfast.diagnose import recorded as diagnosed
-from holdfast.record.runs import find_run
+from holdfast.record.runs import find_run, run_names
 
 
 @click.command("incidents")
@@ -20,6 +20,7 @@ def command(run: str | None, only_open: bool, store_url: str | None, as_json: bo
     The newest comes first, each as it was last seen.
     """
     with open_record(store_url) as store:
+        names = run_names(store)
         named = () if run is None else (find_run(store, run),)
         known = diagnosed.latest(diagnosed.changes_of(store, *named))
     shown = [change for change in known if not only_open or change.state != "resolved"]
@@ -28,6 +29,6 @@ def command(run: str | None, only_open: bool, store_url: str | None, as_json: bo
     elif shown:
         from holdfast.cli.incident_text import show_list
 
-        show_list([(change.state, change.incident) for change in shown])
+        show_list([(change.state, change.incident) for change in shown], names)
     else:
         click.echo(f"The record has no {'open ' if only_open else ''}incident.", err=True)

@@ -61,8 +61,7 @@ def show(told: Report) -> None:
 
 
 def _head(console: Console, told: Report) -> None:
-    title = told.run if told.name in ("", told.run) else f"{told.run} ({told.name})"
-    console.print(Text("Run ", style="bold").append(_named(title)))
+    console.print(Text("Run ", style="bold").append(printable(told.label)))
     length = wording.duration(told.last_ns - told.first_ns)
     gpus = wording.many(told.gpus, "GPU")
     console.print(f"{wording.span(told.first_ns, told.last_ns)}, {length}, {gpus}")

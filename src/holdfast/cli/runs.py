@@ -49,7 +49,7 @@ def command(prices_path: Path | None, store_url: str | None, as_json: bool) -> N
 
 
 def _show(runs: Sequence[Listed], now_ns: int) -> None:
-    names = [wording.short(printable(one.run), RUN_CHARS_MAX) for one in runs]
+    names = [printable(wording.run_label(one.run, one.name, RUN_CHARS_MAX)) for one in runs]
     width = max(len("run"), *map(len, names))
     rows = [_cells(one, now_ns) for one in runs]
     headings = ("last event", "outcome", "span", "GPU-hours", "useful", wording.currency())

@@ -28,9 +28,10 @@ from holdfast.diagnose.watching import AlertOutlet, Watch, go_on
 from holdfast.diagnose.webhook import Webhook, message
 from holdfast.diagnose.wording import known_runs
 from holdfast.record.clock import Clock, SystemClock
-from holdfast.record.errors import HoldfastError, complaint
+from holdfast.record.errors import HoldfastError, StoreError, complaint
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
+from holdfast.record.runs import called, run_names
 from holdfast.record.store import Store
 from holdfast.record.stores import open_store
 from holdfast.signals.credentials import access
@@ -97,7 +98,7 @@ def command(given: _Flags) -> int:
         source = stack.enter_context(opened)
         looking = Looking(_scope(given, store, source), store, source, clock)
         book = looking.book(at_ns)
-        outlets = _outlets(given, stack, clock)
+        outlets = _outlets(given, store, stack, clock)
         if given.is_only_look:
             return _look_once(looking, book, outlets, metrics, at_ns)
         watch = Watch(looking, book, outlets, metrics, say)
@@ -107,7 +108,7 @@ def command(given: _Flags) -> int:
 
 def _scope(given: _Flags, store: Store, source: Source) -> Scope:
     return Scope(
-        runs=given.runs,
+        runs=tuple(dict.fromkeys(_called(store, run) for run in given.runs)),
         window_s=given.window_s,
         is_only_look=given.is_only_look,
         logged_runs=given.signals.logged_runs,
@@ -120,6 +121,14 @@ def _scope(given: _Flags, store: Store, source: Source) -> Scope:
         remark=lambda: remark_on_topology(given.topology_path),
         say=say,
     )
+
+
+def _called(store: Store, run: str) -> str:
+    """The run's id, if the store answers now."""
+    try:
+        return called(store, run)
+    except StoreError:
+        return run
 
 
 def _watch_on(watch: Watch, every_s: float, clock: Clock) -> None:
@@ -151,7 +160,7 @@ def _look_once(
     return 0
 
 
-def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[AlertOutlet]:
+def _outlets(given: _Flags, store: Store, stack: ExitStack, clock: Clock) -> list[AlertOutlet]:
     recorder = stack.enter_context(Recorder(home() / JOURNAL_DIRECTORY, clock=clock))
     webhooks = [
         stack.enter_context(Webhook(url, access=access("WEBHOOK"), tell=say)) for url in given.webhook_urls
@@ -171,16 +180,24 @@ def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[AlertOutlet]
     ]
     for stop in (*(one.stop for one in webhooks), *(one.stop for one in managers)):
         stack.callback(stop)  # stops all of them before the first is waited for
-    return [_Terminal(given.as_json), RecordOutlet(recorder), *webhooks, *managers]
+    return [_Terminal(given.as_json, store), RecordOutlet(recorder), *webhooks, *managers]
 
 
 class _Terminal:
     """Prints a line for each change to stdout."""
 
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
+    def __init__(self, as_json: bool, store: Store) -> None:
+        self._as_json, self._store = as_json, store
 
     def changed(self, change: IncidentChange) -> None:
-        click.echo(msgspec.json.encode(message(change)) if self._as_json else change_line(change))
+        if self._as_json:
+            click.echo(msgspec.json.encode(message(change)))
+        else:
+            click.echo(change_line(change, self._name(change.incident.run)))
+
+    def _name(self, run: str) -> str:
+        with suppress(StoreError):  # the line is due even if the store is down
+            return run_names(self._store, run).get(run, "")
+        return ""
 
     def standing(self, incidents: Sequence[Incident]) -> None: ...

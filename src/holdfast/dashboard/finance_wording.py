@@ -88,7 +88,7 @@ def accrued(told: Finance) -> str:
 def waste(found: Waste) -> str:
     """The waste, its place, what to do about it, and what that would save."""
     bring = "" if found.bring_usd is None else f" Would bring {wording.usd(found.bring_usd)} ({found.basis})."
-    lost = f"{found.label}, {wording.usd(found.amount.usd)}, mostly in {wording.short(found.run, 60)}"
+    lost = f"{found.label}, {wording.usd(found.amount.usd)}, mostly in {wording.run_label(found.run, found.run_name, 60)}"
     return f"{lost}. {found.todo}{bring}"
 
 
@@ -98,7 +98,7 @@ def budget_of(line: BudgetLine) -> str:
 
 def forecast(found: RunForecast) -> str:
     """When a run will be done, and its cost until then."""
-    done = f"{wording.short(found.run, 60)} has {found.steps:,} of {found.planned_steps:,} planned steps"
+    done = f"{wording.run_label(found.run, found.run_name, 60)} has {found.steps:,} of {found.planned_steps:,} planned steps"
     if found.steps >= found.planned_steps:
         return f"{done}: it is done."
     if found.end_ns is None or found.to_go_usd is None:
@@ -126,7 +126,8 @@ def goodput_target(told: Finance) -> str:
 def incident(share: IncidentShare) -> str:
     """The incident, its cost, and its name for `holdfast cost`."""
     what = f"{share.what} ({share.subject})" if share.subject else share.what
-    return f"{wording.short(what)}, {wording.usd(share.usd)} ({share.run}/{share.name})"
+    whose = f", {wording.short(share.run_name)}" if share.run_name not in ("", share.run) else ""
+    return f"{wording.short(what)}, {wording.usd(share.usd)} ({share.run}/{share.name}{whose})"
 
 
 def team(spend: TeamSpend) -> str:

@@ -62,6 +62,7 @@ class DiagnoseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     pace      how far the steps of the whole run are from a healthy one, as in `report`
     last_ns   when it made its last step, if the window does not show its pace
     sees_machines  whether the signals have any data of machines
+    name           the run's, if it is called otherwise than its id
     unmeasured     missing telemetry that might show a cause, and the team that has it
     """
 
@@ -75,6 +76,7 @@ class DiagnoseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...]
     flaws: tuple[Flaw, ...]
     again: tuple[str, ...] = ()
+    name: str = ""
     pace: ReportedPace | None = None
     last_ns: int | None = None
     sees_machines: bool = True

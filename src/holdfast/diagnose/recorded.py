@@ -8,10 +8,11 @@ from holdfast.diagnose.lifecycle import IncidentChange, diagnosis, restored
 from holdfast.record.errors import InputError
 from holdfast.record.events import NAME_CHARS_MAX, IncidentDiagnosed
 from holdfast.record.recorder import Recorder
+from holdfast.record.runs import known_run
 from holdfast.record.store import Selection, Store
 
 KIND = "incident.diagnosed"
-_NAME = re.compile(r"(?P<run>.+)/s[0-9]+")
+_NAME = re.compile(r"(?P<run>.+)(?P<number>/s[0-9]+)")
 
 
 def write(recorder: Recorder, change: IncidentChange) -> None:
@@ -57,12 +58,13 @@ def latest(changes: Iterable[IncidentChange]) -> list[IncidentChange]:
 def find(store: Store, name: str | None) -> IncidentChange:
     """The incident of this name; for a run, its newest open one, or its newest; for None, of any run."""
     found = _NAME.fullmatch(name) if name else None
-    run = found["run"] if found else name
-    known = latest(changes_of(store) if run is None else changes_of(store, run))
+    asked = found["run"] if found else name
+    run = asked and (known_run(store, asked) or asked)
+    changes = latest(changes_of(store) if run is None else changes_of(store, run))
     if found:
-        known = [change for change in known if change.incident.name == name]
-    if not known:
+        changes = [change for change in changes if change.incident.name == f"{run}{found['number']}"]
+    if not changes:
         what = f"no incident {name!r}" if found else "no incident" + (f" of {name!r}" if name else "")
         hint = "`holdfast incidents` lists them; `holdfast watch` and `holdfast diagnose --record` find them."
         raise InputError(f"The record has {what}.", hint=hint)
-    return next((change for change in known if change.state != "resolved"), known[0])
+    return next((change for change in changes if change.state != "resolved"), changes[0])

@@ -9,6 +9,7 @@ from typing import Self
 
 import msgspec
 
+from holdfast import wording
 from holdfast.ledger.counts import Gap, MovedBytes, MovedFor
 from holdfast.ledger.division import Origin
 from holdfast.ledger.references import Reach
@@ -336,3 +337,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...]
     opinions: tuple[Opinion, ...] = ()
     remarks: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return wording.run_label(self.run, self.name)

@@ -1,33 +1,88 @@
-"""Runs in a store: found by name, and whether they are simulated, live or over."""
+"""Runs in a store: found by id or name, and whether they are simulated, live or over."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from holdfast import wording
 from holdfast.record.errors import InputError, nearest
-from holdfast.record.events import RunEnded, RunStarted
+from holdfast.record.events import RunEnded, RunStarted, RunSubmitted
 from holdfast.record.store import Selection, Store
 from holdfast.wording.units import DAY_NS
 
 SIMULATED = "twin"
 """The source of events that happened in a simulation."""
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
+MEANT_SHOWN_MAX = 10
+"""How many runs of one name are listed; the newest first."""
 LIVE_NS_MAX = DAY_NS
 """A run without an event for longer than this is not live, whether or not its end was recorded."""
 
 
-def find_run(store: Store, name: str | None) -> str:
-    """The run of this name; without one, the run with the newest event."""
-    runs = [summary.run for summary in store.runs()]
+def find_run(store: Store, asked: str | None) -> str:
+    """The id of the run that has this id or name, or whose id alone begins so; without one, of the run with
+    the newest event.
+    """
+    runs = store.runs()
     if not runs:
         raise InputError(
             "The store holds no runs yet.", hint="Take something in with `holdfast import FILE`."
         )
-    if name is None:
-        return runs[0]
-    if name not in runs:
-        hint = nearest(name, runs, "`holdfast runs` lists them.", likeness=0.4, quote="'")
-        raise InputError(f"There is no run {name!r} in the store.", hint=hint)
-    return name
+    if asked is None:
+        return runs[0].run
+    if (found := known_run(store, asked)) is not None:
+        return found
+    hint = nearest(
+        asked,
+        [*(one.run for one in runs), *run_names(store).values()],
+        "`holdfast runs` lists them.",
+        likeness=0.4,
+        quote="'",
+    )
+    raise InputError(f"There is no run {asked!r} in the store.", hint=hint)
+
+
+def known_run(store: Store, asked: str) -> str | None:
+    """The id of the run that `asked` means, if the record has one."""
+    begun_ns = {one.run: one.first_ns for one in store.runs()}
+    return asked if asked in begun_ns else meant(asked, begun_ns, run_names(store))
+
+
+def called(store: Store, asked: str) -> str:
+    """The id of the run of this name. `asked` itself if the record has none: signals may know the run, and
+    what the record's ids begin with says nothing of those.
+    """
+    runs = {one.run: one.first_ns for one in store.runs()}
+    if asked in runs:
+        return asked
+    names = run_names(store)
+    return meant(asked, {run: runs[run] for run in runs if names.get(run) == asked}, names) or asked
+
+
+def meant(asked: str, begun_ns: Mapping[str, int], names: Mapping[str, str] = NO_NAMES) -> str | None:
+    """The one of these ids that `asked` means: as an id, as a name, or as the start of one id alone. Raise
+    `InputError` if it may mean several. begun_ns: when each began. names: of ids that have another name.
+    """
+    if asked in begun_ns:
+        return asked
+    named = [run for run in begun_ns if names.get(run) == asked]
+    found = named or [run for run in begun_ns if asked and run.startswith(asked)]
+    if len(found) < 2:
+        return next(iter(found), None)
+    shown = sorted(found, key=lambda run: (-begun_ns[run], run))[:MEANT_SHOWN_MAX]
+    told = ", ".join(f"{run} (began {wording.stamp(begun_ns[run])})" for run in shown)
+    more = f" and {len(found) - len(shown):,} more" if len(found) > len(shown) else ""
+    how = "is the name" if named else "is the start of the ids"
+    raise InputError(
+        f"{asked!r} {how} of {len(found):,} runs: {told}{more}.", hint="Name one of them by its whole id."
+    )
+
+
+def run_names(store: Store, run: str | None = None) -> dict[str, str]:
+    """The last name of each run, or of one run, that is called otherwise than its id."""
+    begun = store.select(Selection(run=run, kinds=("run.submitted", "run.started")))
+    named = (event for event in begun if isinstance(event, RunSubmitted | RunStarted))
+    return {event.run: event.name for event in named if event.name not in ("", event.run)}
 
 
 def simulated_runs(store: Store) -> frozenset[str]:

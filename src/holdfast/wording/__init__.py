@@ -171,6 +171,12 @@ def short(name: str, chars_max: int = NAME_CHARS_MAX) -> str:
     return name if len(name) <= chars_max else name[: chars_max - 1] + "…"
 
 
+def run_label(run: str, name: str, chars_max: int = NAME_CHARS_MAX) -> str:
+    """A run, or something of a run, by its id, and by the run's name if it has another one."""
+    label = short(run, chars_max)
+    return label if name in ("", run) else f"{label} ({short(name, chars_max)})"
+
+
 def kept(steps: int) -> str:
     """How many steps a run gained; after a rollback in the window it may have fewer than before."""
     return f"{many(-steps, 'step')} fewer than before" if steps < 0 else f"{many(steps, 'step')} kept"

@@ -122,7 +122,7 @@ def _nothing(reports: Sequence[Report], silent: Sequence[Report]) -> InputError:
     latest = max((report.known_ns for report in reports), default=0)
     hint = f"The last event is of {wording.stamp(latest)}; `holdfast runs` shows the times of the runs."
     if silent:
-        names = ", ".join(printable(wording.short(report.run, 60)) for report in silent[:SILENT_NAMED_MAX])
+        names = ", ".join(printable(report.label) for report in silent[:SILENT_NAMED_MAX])
         more = ", ..." if len(silent) > SILENT_NAMED_MAX else ""
         hint += f" Perhaps still running and holding GPUs: {names}{more}."
     return InputError(

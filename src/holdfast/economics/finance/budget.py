@@ -35,6 +35,7 @@ class RunForecast(msgspec.Struct, frozen=True, kw_only=True):
     """A run to its planned end. None if it made no step in the window, or has ended."""
 
     run: str
+    run_name: str
     steps: int
     planned_steps: int
     end_ns: int | None
@@ -111,6 +112,7 @@ def _run_forecast(pricing: Pricing, planned_steps: int, now_ns: int) -> RunForec
         to_go_usd = float(pricing.held(report.accrued.gpus, now_ns, end_ns))
     return RunForecast(
         run=report.run,
+        run_name=report.name,
         steps=report.steps_kept,
         planned_steps=planned_steps,
         end_ns=end_ns,

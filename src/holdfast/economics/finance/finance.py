@@ -84,6 +84,7 @@ class _Reader:
         self.cuts_ns = sorted({*self.edges_ns, *(month.from_ns for month in self.months)})
         self.by_stretch = [Bill() for _ in pairwise(self.edges_ns)]
         self.by_month = {month.name: Bill() for month in self.months}
+        self.names = {report.run: report.name for report in reports}
         self.by_run = {report.run: Bill() for report in reports}
         self.pricing = {report.run: Pricing(report, prices) for report in reports}
         self.priced = {report.run: self.pricing[report.run].charges(self.cuts_ns) for report in reports}
@@ -120,7 +121,7 @@ class _Reader:
             now_ns=question.now_ns,
             point_usd=self._point_usd(),
             causes=self._causes(),
-            wastes=wastes(self.bill, self.by_run),
+            wastes=wastes(self.bill, self.by_run, self.names),
             months=tuple(self._month(month) for month in self.months),
             budgets=budget_lines(
                 self.prices,
@@ -218,6 +219,7 @@ class _Reader:
         shares = [
             statement.IncidentShare(
                 run=run,
+                run_name=self.names[run],
                 **{name: getattr(incident, name) for name in ("name", "what", "subject", "began_ns")},
                 **msgspec.structs.asdict(self._lost_to([(run, incident)], cause.categories)),
             )
@@ -419,7 +421,7 @@ class _Reader:
 
     def _slower(self) -> Iterator[str]:
         """Runs whose useful time may be slowdown, according to earlier runs or published figures."""
-        slow = [(one, report.run) for report in self.reports for one in report.opinions if says_slow(one)]
+        slow = [(one, report.label) for report in self.reports for one in report.opinions if says_slow(one)]
         for opinion, run in sorted(slow, key=lambda found: -found[0].ratio)[:OPINIONS_SHOWN_MAX]:
             yield f"Run {run}: {opinion.sentence[0].lower()}{opinion.sentence[1:]}"
 
@@ -429,7 +431,7 @@ class _Reader:
         cost = self.prices.currency.said(usd, decimals=0)
         days = (self.question.now_ns - report.known_ns) / DAY_NS
         return (
-            f"Run {report.run} has not ended and was last heard of {days:,.1f} days ago. Nothing is counted "
+            f"Run {report.label} has not ended and was last heard of {days:,.1f} days ago. Nothing is counted "
             f"since; if it still holds its {report.held_gpus:,} GPUs, that costs {cost} a day."
         )
 

@@ -24,6 +24,7 @@ from holdfast.economics.pricing.rates import Kind
 from holdfast.economics.pricing.spending import CAUSES
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report
+from holdfast.wording import run_label
 from holdfast.wording.units import HOUR_NS
 
 USEFUL = "useful"
@@ -229,7 +230,9 @@ COLUMNS: dict[str, Callable[[_Row], str]] = {
     "BillingPeriodStart": lambda row: _stamp(row.month.from_ns),
     "ChargeCategory": _always("Usage"),
     "ChargeClass": _always(""),
-    "ChargeDescription": lambda row: _text(f"{LABELS[row.line.cause]}, run {row.line.run}"),
+    "ChargeDescription": lambda row: _text(
+        f"{LABELS[row.line.cause]}, run {run_label(row.line.run, row.line.name)}"
+    ),
     "ChargeFrequency": _always("Usage-Based"),
     "ChargePeriodEnd": lambda row: _stamp(row.line.to_ns),
     "ChargePeriodStart": lambda row: _stamp(row.line.from_ns),

@@ -25,6 +25,7 @@ class IncidentShare(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of one incident under one cause. name: as in `holdfast cost RUN/NAME`."""
 
     run: str
+    run_name: str
     name: str
     what: str
     subject: str

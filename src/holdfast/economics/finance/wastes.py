@@ -79,13 +79,14 @@ class Waste(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     amount: Amount
     run: str
+    run_name: str
     todo: str
     bring_usd: float | None
     basis: str
 
 
-def wastes(bill: Bill, by_run: Mapping[str, Bill]) -> tuple[Waste, ...]:
-    """The costliest first."""
+def wastes(bill: Bill, by_run: Mapping[str, Bill], names: Mapping[str, str]) -> tuple[Waste, ...]:
+    """The costliest first. names: of the runs."""
     found = [(bill.part(*cause.categories), cause) for cause in CAUSES if bill.part(*cause.categories).gpu_ns]
     found.sort(key=lambda one: (-one[0].usd, -one[0].gpu_ns))
     told = []
@@ -98,6 +99,7 @@ def wastes(bill: Bill, by_run: Mapping[str, Bill]) -> tuple[Waste, ...]:
                 label=cause.label,
                 amount=amount,
                 run=run,
+                run_name=names[run],
                 todo=remedy.todo.replace("RUN", run),
                 bring_usd=bill.part(*remedy.categories).usd * remedy.share if remedy.categories else None,
                 basis=remedy.basis,

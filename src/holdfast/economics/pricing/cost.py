@@ -74,6 +74,7 @@ def incident_cost(report: Report, name: str, prices: Prices) -> layers.IncidentC
         remarks.append("It was not reported: the ledger found it, and no response time is counted.")
     return layers.IncidentCost(
         run=report.run,
+        run_name=report.name,
         name=name,
         what=incident.what,
         subject=incident.subject,
@@ -93,6 +94,7 @@ def run_cost(report: Report, prices: Prices) -> layers.RunCost:
     elsewhere = pricing.elsewhere(within)
     return layers.RunCost(
         run=report.run,
+        run_name=report.name,
         first_ns=report.first_ns,
         last_ns=report.last_ns,
         window=report.window,

@@ -77,6 +77,7 @@ class IncidentCost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of one incident; so far, if it is not over."""
 
     run: str
+    run_name: str
     name: str
     what: str
     subject: str
@@ -151,6 +152,7 @@ class RunCost(msgspec.Struct, frozen=True, kw_only=True):
     """The losses of a run: in total, in its incidents, and outside of incidents."""
 
     run: str
+    run_name: str
     first_ns: int
     last_ns: int
     window: tuple[int | None, int | None]

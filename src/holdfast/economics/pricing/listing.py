@@ -23,6 +23,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     run: str
+    name: str
     team: str
     events: int
     first_ns: int
@@ -45,6 +46,7 @@ def listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simul
     usd = sum((charge.usd(charge.gpu_ns) for charge in charges), Fraction())
     return Listed(
         **msgspec.structs.asdict(summary),
+        name=told.name,
         team=told.team,
         ended=told.ended,
         gpus=told.gpus,

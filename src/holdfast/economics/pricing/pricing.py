@@ -125,7 +125,7 @@ class Pricing:
                 said = self.prices.currency.said
                 paid = f"{said(recorded)} a GPU-hour (cost.rate), which is what was paid"
                 given = f"the {said(rate.usd_per_gpu_hour)} of rate {rate.number} in the prices"
-                return f"Run {self.report.run} recorded {paid}; {given} are not used."
+                return f"Run {self.report.label} recorded {paid}; {given} are not used."
         return ""
 
     def _charge(self, segment: Segment) -> Charge:
