@@ -57,7 +57,7 @@ def command(
 def _named(store: Store, subject: str | None) -> tuple[str, str | None]:
     """The run and, if one is named, the incident. A run's own name may have slashes in it."""
     run, slash, incident = (subject or "").rpartition("/")
-    if slash and subject and known_run(store, subject) is None:
-        if incident.isdigit() or known_run(store, run) is not None:
-            return find_run(store, run), incident
-    return find_run(store, subject), None
+    is_whole = not slash or known_run(store, subject or "") is not None
+    if is_whole or not (incident.isdigit() or known_run(store, run) is not None):
+        return find_run(store, subject), None
+    return find_run(store, run), incident

@@ -88,7 +88,8 @@ def accrued(told: Finance) -> str:
 def waste(found: Waste) -> str:
     """The waste, its place, what to do about it, and what that would save."""
     bring = "" if found.bring_usd is None else f" Would bring {wording.usd(found.bring_usd)} ({found.basis})."
-    lost = f"{found.label}, {wording.usd(found.amount.usd)}, mostly in {wording.run_label(found.run, found.run_name, 60)}"
+    run = wording.run_label(found.run, found.run_name, 60)
+    lost = f"{found.label}, {wording.usd(found.amount.usd)}, mostly in {run}"
     return f"{lost}. {found.todo}{bring}"
 
 
@@ -98,7 +99,8 @@ def budget_of(line: BudgetLine) -> str:
 
 def forecast(found: RunForecast) -> str:
     """When a run will be done, and its cost until then."""
-    done = f"{wording.run_label(found.run, found.run_name, 60)} has {found.steps:,} of {found.planned_steps:,} planned steps"
+    run = wording.run_label(found.run, found.run_name, 60)
+    done = f"{run} has {found.steps:,} of {found.planned_steps:,} planned steps"
     if found.steps >= found.planned_steps:
         return f"{done}: it is done."
     if found.end_ns is None or found.to_go_usd is None:

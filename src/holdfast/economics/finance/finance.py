@@ -431,8 +431,8 @@ class _Reader:
         cost = self.prices.currency.said(usd, decimals=0)
         days = (self.question.now_ns - report.known_ns) / DAY_NS
         return (
-            f"Run {report.label} has not ended and was last heard of {days:,.1f} days ago. Nothing is counted "
-            f"since; if it still holds its {report.held_gpus:,} GPUs, that costs {cost} a day."
+            f"Run {report.label} has not ended and was last heard of {days:,.1f} days ago. Nothing is "
+            f"counted since; if it still holds its {report.held_gpus:,} GPUs, that costs {cost} a day."
         )
 
     def _unmatched(self) -> list[str]:
