@@ -475,11 +475,15 @@ def test_a_job_of_which_only_start_and_end_are_known() -> None:
     assert "0.0 % of the GPU time" not in page.text
 
 
-def test_what_is_unattributed_is_said_beside_the_headline() -> None:
-    useful, unattributed = 6_000 * 10**9, 2_000 * 10**9
-    told = quiet(partition={"useful": useful, "unattributed": unattributed})
-    assert "75.0 % of the GPU time paid for was useful" in Page(render(told)).text
-    assert "Nothing recorded says where another 25.0 % went." in Page(render(told)).text
+def test_what_is_not_known_is_no_loss_and_said_beside_the_headline() -> None:
+    """100 steps of 10 s, and as long again without a line."""
+    story = Story().tell(RunStarted, gpus=8).steps(1, 100, 10)
+    page = Page(render(story.tell(RunEnded, 1_000, outcome="completed").report()))
+    assert "of the GPU time that is known was useful: 2.22 of 2.22 GPU-hours" in page.text
+    assert "2.22 GPU-hours useful, 0.00 lost, 2.22 not known" in page.text
+    assert "50.0 % of what was paid for is not known; of all of it, 50.0 % to 100.0 % was" in page.text
+    assert "Nothing is known to have been lost." in page.text
+    assert "2.22 GPU-hours are not known (after the last recorded step). Record in the script" in page.text
 
 
 def test_what_was_paid_in_money_is_in_the_head() -> None:

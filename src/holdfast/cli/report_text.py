@@ -82,6 +82,8 @@ def _head(console: Console, told: Report) -> None:
 def _partition(console: Console, told: Report) -> None:
     amounts = wording.Amounts(told.paid_gpu_ns)
     console.print(_headline(told, amounts), style="bold")
+    split = told.split
+    console.print(amounts.three(split.useful_gpu_ns, split.lost_gpu_ns, split.unknown_gpu_ns))
     parts = [(category, told.partition[category.key]) for category in _LOOKS]
     console.print(_bar(parts, told.paid_gpu_ns, min(console.width, BAR_CELLS_MAX)), no_wrap=True)
     is_wide = console.width >= BASIS_COLUMNS_MIN
@@ -121,13 +123,19 @@ def _headline(told: Report, amounts: wording.Amounts) -> str:
     if told.goodput.total is None:
         return f"Nothing recorded says how the {paid} were used."
     useful = wording.resting(wording.percent(told.goodput.total), told.goodput.basis)
+    split, bounds = told.split, told.goodput.bounds
+    of_known = f"{useful} of {paid} were useful."
+    if split.unknown_matters and bounds is not None:
+        known = amounts.hours(split.known_gpu_ns)
+        of_known = f"{useful} of the {known} GPU-hours that are known were useful. "
+        of_known += f"Of all {paid}, {wording.between(bounds)} were."
     least = told.goodput.total_min
     doubt = "" if least is None else f" If the longer steps are a slowdown, {wording.percent(least)} were."
     slower = [one for one in told.opinions if one.ratio >= SLOWER_RATIO_MIN and one.source != "published"]
     other = ""
     if slower:
         other = f" But it is {slower[0].ratio:.1f} times slower than {_named(slower[0].source)}."
-    return f"{useful} of {paid} were useful.{doubt}{other}"
+    return f"{of_known}{doubt}{other}"
 
 
 def _bar(parts: list[tuple[Category, int]], whole: int, cells: int) -> Text:

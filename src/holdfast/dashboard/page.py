@@ -18,6 +18,7 @@ from holdfast.economics.pricing.layers import RunCost
 from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report
+from holdfast.ledger.split import LOSSES
 
 LARGEST_LOSSES = 3
 INCIDENTS_SHOWN_MAX = 20
@@ -29,7 +30,7 @@ GROUPS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     ("Stepping", tuple(c for c in Category if Category.USEFUL <= c < Category.UNATTRIBUTED)),
     ("In a run, not stepping", tuple(c for c in Category if Category.QUEUED <= c < Category.USEFUL)),
     ("Not in a run", tuple(c for c in Category if c < Category.QUEUED)),
-    ("Not explained", (Category.UNATTRIBUTED,)),
+    ("Not known", (Category.UNATTRIBUTED,)),
 )
 """The ledger's groups, the useful one first; see "The ledger's identity" in docs/architecture.md."""
 
@@ -40,10 +41,13 @@ _BANDWIDTH_WANTED = "Not known. Record how long collectives take (collective.tim
 
 
 class _Headline(msgspec.Struct, frozen=True, kw_only=True):
-    """The headline number and its sentence. known: whether it is the useful share."""
+    """The headline number and its sentence. known: whether it is the useful share. amounts: useful, lost and
+    not known.
+    """
 
     number: str
     sentence: str
+    amounts: str = ""
     more: str = ""
     known: bool = False
 
@@ -88,40 +92,48 @@ def _part(report: Report, category: Category) -> int:
 
 def _losses(report: Report) -> list[Category]:
     """The categories of losses, the largest first."""
-    lost = [category for category in Category if category != Category.USEFUL and _part(report, category)]
+    lost = [category for category in LOSSES if _part(report, category)]
     return sorted(lost, key=lambda category: -_part(report, category))
 
 
 def _headline(report: Report, amounts: wording.Amounts) -> _Headline:
     paid, useful = report.paid_gpu_ns, _part(report, Category.USEFUL)
-    unattributed = _part(report, Category.UNATTRIBUTED)
+    split, bounds = report.split, report.goodput.bounds
     if not paid:
         return _Headline(
             number=wording.UNKNOWN, sentence="No GPU time was paid for, so there is nothing to share out."
         )
-    if unattributed == paid:
+    three = amounts.three(split.useful_gpu_ns, split.lost_gpu_ns, split.unknown_gpu_ns)
+    if report.goodput.total is None:
         return _Headline(
             number="Unknown",
             sentence=f"Nothing recorded says how the {amounts.hours(paid)} GPU-hours paid for were used.",
+            amounts=three,
             more="The run reported neither steps nor checkpoints, only that it had the GPUs.",
         )
-    more = f"Nothing recorded says where another {amounts.share(unattributed)} went." if unattributed else ""
+    whole, more = "the GPU time paid for", ""
+    if split.unknown_matters and bounds is not None:
+        whole = "the GPU time that is known"
+        unknown = amounts.share(split.unknown_gpu_ns)
+        useful_of_all = wording.between(bounds)
+        more = f"{unknown} of what was paid for is not known; of all of it, {useful_of_all} was useful."
     if report.goodput.total_min is not None:
         least = wording.percent(report.goodput.total_min)
         more = f"{more} If the steps that grew longer are a slowdown, {least} was useful.".strip()
     rests = f", {report.goodput.basis}" if report.goodput.basis else ""
     return _Headline(
-        number=amounts.share(useful),
-        sentence="of the GPU time paid for was useful: "
-        f"{amounts.hours(useful)} of {amounts.hours(paid)} GPU-hours{rests}.",
+        number=wording.percent(report.goodput.total),
+        sentence=f"of {whole} was useful: "
+        f"{amounts.hours(useful)} of {amounts.hours(split.known_gpu_ns)} GPU-hours{rests}.",
+        amounts=three,
         more=more,
         known=True,
     )
 
 
 def _waterfall(report: Report) -> list[dict[str, object]]:
-    """The bars from the paid time (without a category), loss by loss, the largest first, to the
-    useful time.
+    """The bars from the paid time (without a category), less what is not known, loss by loss, the largest
+    first, to the useful time.
     """
     paid = report.paid_gpu_ns
     if not paid:
@@ -129,7 +141,8 @@ def _waterfall(report: Report) -> list[dict[str, object]]:
     whole = charts.fall("mark paid", 0.0, 100.0, first=True, last=False)
     falls: list[dict[str, object]] = [{"category": None, "label": "Paid for", "gpu_ns": paid, "bar": whole}]
     remaining = paid
-    for category in (*_losses(report), Category.USEFUL):
+    unknown = (Category.UNATTRIBUTED,) if _part(report, Category.UNATTRIBUTED) else ()
+    for category in (*unknown, *_losses(report), Category.USEFUL):
         part = _part(report, category)
         remaining -= part
         bar = charts.fall(

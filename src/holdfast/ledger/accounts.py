@@ -219,8 +219,8 @@ class Accounts:
         if incident is not None:
             self.own(incident).tally.add(key, gpu_ns, steps)
 
-    def dismiss(self, work: Category) -> None:
-        """Charge held-back time as it looks, since no later event will explain it; steps are `work`."""
+    def dismiss(self, work: int) -> None:
+        """Charge held-back time as it looks, since no later event will explain it; steps as `work`, a key."""
         self.settle()
         pieces, self.pieces = self.pieces, []
         self._charge_as_it_was(pieces, work)
@@ -318,7 +318,7 @@ class Accounts:
         for piece in pieces:
             self._charge(key, piece.from_ns, piece.to_ns, piece.gpus + piece.missing, incident)
 
-    def _charge_as_it_was(self, pieces: Iterable[Piece], work: Category) -> None:
+    def _charge_as_it_was(self, pieces: Iterable[Piece], work: int) -> None:
         """Charge pieces by their nature; starting and recovering go to the incident before them."""
         noticed_ns = 0 if self.open is None else self.incidents[self.open].noticed_ns
         for piece in pieces:

@@ -11,7 +11,7 @@ from holdfast.ledger.categories import Category
 from holdfast.ledger.counts import SCHEDULERS, Counts, Declared, Gap, Gaps, LaunchAttempt
 from holdfast.ledger.membership import Membership
 from holdfast.ledger.progress import Disorder, StepProgress
-from holdfast.ledger.tally import LAUNCH
+from holdfast.ledger.tally import AFTER_STEPS, IN_FLIGHT, LAUNCH
 from holdfast.record.events import MemberJoined, MemberLost, RunEnded, RunStarted, RunSubmitted
 
 _AFTER_END: dict[str, int] = {
@@ -57,7 +57,7 @@ class Attempts:
             self._reshape()
             return
         if accounts.is_up and accounts.nature == Category.PLANNED_STOP:
-            accounts.dismiss(Category.UNATTRIBUTED)  # a planned stop, and now a new start
+            accounts.dismiss(IN_FLIGHT)  # a planned stop, and now a new start
         elif accounts.is_up:
             # The previous attempt died unrecorded: only its last sign of life is known.
             accounts.settle()
@@ -111,7 +111,7 @@ class Attempts:
         elif event.outcome == "completed":
             # The run waited for its last checkpoint; the remaining time is its shutdown.
             accounts.stall(*self._written_ns)
-            accounts.dismiss(Category.UNATTRIBUTED if self._is_bare else Category.STARTING)
+            accounts.dismiss(AFTER_STEPS if self._is_bare else Category.STARTING)
             if accounts.open is not None:
                 restarted_ns = accounts.incidents[accounts.open].restarted_ns
                 open_incident = accounts.own(accounts.open)

@@ -33,7 +33,7 @@ class Category(IntEnum):
 
     @property
     def label(self) -> str:
-        return self.name.replace("_", " ").lower()
+        return "not known" if self is Category.UNATTRIBUTED else self.name.replace("_", " ").lower()
 
     @property
     def meaning(self) -> str:

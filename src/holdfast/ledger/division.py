@@ -8,19 +8,21 @@ by plateau, in integers, and the parts sum to the whole.
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeVar
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.counts import ReferenceStage
 from holdfast.ledger.fold import LATE_SHARE_MIN, Fold
 from holdfast.ledger.normal import Plateau, StageCourse, declared_plateau, plateaus, quick_step
-from holdfast.ledger.tally import LAUNCH, PLAIN, STAGE, measured
+from holdfast.ledger.split import Silence
+from holdfast.ledger.tally import AFTER_STEPS, IN_FLIGHT, LAUNCH, PLAIN, STAGE, measured, silence_of
 
 Origin = Literal["declared", "estimated", "members"]
 """Where a reference comes from."""
 
 Parts = tuple[tuple[Category, int], ...]
 _KEPT = (Category.USEFUL, Category.SLOWDOWN)
+_Key = TypeVar("_Key")
 _Place = tuple[int, int]
 """The number of a plateau, and a key."""
 
@@ -42,6 +44,9 @@ class Division:
         self.splits: dict[_Place, Parts] = {}
         self._split()
         self.parts = summed(part for split in self.splits.values() for part in split)
+        self.unknown: dict[str, int] = summed(
+            part for (_, key), split in self.splits.items() for part in silences(key, split)
+        )
 
     # -- stages --------------------------------------------------------------------------------------
 
@@ -144,13 +149,18 @@ class Division:
     def _parts(self, place: _Place, gpu_ns: int) -> Parts:
         number, key = place
         if key < PLAIN:
-            return ((self._launch if key == LAUNCH else Category(key), gpu_ns),)
+            return ((self._plain(key), gpu_ns),)
         told = measured(key)
         if number < 0:
             return (told.normal, gpu_ns), (told.excess, 0)  # without a reference there is no excess
         tally = self._accounts.tally
         steps = Fraction(tally.steps.get(key, 0) * gpu_ns, tally.gpu_ns.get(key, 0) or 1)
         return self.plateaus[number].split(told, gpu_ns, steps)
+
+    def _plain(self, key: int) -> Category:
+        if key in (AFTER_STEPS, IN_FLIGHT):
+            return Category.UNATTRIBUTED
+        return self._launch if key == LAUNCH else Category(key)
 
     def divided(self, place: _Place, gpu_ns: int, after_gpu_ns: int = 0) -> list[tuple[Category, int]]:
         """Split a part of a place's sum in the same ratio as the whole, without loss.
@@ -206,8 +216,13 @@ class Division:
         return sum(self.splits[number, key][1][1] for number in self._places.get(key, ()))
 
 
-def summed(parts: Iterable[tuple[Category, int]]) -> dict[Category, int]:
-    sums: dict[Category, int] = {}
-    for category, part in parts:
-        sums[category] = sums.get(category, 0) + part
+def silences(key: int, parts: Iterable[tuple[Category, int]]) -> Iterable[tuple[Silence, int]]:
+    """The unattributed ones of these parts of a key's sum, by silence."""
+    return ((silence_of(key), part) for category, part in parts if category == Category.UNATTRIBUTED)
+
+
+def summed(parts: Iterable[tuple[_Key, int]]) -> dict[_Key, int]:
+    sums: dict[_Key, int] = {}
+    for key, part in parts:
+        sums[key] = sums.get(key, 0) + part
     return sums

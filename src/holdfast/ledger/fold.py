@@ -14,7 +14,7 @@ from holdfast.ledger.attempts import Attempts
 from holdfast.ledger.categories import Category
 from holdfast.ledger.copies import copied
 from holdfast.ledger.counts import SCHEDULERS, HeldUp, MovedBytes, MovedFor, Saves, Stages, Traffic
-from holdfast.ledger.tally import BIN, LAUNCH, STAGE, Tally, measured_key, work_bin
+from holdfast.ledger.tally import BIN, IN_FLIGHT, LAUNCH, STAGE, Tally, measured_key, work_bin
 from holdfast.record import events
 from holdfast.record.events import AnyEvent, Collective, StepBegun, StepCommitted
 
@@ -77,7 +77,7 @@ class Fold(Attempts):
         """A copy with all time charged: work in flight as unattributed, rolled-back work as discarded."""
         twin = self.copy()
         accounts, debts = twin.accounts, twin.progress.debts
-        accounts.dismiss(Category.UNATTRIBUTED)
+        accounts.dismiss(IN_FLIGHT)
         for lost in twin.progress.lost():
             bin_ = work_bin(lost.entry_gpu_ns // lost.entry_steps)
             stage_key = twin.stages.number_at(lost.entry) * STAGE

@@ -8,6 +8,7 @@ from holdfast.ledger.counts import Gap
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.normal import HEALTHY_STEPS_MIN, MIXED_RATIO_MAX
 from holdfast.ledger.report import ReferenceStretch, Report
+from holdfast.ledger.split import Silence
 from holdfast.wording.units import HOUR_NS
 
 SHOWN_MAX = 3
@@ -17,6 +18,7 @@ SHOWN_MAX = 3
 def remarks(told: Report, fold: Fold) -> tuple[str, ...]:
     return (
         *_of_the_record(told, fold),
+        *unknown_remarks(told),
         *_of_skipped_lanes(told, fold),
         *_of_the_reference(told),
         *gap_remarks(told),
@@ -45,6 +47,17 @@ def _of_the_record(told: Report, fold: Fold) -> Iterator[str]:
             f"Counting GPUs, {100 * goodput.total:.2f} % of what was paid for was useful; "
             "the partition says where the rest went."
         )
+
+
+def unknown_remarks(told: Report) -> Iterator[str]:
+    """What is not known, and which line in a script or a log would tell."""
+    if not told.split.unknown_matters:
+        return
+    amounts = wording.Amounts(told.paid_gpu_ns)
+    for key, gpu_ns in told.split.unknown.items():
+        silence = Silence(key)
+        remedy = silence.remedy.replace("RUN", told.run)
+        yield f"{amounts.hours(gpu_ns)} GPU-hours are not known ({silence.label}). {remedy}"
 
 
 def _of_skipped_lanes(told: Report, fold: Fold) -> Iterator[str]:

@@ -13,16 +13,19 @@ from holdfast import wording
 from holdfast.ledger.counts import Gap, MovedBytes, MovedFor
 from holdfast.ledger.division import Origin
 from holdfast.ledger.references import Reach
+from holdfast.ledger.split import Split
 from holdfast.record.events import Outcome, RunEnded, Severity
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
-    """total = scheduling x runtime: useful over paid for. Times program: model FLOPs over the peak paid for.
+    """total = scheduling x runtime: useful over what is known of the time paid for. Times program: model
+    FLOPs over the peak of that time. If nothing is known of what the run did, scheduling is of all paid time.
 
-    basis: what total and runtime are based on, if that is an estimate: "estimated ± 0.4 %". total_min: total
-    if steps that grew longer for good, for no recorded reason, were a slowdown. checkpoint_span: the
-    definition of Google's resiliency tool: (last step saved - first step loaded) x reference step time /
-    elapsed time. It ignores GPU counts and does not show what was lost, or where.
+    bounds: total if all that is not known was lost, or useful; None if all is known. basis: what total and
+    runtime are based on, if that is an estimate: "estimated ± 0.4 %". total_min: total if steps that grew
+    longer for good, for no recorded reason, were a slowdown. checkpoint_span: the definition of Google's
+    resiliency tool: (last step saved - first step loaded) x reference step time / elapsed time. It ignores
+    GPU counts and does not show what was lost, or where.
     """
 
     total: float | None
@@ -32,6 +35,7 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_span: float | None
     basis: str = ""
     total_min: float | None = None
+    bounds: tuple[float, float] | None = None
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +137,9 @@ class ReportedPace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ettr(msgspec.Struct, frozen=True, kw_only=True):
-    """Effective training time ratio: time in steps that were kept, at any speed, over time in the run."""
+    """Effective training time ratio: time in steps that were kept, at any speed, over what is known of the
+    time in the run.
+    """
 
     cumulative: float | None
     sliding: float | None
@@ -142,7 +148,7 @@ class Ettr(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsefulWork(msgspec.Struct, frozen=True, kw_only=True):
-    """The yield of one paid GPU-hour."""
+    """The yield of one paid GPU-hour, of those of which it is known what they were used for."""
 
     useful_gpu_hours_per_gpu_hour: float | None
     steps_per_gpu_hour: float | None
@@ -257,6 +263,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """The partition between two moments at which the accounts were cut, to the nanosecond.
 
+    unknown           the unattributed part, by silence
     kept_gpu_ns       the part in steps that the run kept, at any speed
     incidents         the losses of each recorded incident here, by its name and category
     usd_per_gpu_hour  the recorded price, if any
@@ -265,6 +272,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     from_ns: int
     to_ns: int
     partition: dict[str, int]
+    unknown: dict[str, int]
     kept_gpu_ns: int
     incidents: dict[str, dict[str, int]]
     usd_per_gpu_hour: float | None
@@ -280,7 +288,7 @@ class Accrued(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The ledger of one run. `partition` sums to `paid_gpu_ns`, to the nanosecond.
+    """The ledger of one run. `partition` sums to `paid_gpu_ns`, to the nanosecond, and so does `split`.
 
     usd_per_gpu_hour: the mean of the recorded prices, over the GPU-hours they hold for.
     ended: its last end; None if it has not ended, or went on after that.
@@ -319,6 +327,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     chip: str | None
     tokens_per_step: int | None
     partition: dict[str, int]
+    split: Split
     goodput: Goodput
     ettr: Ettr
     counts: Counted

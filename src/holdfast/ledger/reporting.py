@@ -10,9 +10,9 @@ import msgspec
 
 from holdfast.ledger import references
 from holdfast.ledger.accounts import LedgerIncident
-from holdfast.ledger.categories import NOT_SCHEDULED, Category
+from holdfast.ledger.categories import Category
 from holdfast.ledger.counts import Declared, Saves
-from holdfast.ledger.division import Division, summed
+from holdfast.ledger.division import Division, silences, summed
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.references import bus_bytes_per_s
@@ -37,6 +37,7 @@ from holdfast.ledger.report import (
     UsefulWork,
 )
 from holdfast.ledger.slow_stretches import slow_stretch, with_slow_stretches
+from holdfast.ledger.split import Split, share
 from holdfast.ledger.tally import PLAIN
 from holdfast.record.errors import InputError
 from holdfast.wording.units import HOUR_NS
@@ -44,6 +45,7 @@ from holdfast.wording.units import HOUR_NS
 OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
 """Time of held GPUs outside the run."""
 _OUTSIDE_KEYS = tuple(category.key for category in OUTSIDE)
+_UNKNOWN_KEY = Category.UNATTRIBUTED.key
 _AS_COUNTED = (
     *("what", "subject", "severity", "noticed_ns", "recovered_ns"),
     *("restarts", "members_lost", "steps_rolled_back"),
@@ -76,22 +78,26 @@ def counted(fold: Fold) -> Counted:
     )
 
 
-def goodput_of(partition: Mapping[str, int], basis: str, *, is_told: bool) -> Goodput:
-    """Goodput from the partition. is_told: whether the run reported what it did."""
-    paid, useful = sum(partition.values()), partition[Category.USEFUL.key]
-    in_run = paid - sum(partition[category.key] for category in NOT_SCHEDULED)
+def goodput_of(split: Split, basis: str, *, is_told: bool) -> Goodput:
+    """Goodput from the three amounts. is_told: whether the run reported what it did."""
+    known, scheduled = split.known_gpu_ns, split.scheduled_gpu_ns
+    is_told = is_told and known > 0
+    unheeded = 0 if is_told else split.unknown_gpu_ns
     return Goodput(
-        total=_ratio(useful, paid) if is_told else None,
-        scheduling=_ratio(in_run, paid),
-        runtime=_ratio(useful, in_run) if is_told else None,
+        total=share(split.useful_gpu_ns, known) if is_told else None,
+        scheduling=share(scheduled + unheeded, known + unheeded),
+        runtime=share(split.useful_gpu_ns, scheduled) if is_told else None,
         program=None,
         checkpoint_span=None,
         basis=basis if is_told else "",
+        bounds=split.useful_bounds,
     )
 
 
-def useful_work_of(goodput: Goodput, paid_gpu_ns: int, steps: int, tokens_per_step: int | None) -> UsefulWork:
-    hours = paid_gpu_ns / HOUR_NS
+def useful_work_of(
+    goodput: Goodput, known_gpu_ns: int, steps: int, tokens_per_step: int | None
+) -> UsefulWork:
+    hours = known_gpu_ns / HOUR_NS
     return UsefulWork(
         useful_gpu_hours_per_gpu_hour=goodput.total,
         steps_per_gpu_hour=steps / hours if hours else None,
@@ -123,6 +129,7 @@ class _Reader:
         self.division = Division(fold)
         self.parts = self.division.parts
         self.partition = {category.key: self.part(category) for category in Category}
+        self.split = Split.of(self.partition, self.division.unknown)
         self.reference = self._reference()
         self.basis = "" if self.reference is None else _basis(self.reference)
         self.estimated = self._estimated()
@@ -164,11 +171,12 @@ class _Reader:
             chip=fold.declared.chip,
             tokens_per_step=tokens,
             partition=self.partition,
+            split=self.split,
             goodput=goodput,
             ettr=self._ettr(),
             counts=counted(fold),
             moved=fold.moved.copy(),
-            useful_work=useful_work_of(goodput, self.accounts.paid_gpu_ns, steps, tokens),
+            useful_work=useful_work_of(goodput, self.split.known_gpu_ns, steps, tokens),
             useful_parts=self._useful_parts(),
             reference=self.reference,
             mfu=mfu,
@@ -188,19 +196,19 @@ class _Reader:
         if reference is None:
             return None
         slow = self.part(Category.SLOWDOWN)
-        share = _ratio(slow, slow + self.part(Category.USEFUL, Category.RECOMPUTED))
+        slow_share = share(slow, slow + self.part(Category.USEFUL, Category.RECOMPUTED))
         gpus = self.accounts.shape.active or reference.gpus
         return ReportedPace(
-            step_ns=reference.work_gpu_ns // gpus, origin=reference.origin, slowdown_share=share or 0.0
+            step_ns=reference.work_gpu_ns // gpus, origin=reference.origin, slowdown_share=slow_share or 0.0
         )
 
     def _goodput(self) -> Goodput:
         useful, parts = self.part(Category.USEFUL), self._useful_parts()
         doubt = min(useful, sum(one.doubt_gpu_ns for one in self.division.plateaus))
-        least = _ratio(useful - doubt, self.accounts.paid_gpu_ns)
+        least = share(useful - doubt, self.split.known_gpu_ns)
         return msgspec.structs.replace(
-            goodput_of(self.partition, self.basis, is_told=self.fold.instrumented),
-            program=None if parts is None else _ratio(parts.model_flops_gpu_ns, useful),
+            goodput_of(self.split, self.basis, is_told=self.fold.instrumented),
+            program=None if parts is None else share(parts.model_flops_gpu_ns, useful),
             checkpoint_span=self._checkpoint_span(),
             total_min=least if self.fold.instrumented and doubt else None,
         )
@@ -212,7 +220,7 @@ class _Reader:
         if step_ns is None or fold.loaded_step_min is None or saved_step is None:
             return None
         steps = saved_step - fold.loaded_step_min
-        return _ratio(steps * step_ns, self.elapsed_ns) if steps > 0 else None
+        return share(steps * step_ns, self.elapsed_ns) if steps > 0 else None
 
     def _ettr(self) -> Ettr:
         if not self.fold.instrumented:
@@ -221,15 +229,17 @@ class _Reader:
         width = max(1, min(len(buckets), round(SLIDING_WINDOW_NS / self.course.bucket_ns)))
         kept = list(accumulate(self.kept_gpu_ns, initial=0))
         stayed = list(accumulate(map(_in_run, buckets), initial=0))
-        windows = [
-            _ratio(kept[end] - kept[end - width], stayed[end] - stayed[end - width])
-            for end in range(width, len(buckets) + 1)
-        ]
+        unknown = list(accumulate((bucket.get(_UNKNOWN_KEY, 0) for bucket in buckets), initial=0))
+        windows = []  # those in which the run was up
+        for end in range(width, len(buckets) + 1):
+            begin = end - width
+            in_run = stayed[end] - stayed[begin]
+            if in_run:
+                windows.append(share(kept[end] - kept[begin], in_run - unknown[end] + unknown[begin]))
         known = [window for window in windows if window is not None]
-        in_run = self.accounts.paid_gpu_ns - self.part(*OUTSIDE)
         return Ettr(
-            cumulative=_ratio(kept[-1], in_run),
-            sliding=known[-1] if known else None,
+            cumulative=share(kept[-1], stayed[-1] - unknown[-1]),
+            sliding=windows[-1] if windows else None,
             sliding_min=min(known, default=None),
             sliding_window_ns=width * self.course.bucket_ns,
         )
@@ -417,10 +427,12 @@ class _Reader:
         segments = []
         for index, sums in enumerate(cuts.parts):
             partition: list[tuple[Category, int]] = []
+            unknown: list[tuple[str, int]] = []
             kept_gpu_ns = 0
             for key, gpu_ns in sums.items():
                 parts_of = self.division.between(key, before.get(key, 0), gpu_ns)
                 partition += parts_of
+                unknown += silences(key, parts_of)
                 kept_gpu_ns += self.division.kept(key, parts_of)
                 before[key] = before.get(key, 0) + gpu_ns
             incidents: dict[str, dict[str, int]] = {}
@@ -436,6 +448,7 @@ class _Reader:
                         from_ns=from_ns,
                         to_ns=to_ns,
                         partition=_keyed(summed(partition)),
+                        unknown={silence: part for silence, part in summed(unknown).items() if part},
                         kept_gpu_ns=kept_gpu_ns,
                         incidents=incidents,
                         usd_per_gpu_hour=self._recorded_price(from_ns),
@@ -586,7 +599,3 @@ def _in_run(bucket: dict[str, int]) -> int:
 def _keyed(parts: dict[Category, int]) -> dict[str, int]:
     """Non-zero parts by name, in the order of the categories."""
     return {category.key: part for category, part in sorted(parts.items()) if part}
-
-
-def _ratio(part: int, whole: int) -> float | None:
-    return part / whole if whole > 0 else None

@@ -11,9 +11,14 @@ from typing import NamedTuple
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.copies import copied
+from holdfast.ledger.split import Silence
 
 LAUNCH = len(Category)
 """The key for the launch of a run. The report decides its category: the run may report nothing else."""
+AFTER_STEPS = LAUNCH + 1
+"""The key for unattributed time after the last step of a run that reports nothing but steps."""
+IN_FLIGHT = LAUNCH + 2
+"""The key for unattributed work on a step whose end is not recorded."""
 
 PLAIN = 32
 """Smaller keys are categories (or LAUNCH); the others are measured keys."""
@@ -59,6 +64,13 @@ class Measured(NamedTuple):
 def measured(key: int) -> Measured:
     bin_ = ((key & STAGE - 1) >> _BIN_SHIFT) - 1
     return Measured(key >> _STAGE_SHIFT, bin_, Category(key >> 5 & 31), Category(key & 31))
+
+
+def silence_of(key: int) -> Silence:
+    """Why time under this key is unattributed."""
+    if key == AFTER_STEPS:
+        return Silence.AFTER_STEPS
+    return Silence.STEP_IN_FLIGHT if key == IN_FLIGHT or key >= PLAIN else Silence.NO_STEPS
 
 
 class Tally:

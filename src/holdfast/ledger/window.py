@@ -12,10 +12,12 @@ import msgspec
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.counts import Gap, MovedBytes, MovedFor
+from holdfast.ledger.division import summed
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.remarks import gap_remarks
+from holdfast.ledger.remarks import gap_remarks, unknown_remarks
 from holdfast.ledger.report import Accrued, Counted, Course, Ettr, IncidentReport, Report, Segment
 from holdfast.ledger.reporting import OUTSIDE, counted, goodput_of, paid_of, useful_work_of
+from holdfast.ledger.split import Split
 
 SILENT_NS_MAX = 24 * 3_600 * 10**9
 """A run that has not ended is assumed to hold its GPUs if its last event is at most a day old."""
@@ -90,13 +92,13 @@ def within(
         return report
     segments = tuple(one for one in report.segments if window.has(one.from_ns))
     partition = _partition(segments)
-    paid = sum(partition.values())
+    split = Split.of(partition, summed(part for one in segments for part in one.unknown.items()))
     first_ns, last_ns = window.clipped(report.first_ns, report.last_ns)
     counts, moved = _between(report, begin, end)
     ended = report.ended if report.ended is not None and window.has(report.ended.ended_ns) else None
     paid_usd, mean_price = paid_of(segments)
     goodput = msgspec.structs.replace(
-        goodput_of(partition, report.goodput.basis, is_told=report.goodput.total is not None),
+        goodput_of(split, report.goodput.basis, is_told=report.goodput.total is not None),
         program=report.goodput.program,
     )
     told = msgspec.structs.replace(
@@ -106,15 +108,16 @@ def within(
         first_ns=first_ns,
         last_ns=last_ns,
         elapsed_s=(last_ns - first_ns) / 1e9,
-        paid_gpu_ns=paid,
+        paid_gpu_ns=split.paid_gpu_ns,
         paid_usd=paid_usd,
         usd_per_gpu_hour=report.usd_per_gpu_hour if mean_price is None else mean_price,
         partition=partition,
+        split=split,
         goodput=goodput,
         ettr=_ettr(report, segments, partition),
         counts=counts,
         moved=moved,
-        useful_work=useful_work_of(goodput, paid, counts.steps, report.tokens_per_step),
+        useful_work=useful_work_of(goodput, split.known_gpu_ns, counts.steps, report.tokens_per_step),
         useful_parts=None,
         incidents=_incidents(report, window, segments),
         course=_course(report.course, window, report.last_ns),
@@ -148,7 +151,8 @@ def _between(
 
 
 def _ettr(report: Report, segments: Iterable[Segment], partition: Mapping[str, int]) -> Ettr:
-    in_run = sum(partition.values()) - sum(partition[category.key] for category in OUTSIDE)
+    outside = (*OUTSIDE, Category.UNATTRIBUTED)
+    in_run = sum(partition.values()) - sum(partition[category.key] for category in outside)
     told = report.ettr.cumulative is not None
     return Ettr(
         cumulative=sum(one.kept_gpu_ns for one in segments) / in_run if told and in_run else None,
@@ -235,10 +239,10 @@ def _remarks(whole: Report, part: Report) -> tuple[str, ...]:
     to_ns = part.window[1]
     if to_ns is not None and part.known_ns > to_ns:
         own.append("The run went on after this window.")
-    others = set(gap_remarks(whole))
+    others = {*unknown_remarks(whole), *gap_remarks(whole)}
     kept = [
         remark
         for remark in whole.remarks
         if remark not in others and not remark.startswith("Counting saved steps")
     ]
-    return (*own, *kept, *gap_remarks(part))
+    return (*own, *unknown_remarks(part), *kept, *gap_remarks(part))

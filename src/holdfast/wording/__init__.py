@@ -40,6 +40,11 @@ class Amounts:
     def share(self, gpu_ns: int) -> str:
         return percent(gpu_ns / self.paid_gpu_ns if self.paid_gpu_ns else None)
 
+    def three(self, useful_gpu_ns: int, lost_gpu_ns: int, unknown_gpu_ns: int) -> str:
+        """`7,076 GPU-hours useful, 887 lost, 0 not known`."""
+        useful, lost, unknown = map(self.hours, (useful_gpu_ns, lost_gpu_ns, unknown_gpu_ns))
+        return f"{useful} GPU-hours useful, {lost} lost, {unknown} not known"
+
 
 _CURRENCY: ContextVar[tuple[str, float]] = ContextVar("currency", default=("USD", 1.0))
 
@@ -134,6 +139,12 @@ def percent(ratio: float | None) -> str:
     if ratio > 0 and written == "0.0 %":
         return "< 0.1 %"
     return "> 99.9 %" if ratio < 1 and written == "100.0 %" else written
+
+
+def between(bounds: tuple[float, float]) -> str:
+    """The bounds of a ratio: `50.0 % to 100.0 %`."""
+    least, most = bounds
+    return f"{percent(least)} to {percent(most)}"
 
 
 def duration(duration_ns: int) -> str:

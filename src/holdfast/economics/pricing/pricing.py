@@ -87,6 +87,7 @@ class Pricing:
                     from_ns=from_ns,
                     to_ns=to_ns,
                     partition={ACCRUED: (to_ns - from_ns) * accrued.gpus},
+                    unknown={},
                     kept_gpu_ns=0,
                     incidents={},
                     usd_per_gpu_hour=self._recorded_at(from_ns),
