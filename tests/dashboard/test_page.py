@@ -429,7 +429,7 @@ def test_an_eventful_run_tells_what_it_knows() -> None:
     assert told.mfu.reference is not None
     assert told.bandwidth is not None
     assert told.goodput.program is not None
-    assert "Training run · foundation models llama-70b-pretrain story" in text
+    assert "Training run · foundation models story (llama-70b-pretrain)" in text
     assert f"{told.mfu.measured:.1f} % reference {told.mfu.reference:.1f} % {told.mfu.sentence}" in text
     assert f"{told.bandwidth.measured:.1f} GB/s reference" in text
     assert told.bandwidth.sentence in text

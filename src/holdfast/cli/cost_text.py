@@ -44,7 +44,7 @@ def show(cost: layers.RunCost | layers.IncidentCost) -> None:
 
 def _incident(console: Console, cost: layers.IncidentCost) -> None:
     what = f"{cost.what} ({cost.subject})" if cost.subject else cost.what
-    incident = wording.run_label(f"{cost.run}/{cost.name}", cost.run_name)
+    incident = wording.run_label(cost.run, cost.run_name, part=f"/{cost.name}")
     console.print(Text("Incident ", style="bold").append(_named(f"{incident}: {what}")))
     lasted = wording.duration(cost.ended_ns - cost.began_ns) + ("" if cost.over else " so far")
     when = wording.span(cost.began_ns, cost.ended_ns)

@@ -222,7 +222,7 @@ def _row(state: IncidentState, incident: Incident, name: str) -> tuple[Text, ...
     told = f"{incident.cause.mechanism} ({incident.cause.subject})"
     cause = "unknown" if incident.verdict == "unknown" else told
     return (
-        Text(printable(wording.run_label(incident.name, name))),
+        Text(printable(wording.run_label(incident.run, name, part=incident.name.removeprefix(incident.run)))),
         Text("over") if state == "resolved" else Text("open", style=_COLOURS[severity(incident)]),
         Text(wording.moment_of_year(incident.began_ns)),
         Text("stopped" if stands(incident) else share(incident.slowdown - 1)),
@@ -235,7 +235,7 @@ def _row(state: IncidentState, incident: Incident, name: str) -> tuple[Text, ...
 def change_line(change: IncidentChange, name: str) -> str:
     """A change in one line, as `watch` prints it. name: of its run."""
     incident = change.incident
-    about = wording.run_label(incident.name, name)
+    about = wording.run_label(incident.run, name, part=incident.name.removeprefix(incident.run))
     told = f"{wording.stamp(change.at_ns)}  {change.state:8}  {severity(incident):8}  {about}"
     return printable(f"{told}  {summary(incident)}")
 

@@ -182,9 +182,9 @@ def short(name: str, chars_max: int = NAME_CHARS_MAX) -> str:
     return name if len(name) <= chars_max else name[: chars_max - 1] + "…"
 
 
-def run_label(run: str, name: str, chars_max: int = NAME_CHARS_MAX) -> str:
-    """A run, or something of a run, by its id, and by the run's name if it has another one."""
-    label = short(run, chars_max)
+def run_label(run: str, name: str, chars_max: int = NAME_CHARS_MAX, *, part: str = "") -> str:
+    """A run, or a part of it, by its id, and by its name if it has another one."""
+    label = short(f"{run}{part}", chars_max)
     return label if name in ("", run) else f"{label} ({short(name, chars_max)})"
 
 
