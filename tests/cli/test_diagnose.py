@@ -251,8 +251,10 @@ def test_that_there_is_no_topology_is_said_last_and_with_the_path_that_is_read(
 def test_without_signals_it_says_where_they_could_come_from(holdfast: Holdfast, drill: Drill) -> None:
     assert holdfast("import", drill.events).code == 0
     done = holdfast("diagnose")
-    assert done.code == 2
-    assert "--prometheus URL" in done.err
+    assert done.code == 0
+    assert "There are no signals" in done.out
+    assert "--prometheus URL" in done.out
+    assert "topology" not in done.err
     dead = holdfast("diagnose", "--prometheus", "http://127.0.0.1:9", "--topology", drill.topology)
     assert dead.code == 2
     assert "Traceback" not in dead.err

@@ -202,3 +202,37 @@ def test_two_steps_are_said_to_be_too_few_and_not_to_be_none(
     assert said in watch(tmp_path / "llama.jsonl", "--at", at(last_s + 2)).err
     shown = holdfast("diagnose", "llama", "--signals", str(signals), *log)
     assert said in " ".join(shown.out.split())
+
+
+STEPS = Path(__file__).parents[1] / "data" / "steps.csv"
+
+
+def test_a_slow_stretch_that_a_report_prices_is_listed_from_the_log_and_from_the_record(
+    holdfast: Holdfast,
+) -> None:
+    log = ("--step-log", f"my-run={STEPS}", "--gpus", "8", "--at", "2026-11-01T09:23:28Z")
+    logged = holdfast("diagnose", *log)
+    assert "no step made, nothing recorded says why 3 min 43 s 0.46" in " ".join(logged.out.split())
+    assert "Nothing that is wrong is seen" not in logged.out
+    (listed,) = holdfast("diagnose", *log, "--json").json["past"]
+    assert holdfast("import", STEPS, "--run", "my-run", "--gpus", "8").code == 0
+    (priced,) = holdfast("report", "my-run", "--json").json["incidents"]
+    assert listed == priced
+    recorded = holdfast("diagnose", "my-run", "--json").json
+    assert recorded["past"] == [priced]
+    assert recorded["quality"]["steps_from"] == "record"
+    shown = " ".join(holdfast("diagnose", "my-run").out.split())
+    assert "Steps 120, the last at 2026-11-01 09:23:28Z; a healthy one takes 10 s" in shown
+    assert "There are no signals" in shown
+    assert "--prometheus URL" in shown
+
+
+def test_a_run_that_stands_is_told_from_its_record_alone(holdfast: Holdfast, tmp_path: Path) -> None:
+    written(tmp_path / "llama.jsonl", (600, 2.0), ago_s=300)
+    text = (tmp_path / "llama.jsonl").read_text()
+    (tmp_path / "llama.jsonl").write_text(text.replace('"step"', '"run": "llama", "step"'))
+    assert holdfast("import", tmp_path / "llama.jsonl").code == 0
+    done = holdfast("diagnose", "llama", "--check")
+    assert done.code == 1
+    assert "llama/s1: at a standstill since" in done.out
+    assert "holdfast diagnose llama --record" in done.out

@@ -156,7 +156,7 @@ def test_files_are_read_as_they_grow(tmp_path: Path, name: str) -> None:
     path.write_bytes(data)
     shown = files.steps()
     assert [step for _, step in shown] == [*range(shown[0][1], shown[0][1] + 20)]
-    frame = StepLogSource(Source(), files, "llama", step_s=10).frame(STEP, (0, 120 * S))
+    frame = StepLogSource(Source(), files.steps, "llama", step_s=10).frame(STEP, (0, 120 * S))
     assert frame is not None
     assert frame.subjects == ("llama",)
     expected = 2.0 if name == "log.txt" else 4.0

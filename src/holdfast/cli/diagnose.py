@@ -77,7 +77,8 @@ def command(given: _Flags) -> int:
         return _dumps_alone(told, given)
     try:
         answer = _answered(given, told)
-        remark_on_topology(given.topology_path)
+        if answer.sees_machines:
+            remark_on_topology(given.topology_path)
         is_open = any(incident.ended_ns is None for incident in answer.incidents)
         if given.check and not is_open and not answer.sees_run:
             raise InputError(answer.blindness, hint="Look at another time with --at, or wider with --window.")
@@ -131,12 +132,9 @@ def _answered(given: _Flags, ranks: RanksStanding | None) -> DiagnoseAnswer:
         store = stack.enter_context(open_record(given.store_url))
         logged = given.signals.logged_runs
         run, at_ns = asked_for(store, _meant(given, store), given.at_ns, logged, SystemClock().now_ns())
-        try:
-            source = stack.enter_context(open_signals(given.signals, at_ns))
-        except InputError:
-            if not given.signals.is_named:
-                find_run(store, run)  # without signals only the record can have the run
-            raise
+        source = stack.enter_context(open_signals(given.signals, at_ns, may_lack=True))
+        if not (given.signals.is_named or source.metrics()):
+            find_run(store, run)  # without signals only the record can have the run
         cluster = known_topology(given.topology_path, given.signals.prometheus_url, source, at_ns)
         question = DiagnoseQuestion(
             run=run,
@@ -205,9 +203,13 @@ def _as_json(answer: DiagnoseAnswer, told: RanksStanding | None) -> dict[str, ob
         "incidents": answer.incidents,
         "unshown": [incident.name for incident in answer.unshown],
         "pace": answer.pace,
+        "past": answer.past,
+        "members": answer.members,
         "flight_recorder": None if told is None else as_json(told),
         "quality": {
             "sees_run": answer.sees_run,
+            "steps_from": "nowhere" if answer.reading is None else answer.reading.steps_from,
+            "sees_signals": answer.sees_signals,
             "sees_machines": answer.sees_machines,
             "flaws": answer.flaws,
             "unmeasured": [what for what, _ in answer.unmeasured],

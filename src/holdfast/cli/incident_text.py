@@ -9,6 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from holdfast import wording
+from holdfast.cli.past_text import NO_SIGNALS, show_past
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import printable
 from holdfast.diagnose.alerts import cost, severity, slowness, stands, summary
@@ -16,7 +17,7 @@ from holdfast.diagnose.answering import DiagnoseAnswer
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import IncidentChange
 from holdfast.diagnose.wording import BLIND, members, share
-from holdfast.ledger.report import ReportedPace
+from holdfast.ledger.report import IncidentReport, ReportedPace
 from holdfast.ledger.reporting import SLOW_SHARE_MIN
 from holdfast.record.events import IncidentState
 from holdfast.signals.quality import Flaw
@@ -36,6 +37,8 @@ def show(answer: DiagnoseAnswer) -> None:
     console.print(f"{wording.span(answer.since_ns, answer.at_ns)}, {lasted}\n")
     if not answer.sees_run:
         console.print(f"{printable(answer.blindness)}\n", style="bold yellow")
+    elif not answer.incidents and answer.past:
+        console.print(f"{_passing(answer.past)}\n", style="bold yellow")
     elif not answer.incidents and (answer.unshown or _is_slow(answer.pace)):
         console.print("Nothing that is wrong is seen in that time.\n", style="bold green")
     elif not answer.incidents and answer.misnamed:
@@ -52,8 +55,9 @@ def show(answer: DiagnoseAnswer) -> None:
         )
     if answer.pace is not None and _is_slow(answer.pace):
         console.print(_told(answer.pace), end="\n\n")
+    show_past(console, answer)
     if not answer.sees_machines:
-        console.print(f"{BLIND}\n", style="yellow")
+        console.print(f"{BLIND if answer.sees_signals else NO_SIGNALS}\n", style="yellow")
     for text in answer.misnamed:
         console.print(f"{printable(text)}\n", style="yellow")
     for incident in answer.unshown:
@@ -62,6 +66,12 @@ def show(answer: DiagnoseAnswer) -> None:
     for incident in answer.incidents:
         _show_incident(console, incident, before=() if incident.name in answer.recorded else answer.again)
     _show_flaws(console, answer.flaws)
+
+
+def _passing(past: Sequence[IncidentReport]) -> str:
+    if any(one.recovered_ns is None for one in past):
+        return "The run has made no step since it was disturbed."
+    return "Nothing is wrong any more; what happened before is listed."
 
 
 def _is_slow(pace: ReportedPace | None) -> bool:

@@ -287,14 +287,15 @@ def _incident_cells(incident: IncidentReport, amounts: wording.Amounts) -> tuple
     key, most = max(incident.losses.items(), key=lambda item: item[1], default=("", 0))
     mostly = f"{wording.percent(most / incident.lost_gpu_ns)} {key.replace('_', ' ')}" if most else "-"
     mostly += " (est.)" if most and incident.basis else ""
-    return incident.name, began, _what(incident), lasted, amounts.hours(incident.lost_gpu_ns), mostly
+    return incident.name, began, what(incident), lasted, amounts.hours(incident.lost_gpu_ns), mostly
 
 
-def _what(incident: IncidentReport) -> str:
-    what, restarts = _named(incident.what), incident.restarts
+def what(incident: IncidentReport) -> str:
+    """What happened, to whom, and what it led to."""
+    told, restarts = _named(incident.what), incident.restarts
     if incident.what == UNEXPLAINED_RESTART and restarts > 1:
-        what = wording.many(restarts, what)
-    parts = [f"{what} ({_named(incident.subject)})" if incident.subject else what]
+        told = wording.many(restarts, told)
+    parts = [f"{told} ({_named(incident.subject)})" if incident.subject else told]
     if incident.members_lost > 1:
         parts.append(f"{wording.many(incident.members_lost, 'member')} lost")
     if restarts and incident.what != UNEXPLAINED_RESTART:

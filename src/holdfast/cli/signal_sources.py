@@ -89,11 +89,12 @@ signals_options = together(SignalFlags, "signals")
 
 @contextmanager
 def open_signals(
-    asked: SignalFlags, at_ns: int | None = None, *, is_again: bool = False
+    asked: SignalFlags, at_ns: int | None = None, *, is_again: bool = False, may_lack: bool = False
 ) -> Iterator["Source"]:
     """Open the source; a directory on the command line takes precedence over a server in the environment.
 
-    at_ns: the moment to look at; None: now. is_again: the source will be read repeatedly.
+    at_ns: the moment to look at; None: now. is_again: the source will be read repeatedly. may_lack: if no
+    signals are named or stored, the source is empty.
     """
     from holdfast.signals.opening import SIGNALS_DIRECTORY, SignalPlace, opened
 
@@ -102,6 +103,7 @@ def open_signals(
         directory=asked.signals_path or home() / SIGNALS_DIRECTORY,
         is_named=asked.signals_path is not None,
         step_s=asked.step_s,
+        may_lack=may_lack,
         step_metric=asked.step_metric,
         logs=asked.logs,
     )

@@ -9,19 +9,28 @@ from holdfast.detect.standstill import RanksStanding
 from holdfast.diagnose import recorded as diagnosed
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, IncidentChange, Taken
-from holdfast.diagnose.looking import LookSetting, Recalled, References, look, recall, sees_machines
+from holdfast.diagnose.looking import (
+    LookSetting,
+    Recalled,
+    References,
+    look,
+    recall,
+    seats_of,
+    sees_machines,
+)
+from holdfast.diagnose.reading import RunReading, passed, read, with_recorded_steps
 from holdfast.diagnose.standing import with_standing
 from holdfast.diagnose.weighing import not_measured
 from holdfast.diagnose.wording import known_runs, stepless
 from holdfast.economics.pricing.prices import Prices
-from holdfast.ledger.report import ReportedPace
+from holdfast.ledger.report import IncidentReport, ReportedPace
 from holdfast.record.errors import InputError, nearest
 from holdfast.record.events import RunStarted
 from holdfast.record.runs import ends_ns, find_run
 from holdfast.record.store import Store
 from holdfast.signals.quality import Flaw
 from holdfast.signals.source import Source
-from holdfast.signals.stepped import last_step_ns, runs_in
+from holdfast.signals.stepped import last_step_ns, runs_in, without_steps
 from holdfast.topology.discovery.prometheus import labelled_runs
 from holdfast.topology.file import Described
 
@@ -61,8 +70,12 @@ class DiagnoseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     again     the command that repeats the diagnosis and records it
     pace      how far the steps of the whole run are from a healthy one, as in `report`
     last_ns   when it made its last step, if the window does not show its pace
+    sees_signals   whether there are any signals: without them, the answer is the record's or a log's alone
     sees_machines  whether the signals have any data of machines
     name           the run's, if it is called otherwise than its id
+    reading   the run up to that moment, as its report has it
+    past      what happened in the window according to that, and that no incident here explains
+    members   the members in the run, with their nodes, by its record
     unmeasured     missing telemetry that might show a cause, and the team that has it
     """
 
@@ -79,7 +92,11 @@ class DiagnoseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     pace: ReportedPace | None = None
     last_ns: int | None = None
+    sees_signals: bool = True
     sees_machines: bool = True
+    reading: RunReading | None = None
+    past: tuple[IncidentReport, ...] = ()
+    members: dict[str, str] = {}
     unmeasured: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -123,6 +140,9 @@ def answered(
 ) -> tuple[DiagnoseAnswer, tuple[IncidentChange, ...]]:
     """The answer, and the changes that the record does not have yet."""
     run, at_ns = asked.run, asked.at_ns
+    sees_signals = bool(without_steps(source).metrics())
+    asked_ns = at_ns - round(asked.window_s * 10**9), at_ns + 1
+    source = with_recorded_steps(source, store, run, asked_ns)
     ended = ends_ns(store, [run], at_ns)
     setting = LookSetting(
         store=store,
@@ -132,18 +152,24 @@ def answered(
         window_s=asked.window_s if run in ended else _wide_enough_s(source, asked),
         references=References(store),
     )
-    seen = runs_in(source, setting.window_ns(at_ns))
+    window_ns = setting.window_ns(at_ns)
+    seen = runs_in(source, window_ns)
     recorded = {summary.run for summary in store.runs() if summary.run}
     told = {*seen, *labelled_runs(setting.cluster.survey), *asked.logged}
     if run not in {*told, *recorded}:
         _refuse(run, told, recorded)
+    reading = read(store, source, run, at_ns, asked.gpus)
+    if reading.steps_from == "record":
+        setting.references.know(run, at_ns, reading.pace)
     known = diagnosed.changes_of(store, run)
     # The answer is about this window: it does not reach back to incidents that the record has open, and does
     # not end those that this one look fails to show.
     book = Casebook(known, now_ns=at_ns)
-    assessment = look(setting, [run], at_ns, recalled=_recalled(setting, asked))
+    said = _recalled(setting, asked)
+    assessment = look(setting, [run], at_ns, recalled=said)
     incidents = with_standing(assessment.incidents, asked.ranks, at_ns)
     taken = book.take(incidents, at_ns, unseen={run} - seen, ends_ns=ended)
+    lasted = [(one.began_ns, one.ended_ns or at_ns) for one in taken.incidents]
     answer = DiagnoseAnswer(
         run=run,
         at_ns=at_ns,
@@ -154,9 +180,13 @@ def answered(
         recorded=frozenset(change.incident.name for change in known),
         others=tuple(sorted(seen - {run})),
         flaws=assessment.flaws,
-        pace=setting.references.pace(run, at_ns),
+        pace=reading.pace,
         last_ns=None if run in seen else last_step_ns(source, run, at_ns),
+        sees_signals=sees_signals,
         sees_machines=sees_machines(source),
+        reading=reading,
+        past=passed(reading, window_ns, lasted),
+        members=seats_of(said.events, run),
         unmeasured=tuple(not_measured(assessment.measured)),
     )
     return answer, tuple(taken.changes)

@@ -45,6 +45,10 @@ class References:
         self._store = store
         self._read: dict[str, tuple[range, ReportedPace | None]] = {}
 
+    def know(self, run: str, at_ns: int, pace: ReportedPace | None) -> None:
+        """Use this reading, which was made for another purpose."""
+        self._read[run] = range(at_ns, at_ns + REFERENCE_AGE_NS_MAX), pace
+
     def pace(self, run: str, at_ns: int) -> ReportedPace | None:
         """The pace; None if the record has no step of the run."""
         known_ns, pace = self._read.get(run, (range(0), None))
@@ -175,6 +179,11 @@ def _members(events: Iterable[ev.KnownEvent]) -> Seats:
         for run, members in found.items()
         if (seats := tuple(seat for seat in members.items() if seat[0] in seated.get(run, members)))
     )
+
+
+def seats_of(events: Iterable[ev.KnownEvent], run: str) -> dict[str, str]:
+    """The members in the run according to the record, with their nodes."""
+    return next((dict(seats) for name, seats in _members(events) if name == run), {})
 
 
 @lru_cache(maxsize=2)

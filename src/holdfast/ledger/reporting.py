@@ -3,8 +3,8 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from itertools import accumulate
-from operator import attrgetter
+from itertools import accumulate, groupby
+from operator import attrgetter, not_
 
 import msgspec
 
@@ -57,6 +57,8 @@ SLOW_SHARE_MIN = 0.1
 """A stretch whose steps lose a tenth to slowdown becomes an incident of its own"""
 SLOW_COST_MIN = 0.005
 """... if it costs at least this share of everything paid for."""
+STANDSTILL_TIMES = 5.0
+"""... and is told as a standstill if no step ended for so many times their usual distance, or of buckets."""
 
 
 def report(run: str, fold: Fold) -> Report:
@@ -518,18 +520,26 @@ class _Reader:
                 goes_on = stretches and stretches[-1][1] == index
                 first, _, lost = stretches.pop() if goes_on else (index, index, 0)
                 stretches.append((first, index + 1, lost + slow))
-        found: list[tuple[int, int, int]] = []
+        found: list[tuple[tuple[int, int], int, bool]] = []
         for first, end, lost in sorted(stretches, key=lambda stretch: -stretch[2]):
             charged = min(lost, unexplained)
             if charged >= SLOW_COST_MIN * self.accounts.paid_gpu_ns:
                 unexplained -= charged
                 began_ns = course.start_ns + first * course.bucket_ns
                 ended_ns = min(course.start_ns + end * course.bucket_ns, self.accounts.now_ns)
-                found.append((began_ns, ended_ns, charged))
+                found.append(((began_ns, ended_ns), charged, self._stood_still(first, end)))
         return [
-            slow_stretch(f"slow-{number}", *one, self._slowest(*one[:2]), self.basis)
-            for number, one in enumerate(sorted(found), start=1)
+            slow_stretch(
+                f"slow-{number}", span_ns, lost, self._slowest(*span_ns), self.basis, stood_still=still
+            )
+            for number, (span_ns, lost, still) in enumerate(sorted(found), start=1)
         ]
+
+    def _stood_still(self, first: int, end: int) -> bool:
+        """Whether no step ended in most of these buckets, for far longer than steps are apart otherwise."""
+        timed = self.course.timed
+        silent = max((len(list(same)) for none, same in groupby(timed[first:end], not_) if none), default=0)
+        return silent >= STANDSTILL_TIMES * max(1.0, len(timed) / sum(timed)) and 2 * silent >= end - first
 
     def _slowest(self, from_ns: int, to_ns: int) -> str:
         """The member that the others waited for in this time, if the record names exactly one."""

@@ -49,11 +49,14 @@ def _share_of(stretch: IncidentReport, from_ns: int, to_ns: int) -> dict[str, in
 
 
 def slow_stretch(
-    name: str, began_ns: int, ended_ns: int, lost_gpu_ns: int, slowest: str, basis: str
+    name: str, span_ns: tuple[int, int], lost_gpu_ns: int, slowest: str, basis: str, *, stood_still: bool
 ) -> IncidentReport:
+    """slowest: the member that all others waited for, if one is known. stood_still: no step ended in it."""
+    began_ns, ended_ns = span_ns
+    why = "all waited for one member" if slowest else "nothing recorded says why"
     return IncidentReport(
         name=name,
-        what="slow steps, " + ("all waited for one member" if slowest else "nothing recorded says why"),
+        what=f"{'no step made' if stood_still else 'slow steps'}, {why}",
         subject=slowest,
         severity="degraded",
         began_ns=began_ns,

@@ -30,6 +30,7 @@ class SignalPlace(msgspec.Struct, frozen=True, kw_only=True):
 
     url          of a server; without one, `directory` has them, in the store's files
     is_named     the user named the directory: it must exist
+    may_lack     without any signals there, the source is empty
     logs         the run and the path of each step log
     """
 
@@ -37,6 +38,7 @@ class SignalPlace(msgspec.Struct, frozen=True, kw_only=True):
     directory: Path
     is_named: bool
     step_s: float
+    may_lack: bool = False
     step_metric: str | None = None
     logs: tuple[tuple[str, str], ...] = ()
 
@@ -65,13 +67,13 @@ def _base(place: SignalPlace, at_ns: int | None) -> Iterator[Source]:
 
 @contextmanager
 def _directory(place: SignalPlace) -> Iterator[Path]:
-    """The directory of the signals. If none is named and the default is missing, a step log is enough, and
-    the directory is empty.
+    """The directory of the signals. If none is named and the default is missing, it is an empty one for those
+    who have a step log, or can do without.
     """
     if is_directory(place.directory):
         yield place.directory
         return
-    if place.is_named or not place.logs:
+    if place.is_named or not (place.logs or place.may_lack):
         raise InputError(
             f"There are no signals in {place.directory}.",
             hint="Name a server with --prometheus URL, fill a directory with `holdfast collect`, or name a "
@@ -85,7 +87,7 @@ def _stepped(source: Source, place: SignalPlace, remark: Remark) -> Source:
     for run, path in place.logs:
         files = StepFiles(Path(path))
         _remark_on_log(path, files.steps(), remark)  # report a mistake now, and not at every look
-        source = StepLogSource(source, files, run, step_s=place.step_s)
+        source = StepLogSource(source, files.steps, run, step_s=place.step_s)
     if not place.step_metric:
         return source
     _remark_on_metric(place.step_metric, source.metrics(), remark)

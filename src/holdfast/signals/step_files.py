@@ -8,7 +8,7 @@ import csv
 import os
 import re
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from holdfast.record.untrusted import UNDECODABLE, decoded
 from holdfast.signals import wandb_file
 from holdfast.signals.frame import Frame
 from holdfast.signals.source import Source
-from holdfast.signals.stepped import WithSteps, between_counts, step_frame
+from holdfast.signals.stepped import Shown, WithSteps, between_counts, step_frame
 from holdfast.wording.units import SECOND_NS
 
 TIME_KEYS = ("time", "timestamp", "_timestamp", "wall_time", "ts")
@@ -48,9 +48,6 @@ _MEGATRON = re.compile(
 _object = msgspec.json.Decoder(dict[str, object])
 _HEAD = struct.Struct("<QI")
 _DOUBLE = struct.Struct("<d")
-
-Shown = tuple[int, int]
-"""The time in ns, and the step."""
 
 
 class Made:
@@ -206,25 +203,30 @@ def _event(record: bytes) -> Shown | None:
 
 
 class StepLogSource(WithSteps):
-    """Another source, with the steps of one run from its own files."""
+    """Another source, with the steps of one run from its own files, or from its record."""
 
-    def __init__(self, source: Source, files: StepFiles, run: str, *, step_s: float) -> None:
+    def __init__(self, source: Source, steps: Callable[[], list[Shown]], run: str, *, step_s: float) -> None:
         super().__init__(source)
-        self._files = files
+        self._shown = steps
         self._run = run
         self._step_ns = round(step_s * SECOND_NS)
 
     def _has_steps(self, there: Collection[str]) -> bool:
-        return bool(self._files.steps())
+        return bool(self._shown())
 
     def last_step_ns(self, run: str, at_ns: int) -> int | None:
         if run != self._run:
             return super().last_step_ns(run, at_ns)
-        return max((shown_ns for shown_ns, _ in self._files.steps() if shown_ns <= at_ns), default=None)
+        return max((shown_ns for shown_ns, _ in self._shown() if shown_ns <= at_ns), default=None)
+
+    def logged_steps(self, run: str, at_ns: int) -> list[Shown]:
+        if run != self._run:
+            return super().logged_steps(run, at_ns)
+        return [shown for shown in self._shown() if shown[0] <= at_ns]
 
     def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
         """The steps as if the run were scraped: at each time those that it had written by then."""
-        shown = np.array(self._files.steps(), np.int64).reshape(-1, 2)
+        shown = np.array(self._shown(), np.int64).reshape(-1, 2)
         cells = max(1, -(-(window_ns[1] - window_ns[0]) // self._step_ns))
         times_ns = window_ns[1] + np.arange(-cells, 0, dtype=np.int64) * self._step_ns
         before = np.searchsorted(shown[:, 0], times_ns, side="right")

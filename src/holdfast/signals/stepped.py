@@ -33,6 +33,8 @@ MARK_SHARE = 1e-6
 """Two steps that took equally long must differ: the last digits of every other time are marked."""
 
 Meant = Literal["count", "duration", "histogram"]
+Shown = tuple[int, int]
+"""The time in ns, and the step."""
 RUN_METRICS = ("holdfast_run_step_seconds", "holdfast_run_steps_total")
 """Every watched run has at least one of these."""
 
@@ -70,6 +72,10 @@ class WithSteps(ABC):
         """When the run made its last step before this moment; None if unknown."""
         return last_step_ns(self._source, run, at_ns)
 
+    def logged_steps(self, run: str, at_ns: int) -> list[Shown]:
+        """The run's steps up to this moment, if its own log was named; else none."""
+        return logged_steps(self._source, run, at_ns)
+
     @abstractmethod
     def _has_steps(self, there: Collection[str]) -> bool:
         """Whether steps can be derived. there: the metrics of the source beneath."""
@@ -96,6 +102,25 @@ def last_step_ns(source: Source, run: str, at_ns: int) -> int | None:
     own = [column for column, subject in enumerate(frame.subjects) if subject == run]
     known = np.flatnonzero(np.isfinite(frame.values[:, own]).any(axis=1))
     return int(frame.times_ns[known[-1]]) if len(known) else None
+
+
+def logged_steps(source: Source, run: str, at_ns: int) -> list[Shown]:
+    """The run's steps up to this moment in its own log; none without one."""
+    return source.logged_steps(run, at_ns) if isinstance(source, WithSteps) else []
+
+
+def seen_steps(source: Source, run: str, window_ns: tuple[int, int]) -> list[Shown]:
+    """The run's steps by its step time, counted from 1: as many as fit between two readings."""
+    frame = source.frame(STEP, window_ns)
+    if frame is None or run not in frame.subjects:
+        return []
+    shown_s = frame.values[:, frame.subjects.index(run)]
+    known = np.flatnonzero(np.isfinite(shown_s) & (shown_s > 0))
+    new = known[np.concatenate(([True], np.diff(shown_s[known]) != 0))] if len(known) else known
+    times_ns = frame.times_ns[new]
+    fit = np.diff(times_ns) / 1e9 / shown_s[new[1:]]
+    counts = np.concatenate(([1.0], np.maximum(1.0, np.rint(fit)))).cumsum() if len(new) else fit
+    return [(int(at_ns), int(count)) for at_ns, count in zip(times_ns, counts, strict=True)]
 
 
 class SteppedSource(WithSteps):

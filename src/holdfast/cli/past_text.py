@@ -1,0 +1,82 @@
+"""What a run's own steps and record tell, in the terminal, beside the incidents of a diagnosis."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from holdfast import wording
+from holdfast.cli.report_text import what
+from holdfast.cli.tables import figure, table, word
+from holdfast.cli.terminal import printable
+from holdfast.diagnose.answering import DiagnoseAnswer
+from holdfast.diagnose.reading import RunReading
+from holdfast.ledger.report import IncidentReport
+from holdfast.topology.graph import in_order
+from holdfast.topology.hostlist import fold
+
+PAST_SHOWN_MAX = 8
+NAMES_CHARS_MAX = 60
+NO_SIGNALS = (
+    "There are no signals, so no cause beneath the run (GPUs, hosts, network, storage) can be seen. "
+    "Name a Prometheus with --prometheus URL: metrics of dcgm-exporter and node_exporter are enough to begin."
+)
+
+
+def show_past(console: Console, answer: DiagnoseAnswer) -> None:
+    """Print what the record says of the run, and what happened in the window that no incident explains."""
+    if answer.reading is None:
+        return
+    rows = [(label, printable(text)) for label, text in _facts(answer, answer.reading)]
+    if rows and answer.reading.steps_from in ("record", "nowhere"):
+        console.print(table(word(style="bold"), "", rows=rows), "")
+    if not answer.past:
+        return
+    costliest = sorted(answer.past, key=lambda one: -one.lost_gpu_ns)[:PAST_SHOWN_MAX]
+    shown = sorted(costliest, key=lambda one: one.began_ns)
+    lost = [one.lost_gpu_ns for one in shown]
+    amounts = wording.Amounts(max(lost))
+    is_counted = bool(answer.reading.gpus)
+    columns = (word("began (UTC)"), "what", figure("lasted"), figure("GPU-h lost" if is_counted else "lost"))
+    console.print("In that time", style="bold")
+    console.print(
+        table(
+            *columns,
+            rows=(
+                (
+                    wording.moment_of_year(one.began_ns),
+                    what(one),
+                    _lasted(one),
+                    amounts.hours(one.lost_gpu_ns) if is_counted else wording.duration(one.lost_gpu_ns),
+                )
+                for one in shown
+            ),
+        )
+    )
+    if more := len(answer.past) - len(shown):
+        console.print(f"... and {wording.many(more, 'smaller one')}: `holdfast report` has all.")
+    console.print()
+
+
+def _lasted(one: IncidentReport) -> str:
+    return "not over" if one.recovered_ns is None else wording.duration(one.recovered_ns - one.began_ns)
+
+
+def _facts(answer: DiagnoseAnswer, reading: RunReading) -> Iterator[tuple[str, str]]:
+    if reading.last_ns is not None:
+        last = f"the last at {wording.stamp(reading.last_ns)}"
+        yield "Steps", f"{reading.steps:,}, {last}{_pace(reading)}"
+    if answer.members:
+        names, nodes = (
+            wording.short(fold(in_order({*some})), NAMES_CHARS_MAX)
+            for some in (answer.members, answer.members.values())
+        )
+        yield "Members", f"{len(answer.members):,} on {nodes}: {names}"
+    if (ended := reading.ended) is not None:
+        told = wording.ending(ended.outcome, ended.reason, ended.survived_errors)
+        yield "End", f"{wording.stamp(ended.ended_ns)}: {told}"
+
+
+def _pace(reading: RunReading) -> str:
+    if reading.pace is None:
+        return ""
+    return f"; a healthy one takes {wording.duration(reading.pace.step_ns)}"
