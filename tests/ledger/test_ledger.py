@@ -235,6 +235,20 @@ def test_incidents_never_claim_more_than_was_lost(events: list[AnyEvent]) -> Non
         assert incident.recovered_ns is None or incident.noticed_ns <= incident.recovered_ns
 
 
+@settings(max_examples=examples(50), deadline=None)
+@given(histories())
+def test_no_incident_costs_more_than_its_time_was_paid_for(events: list[AnyEvent]) -> None:
+    for incident in told(events).incidents:
+        if incident.spent_ns is None:
+            assert not incident.lost_gpu_ns
+            continue
+        from_ns, to_ns = incident.spent_ns
+        ledger = Ledger(cuts_ns=incident.spent_ns)
+        ledger.add(events)
+        within = [one for one in report("any", ledger.fold).segments if from_ns <= one.from_ns < to_ns]
+        assert incident.lost_gpu_ns <= sum(sum(one.partition.values()) for one in within)
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(histories(), st.randoms(use_true_random=False), st.integers(1, 7))
 def test_the_order_of_arrival_does_not_matter(events: list[AnyEvent], rng: random.Random, batch: int) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.ledger.categories import Category
 from holdfast.ledger.copies import copied
 from holdfast.ledger.membership import GpuShares
-from holdfast.ledger.tally import LAUNCH, Tally, measured_key, own_bin, work_bin
+from holdfast.ledger.tally import LAUNCH, STAGE, Tally, measured, measured_key, own_bin, work_bin
 from holdfast.ledger.timeline import Cuts, Timeline
 from holdfast.record.events import AnyEvent, Severity
 
@@ -26,6 +26,8 @@ class LedgerIncident(msgspec.Struct, kw_only=True):
     """A failure or slowdown: when it began, was noticed and ended, and the GPU-time it cost.
 
     silence: if its beginning is unknown, the key of the work that was lost, from when, to when.
+    spent: from when to when it cost GPU-time. Work that was lost in it lies before its beginning, and work
+    that it made necessary after its end.
     """
 
     what: str
@@ -36,6 +38,7 @@ class LedgerIncident(msgspec.Struct, kw_only=True):
     recovered_ns: int | None = None
     restarted_ns: int | None = None
     silence: tuple[int, int, int] | None = None
+    spent: tuple[int, int] | None = None
     restarts: int = 0
     members_lost: int = 0
     steps_rolled_back: int = 0
@@ -45,6 +48,10 @@ class LedgerIncident(msgspec.Struct, kw_only=True):
     def add_evidence(self, event: AnyEvent) -> None:
         if len(self.evidence) < EVIDENCE_MAX:
             self.evidence.append(event.id)
+
+    def spend(self, from_ns: int, to_ns: int) -> None:
+        first_ns, last_ns = self.spent or (from_ns, to_ns)
+        self.spent = min(first_ns, from_ns), max(last_ns, to_ns)
 
     def copy(self) -> "LedgerIncident":
         return copied(self, "evidence", "tally")
@@ -208,6 +215,16 @@ class Accounts:
             self.timeline.timed[-1] += 1
         return gpu_ns
 
+    def recount(self, key: int, gpu_ns: int, steps: int) -> None:
+        """This time under a key is that of so many steps, and not of one."""
+        told = measured(key)
+        to = told.stage * STAGE + measured_key(told.normal, told.excess, work_bin(gpu_ns // steps))
+        self.tally.add(key, -gpu_ns, -1)
+        self.tally.add(to, gpu_ns, steps)
+        self.timeline.move_latest(key, to, gpu_ns)
+        if self.timeline.cuts is not None:
+            self.timeline.cuts.discard(key, to, gpu_ns, None, None)
+
     def _add(self, key: int, pieces: list[Piece], gpu_ns: int, steps: int, incident: int | None) -> None:
         if not gpu_ns:
             return
@@ -217,7 +234,9 @@ class Accounts:
                 self.timeline.add(key, piece.from_ns, piece.to_ns, piece.gpus)
                 self._blame(incident, key, piece.from_ns, piece.to_ns, piece.gpus)
         if incident is not None:
-            self.own(incident).tally.add(key, gpu_ns, steps)
+            own = self.own(incident)
+            own.tally.add(key, gpu_ns, steps)
+            own.spend(pieces[0].from_ns, pieces[-1].to_ns)
 
     def dismiss(self, work: int) -> None:
         """Charge held-back time as it looks, since no later event will explain it; steps as `work`, a key."""
@@ -267,6 +286,14 @@ class Accounts:
             incident = self.own(self.open)
             incident.silence = incident.silence or (key, pieces[0].from_ns, pieces[-1].to_ns)
 
+    def disown_start(self) -> None:
+        """The attempt ended without a step, and nothing says that its time was spent on a start."""
+        self.settle()
+        self.pieces = [
+            piece._replace(nature=Category.UNATTRIBUTED) if piece.nature in _BEFORE_STEPS else piece
+            for piece in self.pieces
+        ]
+
     def stall(self, from_ns: int, to_ns: int) -> None:
         """Between these moments the GPUs waited for a checkpoint instead of working on the step."""
         self.settle()
@@ -287,7 +314,9 @@ class Accounts:
         self.tally.add(key, gpu_ns)
         self.timeline.add(key, from_ns, to_ns, gpus)
         if incident is not None:
-            self.own(incident).tally.add(key, gpu_ns)
+            own = self.own(incident)
+            own.tally.add(key, gpu_ns)
+            own.spend(from_ns, to_ns)
             self._blame(incident, key, from_ns, to_ns, gpus)
 
     def _blame(self, incident: int | None, key: int, from_ns: int, to_ns: int, gpus: int) -> None:

@@ -13,6 +13,7 @@ from holdfast.ledger.membership import Membership
 from holdfast.ledger.progress import Disorder, StepProgress
 from holdfast.ledger.tally import AFTER_STEPS, IN_FLIGHT, LAUNCH
 from holdfast.record.events import MemberJoined, MemberLost, RunEnded, RunStarted, RunSubmitted
+from holdfast.wording.units import MINUTE_NS
 
 _AFTER_END: dict[str, int] = {
     "completed": Category.IDLE,
@@ -21,6 +22,9 @@ _AFTER_END: dict[str, int] = {
     "preempted": Category.QUEUED,
 }
 _NAMES = ("name", "team", "project", "cluster")
+START_NS_MAX = 30 * MINUTE_NS
+"""An attempt that reports nothing for longer than this is not taken to be starting all the time. Meta's cold
+starts at 98,000 GPUs take 15 minutes, and NCCL 3 more."""
 
 
 class Attempts:
@@ -63,6 +67,7 @@ class Attempts:
             accounts.settle()
             last_sign_ns = accounts.pieces[0].from_ns if accounts.pieces else None
             accounts.fail(event, "unexplained restart", last_sign_ns)
+            self._judge_start(failed=True)
             self._abandon(Category.DEAD_UNDETECTED)
         if accounts.open is not None:
             incident = accounts.own(accounts.open)
@@ -105,13 +110,15 @@ class Attempts:
             given_back=by_scheduler,
         )
         self._is_complete = event.outcome == "completed"
+        self._judge_start(failed=event.outcome == "failed")
         if event.outcome == "failed":
             accounts.fail(event, event.reason or "attempt failed")
             self._abandon(Category.DEAD_UNDETECTED)
         elif event.outcome == "completed":
             # The run waited for its last checkpoint; the remaining time is its shutdown.
             accounts.stall(*self._written_ns)
-            accounts.dismiss(AFTER_STEPS if self._is_bare else Category.STARTING)
+            is_unknown = self._is_bare or self._segment_steps > 1  # there may have been more steps
+            accounts.dismiss(AFTER_STEPS if is_unknown else Category.STARTING)
             if accounts.open is not None:
                 restarted_ns = accounts.incidents[accounts.open].restarted_ns
                 open_incident = accounts.own(accounts.open)
@@ -127,6 +134,20 @@ class Attempts:
         self._launch = LaunchAttempt(size_gpus=self.members.size_gpus)
         self.members.start(0)
         self._reshape()
+
+    def _judge_start(self, *, failed: bool) -> None:
+        """The attempt is over. If it did no step, was all of its time a start?
+
+        An attempt that fails may have come no further, unless that took too long; of one that ended well,
+        and reported nothing in between, nothing is known.
+        """
+        accounts, launch = self.accounts, self._launch
+        accounts.settle()
+        if launch.stepped or launch.advanced or launch.is_phased or not accounts.pieces:
+            return
+        silent_ns = accounts.now_ns - accounts.pieces[0].from_ns
+        if silent_ns > START_NS_MAX or not (failed or launch.is_heard):
+            accounts.disown_start()
 
     def _name(self, event: RunSubmitted | RunStarted) -> None:
         for field in _NAMES:
@@ -153,6 +174,7 @@ class Attempts:
         self.instrumented = True
         self._launch.is_scheduled = False
         self._be_up()
+        self._launch.is_heard = True
 
     def _be_up(self) -> None:
         """Treat the run as up, even if no start was recorded."""

@@ -65,6 +65,9 @@ class LaunchAttempt(msgspec.Struct):
     is_warm         no step was committed since the start, the load or the new generation
     knows_position  an event said which step it continues from
     stepped         a step was begun or committed
+    advanced        steps were done, whatever reported them
+    is_phased       the run said what it does, by a phase
+    is_heard        the run itself reported something
     grouped         its generation was opened, and no member of it was lost since
     leader          the subject of the last commit that moved the run on
     loaded          the step of the last load, and the subject that reported it
@@ -78,12 +81,23 @@ class LaunchAttempt(msgspec.Struct):
     is_warm: bool = True
     knows_position: bool = False
     stepped: bool = False
+    advanced: bool = False
+    is_phased: bool = False
+    is_heard: bool = False
     grouped: bool = False
     spoke_after_end: bool = False
     leader: str | None = None
     loaded: tuple[int, str] | None = None
     is_scheduled: bool = False
     begun_step: int = -1
+
+
+class Opening(NamedTuple):
+    """The first step that was reported, counted as one step: its number, key and GPU-ns."""
+
+    step: int
+    key: int
+    gpu_ns: int
 
 
 _COSTS = ("size_bytes", "written_bytes", "stall_ns", "write_ns")

@@ -13,7 +13,16 @@ from holdfast.ledger.accounts import STEPPING, Piece, cut
 from holdfast.ledger.attempts import Attempts
 from holdfast.ledger.categories import Category
 from holdfast.ledger.copies import copied
-from holdfast.ledger.counts import SCHEDULERS, HeldUp, MovedBytes, MovedFor, Saves, Stages, Traffic
+from holdfast.ledger.counts import (
+    SCHEDULERS,
+    HeldUp,
+    MovedBytes,
+    MovedFor,
+    Opening,
+    Saves,
+    Stages,
+    Traffic,
+)
 from holdfast.ledger.tally import BIN, IN_FLIGHT, LAUNCH, STAGE, Tally, measured_key, work_bin
 from holdfast.record import events
 from holdfast.record.events import AnyEvent, Collective, StepBegun, StepCommitted
@@ -28,6 +37,10 @@ _PHASES: dict[str, int] = {
     "check": Category.CHECKS,
     "stop": Category.PLANNED_STOP,
 }
+OPENING_ENTRIES = 3
+"""Entries of progress at a run's second step: what was not seen, the first step, and the second."""
+OPENING_PACE_MAX = 2
+"""The steps before a run's first report may have been quicker than the next ones by this factor."""
 LATE_SHARE_MIN = 0.05
 """A member that takes longer than the others by less than this share of a step does not make the run slow."""
 _USEFUL_STEP = measured_key(Category.USEFUL, Category.SLOWDOWN, 0)
@@ -51,9 +64,11 @@ class Fold(Attempts):
         self.loaded_step_min: int | None = None
         self.saves = Saves()
         self.skipped: dict[int, int] = {}  # number of lanes that no member computed, by step
+        self._opening: Opening | None = None  # the run's first step, until the next one is reported
+        self.opening_short: Opening | None = None  # if steps before it are not known to be of this run
         self._calm = False  # see `_is_calm`
         self._useful_step = _USEFUL_STEP  # the key of a useful step, without its bin
-        self._reports_steps = False  # if so, a checkpoint says nothing new about progress
+        self._reports_steps = False
         self._stall_step = -1  # the step of the checkpoint that training last waited for
         self._writing = (-1, 0)  # the last background checkpoint: its step, and when it began
 
@@ -77,6 +92,8 @@ class Fold(Attempts):
         """A copy with all time charged: work in flight as unattributed, rolled-back work as discarded."""
         twin = self.copy()
         accounts, debts = twin.accounts, twin.progress.debts
+        if accounts.is_up:
+            twin._judge_start(failed=True)
         accounts.dismiss(IN_FLIGHT)
         for lost in twin.progress.lost():
             bin_ = work_bin(lost.entry_gpu_ns // lost.entry_steps)
@@ -91,7 +108,12 @@ class Fold(Attempts):
             if accounts.timeline.cuts is not None:
                 accounts.timeline.cuts.discard(useful, discarded, lost.gpu_ns, lost.incident, owed)
             if owed is not None:
-                accounts.own(owed).tally.add(discarded, lost.gpu_ns, lost.steps)
+                incident = accounts.own(owed)
+                incident.tally.add(discarded, lost.gpu_ns, lost.steps)
+                # When these steps were done is not kept. It took at least this long, before the rollback.
+                first_ns, last_ns = incident.spent or (incident.began_ns, incident.began_ns)
+                took_ns = -(-lost.gpu_ns // max(1, accounts.gpus_max))
+                incident.spend(max(accounts.first_ns, first_ns - took_ns), last_ns)
         return twin
 
     def copy(self) -> "Fold":
@@ -191,7 +213,9 @@ class Fold(Attempts):
                 return  # another member reports a known commit
             if not self._launch.is_warm:
                 excess = Category.DEAD_UNDETECTED  # unreported, but the run failed and came back
-            self._resume_after(step - 1, event)
+            # A run that reports one step in a hundred has done those before it as well.
+            known_steps = 1 if self._launch.begun_step >= 0 else self._segment_steps
+            self._resume_after(max(self.progress.first_step - 1, step - known_steps), event)
         self._launch.leader, self._launch.stepped = event.subject, True
         position = progress.position
         if position is not None and step - position > self._segment_steps and not self._launch.is_warm:
@@ -225,7 +249,8 @@ class Fold(Attempts):
     def _reach(self, step: int, excess: Category | None = None) -> None:
         """The run reached this step: the uncommitted work was for it; its excess time is `excess`."""
         progress, accounts, launch = self.progress, self.accounts, self._launch
-        if progress.position is None:
+        is_first = progress.position is None
+        if is_first:
             progress.jump(step - 1)
         assert progress.position is not None
         if step <= progress.position:
@@ -240,6 +265,12 @@ class Fold(Attempts):
             blamed = accounts.blamed()
             gpu_ns = accounts.measure(pieces, steps - again, Category.USEFUL, excess, blamed)
             progress.advance(step, gpu_ns, excess, blamed)
+            opening, self._opening = self._opening, None
+            if opening is not None and steps > 1 and progress.entry == OPENING_ENTRIES:
+                self._count_opening(opening, steps, gpu_ns)
+            if is_first and step > 1 and gpu_ns and blamed is None and excess == Category.STARTING:
+                key = accounts.stage_key + measured_key(Category.USEFUL, excess, work_bin(gpu_ns))
+                self._opening = Opening(step, key, gpu_ns)
         progress.position = step
         progress.settle()
         stage = self.stages.current
@@ -247,10 +278,27 @@ class Fold(Attempts):
             stage.step_gpus = accounts.shape.active or None
         self._segment_steps = steps
         self._is_complete = False
-        launch.is_warm = False
+        launch.is_warm, launch.advanced = False, True
         accounts.recover()
         if accounts.nature != STEPPING:
             accounts.enter(STEPPING)
+
+    def _count_opening(self, opening: Opening, every: int, gpu_ns: int) -> None:
+        """The run reports one step in `every`, and its next ones took so long: how many were done before the
+        first report? All from 0 on, if there was time for them. If there was not, the run went on from a
+        checkpoint that was not recorded.
+        """
+        counts_from_0 = not (opening.step + 1) % every
+        steps = opening.step + counts_from_0
+        if steps * gpu_ns > opening.gpu_ns * every:
+            steps = min(steps, every)
+            if steps * gpu_ns > OPENING_PACE_MAX * opening.gpu_ns * every:
+                steps = 1
+        if steps > 1:
+            self.accounts.recount(opening.key, opening.gpu_ns, steps)
+            self.progress.begin_from(opening.step - steps)
+        if steps < opening.step:
+            self.opening_short = opening
 
     def _redo(self, pieces: list[Piece], again: int, steps: int, excess: Category) -> list[Piece]:
         """Charge repeated steps to the incidents that rolled them back. Return the rest of the work."""
@@ -311,7 +359,7 @@ class Fold(Attempts):
             self.accounts.stall(now_ns - event.stall_ns, now_ns)
         if event.step == begun_step:
             self._written_ns = begun_ns, now_ns
-        if not self._reports_steps:
+        if not (self._reports_steps and self._launch.stepped):  # else it says nothing new about progress
             self._reach(event.step)
         self._end_stall(event.step)
 
@@ -350,6 +398,7 @@ class Fold(Attempts):
         self._hear()
         self._is_bare = False
         nature = _PHASES[event.phase]
+        self._launch.is_phased = True
         if nature == Category.STARTING and self.accounts.is_stepping:
             self._abandon(Category.UNATTRIBUTED)
             self._launch.is_warm = True

@@ -30,11 +30,13 @@ class Membership:
         self.held_gpus = 0
         self.allocated_gpus = 0  # according to a scheduler
         self._drained: dict[str, int] = {}
+        self._out: frozenset[str] = frozenset()  # drained before the attempt, so not meant for it
         self.start(0)
 
     def start(self, size_gpus: int) -> None:
         """Begin a new attempt without members."""
         self.size_gpus = size_gpus
+        self._out = frozenset(self._drained)
         self._generation: frozenset[str] | None = None
         self._members: dict[str, tuple[int, str]] = {}
         self._is_told = False  # whether any working member of this attempt was reported
@@ -78,6 +80,9 @@ class Membership:
         if not self._is_told:
             # No working member was ever reported, so the attempt as a whole takes part.
             active = self.size_gpus or max(0, held_gpus - spare)
+            if self.held_gpus:
+                out = sum(gpus for name, gpus in self._drained.items() if name in self._out)
+                active = max(0, min(active, max(held_gpus, active + spare) - spare - out))
         present = active + joining + spare
         paid = max(held_gpus, self.size_gpus + spare, present)
         drained = min(sum(self._drained.values()), paid - present)

@@ -104,7 +104,7 @@ class Plateau(NamedTuple):
         """Split time measured in this stretch into its normal part and the excess."""
         normal = min(gpu_ns, round(steps * self.reference))
         is_told_apart = not self.is_loud and self.reference < self.level
-        if self.ceiling and not key.is_own and not is_told_apart:
+        if self.ceiling and not key.is_own and not is_told_apart and key.excess != Category.STARTING:
             if gpu_ns * self.ceiling < steps * self.level**2:
                 # Far below the level: healthy steps at the edge of a slow stretch.
                 if gpu_ns * self.level <= self.ceiling * steps * self.reference:

@@ -71,6 +71,12 @@ class StepProgress:
         self.position = step
         self.settle()
 
+    def begin_from(self, step: int) -> None:
+        """The first entry, which was reported as a single step, has all the steps after `step`."""
+        last = self._gaps[0][1] + 1
+        self._gaps[0] = (-1, step)
+        self._jumps[:] = [(-1, -1), (0, step), (1, last)]
+
     def kept(self) -> int:
         """How many observed steps the run has now."""
         if self.position is None:

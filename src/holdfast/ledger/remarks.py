@@ -22,6 +22,7 @@ def remarks(told: Report, fold: Fold) -> tuple[str, ...]:
         *_of_skipped_lanes(told, fold),
         *_of_the_reference(told),
         *gap_remarks(told),
+        *_of_incidents(told),
         *_of_clocks(fold),
         *_of_counters(fold),
         *_of_the_rest(told),
@@ -146,6 +147,21 @@ def gap_remarks(told: Report, priced: Callable[[Gap], str] | None = None) -> Ite
         )
 
 
+def _of_incidents(told: Report) -> Iterator[str]:
+    """For incidents that cost more than their GPUs can in the time they lasted: where that comes from."""
+    beyond = []
+    for one in told.incidents:
+        lasted_ns = (told.last_ns if one.recovered_ns is None else one.recovered_ns) - one.began_ns
+        if one.spent_ns is not None and one.lost_gpu_ns > told.gpus * lasted_ns:
+            beyond.append((one, lasted_ns, *one.spent_ns))
+    for one, lasted_ns, from_ns, to_ns in beyond[:SHOWN_MAX]:
+        yield (
+            f"Incident {one.name} lasted {wording.duration(lasted_ns)}, and its cost is spread over "
+            f"{wording.duration(to_ns - from_ns)}, from {_moment(from_ns)} to {_moment(to_ns)}: work done "
+            "before it was lost, or work was done again after it."
+        )
+
+
 def _of_clocks(fold: Fold) -> Iterator[str]:
     for setback in fold.disorder.setbacks[:SHOWN_MAX]:
         yield (
@@ -157,7 +173,13 @@ def _of_clocks(fold: Fold) -> Iterator[str]:
 
 
 def _of_counters(fold: Fold) -> Iterator[str]:
-    counts = fold.counts
+    counts, opening = fold.counts, fold.opening_short
+    if opening is not None:
+        yield (
+            f"The first step that was reported is step {opening.step:,}, and there was no time for all the "
+            "steps before it: the run went on from a checkpoint, and nothing says from which. What is called "
+            "starting may hold steps. Record checkpoint.loaded with its step."
+        )
     if counts.begun_again:
         times = wording.times(counts.begun_again)
         yield (

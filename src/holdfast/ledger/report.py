@@ -182,6 +182,8 @@ class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
     name: users ask for it as RUN/name. Incidents are numbered in the order in which they were noticed, so
     numbers stay as the record grows; slow stretches that the ledger found (slow-1, ...) by onset.
     basis: what its losses are based on, if that is an estimate.
+    spent_ns: from when to when it cost GPU-time: work that was lost in it was done before it began, and work
+    is done again after the recovery. None if it cost nothing.
     """
 
     name: str
@@ -198,6 +200,7 @@ class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
     losses: dict[str, int]
     evidence: tuple[str, ...]
     basis: str = ""
+    spent_ns: tuple[int, int] | None = None
 
 
 class CopyReach(msgspec.Struct, frozen=True, kw_only=True):

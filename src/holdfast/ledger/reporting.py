@@ -491,6 +491,7 @@ class _Reader:
             losses=losses,
             evidence=tuple(incident.evidence),
             basis=self.basis if losses.keys() & set(self.estimated) else "",
+            spent_ns=incident.spent if losses else None,
         )
 
     def _began_ns(self, incident: LedgerIncident) -> int:

@@ -69,4 +69,5 @@ def slow_stretch(
         losses={Category.SLOWDOWN.key: lost_gpu_ns},
         evidence=(),
         basis=basis,
+        spent_ns=(began_ns, ended_ns),
     )

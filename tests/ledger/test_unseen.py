@@ -1,0 +1,167 @@
+"""Time that the record says little about: silent attempts, logs of every hundredth step, drained nodes."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.record.events import (
+    ActionTaken,
+    CheckpointLoaded,
+    CheckpointSaved,
+    CostRate,
+    MemberJoined,
+    ReferenceDeclared,
+    RunEnded,
+    RunStarted,
+    StepCommitted,
+)
+
+HOUR_S = 3600
+
+
+def lines(story: Any, first: int, last: int, every: int) -> None:
+    """A log with one step in `every`; each takes 10 s."""
+    for step in range(first, last + 1, every):
+        story.tell(StepCommitted, step=step)
+        story.wait(10 * every)
+
+
+def failed_once(story: Any, gpus: int = 100) -> Any:
+    """An attempt with steps that fails, and another one a minute later."""
+    story.tell(RunStarted, gpus=gpus)
+    story.steps(0, 99, 10)
+    story.tell(RunEnded, outcome="failed", reason="NCCL")
+    story.wait(60).tell(RunStarted, gpus=gpus)
+    return story
+
+
+@pytest.mark.parametrize("outcome", ["completed", "stopped", "preempted", "failed"])
+def test_what_a_silent_second_attempt_did_is_not_known(story: Any, outcome: str) -> None:
+    failed_once(story)
+    story.wait(5 * HOUR_S).tell(RunEnded, outcome=outcome)
+    assert story.gpu_s() == {"useful": 100_000, "unattributed": 100 * 5 * HOUR_S}
+    (incident,) = story.report().incidents
+    assert incident.lost_gpu_ns == 0
+
+
+def test_what_an_attempt_did_after_loading_a_checkpoint_is_not_known_either(story: Any) -> None:
+    failed_once(story)
+    story.wait(30).tell(CheckpointLoaded, step=99)
+    story.wait(5 * HOUR_S).tell(RunEnded, outcome="completed")
+    told = story.gpu_s()
+    assert told["unattributed"] == 100 * (5 * HOUR_S)
+    assert told["starting"] == 100 * 30
+
+
+def test_a_relaunch_that_fails_soon_was_starting(story: Any) -> None:
+    failed_once(story)
+    story.wait(300).tell(RunEnded, outcome="failed")
+    assert story.gpu_s() == {"useful": 100_000, "starting": 100 * 300}
+
+
+def test_a_start_that_goes_on_for_hours_is_not_known_to_be_one(story: Any) -> None:
+    failed_once(story)
+    story.wait(HOUR_S).tell(CostRate, usd_per_gpu_hour=2.0)  # any event: the clock goes on
+    assert story.gpu_s() == {"useful": 100_000, "unattributed": 100 * HOUR_S}
+    story.wait(HOUR_S)
+    story.steps(100, 109, 10)  # but if it steps at last, it was starting
+    assert story.gpu_s() == {"useful": 110_000, "starting": 100 * 2 * HOUR_S}
+
+
+def test_an_attempt_that_reports_only_its_checkpoints_made_progress(story: Any) -> None:
+    failed_once(story)
+    story.wait(30 + 1000).tell(CheckpointSaved, step=199)
+    story.wait(1000).tell(CheckpointSaved, step=299)
+    told = story.gpu_s()
+    assert told["useful"] == 100 * 3000
+    assert told["starting"] == 100 * 30
+
+
+@pytest.mark.parametrize("first", [99, 100])  # counted from 0, or from 1
+def test_the_steps_before_the_first_line_of_a_sparse_log_count(story: Any, first: int) -> None:
+    story.tell(RunStarted, gpus=4)
+    story.wait(20 + 1000)
+    lines(story, first, first + 900, 100)
+    story.wait(-995).tell(RunEnded, outcome="completed")
+    assert story.gpu_s() == {"useful": 4 * 10_000, "starting": 4 * 20, "unattributed": 4 * 5}
+    assert story.report().counts.steps == 1000
+
+
+def test_steps_that_are_logged_every_six_hours_are_not_a_start(story: Any) -> None:
+    every = 6 * HOUR_S // 10
+    story.tell(RunStarted, gpus=8)
+    story.wait(120 + 6 * HOUR_S)
+    lines(story, every, 4 * every, every)
+    told = story.gpu_s()
+    assert told["starting"] == pytest.approx(8 * 120)
+
+
+def test_a_run_that_had_no_time_for_all_the_steps_says_so(story: Any) -> None:
+    story.tell(RunStarted, gpus=4)
+    story.wait(60)
+    lines(story, 5000, 5900, 100)
+    assert story.gpu_s() == {"useful": 4 * 9010, "starting": 4 * 50}
+    assert story.report().counts.steps == 901
+    (said,) = [remark for remark in story.report().remarks if "first step that was reported" in remark]
+    assert "step 5,000" in said
+    assert "checkpoint.loaded" in said
+
+
+def test_a_dense_log_that_begins_late_has_no_steps_before_it(story: Any) -> None:
+    story.tell(RunStarted, gpus=4)
+    story.wait(70)
+    lines(story, 5, 20, 1)
+    told = story.report()
+    assert told.partition["starting"] / 1e9 == 4 * 60
+    assert told.counts.steps == 16
+    assert not any("first step that was reported" in remark for remark in told.remarks)
+
+
+def test_a_sparse_log_that_repeats_a_line_has_repeated_the_steps_before_it(story: Any) -> None:
+    story.tell(ReferenceDeclared, step_ns=10 * 10**9, gpus=1)
+    story.tell(RunStarted, gpus=1)
+    story.wait(20 + 1000)
+    lines(story, 100, 1000, 100)  # and then nothing is heard for as long
+    story.tell(RunStarted, gpus=1)
+    story.wait(20 + 1000)
+    lines(story, 1000, 1500, 100)
+    told = story.gpu_s()
+    assert told["recomputed"] == 1000
+    assert told["starting"] == 40
+    assert story.report().incidents[0].steps_rolled_back == 100
+
+
+def test_the_price_of_an_incident_that_was_over_soon_is_explained(story: Any) -> None:
+    """Lost in a moment, and done again for hours."""
+    story.tell(RunStarted, gpus=10)
+    story.steps(1, 400, 10)
+    story.tell(RunStarted, gpus=10)
+    story.wait(50).tell(CheckpointLoaded, step=40)
+    story.steps(41, 500, 10)
+    (incident,) = story.report().incidents
+    assert incident.recovered_ns is not None
+    assert incident.recovered_ns - incident.began_ns == 60 * 10**9
+    assert incident.lost_gpu_ns > 10 * 60 * 10**9
+    assert incident.spent_ns == (4000 * 10**9, (4050 + 3600) * 10**9)
+    (said,) = [remark for remark in story.report().remarks if "its cost is spread" in remark]
+    assert "Incident 1 lasted 1 min, and its cost is spread over 1 h, from" in said
+
+
+@pytest.mark.parametrize("size", [0, 16, 8])
+def test_a_node_stays_drained_while_the_next_attempt_starts(story: Any, size: int) -> None:
+    story.tell(CostRate, gpus=16)
+    story.tell(RunStarted, gpus=16)
+    for name in ("a", "b"):
+        story.tell(MemberJoined, subject=name, gpus=8)
+    story.steps(1, 10, 10)
+    story.tell(ActionTaken, subject="n1", action="drain", gpus=8)
+    story.tell(RunEnded, outcome="failed", reason="xid")
+    story.wait(30).tell(RunStarted, gpus=size)
+    story.wait(60).tell(MemberJoined, subject="a", gpus=8)
+    story.steps(11, 20, 20)
+    story.tell(ActionTaken, subject="n1", action="restore")
+    story.wait(7).tell(RunEnded, outcome="stopped")
+    told = story.gpu_s()
+    assert told["drained"] == 8 * (30 + 60 + 200)
+    assert told["recovering"] == 8 * 30
+    assert told["starting"] == 8 * 60
