@@ -3,6 +3,7 @@
 What the processes do is tested in tests/run.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -91,6 +92,34 @@ def test_an_address_that_is_only_how_others_reach_this_node(holdfast: Any, tmp_p
     (tmp_path / "train.py").write_text("import os; print(os.environ['MASTER_ADDR'])", encoding="utf-8")
     done = holdfast("run", "--local-addr", "192.0.2.7", "train.py")
     assert (done.code, done.out) == (0, "[n0.0] 192.0.2.7\n"), done.err
+
+
+def test_a_start_that_differs_from_the_one_before_it_is_told_and_needs_a_word(
+    holdfast: Any, script: Path, tmp_path: Path
+) -> None:
+    again = ("run", "--run", "mine", "--checkpoints", "kept", script)
+    assert holdfast(*again, "--lr", "0.1").code == 0
+    told = "was started differently before: --lr is 0.2, was 0.1"
+    other = holdfast(*again, "--lr", "0.2")
+    assert other.code == 0  # there is no checkpoint that it could go on from
+    assert f"{told}; the record has both under this name" in other.err
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "step-000000000020.checkpoint").touch()
+    assert "differently" not in holdfast(*again, "--lr", "0.2").err
+    script.write_text("# another\n" + PRINTS, encoding="utf-8")
+    refused = holdfast(*again, "--lr", "0.1")
+    assert complaint(refused) == (
+        "The run 'mine' has a checkpoint of step 20 and was started differently before: "
+        f"the script {script} has changed; --lr is 0.1, was 0.2."
+    )
+    assert "give this one another name with --run" in refused.err
+    assert "add --changed. It was complete" in refused.err
+    assert holdfast("run", "--changed", *again[1:], "--lr", "0.1").code == 0
+    assert "differently" not in holdfast(*again, "--lr", "0.1").err
+    starts = holdfast("events", "mine", "--kind", "run.started", "--json").out.splitlines()
+    assert [json.loads(line)["arguments"] for line in starts] == [
+        ["--lr", rate] for rate in ("0.1", "0.2", "0.2", "0.1", "0.1")
+    ]
 
 
 def test_a_module(holdfast: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from launching import JOINS, TOKEN, Launched, Start, children, is_a
 from quantity import sampled
 from waiting import free_port, is_alive
 
-from holdfast.record.events import ActionTaken, GenerationOpened, MemberLost, RunEnded
+from holdfast.record.events import ActionTaken, GenerationOpened, MemberLost, RunEndangered, RunEnded
 from holdfast.record.spool import SHARED_MEMORY, journal_digest
 from holdfast.run.agent import Assignment
 from holdfast.run.endpoint import find_endpoint
@@ -121,7 +121,7 @@ def test_a_signal_ends_everything(start: Start, number: signal.Signals, code: in
     assert time.monotonic() - begun_s < STOP_S_MAX
     assert not [pid for pid in (*agents, *launched.pids()) if is_alive(pid)]
     assert is_refused(port)
-    assert not (start.home / "runs" / "stopped").exists()
+    assert start.left("stopped") == ["started.json"]
     assert [*SHARED_MEMORY.glob(f"*{journal_digest(start.home / 'journal')}*")] == []
     assert [event.outcome for event in start.events(RunEnded)] == ["stopped"]
 
@@ -162,7 +162,7 @@ def test_a_signal_before_the_coordinator_is_up_leaves_none_behind(
     assert launched.wait() == 128 + number
     assert hubs
     assert not any(map(is_alive, hubs))
-    assert not (start.home / "runs" / "r").exists()
+    assert start.left("r") == ["started.json"]
 
 
 def test_a_killed_launcher_takes_everything_with_it(start: Start) -> None:
@@ -177,7 +177,7 @@ def test_a_killed_launcher_takes_everything_with_it(start: Start) -> None:
     assert struck.returncode == 2
     assert "No run 'killed' is running" in struck.stderr
     assert start("--run", "killed", script="print('again')").wait() == 0
-    assert not (start.home / "runs" / "killed").exists()
+    assert start.left("killed") == ["started.json"]
 
 
 def test_a_killed_launcher_leaves_nothing_that_its_members_have_started(start: Start) -> None:
@@ -380,7 +380,30 @@ def test_a_run_whose_last_checkpoint_failed_does_not_exit_with_0(start: Start, t
         "the last checkpoint failed, and this start saved none: the disk is full" in line
         for line in launched.err
     )
-    assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
+    (ended,) = start.events(RunEnded)
+    assert (ended.outcome, ended.reason) == (
+        "completed",
+        "the last checkpoint failed, and this start saved none",
+    )
+
+
+def test_a_run_that_was_complete_before_says_that_nothing_was_trained(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "enough").touch()
+    commits = (
+        "        step += 1\n"
+        "        link.send(Committed(member=member, generation=generation.number, step=step, loss=None))\n"
+    )
+    loads = "link.send(Checkpointed(member=member, happened='loaded', step=3, place='p'))\n                "
+    script = JOINS.replace("is_finished = 0,", "is_finished = 3,").replace("steps_total=0", "steps_total=3")
+    assert commits in script
+    trained = start("--warm", "0", script=script)
+    assert trained.wait() == 0
+    assert not any("nothing was trained" in line for line in trained.err)
+    script = script.replace(commits, "").replace("link.send(WorkerReady", f"{loads}link.send(WorkerReady")
+    again = start("--warm", "0", script=script)
+    assert again.wait() == 0, again.err
+    assert any("completed: step 3" in line for line in again.err)
+    assert any("nothing was trained: the checkpoint already had all steps" in line for line in again.err)
 
 
 def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path) -> None:
@@ -395,6 +418,13 @@ def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path
     run.until_said(f"{home} takes the record again; nothing was lost")
     (tmp_path / "enough").touch()
     assert run.wait() == 0
+    assert [(one.what, one.reason, one.over) for one in start.events(RunEndangered)] == [
+        ("record", f"{home} is full", False),
+        ("record", "nothing was lost", True),
+    ]
+    report = start.verb("report", "crowded").stdout
+    assert "! The run's record could not be written" in report
+    assert "works again since" in report
     assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from holdfast.record.events import (
     ActionTaken,
     GenerationOpened,
     MemberLost,
+    RunEndangered,
     RunEnded,
     RunStarted,
     StepCommitted,
@@ -84,7 +86,7 @@ def test_members_notice_nothing_of_coordinators_that_are_killed(start: Start, tm
     told = [(event.action, event.subject, event.reason) for event in start.events(ActionTaken)]
     assert told == [("take over", "coordinator", "the coordinator was lost")] * KILLS
     assert f"{KILLS} takeovers" in " ".join(start.verb("report", "r").stdout.split())
-    assert not (start.home / "runs" / "r").exists()
+    assert start.left("r") == ["started.json"]
 
 
 def test_a_member_that_dies_with_the_coordinator_is_replaced(start: Start, tmp_path: Path) -> None:
@@ -142,6 +144,25 @@ def test_a_killed_successor_is_replaced(start: Start, tmp_path: Path) -> None:
     (tmp_path / "enough").touch()
     assert launched.wait() == 0
     assert_nothing_happened(start, 1)
+
+
+def test_a_run_without_a_successor_for_a_while_has_that_in_its_record(start: Start, tmp_path: Path) -> None:
+    launched = start("--run", "r", script=JOINS)
+    launched.until_said("generation 1")
+    before = start.endpoint("r")
+    _, most = resource.prlimit(before.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(before.pid, resource.RLIMIT_NOFILE, (3, most))
+    os.kill(before.successor, signal.SIGKILL)
+    launched.until_said("the coordinator has no successor at the moment: Too many open files")
+    resource.prlimit(before.pid, resource.RLIMIT_NOFILE, (most, most))
+    until(lambda: start.endpoint("r").successor not in (0, before.successor))
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    found = [(one.what, one.reason, one.over) for one in start.events(RunEndangered)]
+    assert [one for one in found if one[0] == "successor"] == [
+        ("successor", "Too many open files", False),
+        ("successor", "", True),
+    ]
 
 
 def test_a_successor_that_is_stopped_is_told_and_replaced(start: Start, tmp_path: Path) -> None:
@@ -265,7 +286,7 @@ def test_a_detachable_run_outlives_its_launcher_and_can_be_seen_and_stopped(star
     stopped = start.verb("stop", "r")
     assert stopped.returncode == 0, stopped.stderr
     until(lambda: not any(map(is_alive, launched.pids())))
-    until(lambda: not (start.home / "runs" / "r").exists())
+    until(lambda: start.left("r") == ["started.json"])
     assert [event.outcome for event in start.events(RunEnded)] == ["stopped"]
 
 

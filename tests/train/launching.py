@@ -147,6 +147,10 @@ class Start:
         self.launched.append(Launched(process))
         return self.launched[-1]
 
+    def left(self, run: str) -> list[str]:
+        """What is left in the run's directory: what it was started with, and nothing else."""
+        return sorted(path.name for path in (self.home / "runs" / run).iterdir())
+
     def events(self, kind: type[Kind]) -> list[Kind]:
         read = [item for item in read_directory(self.home / "journal", {}) if not isinstance(item, Damage)]
         return [event for event in read if isinstance(event, kind)]

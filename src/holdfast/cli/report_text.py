@@ -53,6 +53,7 @@ def show(told: Report) -> None:
     """Print the report to stdout, as wide as the terminal and in colour if it has colours."""
     console = Console(highlight=False, markup=False)
     _head(console, told)
+    _dangers(console, told)
     if told.paid_gpu_ns:
         _partition(console, told)
         _ratios(console, told)
@@ -77,6 +78,14 @@ def _head(console: Console, told: Report) -> None:
             f"Still running: {hours} GPU-hours accrued in the {since} since its last event, on top of these"
         )
     console.print()
+
+
+def _dangers(console: Console, told: Report) -> None:
+    """What endangered the run, and may still."""
+    if told.dangers:
+        rows = ((Text("!", style="red"), printable(one.sentence)) for one in told.dangers)
+        console.print("What endangered it", style="bold")
+        console.print(table(rows=rows, gap=1), "")
 
 
 def _partition(console: Console, told: Report) -> None:
@@ -193,12 +202,13 @@ def _ettr(told: Report) -> str:
 
 def _counts(told: Report) -> str:
     counts = told.counts
+    failed = sum(one.times for one in told.dangers if one.what == "save")
     return ", ".join(
         (
             wording.kept(counts.steps),
             wording.many(counts.restarts, "restart"),
             wording.many(counts.loads, "load"),
-            wording.many(counts.saves, "save"),
+            wording.many(counts.saves, "save") + (f" ({failed:,} failed)" if failed else ""),
             f"{wording.many(counts.members_lost, 'member')} lost",
             *([wording.many(counts.takeovers, "takeover")] if counts.takeovers else ()),
         )

@@ -6,6 +6,7 @@ import secrets
 import signal
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ import msgspec
 from holdfast.cli import torchrun
 from holdfast.cli.flags import FiniteRange, argument, option, takes
 from holdfast.cli.record import home, open_record
+from holdfast.cli.run_again import check_unchanged
 from holdfast.cli.terminal import say
 from holdfast.record.errors import InputError
 from holdfast.record.files import require_directory
@@ -26,6 +28,7 @@ from holdfast.run.mesh import MeshShape
 from holdfast.run.output import Stream, View
 from holdfast.run.script import TrainingScript, checked_name
 from holdfast.run.skipped import skipped_by
+from holdfast.run.started_with import started_with
 from holdfast.run.state import RunPolicy
 from holdfast.run.visible import gpus_seen, too_few
 from holdfast.run.wire import SLOTS_MAX, PlannedFault, SkippedLanes
@@ -155,6 +158,9 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = option(
         "Seed of the random faults.  [default: a new one]", type=click.IntRange(min=0), metavar="S"
     )
+    changed: bool = option(
+        "Go on from the run's checkpoint although the script or its arguments have changed."
+    )
     team: str = option(
         "The team that owns the run, for the record and its metrics.", default="", metavar="NAME"
     )
@@ -280,12 +286,13 @@ def command(given: _Flags) -> int:
     from holdfast.train.left_copies import remove_left_copies
 
     remove_left_copies(order.own_checkpoints)
+    check = partial(check_unchanged, goes_on=given.changed)
     if not (further := _further(given)):
-        return launch(order, display)
+        return launch(order, display, check)
     from holdfast.train.further_places import filled, further_place
 
     with filled(order, [further_place(text) for text in further], say):
-        return launch(order, display)
+        return launch(order, display, check)
 
 
 def _further(given: _Flags) -> list[str]:
@@ -343,6 +350,7 @@ def order_of(given: _Flags) -> Order:
         team=given.team,
         project=given.project,
         cluster=given.cluster,
+        started_with=started_with(script.name, script.file, script.arguments),
         slots=slots,
         nodes_min=nodes_min,
         nodes_max=nodes_max,

@@ -176,9 +176,8 @@ class Saves(msgspec.Struct):
             self.refuted = found
 
     def copied(self, event: CheckpointCopied) -> None:
-        if not event.origin:  # else it was fetched to start the run from
-            before, _ = self.copies.get(event.place, (None, ""))
-            self.copies[event.place] = (before if event.reason else event.step), event.reason
+        before, _ = self.copies.get(event.place, (None, ""))
+        self.copies[event.place] = (before if event.reason else event.step), event.reason
 
 
 class Traffic(msgspec.Struct):

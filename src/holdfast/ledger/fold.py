@@ -23,6 +23,7 @@ from holdfast.ledger.counts import (
     Stages,
     Traffic,
 )
+from holdfast.ledger.dangers import Dangers
 from holdfast.ledger.tally import BIN, IN_FLIGHT, LAUNCH, STAGE, Tally, measured_key, work_bin
 from holdfast.record import events
 from holdfast.record.events import AnyEvent, Collective, StepBegun, StepCommitted
@@ -63,6 +64,7 @@ class Fold(Attempts):
         self.held_up: list[HeldUp] = []
         self.loaded_step_min: int | None = None
         self.saves = Saves()
+        self.dangers = Dangers()
         self.skipped: dict[int, int] = {}  # number of lanes that no member computed, by step
         self._opening: Opening | None = None  # the run's first step, until the next one is reported
         self.opening_short: Opening | None = None  # if steps before it are not known to be of this run
@@ -120,7 +122,17 @@ class Fold(Attempts):
         """A copy. Only one of the two may take further events, and the copy only after `adopt`."""
         twin = copied(
             self,
-            *("accounts", "members", "progress", "counts", "declared", "saves", "moved", "unhindered"),
+            *(
+                "accounts",
+                "members",
+                "progress",
+                "counts",
+                "declared",
+                "saves",
+                "dangers",
+                "moved",
+                "unhindered",
+            ),
             *("held_up", "stages", "gaps", "disorder", "skipped", "_launch"),
         )
         twin.traffic = {key: copied(traffic) for key, traffic in self.traffic.items()}
@@ -349,6 +361,7 @@ class Fold(Attempts):
         self._hear()
         self._is_bare = False
         self.counts.saves += 1
+        self.dangers.saved(event.occurred_ns)
         self._count_bytes("checkpoints_saved", event.size_bytes)
         begun_step, begun_ns = self._writing
         tells_stall = event.stall_ns is not None or event.step in (begun_step, self._stall_step)
@@ -365,6 +378,7 @@ class Fold(Attempts):
 
     def _checkpoint_failed(self, event: events.CheckpointFailed) -> None:
         self._hear()
+        self.dangers.failed(event, is_save=event.step in (self._writing[0], self._stall_step))
         if not event.is_snapshot:
             self._end_stall(event.step)
 
@@ -372,6 +386,15 @@ class Fold(Attempts):
         """End the wait for a checkpoint. An earlier one, written in the background, may finish first."""
         if self.accounts.nature == Category.CHECKPOINT_STALL and step >= self._stall_step:
             self.accounts.enter(STEPPING)
+
+    def _verified(self, event: events.CheckpointVerified) -> None:
+        self.saves.verified(event)
+        self.dangers.verified(event)
+
+    def _copied(self, event: events.CheckpointCopied) -> None:
+        if not event.origin:  # else it was fetched to start the run from
+            self.saves.copied(event)
+            self.dangers.copied(event)
 
     def _checkpoint_loaded(self, event: events.CheckpointLoaded) -> None:
         self._hear()
@@ -510,11 +533,12 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     events.CheckpointSaved: Fold._checkpoint_saved,
     events.CheckpointLoaded: Fold._checkpoint_loaded,
     events.CheckpointFailed: Fold._checkpoint_failed,
-    events.CheckpointVerified: lambda fold, event: fold.saves.verified(event),
-    events.CheckpointCopied: lambda fold, event: fold.saves.copied(event),
+    events.CheckpointVerified: Fold._verified,
+    events.CheckpointCopied: Fold._copied,
     events.LaneExamined: Fold._nothing,
     events.StepWitnessed: Fold._nothing,
     events.PhaseEntered: Fold._phase,
+    events.RunEndangered: lambda fold, event: fold.dangers.endangered(event),
     events.FaultObserved: Fold._fault,
     events.ActionTaken: Fold._action,
     events.CostRate: Fold._cost,

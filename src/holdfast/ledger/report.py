@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast import wording
 from holdfast.ledger.counts import Gap, MovedBytes, MovedFor
+from holdfast.ledger.dangers import Danger
 from holdfast.ledger.division import Origin
 from holdfast.ledger.references import Reach
 from holdfast.ledger.split import Split
@@ -304,6 +305,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     steps_kept: how many steps the run has at its last event, whatever the window is.
     recorded_prices: (since when, USD per GPU-hour), whatever the window is.
     accrued: GPU-time held since the last event, if the run has not ended; not in `paid_gpu_ns`.
+    dangers: what endangered the run; those that are not over come first.
     segments: the partition over time, cut where prices change and windows begin.
     """
 
@@ -343,6 +345,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: MeasuredFigure | None
     incidents: tuple[IncidentReport, ...]
     saved: CheckpointReach
+    dangers: tuple[Danger, ...] = ()
     course: Course
     basis: str
     estimated: tuple[str, ...]

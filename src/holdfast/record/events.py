@@ -83,7 +83,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.st
     """An attempt at the run was launched. A second start supersedes the first: attempts share the allocation.
 
     gpus: how many GPUs are meant to take part in its steps (spares come on top); 0 if only its members give
-    their GPUs.
+    their GPUs. script, script_sha256, arguments: what was started, if known; secrets are left out.
     """
 
     gpus: GpuCount = 0
@@ -91,6 +91,9 @@ class RunStarted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.st
     team: str = ""
     project: str = ""
     cluster: str = ""
+    script: Name = ""
+    script_sha256: Name = ""
+    arguments: tuple[str, ...] = ()
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.ended"):
@@ -263,6 +266,17 @@ class PhaseEntered(Event, frozen=True, kw_only=True, tag_field="kind", tag="phas
     phase: Phase
 
 
+class RunEndangered(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.endangered"):
+    """Something that protects the run stopped working, or works again (`over`). The run itself goes on.
+
+    what: record (it cannot be written), successor (of the coordinator), connections (to it).
+    """
+
+    what: Name
+    reason: str = ""
+    over: bool = False
+
+
 class FaultObserved(Event, frozen=True, kw_only=True, tag_field="kind", tag="fault.observed"):
     """Something is wrong with `subject`: fatal, or degraded and still running.
 
@@ -423,7 +437,7 @@ OfCheckpoint = (
     | CheckpointVerified
     | CheckpointCopied
 )
-OfTrouble = PhaseEntered | FaultObserved | ActionTaken
+OfTrouble = PhaseEntered | RunEndangered | FaultObserved | ActionTaken
 OfFigures = CostRate | ReferenceDeclared | CollectiveTimed | MembersTimed | DataMoved
 OfControl = ControlActed | BreakerChanged
 KnownEvent = (

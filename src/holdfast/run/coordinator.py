@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.record.clock import Clock
 from holdfast.record.errors import HoldfastError
+from holdfast.record.events import RunEndangered
 from holdfast.record.journal import new_token
 from holdfast.record.recorder import Recorder
 from holdfast.run import hangs, happenings, membership, wire
@@ -135,7 +136,7 @@ class Coordinator:
         self._listener: socket.socket | None = None
         self._accept_again: asyncio.TimerHandle | None = None
         self._is_full = False
-        self._is_short_told = False
+        self._is_short = self._is_short_told = False
         self._ended: asyncio.Future[happenings.Ending] | None = None
         self._is_closed = self._is_retired = False
         self._asking: dict[tuple[str, int], ClientConnection] = {}
@@ -260,6 +261,10 @@ class Coordinator:
     def tell(self, text: str, severity: happenings.Severity = "trouble") -> None:
         """Tell the operator one line."""
         self._enter(Told(text, self._clock.now_ns(), severity))
+
+    def endangered(self, what: str, reason: str = "", *, over: bool = False) -> None:
+        """Record that something that protects the run stopped working, or works again."""
+        self._recorder.record(RunEndangered, what=what, reason=reason, over=over)
 
     def announce(self, text: str) -> None:
         """Tell the operator one line that is not an event of the run."""
@@ -543,6 +548,9 @@ class Coordinator:
             except OSError as error:
                 self._accept_later(error)
                 return
+            if self._is_short:
+                self._is_short = False
+                self.endangered("connections", over=True)
             accepted.setblocking(False)
             task = loop.create_task(loop.connect_accepted_socket(lambda: ClientConnection(self), accepted))
             self._accepting.add(task)
@@ -579,9 +587,12 @@ class Coordinator:
         self._pause(ACCEPT_WAIT_S)
         for connection in list(self._unproven):
             self._drop(connection)
+        why = (error.strerror or str(error)).lower()
+        if not self._is_short:
+            self._is_short = True
+            self.endangered("connections", why)
         if not self._is_short_told:
             self._is_short_told = True
-            why = (error.strerror or str(error)).lower()
             self.tell(
                 f"the coordinator cannot accept new connections ({why}): connected members continue, and new "
                 "ones wait. If the run really is this large, raise `ulimit -n` for the next one"

@@ -117,8 +117,9 @@ def _unsaved(state: RunState, end: Ending) -> Ending:
         if saved.saved_step
         else "this start saved none"
     )
-    state.outbox.say(f"the last checkpoint failed, and {newest}: {saved.failure}", "trouble")
-    return end if end.code else msgspec.structs.replace(end, code=CODE_UNSAVED)
+    told = f"the last checkpoint failed, and {newest}"
+    state.outbox.say(f"{told}: {saved.failure}", "trouble")
+    return end if end.code else msgspec.structs.replace(end, code=CODE_UNSAVED, reason=end.reason or told)
 
 
 def _finish(state: RunState, end: Ending) -> None:

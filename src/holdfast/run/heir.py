@@ -53,6 +53,7 @@ class Heir:
         self._process: asyncio.subprocess.Process | None = None
         self._pipe: int | None = None
         self._is_following = False
+        self._is_missed = False
 
     async def keep(self) -> None:
         """Keep a successor running until cancelled."""
@@ -68,6 +69,8 @@ class Heir:
                 pause_s = START_INTERVAL_S
             elif pause_s == START_INTERVAL_S:
                 self._coordinator.tell(f"the coordinator has no successor at the moment{trouble}")
+                self._coordinator.endangered("successor", trouble.removeprefix(": "))
+                self._is_missed = True
             await asyncio.sleep(pause_s)
             pause_s = pause_s if has_followed else min(2 * pause_s, START_INTERVAL_S_MAX)
 
@@ -113,6 +116,9 @@ class Heir:
             self._write(pickle.dumps(self._coordinator.estate, pickle.HIGHEST_PROTOCOL))
             self._is_following = self._pipe is not None
             self._publish(self._process.pid if self._is_following else 0)
+            if self._is_following and self._is_missed:
+                self._is_missed = False
+                self._coordinator.endangered("successor", over=True)
         has_followed = self._is_following
         await self._process.wait()
         watching.cancel()

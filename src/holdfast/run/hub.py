@@ -487,13 +487,19 @@ class _HomeWatch:
         self._home = home
         self._tell: Callable[[str], object] = lambda text: None
 
+        self._record: Callable[[str, bool], object] = lambda reason, over: None
+
     def listen(self, hub: Coordinator, loop: asyncio.AbstractEventLoop) -> None:
         self._tell = lambda text: loop.call_soon_threadsafe(hub.tell, text)
+        self._record = lambda reason, over: loop.call_soon_threadsafe(
+            partial(hub.endangered, "record", reason, over=over)
+        )
 
     def refused(self, error: Exception) -> None:
         why = (getattr(error, "strerror", None) or str(error)).lower()
         is_full = isinstance(error, OSError) and error.errno in FULL
         what = f"Holdfast's home {self._home} " + ("is full" if is_full else f"cannot be written ({why})")
+        self._record(what, False)  # it waits in memory with the rest
         self._tell(
             f"{what}: the run continues, and up to {SPOOL_BYTES >> 20} MiB of its record wait in memory. "
             "Free space there, or set HOLDFAST_HOME to another directory for the next run."
@@ -501,6 +507,7 @@ class _HomeWatch:
 
     def accepted(self, dropped: int) -> None:
         lost = f"; {dropped} events did not fit into memory and are lost" if dropped else "; nothing was lost"
+        self._record(lost.removeprefix("; "), True)
         self._tell(f"Holdfast's home {self._home} takes the record again{lost}")
 
     def left(self, size_bytes: int, path: Path) -> None:

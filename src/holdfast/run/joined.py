@@ -488,6 +488,11 @@ def _complete(state: RunState) -> None:
             ending.complete(state, "stopped", reason)
             return
         state.outbox.say(f"completed{survived}: step {state.progress.step}{digest}")
+        if state.progress.step and not state.progress.has_committed:
+            state.outbox.say(
+                "nothing was trained: the checkpoint already had all steps that the script asks for; "
+                "to train anew, start it under another name (--run)"
+            )
         ending.complete(state)
         return
     ending.fail(state, f"the members ended with different weights: {differing}")

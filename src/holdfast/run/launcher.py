@@ -32,6 +32,7 @@ from holdfast.run.nodes import LineOutlet, NodeAgent, end_orphans
 from holdfast.run.output import STREAMS, Printer, View
 from holdfast.run.prover import ProofOrder
 from holdfast.run.site import Site, reach, survey
+from holdfast.run.started_with import forget, keep
 from holdfast.run.state import RunPolicy
 from holdfast.run.status import Status
 from holdfast.run.watching import STATUS_INTERVAL_S, Viewer, end_lines
@@ -53,6 +54,8 @@ EXIT_FAILED = 1
 NO_LINES = 1 << 62
 """A viewer that claims to have seen this many lines is sent none."""
 
+Check = Callable[["Order"], None]
+"""Raises `InputError` if the run should not begin."""
 Display = Callable[[Callable[[], Status], Clock], AbstractContextManager[LineOutlet]]
 """Shows a run while the block lasts; the members print to its outlet."""
 
@@ -105,17 +108,21 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return self.checkpoints or (run_directory(self.home, self.policy.run) / CHECKPOINTS_DIRECTORY,)
 
 
-def launch(order: Order, display: Display | None = None) -> int:
-    """Carry out the order to the run's end. Returns the exit code of `holdfast run`."""
+def launch(order: Order, display: Display | None = None, check: Check = lambda order: None) -> int:
+    """Carry out the order to the run's end. Returns the exit code of `holdfast run`. check: called before the
+    run's coordinator starts here.
+    """
     is_shared = order.policy.nodes_min > order.nodes
     site = survey(order.coordinator, order.token, is_shared=is_shared)
     site = msgspec.structs.replace(site, is_encrypted=order.is_encrypted)
     others = kin.children()
     kin.adopt_orphans()
-    return asyncio.run(_launch(order, site, display, others))
+    return asyncio.run(_launch(order, site, display, check, others))
 
 
-async def _launch(order: Order, site: Site, display: Display | None, others: frozenset[int]) -> int:
+async def _launch(
+    order: Order, site: Site, display: Display | None, check: Check, others: frozenset[int]
+) -> int:
     voice = _Voice()
     try:
         if (gone := await _gone_elsewhere(order, site)) is not None:
@@ -123,6 +130,7 @@ async def _launch(order: Order, site: Site, display: Display | None, others: fro
             return await _join(order, gone, voice)
         if site.bind:
             try:
+                check(order)
                 return await _hold(order, site, display, voice)
             except HoldfastError as unable:
                 await _expect_another(site, unable)
@@ -170,6 +178,7 @@ async def _hold_heard(
 ) -> int:
     run = order.policy.run
     hub = await _start_hub(order, site, wishes)
+    keep(order.home, run, order.policy.started_with)
     site = msgspec.structs.replace(site, port=hub.port)
     screen = _Screen(voice, is_board=display is not None)
     viewer = Viewer(site, screen.show, seek_s=order.policy.wait_s)
@@ -198,8 +207,19 @@ async def _hold_heard(
         voice.say(_way_on(run, viewer))
         return EXIT_FAILED
     keep_line(order.home, run, ())
+    _keep_start(order, over)
     voice.tell_end(run, over)
     return over.code
+
+
+def _keep_start(order: Order, over: RunClosed) -> None:
+    """Keep what the run was started with, if it may be started again under its name."""
+    if order.is_named or any(place.exists() for place in order.own_checkpoints):
+        start = order.policy.started_with
+        is_complete = over.outcome == "completed"
+        keep(order.home, order.policy.run, msgspec.structs.replace(start, was_complete=is_complete))
+    else:
+        forget(order.home, order.policy.run)
 
 
 async def _follow_in_turn(order: Order, site: Site, hub: "_HubProcess", viewer: Viewer) -> None:

@@ -6,7 +6,6 @@ import shutil
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -35,7 +34,7 @@ class TrainingScript(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_module and self.is_program:
             raise InputError("--module and --no-python exclude each other.", hint="Leave one of them out.")
         if self.is_module:
-            _check_module(self.name)
+            _module_file(self.name)
             return (*python, "-m", self.name, *self.arguments)
         if self.is_program:
             if shutil.which(self.name) is None:
@@ -46,6 +45,17 @@ class TrainingScript(msgspec.Struct, frozen=True, kw_only=True):
             return (self.name, *self.arguments)
         _check_script(Path(self.name))
         return (*python, self.name, *self.arguments)
+
+    @property
+    def file(self) -> Path | None:
+        """Its own file, if it has one."""
+        if self.is_module:
+            return _module_file(self.name)
+        if self.is_program:
+            found = shutil.which(self.name)
+            return None if found is None else Path(found)
+        path = Path(self.name)
+        return path / "__main__.py" if path.is_dir() else path
 
     @property
     def may_join(self) -> bool:
@@ -91,9 +101,11 @@ def _check_script(path: Path) -> None:
         raise InputError(f"The script {path} cannot be read: {error.strerror}.", hint=hint) from None
 
 
-def _check_module(name: str) -> None:
-    """Find the module as `python -m` will, but import nothing, because importing may have effects."""
-    places: Any = ["", *sys.path]
+def _module_file(name: str) -> Path | None:
+    """Find the module as `python -m` will, but import nothing, because importing may have effects. Return the
+    file that runs; raise `InputError` if there is none.
+    """
+    spec, places = None, ["", *sys.path]
     parts = name.split(".")
     for count in range(1, len(parts) + 1):
         spec = PathFinder.find_spec(".".join(parts[:count]), places)
@@ -103,5 +115,6 @@ def _check_module(name: str) -> None:
                 hint="Modules are looked for in the working directory and in this Python's packages.",
             )
         places = spec.submodule_search_locations or []
-    if places and PathFinder.find_spec(f"{name}.__main__", places) is None:
+    if places and (spec := PathFinder.find_spec(f"{name}.__main__", places)) is None:
         raise InputError(f"{name!r} is a package without a __main__.", hint="Name the module to run.")
+    return None if spec is None or spec.origin is None else Path(spec.origin)

@@ -10,12 +10,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from holdfast.record.events import KnownEvent, Role, RunStarted
+from holdfast.record.events import NAME_CHARS_MAX, KnownEvent, Role, RunStarted
 from holdfast.run.clocks import MemberClock
 from holdfast.run.explaining import Watched
 from holdfast.run.happenings import Effect, Ending, Print, Record, Say, Severity
 from holdfast.run.history import Survived, Worked
 from holdfast.run.mesh import MeshShape
+from holdfast.run.started_with import StartedWith
 from holdfast.run.waits import Observed, ns
 from holdfast.run.wire import (
     DeviceFailed,
@@ -38,22 +39,23 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The user's settings for the run.
 
-    team, project, cluster: for the run's bill. slots: members per node. nodes_min: with fewer nodes the run
-    waits. nodes_max: further nodes are spares. nodes_own: how many the launcher itself starts; the first
-    start waits a while for them. warm: processes that a node keeps ready to step in. max_restarts: of a
-    script that never joins. wait_s: the longest the run waits for nodes or members that it needs to continue.
-    hang_after_s: a member that holds up the others for this long is ended; None to derive the bound from the
-    run's times so far. may_join: False if the script certainly never joins. grace_s: the time a worker has
-    between SIGTERM and SIGKILL. rebalances: lanes are dealt by the members' pace. faults: planned strikes.
-    mesh: the shape of one replica of a sharded model. skipped: lanes that are not computed because the run
-    repeats another one. skipped_of: the number of lanes of that run, if known. audit_rate: the share of lanes
-    that two members compute.
+    team, project, cluster: for the run's bill. started_with: the script and its arguments. slots: members
+    per node. nodes_min: with fewer nodes the run waits. nodes_max: further nodes are spares. nodes_own:
+    how many the launcher itself starts; the first start waits a while for them. warm: processes that a
+    node keeps ready to step in. max_restarts: of a script that never joins. wait_s: the longest the run
+    waits for nodes or members that it needs to continue. hang_after_s: a member that holds up the others
+    for this long is ended; None to derive the bound from the run's times so far. may_join: False if the
+    script certainly never joins. grace_s: the time a worker has between SIGTERM and SIGKILL. rebalances:
+    lanes are dealt by the members' pace. faults: planned strikes. mesh: the shape of one replica of a
+    sharded model. skipped: lanes that are not computed because the run repeats another one. skipped_of:
+    the number of lanes of that run, if known. audit_rate: the share of lanes that two members compute.
     """
 
     run: str
     team: str = ""
     project: str = ""
     cluster: str = ""
+    started_with: StartedWith = StartedWith()
     slots: Positive = 1
     nodes_min: Positive = 1
     nodes_max: Positive = 1
@@ -80,6 +82,9 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
             team=self.team,
             project=self.project,
             cluster=self.cluster,
+            script=self.started_with.script[:NAME_CHARS_MAX],
+            script_sha256=self.started_with.sha256,
+            arguments=self.started_with.arguments,
         )
 
 

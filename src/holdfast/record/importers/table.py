@@ -18,7 +18,7 @@ from holdfast.record.untrusted import decoded
 
 _SOURCE = "table"
 _DELIMITERS = ",;\t"
-_LISTS = ("causes", "members", "skipped_lanes")
+_LISTS = ("causes", "members", "skipped_lanes", "arguments")
 """The fields that hold several values: separated by spaces in a cell of CSV."""
 
 _RUNLESS = frozenset(
@@ -141,6 +141,7 @@ _TIE_ORDER: tuple[tuple[str, ...], ...] = (
         "checkpoint.failed",
         "checkpoint.verified",
         "checkpoint.copied",
+        "run.endangered",
         "collective.timed",
         "members.timed",
         "data.moved",
