@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.record.events import LaneExamined, RunStarted, StepCommitted
+from holdfast.record.events import GenerationOpened, LaneExamined, RunStarted, StepCommitted
 from holdfast.record.recorder import Recorder
 
 PRINT = "00000000000000ab"
@@ -69,3 +69,61 @@ def test_a_script_that_does_not_come_so_far_is_a_mistake(holdfast: Callable[...,
     assert told.code == 2
     assert "ended with exit code 0 before it had computed lane 3 of step 7" in told.err
     assert holdfast("replay", "small", "7", "3", script, "fails").code == 2
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Path:
+    """Of the run `far`: 4,000 steps of a quarter of a second by two members."""
+    with Recorder(tmp_path / "home" / "journal", run="far") as recorder:
+        recorder.record(RunStarted, gpus=2, occurred_ns=0)
+        recorder.record(GenerationOpened, members=("n0.0", "n0.1"), step=0, occurred_ns=0)
+        for step in range(1, 4001):
+            recorder.record(StepCommitted, step=step, occurred_ns=step * 10**9 // 4)
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def keep(tmp_path: Path, *steps: int) -> None:
+    folder = tmp_path / "home" / "runs" / "far" / "checkpoints"
+    folder.mkdir(parents=True)
+    for step in steps:
+        (folder / f"step-{step:012d}.checkpoint").touch()
+
+
+def test_a_long_replay_is_not_begun_unasked(holdfast: Callable[..., Any], far: Path, tmp_path: Path) -> None:
+    keep(tmp_path, 3500, 4000)
+    told = holdfast("replay", "far", "2000", "3", far, PRINT)
+    assert (told.code, told.out) == (2, "")
+    assert "the script's own words" not in told.err
+    assert (
+        "A replay of step 2000 begins from the run's beginning: 2,000 steps to compute, about 16 min 40 s at "
+        "the recorded pace (0.25 s a step, by one member instead of 2)."
+    ) in told.err
+    assert "The nearest checkpoint is of step 3500: from step 3501 on a replay is short." in told.err
+    wanted = holdfast("replay", "--long", "far", "2000", "3", far, PRINT)
+    assert wanted.code == 0
+    assert "from the run's beginning, 2,000 steps to compute, about 16 min 40 s" in wanted.err
+
+
+def test_a_short_replay_says_first_what_it_takes(
+    holdfast: Callable[..., Any], far: Path, tmp_path: Path
+) -> None:
+    keep(tmp_path, 3500, 4000)
+    told = holdfast("replay", "far", "3510", "3", far, PRINT)
+    assert told.code == 0
+    said, script = told.err.index("10 steps to compute, about 5 s"), told.err.index("the script's own words")
+    assert said < script
+    edge = holdfast("replay", "far", "3500", "3", far, PRINT)  # the checkpoint has that step already
+    assert "3,500 steps to compute" in edge.err
+
+
+def test_without_a_recorded_pace_many_steps_are_long(
+    holdfast: Callable[..., Any], script: Path, tmp_path: Path
+) -> None:
+    with Recorder(tmp_path / "home" / "journal", run="dark") as recorder:
+        recorder.record(StepCommitted, step=2000)
+    told = holdfast("replay", "dark", "2000", "3", script, PRINT)
+    assert told.code == 2
+    assert "2,000 steps to compute, at a pace that the record does not tell" in told.err
+    assert holdfast("replay", "dark", "100", "3", script, PRINT).code == 0
