@@ -300,6 +300,31 @@ def test_output_is_also_written_to_files(tmp_path: Path) -> None:
     assert (tmp_path / "n0.0" / "stderr.log").read_text(encoding="utf-8") == ""
 
 
+def test_a_worker_that_is_let_out_before_its_agent_knows_loses_no_line(tmp_path: Path) -> None:
+    """The orders to the agent and to the process come by different connections."""
+    code = f"""
+import os, pathlib
+from holdfast.run.showing import VARIABLE, await_shown
+print("hidden")
+pathlib.Path({str(tmp_path)!r}, "out").touch()
+await_shown(os.environ)
+print("first", VARIABLE in os.environ)
+"""
+
+    async def test() -> None:
+        async with desk(*python(code)) as here:
+            here.tell(StartWorker(member="n0.2", slot=2, environment={}, is_warm=True))
+            await until((tmp_path / "out").exists)
+            here.tell(ShowWorker(member="n0.2", slot=2))
+            assert here.agent.stdout is not None
+            assert await here.agent.stdout.readline() == b"[n0.2] first False\n"
+            await here.next(WorkerExited)
+            here.tell(EndNode(outcome="completed", code=0))
+            await here.agent.communicate()
+
+    run(test)
+
+
 def test_a_warm_worker_is_shown_once_it_has_joined_as_far_as_its_seat_is(tmp_path: Path) -> None:
     code = """
 import os, time

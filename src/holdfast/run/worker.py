@@ -17,7 +17,7 @@ from typing import assert_never
 
 import msgspec
 
-from holdfast.run import kernel_view, whereabouts
+from holdfast.run import kernel_view, showing, whereabouts
 from holdfast.run.kin import die_with, signal_group, signal_process
 from holdfast.run.lines import KeptLines
 from holdfast.run.output import STREAMS, LastWords, MemberOutput, Printer, Stream, View
@@ -81,12 +81,21 @@ class Worker:
         self._logs = _open_logs(program.log_directory / member) if program.log_directory else {}
         self._output = MemberOutput(member, self._print, self._log)
         self._stack = whereabouts.stack_file()
+        shown: int | None = None
+        self._hidden: int | None = None
+        """Our end of a pipe that ends once its output is shown."""
+        if self._is_muted:
+            shown, self._hidden = os.pipe()
         try:
-            self._process, self._pipes = _started(program, self._stack)
+            self._process, self._pipes = _started(program, self._stack, shown)
         except OSError:
             os.close(self._stack)
+            self._end_hiding()
             self._close_logs()
             raise
+        finally:
+            if shown is not None:
+                os.close(shown)
         self._watched = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._watched, self._exited)
         self.resume()
@@ -106,6 +115,13 @@ class Worker:
             for stream in tuple(self._pipes):
                 self._drain(stream)
         self._slot, self._is_muted = slot, False
+        self._end_hiding()
+
+    def _end_hiding(self) -> None:
+        """Let the process know that its output is shown."""
+        if self._hidden is not None:
+            os.close(self._hidden)
+            self._hidden = None
 
     def stop(self, grace_s: float) -> None:
         """Send SIGTERM and, if it is still there after `grace_s`, SIGKILL. 0 for SIGKILL at once."""
@@ -256,6 +272,7 @@ class Worker:
         os.close(self._watched)
         returncode = self._process.wait()
         os.close(self._stack)
+        self._end_hiding()
         for stream in tuple(self._pipes):
             self._drain(stream)
             self._close_pipe(stream)
@@ -287,8 +304,12 @@ class Worker:
             self._is_gone.set()
 
 
-def _started(program: Program, stack: int) -> tuple[subprocess.Popen[bytes], dict[Stream, int]]:
-    """Start the process. Return it and non-blocking pipes with its output. stack: the file for its stacks."""
+def _started(
+    program: Program, stack: int, shown: int | None
+) -> tuple[subprocess.Popen[bytes], dict[Stream, int]]:
+    """Start the process. Return it and non-blocking pipes with its output. stack: the file for its stacks.
+    shown: the pipe whose end tells that its output is shown; None if it is from the start.
+    """
     pipes = {stream: os.pipe() for stream in STREAMS}
     try:
         process = subprocess.Popen(
@@ -297,8 +318,9 @@ def _started(program: Program, stack: int) -> tuple[subprocess.Popen[bytes], dic
                 **program.environment,
                 sitecustomize.PATH: sitecustomize.added(program.environment),
                 sitecustomize.VARIABLE: str(stack),
+                **({} if shown is None else {showing.VARIABLE: str(shown)}),
             },
-            pass_fds=(stack, *program.held),
+            pass_fds=(stack, *program.held, *(() if shown is None else (shown,))),
             stdin=subprocess.DEVNULL,
             stdout=pipes["stdout"][1],
             stderr=pipes["stderr"][1],

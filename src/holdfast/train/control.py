@@ -20,6 +20,7 @@ from holdfast.record.recorder import Recorder
 from holdfast.run import wire
 from holdfast.run.link import Link
 from holdfast.run.recording import checkpoint_event, witness_event, write_down
+from holdfast.run.showing import await_shown
 from holdfast.train.group import Superseded
 
 FLUSH_S = 2.0
@@ -193,6 +194,7 @@ class Coordinated:
         self._wait(lambda: self._admitted is not None or self._released is not None)
         if self._admitted is None:
             raise SystemExit(0)  # a warm process that was never needed
+        await_shown(os.environ)
         for fault in self._admitted.faults:
             self._strike(fault)
         self._begun_s = time.monotonic()
