@@ -6,10 +6,13 @@ import pytest
 
 from holdfast.check.figures import (
     KEPT_SHARE,
+    UNBOUND,
     figure,
     held_against,
-    published,
-    published_copy_gb_per_s,
+    published_copy,
+    published_memory,
+    published_product,
+    published_reduce,
     read_reference,
     reference_text,
     unmeasured,
@@ -66,8 +69,17 @@ def test_a_reference_that_is_not_there_is_refused_with_how_to_make_one(tmp_path:
 
 
 def test_a_gpu_nobody_has_published_anything_of_is_only_shown() -> None:
-    assert published("NVIDIA H200").product_tflops == pytest.approx(0.55 * 989)
-    assert published("NVIDIA H200").memory_gb_per_s == pytest.approx(0.75 * 4_800)
-    assert published("Quadro 600").product_tflops is None
-    assert published_copy_gb_per_s(5, 16) == pytest.approx(0.7 * 63.0, rel=0.01)
-    assert published_copy_gb_per_s(99, 16) is None
+    assert published_product("NVIDIA H200") == pytest.approx((0.55 * 989, 989))
+    assert published_memory("NVIDIA H200") == pytest.approx((0.75 * 4_800, 4_800))
+    assert published_product("AMD Instinct MI300X OAM").limit == pytest.approx(1307)
+    assert published_product("Quadro 600") == published_reduce("Quadro 600", 8) == UNBOUND
+    assert published_reduce("NVIDIA H200", 8).limit == 900
+    assert published_copy(5, 16) == pytest.approx((0.7 * 63.0, 63.0), rel=0.01)
+    assert published_copy(99, 16) == UNBOUND
+
+
+def test_more_than_the_hardware_can_do_was_measured_wrongly() -> None:
+    assert figure("gpu0.product", 980.0, "TFLOP/s", least=544, limit=989).ok
+    wrong = figure("gpu0.product", 1_900.0, "TFLOP/s", least=544, limit=989)
+    assert not wrong.ok
+    assert "reaches 989 at most" in wrong.note

@@ -16,6 +16,7 @@ from holdfast.ledger.flops import (
     Transformer,
     chip_named,
     hardware_flops_per_token,
+    impossible,
     model_flops_per_token,
     packed_sequence_tokens,
     peak_flops_per_s,
@@ -202,3 +203,25 @@ def test_a_precision_the_chip_has_not_is_refused() -> None:
     assert peak_flops_per_s("h200", "fp8") == 1979e12
     with pytest.raises(InputError, match="no fp8"):
         peak_flops_per_s("a100", "fp8")
+
+
+@pytest.mark.parametrize(
+    ("chip", "precision", "tflops"),
+    [("b200", "fp4", 9000), ("gb300", "fp4", 15_000), ("mi300x", "fp8", 2615), ("mi355x", "bf16", 2517)],
+)
+def test_the_peak_depends_on_the_precision(chip: Chip, precision: Precision, tflops: int) -> None:
+    assert peak_flops_per_s(chip, precision) == tflops * 1e12
+    with pytest.raises(InputError, match="no fp4") as caught:
+        peak_flops_per_s("h100", "fp4")
+    assert caught.value.hint == "Use fp8 or bf16."
+
+
+def test_more_than_the_peak_is_an_error_of_peak_precision_or_chip() -> None:
+    assert impossible("MFU", 100.0, "h100", "bf16", 989e12) == ""
+    said = impossible("MFU", 185.5, "h100", "bf16", 989e12)
+    assert said.startswith(
+        "An MFU of 185.5 % is impossible: the peak, the precision or the chip is not that of the run"
+    )
+    assert "Assumed are 989 TFLOP/s a GPU (H100, dense bf16)." in said
+    assert said.endswith("It would be 92.7 % in fp8, 81.5 % on B200, 74.9 % on GB200.")
+    assert "Assumed are 500 TFLOP/s a GPU (dense bf16)." in impossible("MFU", 1e6, None, "bf16", 500e12)

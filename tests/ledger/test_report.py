@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from holdfast.ledger.failures import stall_s
+from holdfast.ledger.opinions import with_opinions
 from holdfast.ledger.report import CheckpointCosts, Report
 from holdfast.record.events import (
     CheckpointLoaded,
     CheckpointSaved,
     CheckpointVerified,
+    CollectiveTimed,
     CostRate,
     FaultObserved,
     MembersTimed,
@@ -182,3 +184,50 @@ def test_the_last_end_counts_unless_the_run_went_on(story: Any) -> None:
     story.tell(RunEnded, outcome="failed")
     ended = story.report().ended
     assert (ended.outcome, ended.survived_errors) == ("completed", 3)  # what comes after it changes nothing
+
+
+def declared_run(story: Any, **declared: Any) -> Any:
+    story.tell(ReferenceDeclared, step_ns=10 * 10**9, gpus=8, chip="h100", params=70 * 10**9, **declared)
+    story.tell(RunStarted, gpus=8)
+    return story.steps(1, 20, 10)
+
+
+def test_an_mfu_above_the_peak_is_not_compared_but_explained(story: Any) -> None:
+    told = declared_run(story, model_flops_per_step=1.855 * 989e12 * 80).report()
+    assert told.mfu is not None
+    assert told.mfu.measured == pytest.approx(185.5)
+    assert told.mfu.reference is None
+    assert told.mfu.sentence == "185.5 %, impossible"
+    assert told.mfu.wrong in told.remarks
+    assert "the peak, the precision or the chip" in told.mfu.wrong
+    assert told.mfu.wrong.endswith("chip, precision and model_flops_per_step.")
+    assert told.goodput.program is None
+    assert "Published figures agree" not in " ".join(with_opinions(told, []).remarks)
+
+
+def test_the_same_flops_in_fp8_are_possible(story: Any) -> None:
+    told = declared_run(story, model_flops_per_step=0.8 * 989e12 * 80, precision="fp8").report()
+    assert told.mfu is not None
+    assert told.mfu.measured == pytest.approx(80 * 989 / 1979)
+    assert told.mfu.wrong == ""
+
+
+def test_recomputed_flops_above_the_peak_are_explained_too(story: Any) -> None:
+    flops = 989e12 * 80
+    told = declared_run(story, model_flops_per_step=0.6 * flops, hardware_flops_per_step=1.2 * flops).report()
+    assert told.mfu is not None
+    assert told.mfu.wrong.startswith("An HFU of 120.0 % is impossible")
+
+
+@pytest.mark.parametrize(("duration_ns", "is_possible"), [(40_000_000, True), (4_000_000, False)])
+def test_a_bandwidth_above_the_links_is_not_compared_but_explained(
+    story: Any, duration_ns: int, is_possible: bool
+) -> None:
+    declared_run(story)
+    story.tell(CollectiveTimed, collective="all-reduce", size_bytes=10**10, ranks=8, duration_ns=duration_ns)
+    told = story.report()
+    assert told.bandwidth is not None
+    assert (told.bandwidth.wrong == "") == (told.bandwidth.reference is not None) == is_possible
+    if not is_possible:
+        assert "carry 450 GB/s each way, which allows 900 GB/s" in told.bandwidth.wrong
+        assert told.bandwidth.wrong in told.remarks

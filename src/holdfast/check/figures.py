@@ -3,13 +3,13 @@
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from holdfast.detect.suspects import SuspectPart, unproven
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
-from holdfast.ledger.references import reference_bandwidth
+from holdfast.ledger.references import bus_limit_gb_per_s, reference_bandwidth
 from holdfast.record.errors import InputError
 
 Sense = Literal["at-least", "at-most"]
@@ -22,6 +22,8 @@ REDUCE_SHARE = 0.5
 """The least share of the published bus bandwidth: low enough to tolerate differences in a node's wiring, and
 high enough to show that half of the links are gone.
 """
+LIMIT_SHARE = 1.05
+"""A figure above what the hardware can reach was measured wrongly; clocks and sizes allow for this much."""
 SPREADS = {"fabric.latency": 2.0, "fabric.latency_p99": 5.0}
 """How many times a good node's figure is still good, for figures of which less is better: paths have more or
 fewer hops, and the slowest one in a hundred differs each time.
@@ -36,8 +38,11 @@ MEMORY_GB_PER_S: dict[Chip, float] = {
     "b300": 8_000,
     "gb200": 8_000,
     "gb300": 8_000,
+    "mi300x": 5_300,
+    "mi325x": 6_000,
+    "mi355x": 8_000,
 }
-"""Memory bandwidth of the SXM modules, from NVIDIA's data sheets."""
+"""Memory bandwidth of the SXM and OAM modules, from NVIDIA's and AMD's data sheets."""
 LINK_GB_PER_S: dict[int, float] = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """Bandwidth of one PCIe lane, by generation, in one direction."""
 
@@ -65,12 +70,20 @@ def figure(
     *,
     least: float | None = None,
     most: float | None = None,
+    limit: float | None = None,
     note: str = "",
 ) -> CheckedFigure:
-    """The figure, compared with `least` or `most`, whichever is given."""
+    """The figure, compared with `least` or `most`, whichever is given. limit: more than this cannot be, so
+    such a figure was measured wrongly, and proves nothing.
+    """
     sense: Sense = "at-least" if most is None else "at-most"
     reference = least if most is None else most
     is_good = reference is None or (value >= reference if sense == "at-least" else value <= reference)
+    if limit is not None and value > LIMIT_SHARE * limit:
+        is_good, note = (
+            False,
+            f"impossible: the hardware reaches {limit:,.0f} at most, so it was measured wrongly",
+        )
     return CheckedFigure(
         name=name, value=value, unit=unit, reference=reference, ok=is_good, sense=sense, note=note
     )
@@ -157,35 +170,52 @@ def _held(one: CheckedFigure, known: float) -> CheckedFigure:
 # ---- published figures -----------------------------------------------------------------------------------
 
 
-class PublishedGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """The least that a GPU should reach; None if no figure is published."""
+class Bounds(NamedTuple):
+    """The least that a healthy part reaches, and the most that it can; None if nothing is published."""
 
-    product_tflops: float | None
-    memory_gb_per_s: float | None
-
-
-def published(gpu: str) -> PublishedGpu:
-    """gpu: the name that the driver reports."""
-    try:
-        chip = chip_named(gpu)
-    except InputError:
-        return PublishedGpu(product_tflops=None, memory_gb_per_s=None)
-    return PublishedGpu(
-        product_tflops=PRODUCT_SHARE * peak_flops_per_s(chip, "bf16") / 1e12,
-        memory_gb_per_s=MEMORY_SHARE * MEMORY_GB_PER_S[chip],
-    )
+    least: float | None = None
+    limit: float | None = None
 
 
-def published_copy_gb_per_s(generation: int, width: int) -> float | None:
-    """The least bandwidth between host and device, by the fastest link that both support."""
+UNBOUND = Bounds()
+
+
+def published_product(gpu: str) -> Bounds:
+    """TFLOP/s. gpu: the name that the driver reports, here and below."""
+    chip = _chip(gpu)
+    if chip is None:
+        return UNBOUND
+    peak = peak_flops_per_s(chip, "bf16") / 1e12
+    return Bounds(PRODUCT_SHARE * peak, peak)
+
+
+def published_memory(gpu: str) -> Bounds:
+    """GB/s of the GPU's own memory."""
+    chip = _chip(gpu)
+    if chip is None:
+        return UNBOUND
+    return Bounds(MEMORY_SHARE * MEMORY_GB_PER_S[chip], MEMORY_GB_PER_S[chip])
+
+
+def published_copy(generation: int, width: int) -> Bounds:
+    """GB/s between host and device, by the fastest link that both support."""
     lane = LINK_GB_PER_S.get(generation)
-    return None if lane is None else COPY_SHARE * lane * width
+    return UNBOUND if lane is None else Bounds(COPY_SHARE * lane * width, lane * width)
 
 
-def published_reduce_gb_per_s(gpu: str, count: int) -> float | None:
-    """The least bus bandwidth of an all-reduce among this many GPUs of a node."""
+def published_reduce(gpu: str, count: int) -> Bounds:
+    """GB/s of bus bandwidth of an all-reduce among this many GPUs of a node."""
+    chip = _chip(gpu)
+    if chip is None:
+        return UNBOUND
+    row, limit = reference_bandwidth(chip, count, "all-reduce"), bus_limit_gb_per_s("all-reduce", chip)
+    if row is None or row.reach != "nvlink":
+        return Bounds(None, limit)
+    return Bounds(REDUCE_SHARE * row.bus_gb_per_s, limit)
+
+
+def _chip(gpu: str) -> Chip | None:
     try:
-        row = reference_bandwidth(chip_named(gpu), count, "all-reduce")
+        return chip_named(gpu)
     except InputError:
         return None
-    return None if row is None or row.reach != "nvlink" else REDUCE_SHARE * row.bus_gb_per_s

@@ -10,11 +10,13 @@ import msgspec
 
 from holdfast.check.child import written_by
 from holdfast.check.figures import (
+    UNBOUND,
     CheckedFigure,
     figure,
-    published,
-    published_copy_gb_per_s,
-    published_reduce_gb_per_s,
+    published_copy,
+    published_memory,
+    published_product,
+    published_reduce,
     unmeasured,
 )
 from holdfast.detect.suspects import SuspectPart
@@ -138,7 +140,7 @@ def _tried_together(probed: Probed) -> Iterator[CheckedFigure]:
     """The figures of the links between the GPUs."""
     together, count = probed.together, len(probed.gpus)
     devices = {gpu.device for gpu in probed.gpus.values()}
-    least = published_reduce_gb_per_s(devices.pop(), count) if len(devices) == 1 else None
+    bounds = published_reduce(devices.pop(), count) if len(devices) == 1 else UNBOUND
     for name, unit in TOGETHER.items():
         value = together.figures.get(name)
         if value is None and together.untried:
@@ -147,17 +149,16 @@ def _tried_together(probed: Probed) -> Iterator[CheckedFigure]:
             note = together.error or probed.note or "the probe did not come to it"
             yield unmeasured(f"gpus.{name}", unit, note)
         elif name == "reduce":
-            yield figure(f"gpus.{name}", value, unit, least=least)
+            yield figure(f"gpus.{name}", value, unit, least=bounds.least, limit=bounds.limit)
         else:
             yield figure(f"gpus.{name}", value, unit, most=0)
 
 
 def _tried(number: int, gpu: ProbedGpu, link: tuple[int, int] | None, note: str) -> Iterator[CheckedFigure]:
-    expected = published(gpu.device)
-    copy = None if link is None else published_copy_gb_per_s(*link)
-    least = {
-        "product": expected.product_tflops,
-        "memory": expected.memory_gb_per_s,
+    copy = UNBOUND if link is None else published_copy(*link)
+    bounds = {
+        "product": published_product(gpu.device),
+        "memory": published_memory(gpu.device),
         "to_device": copy,
         "to_host": copy,
     }
@@ -166,8 +167,8 @@ def _tried(number: int, gpu: ProbedGpu, link: tuple[int, int] | None, note: str)
         value = gpu.figures.get(name)
         if value is None:
             yield unmeasured(full, unit, gpu.error or note or "the probe did not come to it")
-        elif name in least:
-            yield figure(full, value, unit, least=least[name])
+        elif name in bounds:
+            yield figure(full, value, unit, least=bounds[name].least, limit=bounds[name].limit)
         else:
             told = f"of {gpu.figures['tried']:.0f} GB" if name == "wrong" and "tried" in gpu.figures else ""
             yield figure(full, value, unit, most=0, note=told)

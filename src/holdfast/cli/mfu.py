@@ -1,5 +1,7 @@
 """`holdfast mfu`: compute a run's share of the chips' peak, and compare it with published ones."""
 
+from typing import get_args
+
 import click
 import msgspec
 
@@ -65,7 +67,9 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_step: int | None = option("Tokens a step, of all GPUs together.", type=count)
     gpus: int = option("How many GPUs computed these tokens.", type=count, required=True)
     chip: str | None = option("Such as h100, or the name in nvidia-smi: 'NVIDIA H100 80GB HBM3'.")
-    precision: flops.Precision = option(type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True)
+    precision: flops.Precision = option(
+        type=click.Choice(get_args(flops.Precision)), default="bf16", show_default=True
+    )
     peak_tflops: float | None = option("Dense peak of one GPU, for an unknown chip.", type=_RATE)
     recompute: float = option(
         "Part of the forward pass computed again, 0 to 1.", type=FiniteRange(0, 1), default=0.0
@@ -228,9 +232,13 @@ def _doubt(flags: _Flags, answer: ComparedThroughput) -> str | None:
 
 def _overcounted(flags: _Flags, answer: ComparedThroughput) -> str:
     mfu = answer.causal.mfu_percent
-    has_fp8 = answer.chip not in (None, "a100") and flags.peak_tflops is None
-    if flags.precision == "bf16" and has_fp8 and _plausible(mfu / 2):
-        return f"Is --precision bf16 right? With fp8 it would be about {mfu / 2:.0f} %."
+    if answer.chip is not None and flags.peak_tflops is None:
+        flops_per_s = mfu * answer.throughput.peak_flops_per_s
+        for precision in flops.precisions(answer.chip):
+            share = flops_per_s / flops.peak_flops_per_s(answer.chip, precision)
+            if share < mfu and _plausible(share):
+                said = f"With {precision} it would be about {share:.0f} %."
+                return f"Is --precision {flags.precision} right? {said}"
     if _plausible(mfu / GPUS_PER_NODE_USUAL):
         guess = f"{mfu / GPUS_PER_NODE_USUAL:.0f} %"
         return (
@@ -284,13 +292,17 @@ def _show(answer: ComparedThroughput) -> None:
 
 def _verdict(answer: ComparedThroughput) -> list[str]:
     """The sentences above the table."""
+    if answer.wrong:
+        return [answer.wrong, ""]
     if answer.reference is None:
         return ["There is no reference without --chip.", ""]
     unlike = [f"That row has {', '.join(answer.differences)}."] if answer.differences else []
-    return [f"MFU {answer.sentence}.", _counting(answer.reference), *unlike, ""]
+    return [f"MFU {answer.sentence}.", _counting(answer.reference, answer.full.mfu_percent), *unlike, ""]
 
 
-def _counting(row: references.MfuReference) -> str:
+def _counting(row: references.MfuReference, full_percent: float) -> str:
+    if row.compared_as == "full" and full_percent > flops.IMPOSSIBLE_PERCENT:
+        return "Full attention counts work that no causal kernel does: on long sequences it may exceed 100 %."
     if row.attention == "unknown":
         return "Its source does not say how it counts attention; the run is counted with full attention."
     return f"Both are counted with {row.attention} attention."

@@ -9,7 +9,7 @@ names its own. Norms, activations, biases and the experts' router are left out, 
 
 import re
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -18,25 +18,44 @@ from holdfast.record.errors import InputError
 Attention = Literal["full", "causal"]
 """full: every token against its whole sequence (PaLM). causal: the half that the mask keeps (Megatron-LM)."""
 
-Chip = Literal["a100", "h100", "h800", "h200", "b200", "b300", "gb200", "gb300"]
-Precision = Literal["bf16", "fp8"]
+Chip = Literal["a100", "h100", "h800", "h200", "b200", "b300", "gb200", "gb300", "mi300x", "mi325x", "mi355x"]
+Precision = Literal["bf16", "fp8", "fp4"]
 
-_CHIPS: dict[Chip, tuple[int, int, int]] = {
-    "a100": (312, 0, 81_920),
-    "h100": (989, 1979, 81_559),
-    "h800": (989, 1979, 81_559),
-    "h200": (989, 1979, 143_771),
-    "b200": (2250, 4500, 183_359),
-    "b300": (2250, 4500, 275_040),
-    "gb200": (2450, 4900, 189_471),
-    "gb300": (2450, 4900, 284_208),
+
+class _ChipFacts(NamedTuple):
+    """One GPU's dense (not sparse) peaks in TFLOP/s, its memory in MiB, and its link to other GPUs."""
+
+    tflops: dict[Precision, int]
+    memory_mib: int
+    link_gb_per_s: int
+
+
+_HOPPER: dict[Precision, int] = {"bf16": 989, "fp8": 1979}
+
+_CHIPS: dict[Chip, _ChipFacts] = {
+    "a100": _ChipFacts({"bf16": 312}, 81_920, 300),
+    "h100": _ChipFacts(_HOPPER, 81_559, 450),
+    "h800": _ChipFacts(_HOPPER, 81_559, 200),
+    "h200": _ChipFacts(_HOPPER, 143_771, 450),
+    "b200": _ChipFacts({"bf16": 2250, "fp8": 4500, "fp4": 9000}, 183_359, 900),
+    "b300": _ChipFacts({"bf16": 2250, "fp8": 4500, "fp4": 13_500}, 275_040, 900),
+    "gb200": _ChipFacts({"bf16": 2450, "fp8": 4900, "fp4": 10_000}, 189_471, 900),
+    "gb300": _ChipFacts({"bf16": 2450, "fp8": 4900, "fp4": 15_000}, 284_208, 900),
+    "mi300x": _ChipFacts({"bf16": 1307, "fp8": 2615}, 196_592, 448),
+    "mi325x": _ChipFacts({"bf16": 1307, "fp8": 2615}, 262_128, 448),
+    "mi355x": _ChipFacts({"bf16": 2517, "fp8": 5033, "fp4": 10_066}, 294_896, 538),
 }
-"""One GPU's dense (not sparse) peaks in bf16 and fp8, in TFLOP/s, and its memory, in MiB.
-
-Peaks of A100 and H200: their NVIDIA data sheets, the H200 equal to the H100; so is the H800, an H100 with a
-slower NVLink. The rest: README of github.com/NVIDIA/dgxc-benchmarking, "Peak Theoretical Throughput". Memory
-as nvidia-smi shows it: the data sheet's figure less the driver's share. A100, H100: the 80 GB models.
+"""Peaks of A100 and H200: their NVIDIA data sheets, the H200 equal to the H100; so is the H800, an H100
+with a slower NVLink. Other peaks of NVIDIA in bf16 and fp8: README of github.com/NVIDIA/dgxc-benchmarking,
+"Peak Theoretical Throughput". FP4: NVIDIA's data sheets of HGX B200, HGX B300, GB200 NVL72 and GB300 NVL72,
+the dense figure over the number of GPUs. MI300X, MI325X, MI355X: AMD's data sheets. Memory as nvidia-smi or
+rocm-smi show it: the data sheet's figure less the driver's share. A100, H100: the 80 GB models. Links:
+NVLink or Infinity Fabric in one direction, all links of a GPU together, from the same data sheets.
 """
+
+IMPOSSIBLE_PERCENT = 100.0
+OTHERS_SHOWN_MAX = 3
+"""How many precisions and chips are named with which a share of the peak would be possible."""
 
 _CHIP = re.compile(rf"(?<![a-z0-9])({'|'.join(get_args(Chip))})(?![0-9])")
 _SLOWER_BOARD = re.compile(r"pcie|nvl(?!ink|[0-9])")
@@ -187,14 +206,56 @@ def utilisation(throughput: Throughput, attention: Attention) -> Utilisation:
 
 def peak_flops_per_s(chip: Chip, precision: Precision) -> float:
     """Dense peak of one GPU."""
-    if peak := _CHIPS[chip][0 if precision == "bf16" else 1]:
-        return peak * 1e12
-    raise InputError(f"The {chip.upper()} has no {precision} arithmetic.", hint="Use bf16.")
+    tflops = _CHIPS[chip].tflops
+    if precision in tflops:
+        return tflops[precision] * 1e12
+    raise InputError(
+        f"The {chip.upper()} has no {precision} arithmetic.", hint=f"Use {' or '.join(reversed(tflops))}."
+    )
+
+
+def precisions(chip: Chip) -> tuple[Precision, ...]:
+    """Those that the chip has arithmetic for."""
+    return tuple(_CHIPS[chip].tflops)
+
+
+def assumed_peak(chip: Chip | None, precision: Precision, peak_flops_per_s: float) -> str:
+    """The peak that a share of it assumes, in words."""
+    named = "" if chip is None else f"{chip.upper()}, "
+    return f"{peak_flops_per_s / 1e12:,.0f} TFLOP/s a GPU ({named}dense {precision})"
+
+
+def impossible(
+    what: str, percent: float, chip: Chip | None, precision: Precision, peak_flops_per_s: float
+) -> str:
+    """What must be wrong if a share of the peak is above 100 %: what was assumed, and what else it may be.
+
+    what: the share, such as MFU. Empty if the share is possible.
+    """
+    if percent <= IMPOSSIBLE_PERCENT:
+        return ""
+    higher = [] if chip is None else [(f"in {name}", peak) for name, peak in _CHIPS[chip].tflops.items()]
+    higher += [(f"on {other.upper()}", facts.tflops.get(precision, 0)) for other, facts in _CHIPS.items()]
+    others: dict[str, str] = {}
+    for name, tflops in higher:
+        if percent * peak_flops_per_s <= IMPOSSIBLE_PERCENT * tflops * 1e12:
+            others.setdefault(f"{percent * peak_flops_per_s / (tflops * 1e12):.1f} %", name)
+    shown = ", ".join(f"{share} {name}" for share, name in list(others.items())[:OTHERS_SHOWN_MAX])
+    return (
+        f"An {what} of {percent:,.1f} % is impossible: the peak, the precision or the chip is not that of "
+        "the run, or its FLOPs are counted too high, as full attention is on long sequences. Assumed are "
+        f"{assumed_peak(chip, precision, peak_flops_per_s)}.{f' It would be {shown}.' if shown else ''}"
+    )
+
+
+def link_bytes_per_s(chip: Chip) -> float:
+    """What one GPU can send to the others of its node, or receive, over all of its links."""
+    return _CHIPS[chip].link_gb_per_s * 1e9
 
 
 def memory_bytes(chip: Chip) -> int:
     """Memory of one GPU that programs can use."""
-    return _CHIPS[chip][2] << 20
+    return _CHIPS[chip].memory_mib << 20
 
 
 def chip_named(name: str) -> Chip:

@@ -12,7 +12,7 @@ from typing import Literal, Self
 
 import msgspec
 
-from holdfast.ledger.flops import Attention, Chip, Precision, Shape, peak_flops_per_s
+from holdfast.ledger.flops import Attention, Chip, Precision, Shape, link_bytes_per_s, peak_flops_per_s
 from holdfast.record.events import Collective
 from holdfast.wording.units import SECOND_NS
 
@@ -263,6 +263,25 @@ def bandwidth_sentence(bus_gb_per_s: float, row: BandwidthReference) -> str:
     gpus = f"{row.gpus:,} {row.chip.upper()}" if row.gpus else row.chip.upper()
     where = f"{row.collective}, {gpus}; {published().sources[row.source].cite()}"
     return f"{bus_gb_per_s:.1f} GB/s where {row.bus_gb_per_s:.1f} GB/s is the reference ({where})"
+
+
+def bus_limit_gb_per_s(collective: Collective, chip: Chip) -> float:
+    """The most that the chip's links allow. Switches that reduce (NVLink SHARP) save an all-reduce half of
+    what its GPUs would send.
+    """
+    return link_bytes_per_s(chip) / 1e9 * (2 if collective == "all-reduce" else 1)
+
+
+def beyond_links(collective: Collective, bus_gb_per_s: float, chip: Chip) -> str:
+    """Why the chip cannot have this bus bandwidth; empty if it can."""
+    link, most = link_bytes_per_s(chip) / 1e9, bus_limit_gb_per_s(collective, chip)
+    if bus_gb_per_s <= most:
+        return ""
+    return (
+        f"A bus bandwidth of {bus_gb_per_s:,.1f} GB/s ({collective}) is impossible: the links of one "
+        f"{chip.upper()} carry {link:,.0f} GB/s each way, which allows {most:,.0f} GB/s. Correct size_bytes, "
+        "ranks and duration_ns of collective.timed, or the chip of reference.declared."
+    )
 
 
 def _octaves(left: float | None, right: float | None) -> float:

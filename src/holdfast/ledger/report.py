@@ -167,7 +167,8 @@ class UsefulParts(msgspec.Struct, frozen=True, kw_only=True):
 class MeasuredFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A measured number, its published reference, and a sentence with both.
 
-    reach: for a bandwidth, whether it was measured within one NVLink domain or over the network.
+    reach: for a bandwidth, whether it was measured within one NVLink domain or over the network. wrong: why
+    it cannot be, and how to correct it; empty if it can. It has no reference then.
     """
 
     measured: float
@@ -175,6 +176,7 @@ class MeasuredFigure(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     sentence: str
     reach: Reach | None = None
+    wrong: str = ""
 
 
 class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from holdfast.ledger.accounts import LedgerIncident
 from holdfast.ledger.categories import Category
 from holdfast.ledger.counts import Declared, Saves
 from holdfast.ledger.division import Division, silences, summed
-from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
+from holdfast.ledger.flops import IMPOSSIBLE_PERCENT, Chip, chip_named, impossible, peak_flops_per_s
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.references import bus_bytes_per_s
 from holdfast.ledger.remarks import remarks
@@ -51,6 +51,7 @@ _AS_COUNTED = (
     *("restarts", "members_lost", "steps_rolled_back"),
 )
 """The fields of an incident that are reported unchanged."""
+TO_CORRECT = "Correct it with a reference.declared of the right chip, precision and model_flops_per_step."
 SLIDING_WINDOW_NS = HOUR_NS
 """ETTR over the last hour shows how the run does now; ByteRobust (SOSP 2025) uses the same window."""
 SLOW_SHARE_MIN = 0.1
@@ -211,7 +212,9 @@ class _Reader:
         least = share(useful - doubt, self.split.known_gpu_ns)
         return msgspec.structs.replace(
             goodput_of(self.split, self.basis, is_told=self.fold.instrumented),
-            program=None if parts is None else share(parts.model_flops_gpu_ns, useful),
+            program=None
+            if parts is None or parts.model_flops_gpu_ns > useful  # impossible; a remark says so
+            else share(parts.model_flops_gpu_ns, useful),
             checkpoint_span=self._checkpoint_span(),
             total_min=least if self.fold.instrumented and doubt else None,
         )
@@ -354,9 +357,15 @@ class _Reader:
         per_flop = 100 * self.timed_steps / (stepping_s * peak)
         measured = per_flop * declared.model_flops_per_step
         hfu = per_flop * (declared.hardware_flops_per_step or declared.model_flops_per_step)
-        if not declared.params or declared.chip is None:
+        assumed = _chip(declared), declared.precision, peak
+        wrong = impossible("MFU", measured, *assumed) or impossible("HFU", hfu, *assumed)
+        if wrong or not declared.params or declared.chip is None:
+            said = f"{measured:,.1f} %" + (
+                " of the peak" if measured <= IMPOSSIBLE_PERCENT else ", impossible"
+            )
+            wrong = f"{wrong} {TO_CORRECT}" if wrong else ""
             return MeasuredFigure(
-                measured=measured, reference=None, unit="%", sentence=f"{measured:.1f} % of the peak"
+                measured=measured, reference=None, unit="%", sentence=said, wrong=wrong
             ), hfu
         setup = references.ReferenceSetup(
             params=declared.params,
@@ -381,7 +390,10 @@ class _Reader:
             return None
         _, _, collective, ranks, bus = max(measured)
         row = None if chip is None else references.reference_bandwidth(chip, ranks, collective)
-        if row is None:
+        wrong = "" if chip is None else references.beyond_links(collective, bus / 1e9, chip)
+        if wrong:
+            sentence, row = f"{bus / 1e9:,.1f} GB/s, impossible ({collective}, {ranks} ranks)", None
+        elif row is None:
             sentence = f"{bus / 1e9:.1f} GB/s ({collective}, {ranks} ranks)"
         else:
             sentence = references.bandwidth_sentence(bus / 1e9, row)
@@ -391,6 +403,7 @@ class _Reader:
             unit="GB/s",
             sentence=sentence,
             reach=references.reach(chip, ranks),
+            wrong=wrong,
         )
 
     def _course(self) -> Course:

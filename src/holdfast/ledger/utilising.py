@@ -6,7 +6,11 @@ from holdfast.ledger import flops, references
 
 
 class ComparedThroughput(msgspec.Struct, frozen=True, kw_only=True):
-    """A share of the peak, by both conventions. Reference and sentence are missing if the chip is unknown."""
+    """A share of the peak, by both conventions. Reference and sentence are missing if the chip is unknown.
+
+    wrong: why the share cannot be; empty if it can. Judged with causal attention: on long sequences the full
+    convention counts work that is not done.
+    """
 
     throughput: flops.Throughput
     chip: flops.Chip | None
@@ -16,17 +20,21 @@ class ComparedThroughput(msgspec.Struct, frozen=True, kw_only=True):
     reference: references.MfuReference | None = None
     differences: tuple[str, ...] = ()
     sentence: str | None = None
+    wrong: str = ""
 
 
 def compared_throughput(
     throughput: flops.Throughput, chip: flops.Chip | None, precision: flops.Precision
 ) -> ComparedThroughput:
+    causal, assumed = flops.utilisation(throughput, "causal"), (chip, precision, throughput.peak_flops_per_s)
     answer = ComparedThroughput(
         throughput=throughput,
         chip=chip,
         precision=precision,
         full=flops.utilisation(throughput, "full"),
-        causal=flops.utilisation(throughput, "causal"),
+        causal=causal,
+        wrong=flops.impossible("MFU", causal.mfu_percent, *assumed)
+        or flops.impossible("HFU", causal.hfu_percent, *assumed),
     )
     return _held_against_reference(answer, chip) if chip else answer
 
@@ -46,5 +54,5 @@ def _held_against_reference(answer: ComparedThroughput, chip: flops.Chip) -> Com
         answer,
         reference=row,
         differences=references.differences(setup, row),
-        sentence=references.mfu_sentence(counted.mfu_percent, row),
+        sentence=None if answer.wrong else references.mfu_sentence(counted.mfu_percent, row),
     )

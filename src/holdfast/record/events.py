@@ -34,7 +34,7 @@ Action = Literal[
 ]
 """Holdfast's own actions on a run. Foreign records may name other actions."""
 Role = Literal["active", "spare"]
-Precision = Literal["bf16", "fp8"]
+Precision = Literal["bf16", "fp8", "fp4"]
 Attention = Literal["full", "causal"]
 Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"]
 DataUse = Literal["dataset", "cold", "egress"]

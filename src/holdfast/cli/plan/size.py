@@ -1,6 +1,7 @@
 """`holdfast plan size`: rank the layouts that fit a model and a cluster, or check a given one."""
 
 from pathlib import Path
+from typing import get_args
 
 import click
 import msgspec
@@ -33,7 +34,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "Nodes that stand by.", type=click.IntRange(0, size_file.SPARE_NODES_MAX), metavar="N"
     )
     precision: Precision | None = option(
-        "Precision of the arithmetic.  [default: bf16]", type=click.Choice(["bf16", "fp8"])
+        "Precision of the arithmetic.  [default: bf16]", type=click.Choice(get_args(Precision))
     )
     sequence_tokens: int | None = option("--seq", "Tokens per sequence.", type=count, metavar="N")
     global_batch: int | None = option("Sequences per step, all GPUs together.", type=count, metavar="N")

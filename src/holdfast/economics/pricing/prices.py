@@ -219,7 +219,7 @@ def list_price(chip: str) -> Priced:
         return assumed(default.value, f"no known list price for {chip}; {default.source}")
     if known in _USD_PER_GPU_HOUR:
         return _USD_PER_GPU_HOUR[known]
-    nearest = _USD_PER_GPU_HOUR[_LISTED_AS[known]]
+    nearest = _USD_PER_GPU_HOUR[_LISTED_AS[known]] if known in _LISTED_AS else DEFAULTS.usd_per_gpu_hour
     return assumed(nearest.value, f"no known list price for the {known.upper()}; {nearest.source}")
 
 

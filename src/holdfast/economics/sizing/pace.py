@@ -37,8 +37,9 @@ NETWORK_SHARE = 0.92
 """Of the line: the 370 GB/s of `holdfast reference --chip h100`, with eight cards of 400 Gbit/s."""
 _SAME_NVLINK: dict[Chip, Chip] = {"b300": "b200", "gb300": "gb200"}
 """Chips without a published bandwidth, and those with NVLink of the same generation."""
-_NVLINK_GB_PER_S: dict[Chip, float] = {"h800": 160}
-"""Measured by DeepSeek (README of github.com/deepseek-ai/DeepEP): an H100 with a slower NVLink."""
+_NVLINK_GB_PER_S: dict[Chip, float] = {"h800": 160, "mi300x": 304, "mi325x": 304, "mi355x": 304}
+"""H800: measured by DeepSeek (README of github.com/deepseek-ai/DeepEP): an H100 with a slower NVLink. MI300X:
+the least of a healthy node in AMD's acceptance guide for Instinct, also taken for its successors."""
 
 FORWARD_SHARE = 1 / 3
 """Of a step's FLOPs: the backward pass has twice as many as the forward one."""
