@@ -132,7 +132,9 @@ def _answered(given: _Flags, ranks: RanksStanding | None) -> DiagnoseAnswer:
         store = stack.enter_context(open_record(given.store_url))
         logged = given.signals.logged_runs
         run, at_ns = asked_for(store, _meant(given, store), given.at_ns, logged, SystemClock().now_ns())
-        source = stack.enter_context(open_signals(given.signals, at_ns, may_lack=True))
+        source = stack.enter_context(
+            open_signals(given.signals, at_ns, window_s=given.window_s, may_lack=True)
+        )
         if not (given.signals.is_named or source.metrics()):
             find_run(store, run)  # without signals only the record can have the run
         cluster = known_topology(given.topology_path, given.signals.prometheus_url, source, at_ns)
@@ -172,7 +174,7 @@ def _again(given: _Flags, run: str) -> tuple[str, ...]:
         "window_s": f"{given.window_s:g}s",
         "gpus": given.gpus,
         "flight_recorder": given.flight_recorder,
-        "step_s": f"{signals.step_s:g}s",
+        "step_s": None if signals.step_s is None else f"{signals.step_s:g}s",
         "step_metric": signals.step_metric,
         "prometheus_url": signals.prometheus_url and place(signals.prometheus_url),
         "signals_path": signals.signals_path,

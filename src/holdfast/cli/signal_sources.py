@@ -50,12 +50,10 @@ class SignalFlags(msgspec.Struct, frozen=True, kw_only=True):
         envvar="HOLDFAST_SIGNALS",
         metavar="DIR",
     )
-    step_s: float = option(
+    step_s: float | None = option(
         "--step",
-        "How far apart the server's samples are.",
+        "Look at samples about this far apart.  [default: as they were taken, or 10s]",
         type=some_seconds,
-        default="10s",
-        show_default=True,
         metavar="TIME",
     )
     step_metric: str | None = option(
@@ -89,20 +87,26 @@ signals_options = together(SignalFlags, "signals")
 
 @contextmanager
 def open_signals(
-    asked: SignalFlags, at_ns: int | None = None, *, is_again: bool = False, may_lack: bool = False
+    asked: SignalFlags,
+    at_ns: int | None = None,
+    *,
+    window_s: float,
+    is_again: bool = False,
+    may_lack: bool = False,
 ) -> Iterator["Source"]:
     """Open the source; a directory on the command line takes precedence over a server in the environment.
 
-    at_ns: the moment to look at; None: now. is_again: the source will be read repeatedly. may_lack: if no
-    signals are named or stored, the source is empty.
+    at_ns: the moment to look at; None: now. window_s: how far back it is looked. is_again: the source will be
+    read repeatedly. may_lack: if no signals are named or stored, the source is empty.
     """
     from holdfast.signals.opening import SIGNALS_DIRECTORY, SignalPlace, opened
+    from holdfast.signals.source import fine_step_s
 
     place = SignalPlace(
         url=None if is_typed("signals_path") else asked.prometheus_url,
         directory=asked.signals_path or home() / SIGNALS_DIRECTORY,
         is_named=asked.signals_path is not None,
-        step_s=asked.step_s,
+        step_s=fine_step_s(window_s) if asked.step_s is None else asked.step_s,
         may_lack=may_lack,
         step_metric=asked.step_metric,
         logs=asked.logs,

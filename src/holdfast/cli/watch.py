@@ -94,7 +94,9 @@ def command(given: _Flags) -> int:
         if given.listen is not None:
             stack.enter_context(serving_metrics(given.listen, metrics.registry))
         at_ns = clock.now_ns() if given.at_ns is None else given.at_ns
-        opened = open_signals(given.signals, given.at_ns, is_again=not given.is_only_look)
+        opened = open_signals(
+            given.signals, given.at_ns, window_s=given.window_s, is_again=not given.is_only_look
+        )
         source = stack.enter_context(opened)
         looking = Looking(_scope(given, store, source), store, source, clock)
         book = looking.book(at_ns)

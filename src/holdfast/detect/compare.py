@@ -30,7 +30,10 @@ MEAN_SIGMAS = 5.0
 """For a mean: among the 10^5 means of one look hardly one is this far off by chance, even though readings of
 one series scatter together.
 """
-BRIDGE_S = 60.0
+BRIDGE_S, BRIDGE_ROWS = 60.0, 3
+"""A problem that returns within this time, or within so many rows, never ended: a missed scrape ends nothing,
+however far apart scrapes are.
+"""
 ALONE_ROWS = 10
 """After this many good observations, a few bad ones do not continue the earlier stretch."""
 ONSET_SHARE = 0.4
@@ -107,9 +110,10 @@ def lasting(
     """The stretches of at least `rows` consecutive observations in which a series is wrong.
 
     known: where there is an observation at all; a gap continues the state before it. bridge_s: a problem that
-    returns within this time never ended, unless it returns briefly after many good observations. If a series
-    was right more often than wrong before the stretch counted, the earlier part was chance, and the stretch
-    begins later. One pass over the rows serves all series, so the cost does not depend on how many are wrong.
+    returns within this time (or `BRIDGE_ROWS` rows, if these take longer) never ended, unless it returns
+    briefly after many good observations. If a series was right more often than wrong before the stretch
+    counted, the earlier part was chance, and the stretch begins later. One pass over the rows serves all
+    series, so the cost does not depend on how many are wrong.
     """
     columns = np.flatnonzero(np.add.reduce(wrong, axis=0, dtype=np.int32) >= rows)
     if not len(columns):
@@ -123,7 +127,8 @@ def lasting(
     quiet, row_count, more, first, noticed = np.zeros((5, len(columns)), np.int32)
     found: list[FindingStretch] = []
     # By row: a series that has not been wrong for this many rows is over.
-    gone = np.arange(len(times_ns)) - np.searchsorted(times_ns, times_ns - round(bridge_s * 1e9))
+    bridge_ns = max(round(bridge_s * 1e9), min(rows, BRIDGE_ROWS) * step_ns(times_ns))
+    gone = np.arange(len(times_ns)) - np.searchsorted(times_ns, times_ns - bridge_ns)
 
     def close(which: NDArray[np.bool_], row: int, at_end: bool) -> None:
         ended = np.flatnonzero(which & counts)
@@ -199,8 +204,12 @@ def changes(values: Floats, least: int) -> tuple[Rows, NDArray[np.float64]]:
 
 
 def rows_in(times_ns: NDArray[np.int64], seconds: float) -> int:
-    step_ns = float(np.median(np.diff(times_ns))) if len(times_ns) > 1 else 1e10
-    return max(1, round(seconds * 1e9 / step_ns))
+    return max(1, round(seconds * 1e9 / (step_ns(times_ns) or 10**10)))
+
+
+def step_ns(times_ns: NDArray[np.int64]) -> int:
+    """How far apart the rows are; 0 if there is only one."""
+    return int(np.median(np.diff(times_ns))) if len(times_ns) > 1 else 0
 
 
 def rolling(values: Floats, rows: int) -> Floats:

@@ -86,7 +86,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
               than at other times, which are kept
     step_s    the usual step time; None if there are too few steps. method: where it comes from
     shown_ns  when each new step was first seen, pauses included; held_ns: how long it was shown
-    read_ns   when the run's step was last read at all, whichever step it was
+    read_ns   when the run's step was last read at all, whichever step it was; every_ns: how often it is read
     """
 
     steps: Panel
@@ -134,7 +134,7 @@ def pace_of(panels: Panels, scene: Scene) -> Pace | None:
         shown_ns=new,
         held_ns=read[last] - new,
         read_ns=int(read[-1]) if len(read) else 0,
-        every_ns=int(np.median(np.diff(history.times_ns))),
+        every_ns=compare.step_ns(read if len(read) > 1 else history.times_ns),
     )
 
 

@@ -56,7 +56,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         """The times as if nothing were left out: the state before the gap continues."""
         if self.gap is None:
             return self.times_ns
-        left_out_ns = self.times_ns[self.gap] - self.times_ns[self.gap - 1] - _step_ns(self.times_ns)
+        left_out_ns = self.times_ns[self.gap] - self.times_ns[self.gap - 1] - compare.step_ns(self.times_ns)
         rows = np.arange(len(self.times_ns)) >= self.gap
         return np.asarray(self.times_ns - rows * left_out_ns, np.int64)
 
@@ -279,10 +279,6 @@ def _spliced(first: Frame | None, then: Frame) -> Frame:
         values=np.concatenate((first.values, then.values)),
         words=(*first.words, *moved),
     )
-
-
-def _step_ns(times_ns: NDArray[np.int64]) -> int:
-    return int(np.median(np.diff(times_ns)))
 
 
 def _by_member(panel: Panel, run: str) -> Panel | None:

@@ -7,16 +7,18 @@ minute is fetched again each time, because a server may receive samples late.
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.signals.catalogue import Metric, describe
 from holdfast.signals.frame import Floats, Frame, Labels
-from holdfast.signals.grid import CELLS_MAX, moments_of, step_of
+from holdfast.signals.grid import Comb, comb_of, step_of
 from holdfast.signals.prometheus import Prometheus, Raw
 from holdfast.wording.units import SECOND_NS
 
-OVERLAP_NS = 60 * SECOND_NS
+OVERLAP_NS, OVERLAP_ROWS = 60 * SECOND_NS, 6
+"""How much is fetched again: enough also of scrapes that are far apart to tell their interval."""
 EARLY_SPARE_NS = 300 * SECOND_NS
 """How much more than requested is fetched before the beginning of an earlier window."""
 ROWS_SPARE = 64
@@ -26,7 +28,13 @@ KEPT_BYTES_MAX = 4 << 30
 GPUs over half an hour are 1.2 GB.
 """
 MOVED_PHASE, MOVED_SHARE = 0.4, 0.2
-"""If this share of samples is this far from their series' moment, in steps, everything is fetched anew."""
+"""If this share of samples is this far from their series' phase, in intervals, everything is fetched anew."""
+MOVED_TIMES = 1.5
+"""Samples at uneven intervals always are; then it takes this many times as many as at first."""
+STEP_SHARE, STEP_GAPS_MIN = 0.1, 4
+"""Everything is fetched anew as well if this many gaps tell a step that differs by this share."""
+THIN_SHARE, THIN_ROWS = 0.6, 12
+"""And if fewer of the cells in so many rows have a sample, because scrapes have become rarer."""
 DEAD_SHARE_MAX = 0.5
 """Share of the columns: with this many ended series, everything is fetched anew."""
 UNNAMED = -1
@@ -71,7 +79,7 @@ class IncrementalSource:
             if early is None:
                 self._nothing[metric] = wide_ns
         elif window_ns[1] > early.end_ns:
-            early = self._grown(early, window_ns, overlap_ns=2 * self._server.step_ns)
+            early = self._grown(early, window_ns, overlap_ns=2 * early.step_ns)
         if early is None:
             return None
         self._early[metric] = early
@@ -82,19 +90,19 @@ class IncrementalSource:
         raw = self._server.raw(metric, window_ns)
         if raw is None:
             return None
-        kept = _Kept(describe(metric), raw, window_ns, self._server.step_ns)
-        kept.take(raw, window_ns[1], self._labels(metric, window_ns))
-        return kept
+        return _Kept(describe(metric), raw, window_ns, self._server.step_ns, self._labels(metric, window_ns))
 
     def _grown(
-        self, kept: "_Kept", window_ns: tuple[int, int], *, overlap_ns: int = OVERLAP_NS
+        self, kept: "_Kept", window_ns: tuple[int, int], *, overlap_ns: int | None = None
     ) -> "_Kept | None":
-        since_ns = max(window_ns[0], kept.end_ns - overlap_ns)
+        again_ns = max(OVERLAP_NS, OVERLAP_ROWS * kept.step_ns) if overlap_ns is None else overlap_ns
+        since_ns = max(window_ns[0], kept.end_ns - again_ns)
         raw = self._server.raw(kept.metric.name, (since_ns, window_ns[1]))
         if raw is None:
             kept.end_ns = window_ns[1]
             return kept
-        if kept.take(raw, window_ns[1], self._labels(kept.metric.name, window_ns)):
+        fits = kept.take(raw, window_ns[1], self._labels(kept.metric.name, window_ns))
+        if fits and not kept.is_thin:
             return kept
         return self._fetched(kept.metric.name, window_ns)
 
@@ -130,22 +138,27 @@ Named = Callable[[bytes], tuple[Labels, str | None]]
 
 
 class _Kept:
-    """One metric. Its rows are cells, one step long each and counted from the anchor. Each series has its own
-    moment within a step, and its cells lie around that.
-    """
+    """One metric. Its rows are the cells of a comb, to which new series are added."""
 
-    def __init__(self, metric: Metric, raw: Raw, window_ns: tuple[int, int], step_ns: int) -> None:
+    def __init__(
+        self, metric: Metric, raw: Raw, window_ns: tuple[int, int], wanted_ns: int, named: Named
+    ) -> None:
         self.metric = metric
         self.begin_ns, self.end_ns = window_ns
-        self._anchor_ns = window_ns[1]
-        self._step_ns = step_of(raw.series, raw.times_ns, step_ns)
+        self._fetched_ns, self._wanted_ns = window_ns[1], wanted_ns
+        self.step_ns = step_of(raw.series, raw.times_ns, len(raw.keys), wanted_ns)
+        self._comb = Comb(step_ns=self.step_ns, per=np.zeros(0, np.int64), phases=np.zeros(0))
         self._columns: dict[bytes, int] = {}
         self._labels: tuple[Labels, ...] = ()
         self._subjects: tuple[str, ...] = ()
-        self._moments = np.zeros(0)
         self._last = np.zeros(0, np.int64)
-        self._first = 1 - self._cells(window_ns) - ROWS_SPARE
-        self._values: Floats = np.full((self._cells(window_ns) + 2 * ROWS_SPARE, 0), np.nan, self._dtype)
+        rows = self._comb.rows(window_ns)
+        self._first = window_ns[1] // self.step_ns - rows - ROWS_SPARE
+        self._values: Floats = np.full((rows + 2 * ROWS_SPARE, 0), np.nan, self._dtype)
+        columns = self._columns_of(raw, named)[raw.series]
+        inside = columns != UNNAMED
+        self._moved_max = max(MOVED_SHARE, MOVED_TIMES * self._moved(columns[inside], raw.times_ns[inside]))
+        self._put(columns[inside], raw.times_ns[inside], raw.values[inside])
 
     @property
     def _dtype(self) -> type[np.floating]:
@@ -159,6 +172,15 @@ class _Kept:
         return bool(dead > DEAD_SHARE_MAX * len(self._last))
 
     @property
+    def is_thin(self) -> bool:
+        """Whether most of the newest cells of its living series are empty, and this is news."""
+        end = self.end_ns // self.step_ns - self._first
+        alive = self._last >= self._first + end - THIN_ROWS
+        if self.end_ns - self._fetched_ns < THIN_ROWS * self.step_ns or not alive.any():
+            return False
+        return bool(np.isfinite(self._values[end - THIN_ROWS : end, alive]).mean() < THIN_SHARE)
+
+    @property
     def size_bytes(self) -> int:
         return self._values.nbytes
 
@@ -167,35 +189,52 @@ class _Kept:
         return self.begin_ns <= window_ns[0] < self.end_ns
 
     def take(self, raw: Raw, until_ns: int, named: Named) -> bool:
-        """Add these samples. Return whether they fit the known moments of their series."""
+        """Add these samples. Return whether they come when their series' samples came before; if not, nothing
+        is added.
+        """
+        if not self._has_step_of(raw):
+            return False
         columns = self._columns_of(raw, named)[raw.series]
         inside = columns != UNNAMED
         columns, times_ns = columns[inside], raw.times_ns[inside]
-        places = (times_ns - self._anchor_ns) / self._step_ns + self._moments[columns]
-        cells = np.rint(places).astype(np.int64)
-        if len(cells) and (np.abs(places - cells) > MOVED_PHASE).mean() > MOVED_SHARE:
+        if self._moved(columns, times_ns) > self._moved_max:
             return False
-        self._make_room(int(cells.max(initial=self._first)))
-        there = cells >= self._first
-        self._values[cells[there] - self._first, columns[there]] = raw.values[inside][there]
-        # The newest sample of a series comes last, and so it stays.
-        self._last[columns] = np.maximum(self._last[columns], cells)
+        self._put(columns, times_ns, raw.values[inside])
         self.end_ns = until_ns
         return True
 
+    def _has_step_of(self, raw: Raw) -> bool:
+        if len(raw.times_ns) - len(raw.keys) < STEP_GAPS_MIN * len(raw.keys):
+            return True
+        step_ns = step_of(raw.series, raw.times_ns, len(raw.keys), self._wanted_ns)
+        return abs(step_ns - self.step_ns) <= STEP_SHARE * self.step_ns
+
+    def _moved(self, columns: NDArray[np.int64], times_ns: NDArray[np.int64]) -> float:
+        """The share of these samples that come at another moment than their series' samples do."""
+        strays = self._comb.strays(columns, times_ns)
+        return float((strays > MOVED_PHASE).mean()) if len(strays) else 0.0
+
+    def _put(self, columns: NDArray[np.int64], times_ns: NDArray[np.int64], values: Floats) -> None:
+        cells = self._comb.cells(columns, times_ns)
+        self._make_room(int(cells.max(initial=self._first)))
+        there = cells >= self._first
+        # The newest sample of a series comes last, and so it stays.
+        self._values[cells[there] - self._first, columns[there]] = values[there]
+        np.maximum.at(self._last, columns, cells)
+
     def frame(self, window_ns: tuple[int, int]) -> Frame | None:
-        """The frame as of the window's end: the newest sample of every series is in the last row."""
-        count = self._cells(window_ns)
-        top = -(-(window_ns[1] - self._anchor_ns) // self._step_ns)
-        rest = (self._anchor_ns + top * self._step_ns - window_ns[1]) / self._step_ns
+        """The frame as of the window's end: the newest cell of every series is in the last row."""
+        count = self._comb.rows(window_ns)
+        newest = self._comb.newest(window_ns[1] - 1)
+        top = (window_ns[1] - 1) // self.step_ns
         self._make_room(top)
-        alive = np.flatnonzero(self._last > top - count - (self._moments < rest))
+        alive = np.flatnonzero(self._last > newest - count)
         if not len(alive):
             return None
         low = top - count + 1 - self._first
         values = self._values[max(low, 0) : low + count]
         # Series without a scrape yet in the newest cell are read one cell earlier.
-        early = self._moments < rest
+        early = newest < top
         if early.any():
             before = self._values[max(low - 1, 0) : low - 1 + count]
             values = np.where(early, before[-len(values) :], values[-len(before) :])
@@ -213,12 +252,9 @@ class _Kept:
             meaning=self.metric.meaning,
             subjects=self._subjects if is_whole else tuple(self._subjects[column] for column in alive),
             labels=self._labels if is_whole else tuple(self._labels[column] for column in alive),
-            times_ns=window_ns[1] + np.arange(-len(values), 0, dtype=np.int64) * self._step_ns,
+            times_ns=self._comb.times_ns(window_ns, len(values)),
             values=values if is_whole else values[:, alive],
         )
-
-    def _cells(self, window_ns: tuple[int, int]) -> int:
-        return min(CELLS_MAX, -(-(window_ns[1] - window_ns[0]) // self._step_ns))
 
     def _columns_of(self, raw: Raw, named: Named) -> NDArray[np.int64]:
         """The column of each series; a new series gets one, at the moment of its samples."""
@@ -229,8 +265,7 @@ class _Kept:
         return np.array(columns, np.int64)
 
     def _add(self, raw: Raw, fresh: list[int], named: Named) -> None:
-        steps_ago = (self._anchor_ns - raw.times_ns) / self._step_ns
-        moments = moments_of(raw.series, steps_ago, len(raw.keys))
+        comb = comb_of(raw.series, raw.times_ns, len(raw.keys), self._wanted_ns, self.step_ns)
         labels, subjects, added = [*self._labels], [*self._subjects], []
         for index in fresh:
             own, subject = named(raw.keys[index])
@@ -240,7 +275,11 @@ class _Kept:
                 subjects.append(subject)
                 added.append(index)
         self._labels, self._subjects = tuple(labels), tuple(subjects)
-        self._moments = np.concatenate([self._moments, moments[added]])
+        self._comb = msgspec.structs.replace(
+            self._comb,
+            per=np.concatenate([self._comb.per, comb.per[added]]),
+            phases=np.concatenate([self._comb.phases, comb.phases[added]]),
+        )
         self._last = np.concatenate([self._last, np.full(len(added), self._first - 1)])
         nothing = np.full((len(self._values), len(added)), np.nan, self._dtype)
         self._values = np.concatenate([self._values, nothing], axis=1)
@@ -254,4 +293,4 @@ class _Kept:
         self._values[:-shift] = self._values[shift:]
         self._values[-shift:] = np.nan
         self._first += shift
-        self.begin_ns = max(self.begin_ns, self._anchor_ns + self._first * self._step_ns)
+        self.begin_ns = max(self.begin_ns, self._first * self.step_ns)

@@ -26,6 +26,8 @@ Indices = NDArray[np.intp]
 STALE_SCRAPES = 3.5
 """A value is stale after this many scrapes: three in a row are hardly ever missed by chance."""
 GAPS_SHARE = 0.1
+RHYTHM_VALUES_MIN = 4
+"""A series with fewer values does not tell how often it is scraped."""
 IMPLAUSIBLE_SHARE_MAX = 0.5
 """A sensor that is wrong more often than this is not believed at all."""
 TOTAL_SCRAPES_MIN = 12
@@ -418,19 +420,25 @@ def _without_successor(work: _Inspection, silent: Indices) -> list[int]:
     return [series for series in silent.tolist() if subjects[series] not in alive]
 
 
+def _every(there: Indices) -> float:
+    """How many rows apart the values of a series usually are: its exporter may be scraped less often."""
+    return float(np.median(np.diff(there))) if len(there) >= RHYTHM_VALUES_MIN else 1.0
+
+
 def _note_end(work: _Inspection, series: int, missing: Flags) -> None:
     there = np.flatnonzero(~missing)
-    if len(there):
-        old = _span(work.now_ns - int(work.frame.times_ns[there[-1]]))
-        work.note("stale", series, f"has had no value for {old}", since=int(there[-1]))
-    else:
+    if not len(there):
         work.note("stale", series, "has had no value at all")
+        return
+    old_ns = work.now_ns - int(work.frame.times_ns[there[-1]])
+    if old_ns > STALE_SCRAPES * work.interval_ns * _every(there):
+        work.note("stale", series, f"has had no value for {_span(old_ns)}", since=int(there[-1]))
 
 
 def _note_gaps(work: _Inspection, series: int, missing: Flags) -> None:
     """Before its first value a series did not exist, so that time is not a gap."""
     there = np.flatnonzero(~missing)
-    gaps = int(missing[there[0] : there[-1]].sum())
+    gaps = round((there[-1] - there[0]) / _every(there)) + 1 - len(there)
     if gaps > GAPS_SHARE * len(missing):
         first = int(there[0] + missing[there[0] :].argmax())
         work.note("gaps", series, f"has no value at {gaps} of {len(missing)} scrapes", since=first)

@@ -5,8 +5,15 @@ from typing import Protocol
 from holdfast.record.errors import HoldfastError
 from holdfast.signals.frame import Frame
 
-STEP_S = 10.0
-"""The default time between a source's readings."""
+STEP_S, STEP_S_MIN = 10.0, 1.0
+"""About how far apart the rows of a frame are, if a source's readings are not farther apart."""
+WINDOW_ROWS = 180
+"""The least rows of a window: a short one shows readings that are closer together."""
+
+
+def fine_step_s(window_s: float) -> float:
+    """About how far apart rows should be in windows of this length."""
+    return min(STEP_S, max(STEP_S_MIN, window_s / WINDOW_ROWS))
 
 
 class SourceError(HoldfastError):
