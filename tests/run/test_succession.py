@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from launching import JOINS, TOKEN, Launched, Start, descendants, is_a
-from waiting import free_port, is_alive, until
+from waiting import WAIT_S, free_port, is_alive, until
 
 from holdfast.record.events import (
     ActionTaken,
@@ -316,6 +316,57 @@ def test_an_interrupt_ends_the_view_and_not_the_run(start: Start, tmp_path: Path
     assert attached.err[-1] == "holdfast: run r goes on; `holdfast attach r` shows it again"
     (tmp_path / "enough").touch()
     assert launched.wait() == 0
+
+
+def test_ctrl_c_leaves_a_detachable_run(start: Start, tmp_path: Path) -> None:
+    """The terminal sends SIGINT to the whole process group, as here."""
+    start.prefix = ("setsid",)
+    launched = start("--detachable", "--run", "r", "--warm", "0", script=JOINS)
+    launched.until_printed("generation n0.0$")
+    start.endpoint("r")
+    os.killpg(launched.process.pid, signal.SIGINT)
+    assert launched.process.wait(WAIT_S) == 130
+    launched.until_said("holdfast: run r goes on; `holdfast attach r` shows it, `holdfast stop r` ends it")
+    attached = start.attached("r")
+    attached.until_printed("generation n0.0$")
+    assert all(map(is_alive, launched.pids()))
+    (tmp_path / "enough").touch()
+    assert attached.wait() == 0
+    assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
+
+
+def test_ctrl_c_leaves_this_machine_in_a_detachable_run(start: Start, tmp_path: Path) -> None:
+    start.prefix = ("setsid",)
+    flags = ("--nnodes", "2", "--coordinator", f"127.0.0.1:{free_port()}", "--run", "r", "--warm", "0")
+    first = start(*flags, "--node-rank", "0", script=JOINS, token=TOKEN)
+    first.until_said("coordinator at")
+    second = start("--detachable", *flags, "--node-rank", "1", script=JOINS, token=TOKEN)
+    second.until_printed("generation n0.0 n1.0$")
+    second.until_said("holdfast: 1 node of this machine for run r, coordinated at 127.0.0.1:")
+    os.killpg(second.process.pid, signal.SIGINT)
+    assert second.process.wait(WAIT_S) == 130
+    assert all(map(is_alive, second.pids()))
+    (tmp_path / "enough").touch()
+    assert first.wait() == 0
+    assert start.events(MemberLost) == []
+
+
+def test_a_second_launcher_tells_the_end_and_where_the_record_is(start: Start, tmp_path: Path) -> None:
+    flags = ("--nnodes", "2", "--coordinator", f"127.0.0.1:{free_port()}", "--run", "r", "--warm", "0")
+    first = start(*flags, "--node-rank", "0", script=JOINS, token=TOKEN)
+    first.until_said("coordinator at")
+    elsewhere = Start(tmp_path / "elsewhere")
+    elsewhere.directory.mkdir()
+    start.launched.append(second := elsewhere(*flags, "--node-rank", "1", script=JOINS, token=TOKEN))
+    second.until_printed("generation n0.0 n1.0$")
+    assert start.verb("stop", "r").returncode == 0
+    assert (first.wait(), second.wait()) == (143, 143)
+    again = "started again with `--run r`, it goes on from its newest checkpoint, if it has one"
+    report = "`holdfast report r` shows where its time went"
+    assert first.err[-1] == f"holdfast: run r stopped; {again}; {report}"
+    assert second.err[-1] == (
+        f"holdfast: run r stopped; {again}; its record is on 127.0.0.1: there, {report}"
+    )
 
 
 def test_attaching_to_no_run_is_a_mistake(start: Start) -> None:

@@ -31,7 +31,7 @@ def command(run: str) -> int:
     view, not the run: `holdfast stop` does that. Exit code: the run's; 130 after an interrupt.
     """
     try:
-        over = asyncio.run(_shown(run))
+        over, recorded_at = asyncio.run(_shown(run))
     except KeyboardInterrupt:
         click.echo(f"holdfast: run {run} goes on; `holdfast attach {run}` shows it again", err=True)
         return EXIT_INTERRUPTED
@@ -40,13 +40,13 @@ def command(run: str) -> int:
             f"The coordinator of the run {run!r} is gone, and has no successor.",
             hint="Start the run again; it goes on from its checkpoint.",
         )
-    for line in end_lines(run, over):
+    for line in end_lines(run, over, recorded_at):
         click.echo(line, err=True)
     return over.code
 
 
-async def _shown(run: str) -> RunClosed | None:
-    """Show the run until it ends, and return how it ended."""
+async def _shown(run: str) -> tuple[RunClosed | None, str]:
+    """Show the run until it ends. Returns how it ended, and the machine with its record; empty for this."""
     endpoint = await located_here(run)
     here = (endpoint.host, endpoint.port) if endpoint.pid else None
 
@@ -64,7 +64,7 @@ async def _shown(run: str) -> RunClosed | None:
             _print(lines)
             await asyncio.wait([following], timeout=LOOK_INTERVAL_S)
         _print(lines)
-        return await viewer.over()
+        return await viewer.over(), "" if viewer.place == here else viewer.place[0]
 
 
 @contextmanager

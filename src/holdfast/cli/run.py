@@ -178,7 +178,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "The model, its layout and its data loader (TOML), checked before anything starts."
     )
     detachable: bool = option(
-        "The run outlives this command: `holdfast attach RUN` shows it, `holdfast stop RUN` ends it."
+        "The run outlives this command, Ctrl-C too: `holdfast attach RUN` shows it, `stop RUN` ends it."
     )
     live: bool = option(
         "--live/--no-live", "Show the run while it goes.  [default: --no-live]", default=False
@@ -223,7 +223,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="S",
     )
     signals_to_handle: str | None = torchrun.option(
-        "Signals that end the run.  [default: SIGINT,SIGTERM,SIGHUP]", metavar="NAME,..."
+        "Signals that end the run.  [default: SIGINT,SIGTERM,SIGHUP; detachable: SIGTERM]", metavar="NAME,..."
     )
     rdzv_conf: str = torchrun.option(
         "join_timeout is --wait; other keys have no effect.", default="", metavar="KEY=VALUE,..."
@@ -452,7 +452,7 @@ def _is_nowhere(directory: Path | None) -> bool:
 def _signals(text: str | None, *, is_detachable: bool) -> tuple[signal.Signals, ...]:
     if text is not None:
         return torchrun.signals_of(text)
-    return tuple(one for one in SIGNALS if one != signal.SIGHUP or not is_detachable)
+    return (signal.SIGTERM,) if is_detachable else SIGNALS
 
 
 def _wait_s(given: _Flags) -> float:

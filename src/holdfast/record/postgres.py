@@ -17,7 +17,7 @@ from holdfast.record.errors import InputError, StoreError
 from holdfast.record.sql import COLUMNS, INDEXES, SCHEMA_VERSION, SUMMED, Parameter, Row, SqlStore, joined
 
 _PATIENCE = {
-    "connect_timeout": 10,
+    "connect_timeout": 5,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,

@@ -210,7 +210,7 @@ async def _called(caller: Caller) -> Connection:
 
 async def _attempt(caller: Caller) -> Connection | None:
     """Try once. None if the other end hung up before it answered."""
-    place = f"{caller.host}:{caller.port}"
+    place, heard = f"{caller.host}:{caller.port}", False
     try:
         async with asyncio.timeout(caller.wait_s):
             reader, writer = await asyncio.open_connection(caller.host, caller.port)
@@ -228,10 +228,13 @@ async def _attempt(caller: Caller) -> Connection | None:
         entry = handshake.Entry(client)
         async with asyncio.timeout(caller.wait_s):
             while entry.run is None:
-                writer.write(entry.take(await reader.read(READ_BYTES) or _hung_up()))
-    except (TimeoutError, MalformedFrame):
+                data = await reader.read(READ_BYTES) or _hung_up()
+                heard = True
+                writer.write(entry.take(data))
+    except (TimeoutError, MalformedFrame) as error:
         await _close(writer)
-        raise handshake.stranger(place) from None
+        is_silent = isinstance(error, TimeoutError) and not heard
+        raise handshake.silent(place, caller.wait_s) if is_silent else handshake.stranger(place) from None
     except OSError:
         await _close(writer)
         return None

@@ -21,7 +21,7 @@ from holdfast.record.errors import HoldfastError
 from holdfast.run import wire
 from holdfast.run.tls import Channel
 
-HANDSHAKE_WAIT_S = 10.0
+HANDSHAKE_WAIT_S = 5.0
 """A coordinator answers at once; a process that is silent for this long is something else."""
 KNOWN_WAIT_S = 60.0
 """The same at an address that is known to have a coordinator. It, or this process, may get no core for a
@@ -236,6 +236,14 @@ def stranger(place: str) -> Stranger:
     return Stranger(
         f"The process that listens at {place} is not a coordinator of Holdfast.",
         hint="Choose another port with --coordinator HOST:PORT.",
+    )
+
+
+def silent(place: str, wait_s: float) -> Stranger:
+    return Stranger(
+        f"The process that listens at {place} accepted the connection, but said nothing within {wait_s:g} s.",
+        hint="If it is the coordinator, it is stopped or its machine is busy: try again. If it is another "
+        "program, choose another port with --coordinator HOST:PORT.",
     )
 
 

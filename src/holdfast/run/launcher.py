@@ -13,16 +13,17 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
+from holdfast import wording
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
 from holdfast.run.distant import HeirOrder
-from holdfast.run.endpoint import keep_line, kept_line, run_directory
+from holdfast.run.endpoint import going_runs, keep_line, kept_line, run_directory
 from holdfast.run.estate import Duties
 from holdfast.run.handshake import Unreachable
 from holdfast.run.heirs import MachineHeir, machine_name
@@ -35,7 +36,7 @@ from holdfast.run.site import Site, reach, survey
 from holdfast.run.started_with import forget, keep
 from holdfast.run.state import RunPolicy
 from holdfast.run.status import Status
-from holdfast.run.watching import STATUS_INTERVAL_S, Viewer, end_lines
+from holdfast.run.watching import STATUS_INTERVAL_S, Viewer, end_line, end_lines
 from holdfast.run.wire import RunClosed, Said
 
 CHECKPOINTS_DIRECTORY = "checkpoints"
@@ -51,6 +52,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_SIGNALS = 2
 """From this many signals on, processes are killed without grace."""
 EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
 NO_LINES = 1 << 62
 """A viewer that claims to have seen this many lines is sent none."""
 
@@ -101,6 +103,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     metrics: tuple[str, int] | None = None
     arbiter: str = ""
+
+    @property
+    def leaving_signals(self) -> tuple[signal.Signals, ...]:
+        """Those that end this process, and not the run."""
+        is_free = self.is_detachable and signal.SIGINT not in self.signals
+        return (signal.SIGINT,) if is_free else ()
 
     @property
     def own_checkpoints(self) -> tuple[Path, ...]:
@@ -169,7 +177,8 @@ async def _expect_another(site: Site, unable: HoldfastError) -> None:
 async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voice") -> int:
     """Run to the end with a coordinator on this machine. Raise `HoldfastError` if it cannot start here."""
     wishes = _Wishes()
-    with _signals(order.signals, wishes.take), _deaf(order):  # before any process is started
+    heard = (*order.signals, *order.leaving_signals)
+    with _signals(heard, wishes.take), _deaf(order):  # before any process is started
         return await _hold_heard(order, site, display, voice, wishes)
 
 
@@ -179,6 +188,7 @@ async def _hold_heard(
     run = order.policy.run
     hub = await _start_hub(order, site, wishes)
     keep(order.home, run, order.policy.started_with)
+    wishes.may_leave = bool(order.leaving_signals)
     site = msgspec.structs.replace(site, port=hub.port)
     screen = _Screen(voice, is_board=display is not None)
     viewer = Viewer(site, screen.show, seek_s=order.policy.wait_s)
@@ -193,8 +203,14 @@ async def _hold_heard(
                 NodeAgent(one, outlet, partial(_struck_s, viewer), voice.say, lambda: viewer.place)
                 for one in assignments
             ]
-            over = await _conduct(hub, viewer, nodes, wishes)
-            await asyncio.wait([following], timeout=END_WAIT_S)
+            conducting = asyncio.create_task(_conduct(hub, viewer, nodes, wishes))
+            if not (is_left := await _is_left(wishes, conducting)):
+                over = await conducting
+                await asyncio.wait([following], timeout=END_WAIT_S)
+        if is_left:
+            _leave(
+                f"run {run} goes on; `holdfast attach {run}` shows it, `holdfast stop {run}` ends it", voice
+            )
     finally:
         following.cancel()
         inheriting.cancel()
@@ -222,6 +238,21 @@ def _keep_start(order: Order, over: RunClosed) -> None:
         forget(order.home, order.policy.run)
 
 
+async def _is_left(wishes: "_Wishes", working: "asyncio.Future[Any]") -> bool:
+    """Wait for the end of the work, or for the operator to leave it."""
+    leaving = asyncio.create_task(wishes.left.wait())
+    await asyncio.wait([leaving, working], return_when=asyncio.FIRST_COMPLETED)
+    leaving.cancel()
+    return wishes.left.is_set() and not working.done()
+
+
+def _leave(farewell: str, voice: "_Voice") -> NoReturn:
+    """End this process and nothing else: asyncio would kill the processes that it has started."""
+    voice.say(farewell)
+    voice.close()
+    os._exit(EXIT_INTERRUPTED)
+
+
 async def _follow_in_turn(order: Order, site: Site, hub: "_HubProcess", viewer: Viewer) -> None:
     """After the coordinator has moved to another machine, keep an heir here, as other machines do."""
     await hub.process.wait()
@@ -242,13 +273,21 @@ class _HubProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Wishes:
-    """Signals that the operator sent to this process, kept until they can be passed on."""
+    """Signals that the operator sent to this process, kept until they can be passed on.
+
+    left: the operator has left a detachable run with Ctrl-C.
+    """
 
     def __init__(self) -> None:
+        self.left = asyncio.Event()
+        self.may_leave = False
         self._received: list[signal.Signals] = []
         self._pass_on: Callable[[signal.Signals], None] = lambda number: None
 
     def take(self, number: signal.Signals) -> None:
+        if number == signal.SIGINT and self.may_leave:
+            self.left.set()
+            return
         self._received.append(number)
         self._pass_on(number)
 
@@ -416,6 +455,8 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
             hint="Leave --run out, or choose another port.",
         )
     names = _names(order, is_first=False)
+    is_here = run in going_runs(order.home)
+    voice.say(f"{wording.many(len(names), 'node')} of this machine for run {run}, coordinated at {site}")
     viewer = Viewer(site, lambda _said: None, seek_s=order.policy.wait_s, seen=NO_LINES)
     nodes = [
         NodeAgent(one, LineOutlet(), _away_s, voice.say, lambda: viewer.place)
@@ -424,19 +465,29 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
     heir = MachineHeir(_heir_order(order, site), lambda: viewer.place)
     chores = [asyncio.create_task(work) for work in (viewer.follow(), heir.keep())]
     received: list[signal.Signals] = []
+    wishes = _Wishes()
+    wishes.may_leave = bool(order.leaving_signals)
 
-    def leave(number: signal.Signals) -> None:
+    def end(number: signal.Signals) -> None:
         received.append(number)
         for node in nodes:
             node.finish()
             node.send_signal(signal.SIGTERM if len(received) < PATIENCE_SIGNALS else signal.SIGKILL)
 
-    is_over = False
+    wishes.pass_on(end)
+    is_over, over = False, None
     try:
-        with _signals(order.signals, leave):
-            codes = await asyncio.gather(*(node.keep() for node in nodes))
+        with _signals((*order.signals, *order.leaving_signals), wishes.take), _deaf(order):
+            keeping = asyncio.gather(*(node.keep() for node in nodes))
+            if await _is_left(wishes, keeping):
+                _leave(f"this machine stays in run {run}, which {site} coordinates", voice)
+            codes = await keeping
         is_over = not received and EXIT_DISCONNECTED not in codes
         is_lost = not viewer.is_connected  # otherwise only this node was given up
+        if is_over:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_WAIT_S):
+                    over = await viewer.over()
     finally:
         await heir.finish(END_WAIT_S if is_over else 0.0)
         for chore in chores:
@@ -444,6 +495,8 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
         await asyncio.gather(*chores, return_exceptions=True)
     if received:
         return 128 + received[0]
+    if over is not None:
+        voice.say(end_line(run, over, "" if is_here else viewer.place[0]))
     if EXIT_DISCONNECTED in codes:
         voice.say(f"the coordinator at {site} is gone")
         if is_lost:

@@ -33,12 +33,25 @@ def status_of(packed: bytes) -> Status:
         raise wire.MalformedFrame(str(error)) from None
 
 
-def end_lines(run: str, over: wire.RunClosed) -> list[str]:
-    """The complaint, and how the run ended unless the complaint is a sentence that says it all."""
+def end_lines(run: str, over: wire.RunClosed, recorded_at: str = "") -> list[str]:
+    """The complaint, and how the run ended unless the complaint is a sentence that says it all. recorded_at:
+    the machine that has the record; empty for this one.
+    """
     lines = [over.complaint.rstrip()] if over.complaint else []
     if not over.complaint.startswith("holdfast: "):
-        lines.append(f"holdfast: run {run} {over.outcome}; `holdfast report {run}` shows where its time went")
+        lines.append(f"holdfast: {end_line(run, over, recorded_at)}")
     return lines
+
+
+def end_line(run: str, over: wire.RunClosed, recorded_at: str = "") -> str:
+    """How the run ended, how it goes on if it was stopped, and who knows more."""
+    again = ""
+    if over.outcome == "stopped":
+        again = f"; started again with `--run {run}`, it goes on from its newest checkpoint, if it has one"
+    report = f"`holdfast report {run}` shows where its time went"
+    if recorded_at:
+        report = f"its record is on {recorded_at}: there, {report}"
+    return f"run {run} {over.outcome}{again}; {report}"
 
 
 class Viewer:

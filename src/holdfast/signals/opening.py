@@ -49,6 +49,8 @@ def opened(
 ) -> Iterator[Source]:
     """at_ns: the moment to look at, if not now. is_again: it will be read again and again."""
     with _base(place, at_ns) as source:
+        if isinstance(source, Prometheus) and not is_again:
+            source.greet()
         if is_again and isinstance(source, Prometheus):
             source = IncrementalSource(source)
         yield _stepped(source, place, remark)

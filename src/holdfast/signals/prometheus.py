@@ -25,6 +25,8 @@ from holdfast.wording.units import SECOND_NS
 
 TIMEOUT_S = 30.0
 """For a whole answer; a request that took longer is not repeated."""
+GREETING_S = 5.0
+"""For the first answer, which costs a server nothing."""
 ANSWER_BYTES_MAX = 256 << 20
 """An hour of one metric of 16,384 GPUs at 10 s is 165 MB; longer answers are requested in halves."""
 RETRY_WAITS_S = (0.2, 1.0)
@@ -116,6 +118,17 @@ class Prometheus(Closable):
             access=access,
             manners=http_client.Manners(redirects=True, proxies=True),
         )
+
+    def greet(self) -> None:
+        """Raise `SourceError` if the server accepts a connection and stays silent: a query may take long, but
+        this needs no time.
+        """
+        try:
+            self._client.ask("GET", "/api/v1/status/buildinfo", within_s=GREETING_S)
+        except http_client.TimedOut:
+            raise self._unreachable(f"it was silent for {GREETING_S:g} s") from None
+        except http_client.Failed:
+            pass  # the first query tries again, and says why
 
     def close(self) -> None:
         self._client.close()
