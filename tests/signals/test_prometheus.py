@@ -1,9 +1,11 @@
 """Prometheus as a source: what was really scraped, windows in parts, and what is said when it goes wrong."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +16,7 @@ from waiting import free_port
 from holdfast.record.errors import InputError
 from holdfast.signals.frame import Reading, per_second
 from holdfast.signals.http_client import Access
+from holdfast.signals.opening import SignalPlace, opened
 from holdfast.signals.prometheus import Prometheus
 from holdfast.signals.quality import inspect
 from holdfast.signals.source import SourceError
@@ -229,3 +232,12 @@ def test_it_is_told_who_asks(access: Access, header: str, value: str) -> None:
 def test_an_address_without_a_scheme_is_refused() -> None:
     with pytest.raises(InputError, match="Invalid Prometheus URL"):
         Prometheus("prometheus:9090")
+
+
+def test_a_server_that_accepts_and_is_silent_is_given_up_soon() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        place = SignalPlace(url=url, directory=Path(), is_named=False, step_s=10.0)
+        sentence = f"^{url} cannot be reached: it was silent for 5 s.$"
+        with pytest.raises(SourceError, match=sentence), opened(place, lambda sentence, hint: None):
+            pass

@@ -10,9 +10,11 @@ from typing import get_args
 import click
 import msgspec
 
+from holdfast import wording
 from holdfast.cli.collect_outlets import printing, recording, serving
 from holdfast.cli.ending import StopRequest, interrupt, on_signal
 from holdfast.cli.flags import option, shared, takes
+from holdfast.cli.pulse import Pulse
 from holdfast.cli.record import home, json_option, store_option
 from holdfast.cli.signal_sources import url_option
 from holdfast.cli.terminal import tell
@@ -117,12 +119,22 @@ def command(given: _Flags) -> int:
         # A signal ends the loop by an exception, so that sessions are logged out.
         ending = StopRequest()
         stack.enter_context(on_signal(ending, interrupt))
+        pulse = stack.enter_context(Pulse("Collecting", given.every_s).shown())
         while True:
             begun_s = time.monotonic()
             collected = sources.collected(rounds.play(given.every_s))
             with _uninterrupted(ending):
+                pulse.clear()
                 _hand_out(collected, outlets)
+                pulse.beat(_read(collected), collected.at_ns)
             time.sleep(max(0.0, begun_s + given.every_s - time.monotonic()))
+
+
+def _read(collected: Collected) -> str:
+    """What the round read."""
+    names = ", ".join(one.collector for one in collected.outcomes if one.readings is not None)
+    metrics = wording.many(len({one.metric for one in collected.readings}), "metric")
+    return f"{metrics}, {wording.many(len(collected.readings), 'reading')} ({names or 'nothing answers'})"
 
 
 def _hand_out(collected: Collected, outlets: list[Outlet]) -> None:

@@ -13,6 +13,7 @@ from holdfast import wording
 from holdfast.cli.ending import StopRequest, on_signal
 from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.pulse import Pulse
 from holdfast.cli.record import home, home_journal, json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable, say
 from holdfast.cli.topology_sources import TOPOLOGY_FILE, load_topology, topology_option
@@ -140,22 +141,25 @@ def _decide_once(controlling: Controlling, lead: Lead, *, as_json: bool) -> int:
 
 def _go_on(controlling: Controlling, lead: Lead, given: _Flags) -> None:
     ending, clock = StopRequest(), SystemClock()
-    turn = _Turns(controlling, lead, as_json=given.as_json)
-    with on_signal(ending, lambda: None):
+    pulse = Pulse("Deciding about", given.every_s)
+    turn = _Turns(controlling, lead, pulse, as_json=given.as_json)
+    with on_signal(ending, lambda: None), pulse.shown():
         go_on(lambda: turn(clock.now_ns()), given.every_s, ending.asked)
 
 
 class _Turns:
     """Prints what each turn changed. A failure is reported once, and tried again."""
 
-    def __init__(self, controlling: Controlling, lead: Lead, *, as_json: bool) -> None:
+    def __init__(self, controlling: Controlling, lead: Lead, pulse: Pulse, *, as_json: bool) -> None:
         self._controlling = controlling
+        self._pulse = pulse
         self._lead = lead
         self._as_json = as_json
         self._told: dict[str, tuple[str, str]] = {}
         self._trouble = ""
 
     def __call__(self, now_ns: int) -> None:
+        self._pulse.clear()
         try:
             if not self._lead.is_ours():
                 self._tell("Another process leads; this one waits to take its place.")
@@ -168,6 +172,7 @@ class _Turns:
         for decision in found:
             self._show(decision)
         self._told = {one.target: (one.action, one.mode) for one in found}
+        self._pulse.beat(self._controlling.standing, now_ns)
 
     def _show(self, decision: ControlDecision) -> None:
         if self._told.get(decision.target) != (decision.action, decision.mode):

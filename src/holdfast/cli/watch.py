@@ -1,17 +1,19 @@
 """`holdfast watch`: watch runs and the machines beneath them, and report each incident."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import click
 import msgspec
 
+from holdfast import wording
 from holdfast.cli.ending import StopRequest, interrupt, on_signal
 from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.incident_text import change_line
 from holdfast.cli.metrics_page import serving_metrics
 from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.pulse import Pulse
 from holdfast.cli.record import home, home_journal, json_option, recorded_name, store_option
 from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options, url_option
 from holdfast.cli.terminal import printable, say
@@ -37,6 +39,9 @@ from holdfast.record.stores import open_store
 from holdfast.signals.credentials import access
 from holdfast.signals.source import Source
 from holdfast.wording.parsing import some_seconds
+
+RUNS_CHARS_MAX = 60
+"""How long the list of runs may be in the line that says what is watched."""
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +109,15 @@ def command(given: _Flags) -> int:
         if given.is_only_look:
             return _look_once(looking, book, outlets, metrics, at_ns)
         watch = Watch(looking, book, outlets, metrics, say)
-        _watch_on(watch, given.every_s, clock)
+        pulse = stack.enter_context(Pulse("Watching", given.every_s).shown())
+
+        def turn() -> None:
+            pulse.clear()
+            at_ns = clock.now_ns()
+            if watch.turn(at_ns):
+                pulse.beat(_watched(looking, book), at_ns)
+
+        _watch_on(watch, turn, given.every_s)
     return 0
 
 
@@ -133,7 +146,16 @@ def _called(store: Store, run: str) -> str:
         return run
 
 
-def _watch_on(watch: Watch, every_s: float, clock: Clock) -> None:
+def _watched(looking: Looking, book: Casebook) -> str:
+    """What the last look was about."""
+    runs = wording.many(len(looking.seen), "run")
+    named = f" ({wording.short(', '.join(sorted(looking.seen)), RUNS_CHARS_MAX)})" if looking.seen else ""
+    nodes = wording.many(looking.node_count, "node")
+    found = f", {wording.many(len(book.open), 'open incident')}" if book.open else ""
+    return f"{runs}{named} and {nodes} by {wording.many(looking.metric_count, 'metric')}{found}"
+
+
+def _watch_on(watch: Watch, turn: Callable[[], None], every_s: float) -> None:
     """Watch until stopped. The current look is then given up, because a server may be slow; findings so far
     are reported.
     """
@@ -144,7 +166,7 @@ def _watch_on(watch: Watch, every_s: float, clock: Clock) -> None:
             interrupt()
 
     with suppress(KeyboardInterrupt), on_signal(ending, leave_look):
-        go_on(lambda: watch.turn(clock.now_ns()), every_s, ending.asked)
+        go_on(turn, every_s, ending.asked)
 
 
 def _look_once(

@@ -85,6 +85,8 @@ class Controlling:
         """pool: runs the actions; without one, control starts its own threads."""
         self._setting = setting
         self.history = ControlHistory()
+        self.standing = ""
+        """What the last turn was about."""
         self._incidents: dict[str, IncidentChange] = {}
         self._blamed: dict[str, dict[str, Incident]] = {}
         """By incident and subject: the incident as it was when it last blamed that subject."""
@@ -112,6 +114,7 @@ class Controlling:
         told = self._with_maintenance(now_ns, told)
         self._settle(now_ns, told)
         cluster = self._cluster(now_ns, told)
+        self.standing = _standing(cluster, self._setting.policy)
         self._settle_leaving(now_ns, cluster)
         self._notice_returns(now_ns, cluster)
         self._mind_breaker(now_ns, cluster)
@@ -430,6 +433,12 @@ def reset_breaker(store: Store, now_ns: int, token: str, reason: str) -> bool:
         [BreakerChanged(id=identity, occurred_ns=now_ns, recorded_ns=now_ns, tripped=False, reason=reason)]
     )
     return True
+
+
+def _standing(cluster: ClusterView, policy: ControlPolicy) -> str:
+    what = wording.many(len(cluster.incidents), "open incident")
+    where = f"{wording.many(len(cluster.runs), 'run')} on {wording.many(len(cluster.nodes), 'node')}"
+    return f"{what}, {where}" + ("" if policy.is_acting else " (in shadow: actions are only announced)")
 
 
 def acts_in(store: Store) -> Iterator[Act]:

@@ -64,7 +64,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
 class Looking:
     """A look at the watched runs, with the newest record and a recent topology.
 
-    seen: the runs with signals in the last look.
+    seen, node_count, metric_count: the runs with signals, the known nodes and the metrics of the last look.
     """
 
     def __init__(self, scope: Scope, store: Store, source: Source, clock: Clock) -> None:
@@ -85,6 +85,7 @@ class Looking:
         self._last_ns: dict[str, int | None] = {}
         self._sees_machines = self._told_machines = False
         self.seen: frozenset[str] = frozenset()
+        self.node_count = self.metric_count = 0
 
     def book(self, at_ns: int) -> Casebook:
         """The casebook of the watched runs. If the store is down, an only look fails; otherwise the book gets
@@ -214,4 +215,7 @@ class Looking:
         if self._cluster is None or now_ns - self._read_ns > TOPOLOGY_AGE_NS_MAX:
             self._cluster = self._scope.topology()
             self._read_ns = now_ns
+            kinds = self._cluster.survey.kinds.values()
+            self.node_count = sum(kind == "node" for kind in kinds)
+            self.metric_count = len(self._source.metrics())
         return self._cluster
